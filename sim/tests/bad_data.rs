@@ -106,10 +106,10 @@ fn distance_does_not_depend_on_the_basis_of_the_truth() {
     let basis = [1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
     let mixed: Vec<f64> =
         basis.chunks(2).flat_map(|b| [3e9 * b[0] + b[1], 2e9 * b[0] - 5.0 * b[1]]).collect();
-    let huge: Vec<f64> = basis.iter().map(|b| b * 1e300).collect();
+    let huge_basis: Vec<f64> = basis.iter().map(|b| b * 1e300).collect();
     std::fs::write(folder.join("my.toml"), format!("[data]\nkind = \"npz\"\npath = \"data.npz\"\n{REST}"))
         .unwrap();
-    let distances = [&basis[..], &mixed, &huge].map(|truth| {
+    let distances = [&basis[..], &mixed, &huge_basis].map(|truth| {
         let (x, y): (&[f64], &[f64]) = (&values, &values[..12]);
         write_npz(
             &folder.join("data.npz"),

@@ -451,8 +451,8 @@ fn non_scenario_files_are_refused_in_one_line() {
         );
     }
     let (deep, unclosed) = (format!("{}b=1", "a.".repeat(20_000)), format!("seed={}", "[".repeat(100_000)));
-    let long = format!("{}=1", "a".repeat(100_000));
-    for change in [&deep, &unclosed, &long] {
+    let long_key = format!("{}=1", "a".repeat(100_000));
+    for change in [&deep, &unclosed, &long_key] {
         for command in
             [&["run", "good.toml"][..], &["replay", "good.toml", "none.jsonl"], &["live", "good.toml"]]
         {

@@ -81,9 +81,14 @@ fn projector_median_withstands_orthogonal_plane_of_nearly_half() {
     let all_settings = settings(GRIDS[1], &["projector geometric median", "geometric median"], &[0.2, 0.45]);
     let attacks = vec![variant_by_name(GRIDS[1].attacks, "orthogonal plane")];
     let rows = measured(&Settings { attacks, ..all_settings });
-    let clean = rows[0].cells[0].median();
+    let without_attack = rows[0].cells[0].median();
     for row in &rows[1..] {
-        assert!(row.cells[0].median() <= 1.6 * clean, "{}: {:?}", row.fraction, row.cells[0].distances);
+        assert!(
+            row.cells[0].median() <= 1.6 * without_attack,
+            "{}: {:?}",
+            row.fraction,
+            row.cells[0].distances
+        );
     }
     assert!(
         rows[2].cells[1].median() > 0.5,
@@ -141,8 +146,11 @@ fn impossible_attacks_are_refused() {
     };
     let plane = reported(&["attack={ kind = \"orthogonal-plane\" }"]);
     assert!(plane.contains("sent in place of a representation"), "{plane}");
-    let strong = reported(&["attack.kind=mimic"]);
-    assert!(strong.contains("attack.strength: found 1.5, but this kind of attack has none"), "{strong}");
+    let mimic_message = reported(&["attack.kind=mimic"]);
+    assert!(
+        mimic_message.contains("attack.strength: found 1.5, but this kind of attack has none"),
+        "{mimic_message}"
+    );
     let half = reported(&["attack.fraction=0.5"]);
     assert!(half.contains("found 0.5, allowed: a number from 0 to 0.49"), "{half}");
     let nothing = reported(&["attack={}", "algorithm.name=pooled"]);
@@ -150,6 +158,9 @@ fn impossible_attacks_are_refused() {
         nothing.contains("aggregation.rule: found \"geometric-median\", but \"pooled\" uploads nothing"),
         "{nothing}"
     );
-    let alone = reported(&["aggregation={}", "algorithm.name=local-only"]);
-    assert!(alone.contains("\"local-only\" sends nothing that could be attacked"), "{alone}");
+    let local_only_message = reported(&["aggregation={}", "algorithm.name=local-only"]);
+    assert!(
+        local_only_message.contains("\"local-only\" sends nothing that could be attacked"),
+        "{local_only_message}"
+    );
 }

@@ -125,7 +125,7 @@ fn parse(text: &str) -> Scenario {
 fn linear(Sizes { d, k, c }: Sizes) {
     let data =
         format!("[data]\nkind = \"low-rank-regression\"\nclients = 1\nd = {d}\noutputs = {c}\nsamples = 1\n");
-    let (mut request_count, mut claimed) = (0, 0);
+    let (mut request_count, mut claimed_tasks) = (0, 0);
     for (model, algorithm) in [
         ("init = \"random\"", "name = \"fedrep\"\nsend = \"representation\""),
         ("init = \"power\"", "name = \"fedrep\"\nupload = \"i8\"\ndownload = \"f16\""),
@@ -139,25 +139,29 @@ fn linear(Sizes { d, k, c }: Sizes) {
         );
         let (of_server, of_device) =
             check_scenario(&parse(&text), None, &format!("d {d}, k {k}, c {c}, {algorithm}"));
-        (request_count, claimed) = (request_count | of_server, claimed | of_device);
+        (request_count, claimed_tasks) = (request_count | of_server, claimed_tasks | of_device);
     }
     for name in ["rolora", "ffa-lora"] {
         let model = format!("[model]\nkind = \"lora-linear\"\nrank = {k}\n");
         let text = format!("{data}{model}[algorithm]\nname = \"{name}\"\nrounds = 2\nstep_size = 0.1\n");
         let (of_server, of_device) =
             check_scenario(&parse(&text), None, &format!("d {d}, k {k}, c {c}, {name}"));
-        (request_count, claimed) = (request_count | of_server, claimed | of_device);
+        (request_count, claimed_tasks) = (request_count | of_server, claimed_tasks | of_device);
     }
     for power in ["procrustes = true\nlocal_steps = 2", "procrustes = false\nlocal_steps = 1"] {
         let text =
             format!("{data}[model]\nk = {k}\n[algorithm]\nname = \"fedpower\"\niterations = 4\n{power}\n");
         let (of_server, of_device) =
             check_scenario(&parse(&text), None, &format!("d {d}, k {k}, c {c}, {power}"));
-        (request_count, claimed) = (request_count | of_server, claimed | of_device);
+        (request_count, claimed_tasks) = (request_count | of_server, claimed_tasks | of_device);
     }
     // Servers request ridge scores only for classification.
     let scores = Wire::RidgeScores { labels_per_class: 1, first: 1.0, factor: 1.0, count: 1 }.bit();
-    assert_eq!(request_count | scores, claimed | scores, "devices claim other tasks than servers request");
+    assert_eq!(
+        request_count | scores,
+        claimed_tasks | scores,
+        "devices claim other tasks than servers request"
+    );
 }
 
 /// Checks devices that add noise.

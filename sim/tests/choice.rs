@@ -95,9 +95,9 @@ fn recorded_choice_is_reproduced_by_choosing() {
     let part = &PARTS[1];
     let recorded: Vec<Choice> = (0..5).map(|fold| Choice::recorded(part, fold).unwrap()).collect();
     let expected = &recorded[FOLD];
-    let mut tried = SearchSpace::all();
+    let mut search_space = SearchSpace::all();
     let nearby_choices = recorded.get(FOLD - 1..=FOLD + 1).unwrap();
-    tried.fedrep.retain(|tried_candidate| {
+    search_space.fedrep.retain(|tried_candidate| {
         nearby_choices.iter().any(|choice| candidate(choice, tried_candidate.features) == *tried_candidate)
     });
     let plain = [
@@ -108,31 +108,38 @@ fn recorded_choice_is_reproduced_by_choosing() {
         expected.pooled_trained,
     ];
     let weighted: Vec<RidgeChoice> = recorded.iter().map(|choice| choice.pooled_weighted).collect();
-    tried.baselines.retain(|tried_candidate| {
+    search_space.baselines.retain(|tried_candidate| {
         plain
             .iter()
             .chain(&weighted)
             .any(|choice: &RidgeChoice| (choice.weight, choice.ridge) == *tried_candidate)
     });
-    assert!(tried.fedrep.len() >= 6 && tried.baselines.len() >= 5, "something to choose from: {tried:?}");
-    let chosen = choose(&tried, part, FOLD, 1, &AtomicBool::new(false), &Silent).unwrap().unwrap();
+    assert!(
+        search_space.fedrep.len() >= 6 && search_space.baselines.len() >= 5,
+        "something to choose from: {search_space:?}"
+    );
+    let chosen = choose(&search_space, part, FOLD, 1, &AtomicBool::new(false), &Silent).unwrap().unwrap();
     assert_eq!(chosen, *expected);
 }
 
 /// Every recorded choice is in the search space.
 #[test]
 fn recorded_choices_are_in_the_search_space() {
-    let tried = SearchSpace::all();
+    let search_space = SearchSpace::all();
     for part in &PARTS {
         for choice in (0..5).map(|fold| Choice::recorded(part, fold).unwrap()) {
             for features in [Features::Device, Features::Logarithmic] {
-                assert!(tried.fedrep.contains(&candidate(&choice, features)), "{}: {choice:?}", part.name);
+                assert!(
+                    search_space.fedrep.contains(&candidate(&choice, features)),
+                    "{}: {choice:?}",
+                    part.name
+                );
             }
             let plain = [choice.local, choice.local_logarithmic, choice.local_trained];
             let pooled = [choice.pooled, choice.pooled_trained, choice.pooled_weighted];
             for ridge_choice in plain.iter().chain(&pooled) {
                 assert!(
-                    tried.baselines.contains(&(ridge_choice.weight, ridge_choice.ridge)),
+                    search_space.baselines.contains(&(ridge_choice.weight, ridge_choice.ridge)),
                     "{}: {ridge_choice:?}",
                     part.name
                 );

@@ -35,9 +35,9 @@ fn more_clients_reduce_the_distance() {
 
 #[test]
 fn exact_heads_converge_faster_than_gradient_heads() {
-    let early = ["algorithm.rounds=40"];
-    let fedrep = distance(&early);
-    let gradient = distance(&[early[0], "algorithm.name=gd-gd"]);
+    let forty_rounds = ["algorithm.rounds=40"];
+    let fedrep = distance(&forty_rounds);
+    let gradient = distance(&[forty_rounds[0], "algorithm.name=gd-gd"]);
     assert!(fedrep < gradient / 2.0, "{fedrep} {gradient}");
 }
 

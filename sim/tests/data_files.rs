@@ -52,9 +52,9 @@ fn idx_test_parts_labels_and_sums_are_read() {
         &["labels", "label 0 at byte 8", "allowed: from 1, the value of data.first_label"],
     );
     // The option data.transposed swaps the second and third pixel of each 2 x 2 image.
-    let straight = read(&format!("{train_files}{partition}")).unwrap();
+    let not_transposed = read(&format!("{train_files}{partition}")).unwrap();
     let transposed = read(&format!("{train_files}transposed = true\n{partition}")).unwrap();
-    for (a, b) in straight.clients.iter().zip(&transposed.clients) {
+    for (a, b) in not_transposed.clients.iter().zip(&transposed.clients) {
         for (a, b) in a.train.x.chunks(5).zip(b.train.x.chunks(5)) {
             assert_eq!([a[0], a[2], a[1], a[3], a[4]], b);
         }
@@ -83,8 +83,8 @@ fn idx_test_parts_labels_and_sums_are_read() {
 fn cifar_files(folder: &Path, labels: &[u8]) {
     let record = |i: u8| [labels, &[i; 3072]].concat();
     let bytes: Vec<u8> = (0..3).flat_map(record).collect();
-    let ten = (1..=5).map(|i| format!("data_batch_{i}.bin")).chain(["test_batch.bin".to_owned()]);
-    for name in ten.chain(["train.bin".to_owned(), "test.bin".to_owned()]) {
+    let file_names = (1..=5).map(|i| format!("data_batch_{i}.bin")).chain(["test_batch.bin".to_owned()]);
+    for name in file_names.chain(["train.bin".to_owned(), "test.bin".to_owned()]) {
         std::fs::write(folder.join(name), &bytes).unwrap();
     }
 }

@@ -248,7 +248,7 @@ fn documented_defaults_equal_those_of_the_reader() {
                     let line = format!("{key} = ");
                     let header = if section.is_empty() { format!("[{key}]") } else { format!("[{section}]") };
                     let (preceding, following) = file.split_once(&header).unwrap();
-                    let without: String = if section.is_empty() {
+                    let without_section_keys: String = if section.is_empty() {
                         let remaining = following
                             .split_once("\n[")
                             .map_or(String::new(), |(_, remaining)| format!("[{remaining}"));
@@ -262,10 +262,10 @@ fn documented_defaults_equal_those_of_the_reader() {
                             .trim_end_matches('[')
                             .to_owned()
                     };
-                    let reported = parse(&without, &[]).unwrap_err();
-                    let instead = format!("did you mean {key:?}");
+                    let reported = parse(&without_section_keys, &[]).unwrap_err();
+                    let suggestion = format!("did you mean {key:?}");
                     assert!(
-                        reported.contains("missing") || reported.contains(&instead),
+                        reported.contains("missing") || reported.contains(&suggestion),
                         "{heading}: {key}: {reported}"
                     );
                 }

@@ -59,8 +59,8 @@ fn sets(outcome: &Outcome) -> Vec<Vec<DeviceId>> {
 /// the other devices never send an update.
 #[test]
 fn straggler_past_the_deadline_never_counts() {
-    for (seed, limit) in [(1, 1.0), (2, 0.7), (3, 2.0)] {
-        let deadline = format!("rounds.deadline={limit}");
+    for (seed, deadline_time) in [(1, 1.0), (2, 0.7), (3, 2.0)] {
+        let deadline = format!("rounds.deadline={deadline_time}");
         let changes = [SPEED, &deadline];
         let scenario = scenario(&changes);
         let outcome = outcome(&changes, seed);
@@ -73,25 +73,26 @@ fn straggler_past_the_deadline_never_counts() {
                 let time = times.time(client as usize, round, &ONE);
                 assert_eq!(
                     row.participants.contains(&DeviceId(client)),
-                    time < limit,
+                    time < deadline_time,
                     "{client} in {round}: {time}"
                 );
                 slowest = slowest.max(time);
-                if time < limit {
+                if time < deadline_time {
                     in_time.insert((client as usize, round), time);
                 } else {
                     late_answers += 1;
                 }
             }
-            assert!((duration - slowest.min(limit)).abs() < 1e-5, "{duration}");
+            assert!((duration - slowest.min(deadline_time)).abs() < 1e-5, "{duration}");
         }
         let counters = outcome.counters;
         assert!(late_answers > 50 && counters.short > 20, "{late_answers} {}", counters.short);
         assert_eq!((counters.extended, counters.repeated, counters.late, counters.rejected()), (0, 0, 0, 0));
-        let without = Job::prepare(&scenario, seed).unwrap().with_times(Times::from_table(in_time));
-        let without = without.run(&mut NoProgress).unwrap();
-        assert!(without.representation == outcome.representation, "the bits differ");
-        assert_eq!(without.updates, outcome.updates);
+        let without_late_devices =
+            Job::prepare(&scenario, seed).unwrap().with_times(Times::from_table(in_time));
+        let without_late_devices = without_late_devices.run(&mut NoProgress).unwrap();
+        assert!(without_late_devices.representation == outcome.representation, "the bits differ");
+        assert_eq!(without_late_devices.updates, outcome.updates);
     }
 }
 
@@ -105,7 +106,7 @@ fn silent_dropouts_cost_time_and_change_no_model() {
         let unnotified = outcome(&[&changes[..], &["rounds.deadline=1000"]].concat(), 4);
         assert_eq!(sets(&notified), sets(&unnotified));
         assert!(notified.representation == unnotified.representation, "the bits differ");
-        assert!(durations(&unnotified).iter().all(|took| (took - 1000.0).abs() < 1e-5));
+        assert!(durations(&unnotified).iter().all(|duration| (duration - 1000.0).abs() < 1e-5));
         assert_eq!((unnotified.counters.declined, unnotified.counters.extended), (0, 0));
         let count = |outcome: &Outcome| sets(outcome).concat().len();
         assert!((count(&notified) as f64 / 720.0 - 0.5).abs() < 0.08, "{}", count(&notified));
@@ -173,8 +174,8 @@ fn absent_cohort_is_replaced_at_the_deadline() {
     ];
     let outcome = outcome(&changes, 8);
     assert_eq!(trained(&outcome).len(), 60);
-    let widened = trained(&outcome).iter().filter(|row| row.cohort.len() == 12).count();
-    assert!(widened > 3 && widened as u64 == outcome.counters.extended, "{widened}");
+    let extended_rounds = trained(&outcome).iter().filter(|row| row.cohort.len() == 12).count();
+    assert!(extended_rounds > 3 && extended_rounds as u64 == outcome.counters.extended, "{extended_rounds}");
     for row in trained(&outcome) {
         assert!(row.cohort.len() == 2 || row.participants.len() == 2, "{row:?}");
     }

@@ -93,13 +93,13 @@ fn assert_devices_agree(scenario: &Scenario, close: f64) {
     let devices = distances(&run(scenario));
     let grams = case(scenario).run(&fleet, scenario.seed).unwrap();
     assert_eq!(devices.len(), grams.len());
-    let apart = devices.iter().zip(&grams).map(|(device, gram)| (device - gram).abs());
-    let apart = apart.fold(0.0, f64::max);
-    println!("devices {devices:?}, apart by {apart:e}");
-    assert!(apart < close, "apart by {apart}: {devices:?} and {grams:?}");
-    let clean = Case { privacy: None, ..case(scenario) }.run(&fleet, scenario.seed).unwrap();
+    let largest_difference = devices.iter().zip(&grams).map(|(device, gram)| (device - gram).abs());
+    let largest_difference = largest_difference.fold(0.0, f64::max);
+    println!("devices {devices:?}, apart by {largest_difference:e}");
+    assert!(largest_difference < close, "apart by {largest_difference}: {devices:?} and {grams:?}");
+    let without_noise = Case { privacy: None, ..case(scenario) }.run(&fleet, scenario.seed).unwrap();
     let last = devices.len() - 1;
-    assert!((devices[last] - clean[last]).abs() > 1e-3, "the products have no noise");
+    assert!((devices[last] - without_noise[last]).abs() > 1e-3, "the products have no noise");
 }
 
 /// The report contains the spent privacy budget: all of epsilon with tight calibration and full
@@ -116,9 +116,9 @@ fn privacy_account_is_reported() {
         assert_eq!(privacy.epsilon, max_epsilon);
         privacy
     };
-    let tight = epsilon(&[]);
-    assert!(tight.epsilon <= 2.0 && tight.epsilon > 1.999, "{}", tight.epsilon);
-    assert!(tight.devices.values().all(|each| *each == tight.epsilon));
+    let tight_privacy = epsilon(&[]);
+    assert!(tight_privacy.epsilon <= 2.0 && tight_privacy.epsilon > 1.999, "{}", tight_privacy.epsilon);
+    assert!(tight_privacy.devices.values().all(|each| *each == tight_privacy.epsilon));
     let paper = epsilon(&["privacy.calibration=paper"]);
     assert!(paper.epsilon < 0.5, "{}", paper.epsilon);
     let sampled_epsilon = epsilon(&["participation.policy=with-replacement", "participation.draws=8"]);
@@ -209,8 +209,8 @@ fn basis_is_sent_only_for_alignment() {
     let (first, last) = bytes(&[]);
     let ratio = first as f64 / last as f64;
     assert!((1.95..2.05).contains(&ratio), "{first} and {last}");
-    let (alone, _) = bytes(&["algorithm.procrustes=false"]);
-    assert_eq!(alone, last);
+    let (without_procrustes, _) = bytes(&["algorithm.procrustes=false"]);
+    assert_eq!(without_procrustes, last);
 }
 
 /// Every power iteration takes one computation time, and every exchange additionally takes

@@ -88,7 +88,7 @@ fn update_is_close_to_that_of_f32() {
     let head = HeadSolve::LeastSquares { ridge: 0.01 };
     let task = Wire::FedRep { step_size: 1.0, head, upload: Upload::Gradient, encoding: Encoding::F32 };
     let id = RoundId { round: 1, stage: 0 };
-    let mut worst = [0.0f64; 2];
+    let mut largest_errors = [0.0f64; 2];
     for client in &dataset.clients {
         let [float, fixed] = [Numeric::F32, Numeric::I16].map(|numeric| {
             let mut model = Linear::new(HeapWorkspace::new(shape, numeric));
@@ -100,15 +100,15 @@ fn update_is_close_to_that_of_f32() {
             model.emit(0, 0, &mut gradient);
             [model.head().to_vec(), gradient]
         });
-        for ((worst, float), fixed) in worst.iter_mut().zip(&float).zip(&fixed) {
+        for ((largest_errors, float), fixed) in largest_errors.iter_mut().zip(&float).zip(&fixed) {
             let norm = |values: &mut dyn Iterator<Item = f32>| {
                 values.map(|v| f64::from(v).powi(2)).sum::<f64>().sqrt()
             };
             let difference = norm(&mut float.iter().zip(fixed).map(|(a, b)| a - b));
-            *worst = worst.max(difference / norm(&mut float.iter().copied()));
+            *largest_errors = largest_errors.max(difference / norm(&mut float.iter().copied()));
         }
     }
-    let [head, gradient] = worst;
+    let [head, gradient] = largest_errors;
     println!("worst of {} wearers: head {head:.1e}, gradient {gradient:.1e}", dataset.clients.len());
     assert!(head < 2e-3 && gradient < 2e-3, "head {head:e}, gradient {gradient:e}");
 }

@@ -69,11 +69,11 @@ fn units_and_offsets_do_not_change_results() {
     assert!((plain_mse - shifted_mse).abs() <= 0.02 * plain_mse + 1e-3, "{plain_mse} {shifted_mse}");
     assert!((wanted_loss - got_loss).abs() <= 0.02 * wanted_loss + 1e-3, "{wanted_loss} {got_loss}");
     // On the same data without scaling, FedRep learns almost nothing.
-    let without = outcome(&scenario(&shifted_path, FED_REP), &["data.scale=\"none\""]);
+    let unscaled = outcome(&scenario(&shifted_path, FED_REP), &["data.scale=\"none\""]);
     assert!(
-        without.scores.test_mse.is_none_or(|mse| mse >= 3.0 * shifted_mse + 0.1),
+        unscaled.scores.test_mse.is_none_or(|mse| mse >= 3.0 * shifted_mse + 0.1),
         "{:?} {shifted_mse}",
-        without.scores
+        unscaled.scores
     );
 
     let scale = shifted.scale.expect("a scale");

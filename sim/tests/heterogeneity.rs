@@ -314,16 +314,21 @@ fn with_link(changes: &[&str], seed: u64) -> Outcome {
 fn round_time_is_computation_plus_transfer() {
     for (features, chunked) in [("data.d=6", false), ("data.d=200", true)] {
         let link = with_link(&[features, "fleet.bandwidth=1000", "fleet.communication=3"], 1);
-        for (row, took) in trained(&link).iter().zip(durations(&link)) {
-            // The transfer time does not contain acknowledgements, which have at most 9 bytes.
-            let counted = (row.bytes_up + row.bytes_down) as f64 / 12.0 / 1000.0;
-            let sending = took - 4.0;
-            assert!(sending > counted - 0.012 && sending < 1.005 * counted + 0.003, "{sending} {counted}");
-            assert_eq!(sending > 1.0, chunked, "{sending}");
+        for (row, duration) in trained(&link).iter().zip(durations(&link)) {
+            // Bytes of each of 12 clients, divided by the bandwidth of 1000. A round also takes time 1 for the
+            // computation and time 3 for communication. The transfer time does not contain acknowledgements,
+            // which have at most 9 bytes.
+            let expected = (row.bytes_up + row.bytes_down) as f64 / 12.0 / 1000.0;
+            let transfer = duration - 4.0;
+            assert!(
+                transfer > expected - 0.012 && transfer < 1.005 * expected + 0.003,
+                "{transfer} {expected}"
+            );
+            assert_eq!(transfer > 1.0, chunked, "{transfer}");
         }
     }
     let without_bandwidth = with_link(&["fleet.communication=3"], 1);
-    assert!(durations(&without_bandwidth).iter().all(|took| is_close(*took, 4.0)));
+    assert!(durations(&without_bandwidth).iter().all(|duration| is_close(*duration, 4.0)));
     // Results and numbers of bytes do not depend on the link.
     let link = with_link(&["fleet.bandwidth=1000"], 1);
     assert_eq!(link.representation, without_bandwidth.representation);
@@ -340,8 +345,8 @@ fn lost_frames_are_retransmitted() {
         let outcome = outcome(&all_changes, 1);
         outcome.rounds.last().unwrap().time - 2000.0
     };
-    let (sure, lossy) = (transfer_time(&[]), transfer_time(&["fleet.loss=0.5"]));
-    assert!((lossy / sure - 2.0).abs() < 0.1, "{}", lossy / sure);
+    let (without_loss, with_loss) = (transfer_time(&[]), transfer_time(&["fleet.loss=0.5"]));
+    assert!((with_loss / without_loss - 2.0).abs() < 0.1, "{}", with_loss / without_loss);
     let spread = with_link(&["fleet.bandwidth=100", "fleet.loss=0.5"], 1);
     assert!(durations(&spread).windows(2).any(|pair| !is_close(pair[0], pair[1])));
 }
@@ -378,8 +383,8 @@ fn sample_counts_follow_their_distribution() {
     let log_normal = lengths(&["data.clients=200", "data.sizes=log-normal", "data.size_sigma=2"]);
     assert!(log_normal.iter().all(|length| *length > 0) && log_normal.iter().any(|length| *length > 40));
     // Fresh batches have the same sizes as the first batch.
-    let fresh = scenario(LINEAR, &["data.sizes=uniform", "data.fresh=true"]).dataset(2).unwrap();
-    assert!(fresh.clients.iter().any(|client| client.train.len() > 8));
+    let fresh_batches = scenario(LINEAR, &["data.sizes=uniform", "data.fresh=true"]).dataset(2).unwrap();
+    assert!(fresh_batches.clients.iter().any(|client| client.train.len() > 8));
     try_run(&scenario(LINEAR, &["data.sizes=uniform", "data.fresh=true", "algorithm.weighting=samples"]), 2)
         .unwrap();
 }

@@ -207,9 +207,11 @@ fn adapters_send_only_trained_factors() {
         }
     }
     // With full participation, RoLoRA sends half as many values as LoRA from the second round on.
-    let everyone = "participation={ policy = \"full\" }";
-    let lora = outcome_of(&[ADAPTER, &set_algorithm("lora"), everyone, "algorithm.rounds=6"]).unwrap();
-    let half = outcome_of(&[ADAPTER, &set_algorithm("rolora"), everyone, "algorithm.rounds=6"]).unwrap();
+    let full_participation = "participation={ policy = \"full\" }";
+    let lora =
+        outcome_of(&[ADAPTER, &set_algorithm("lora"), full_participation, "algorithm.rounds=6"]).unwrap();
+    let half =
+        outcome_of(&[ADAPTER, &set_algorithm("rolora"), full_participation, "algorithm.rounds=6"]).unwrap();
     let sum = |outcome: &Outcome, value: &dyn Fn(&fedspan_sim_core::run::RoundRow) -> u64| -> f64 {
         outcome.rounds[3..].iter().map(value).sum::<u64>() as f64
     };
@@ -294,8 +296,10 @@ fn every_diverged_algorithm_keeps_its_results() {
 /// If a run ends early, the scores are still those of the model without fine-tuning.
 #[test]
 fn early_end_does_not_change_the_scored_model() {
-    let early = |evaluate: &str| outcome(&[&set_algorithm("fedavg"), "stop.simulated_time=5.0", evaluate]);
-    let (evaluated_often, evaluated_rarely) = (early("evaluate_every=1"), early("evaluate_every=1000"));
+    let stopped_outcome =
+        |evaluate: &str| outcome(&[&set_algorithm("fedavg"), "stop.simulated_time=5.0", evaluate]);
+    let (evaluated_often, evaluated_rarely) =
+        (stopped_outcome("evaluate_every=1"), stopped_outcome("evaluate_every=1000"));
     assert_eq!((evaluated_often.rounds.len(), evaluated_rarely.rounds.len()), (6, 6));
     assert_eq!(evaluated_often.scores, evaluated_rarely.scores);
     assert_eq!(evaluated_often.rounds.last(), evaluated_rarely.rounds.last());
@@ -308,15 +312,15 @@ fn clients_with_one_class_or_one_sample_take_part() {
     let dataset = scenario(&changes).unwrap().dataset(1).unwrap();
     let single_class = outcome(&changes);
     assert_eq!(single_class.counters.rejected() + single_class.counters.declined, 0);
-    let mut alone = 0;
+    let mut single_class_clients = 0;
     for (client, score) in dataset.clients.iter().zip(&single_class.clients) {
         let Labels::Classes(classes) = &client.train.y else { panic!("classes") };
         if classes.windows(2).all(|pair| pair[0] == pair[1]) {
-            alone += 1;
+            single_class_clients += 1;
             assert_eq!(score.accuracy, Some(1.0));
         }
     }
-    assert!(alone > 5, "{alone}");
+    assert!(single_class_clients > 5, "{single_class_clients}");
     let few_samples = outcome(&["data.partition.clients=400", "algorithm.batch=64"]);
     assert_eq!(few_samples.counters.rejected() + few_samples.counters.declined, 0);
 }

@@ -93,13 +93,13 @@ fn test_rows_are_not_training_rows() {
         ("holdout_clients = 4\nlabels_per_class = 3\n", 397),
     ] {
         let data = dataset(&format!("{DIGITS}{extra}"));
-        let everyone = || data.clients.iter().chain(&data.newcomers);
-        let mut trained: Vec<_> = everyone().flat_map(|client| rows(&client.train, 65)).collect();
+        let all_clients = || data.clients.iter().chain(&data.newcomers);
+        let mut trained: Vec<_> = all_clients().flat_map(|client| rows(&client.train, 65)).collect();
         let rows_of_clients = trained.len();
         trained.sort_unstable();
         trained.dedup();
         assert_eq!(trained.len(), rows_of_clients, "a sample belongs to two clients");
-        let tested: Vec<_> = everyone().flat_map(|client| rows(&client.test, 65)).collect();
+        let tested: Vec<_> = all_clients().flat_map(|client| rows(&client.test, 65)).collect();
         assert_eq!(tested.len(), count, "{extra}");
         assert!(tested.iter().all(|row| trained.binary_search(row).is_err()), "{extra}");
     }

@@ -58,8 +58,8 @@ fn run_from_given_start_agrees_with_the_reference() {
         let features = Matrix::from_row_slice(SAMPLES, FEATURES, rows);
         let w = Matrix::from_column_slice(WIDTH, 1, &heads[client * WIDTH..(client + 1) * WIDTH]);
         let errors = Matrix::from_column_slice(SAMPLES, 1, &noise[client * SAMPLES..(client + 1) * SAMPLES]);
-        let clean = &features * &truth * w + errors * 0.1;
-        y.push(Matrix::from_vec(SAMPLES, 1, round_to_f32(clean.iter().copied().collect())));
+        let noisy = &features * &truth * w + errors * 0.1;
+        y.push(Matrix::from_vec(SAMPLES, 1, round_to_f32(noisy.iter().copied().collect())));
         x.push(features);
     }
     let targets: Vec<f64> = y.iter().flat_map(|y| y.iter().copied()).collect();
@@ -80,10 +80,13 @@ fn run_from_given_start_agrees_with_the_reference() {
     let b =
         npz::read_matrix(folder.join("out/model/representation.npy").to_str().unwrap(), FEATURES).unwrap();
     let reference = reference_fedrep(&x, &y, &start);
-    let apart =
+    let distance =
         |a: &Matrix, b: &Matrix| (a * a.transpose() - b * b.transpose()).symmetric_eigenvalues().amax();
-    assert!(apart(&gram_schmidt(&start), &reference) > 0.1, "fifty rounds hardly changed the representation");
-    let difference = apart(&b, &reference);
+    assert!(
+        distance(&gram_schmidt(&start), &reference) > 0.1,
+        "fifty rounds hardly changed the representation"
+    );
+    let difference = distance(&b, &reference);
     assert!(difference < 1e-4, "projectors differ by {difference:e}");
 }
 

@@ -198,8 +198,8 @@ fn run_removes_only_files_of_earlier_runs() {
         assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
         read_files(&out).into_keys().collect::<Vec<_>>()
     };
-    let single = run(&[]);
-    assert!(single.contains(&"model/representation.npy".to_owned()));
+    let single_run = run(&[]);
+    assert!(single_run.contains(&"model/representation.npy".to_owned()));
     // Files of the user, some with names similar to those of result files.
     let user_files = ["notes.txt", "seed-8/notes.txt", "seed-x/summary.json", "model/mine.npy", "seed-9.txt"];
     let several = run(&["--seeds", "3"]);

@@ -133,8 +133,8 @@ fn host_ridge_scores_equal_device_scores() {
         let (host, devices) = (on_host.chosen(0.0), on_devices.chosen(0.0));
         assert_eq!(host.devices, devices.devices);
         // Scores may differ for near ties and for ridges below the resolution of f32.
-        let differ = |(a, b): (&f64, &f64)| (a - b).abs();
-        let largest_difference = host.scores.iter().zip(&devices.scores).map(differ).fold(0.0, f64::max);
+        let difference = |(a, b): (&f64, &f64)| (a - b).abs();
+        let largest_difference = host.scores.iter().zip(&devices.scores).map(difference).fold(0.0, f64::max);
         assert!(largest_difference < 0.01, "{largest_difference}: {:?} {:?}", host.scores, devices.scores);
     }
 }

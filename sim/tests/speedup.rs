@@ -55,8 +55,8 @@ fn to_owned_strings(changes: &[&str]) -> Vec<String> {
 fn results_do_not_depend_on_threads() {
     let settings = settings(vec![policy_by_name("fixed"), policy_by_name("adaptive")]);
     let single_thread = measured(&Settings { threads: 1, ..settings.clone() });
-    let three = measured(&Settings { threads: 3, ..settings });
-    assert_eq!(single_thread, three);
+    let three_threads = measured(&Settings { threads: 3, ..settings });
+    assert_eq!(single_thread, three_threads);
     assert_eq!(single_thread.rows.len(), 6);
     assert_eq!(markdown(&single_thread.rows).lines().count(), 8);
 }
@@ -94,17 +94,21 @@ fn full_participation_has_speedup_one_over_itself() {
 
 #[test]
 fn bounds_contain_the_ratio_and_unreached_targets_give_upper_bounds() {
-    let four =
+    let four_devices =
         policy("four", false, &["participation.schedule=\"fixed\"", "participation.stage_rounds=1000000"]);
-    let rows = measured(&settings(vec![policy_by_name("fixed"), four, policy_by_name("adaptive")])).rows;
+    let rows =
+        measured(&settings(vec![policy_by_name("fixed"), four_devices, policy_by_name("adaptive")])).rows;
     for row in &rows {
         for policy in &row.policies {
             let s = policy.speedup;
             assert!(s.low.value <= s.ratio.value && s.ratio.value <= s.high.value, "{row:?}");
         }
         assert!(row.start > 0.0 && row.full > 0.0);
-        let never = row.policies[1].speedup;
-        assert!(never.ratio.below && never.time.is_none() && never.ratio.value <= 0.26, "{never:?}");
+        let unreached = row.policies[1].speedup;
+        assert!(
+            unreached.ratio.below && unreached.time.is_none() && unreached.ratio.value <= 0.26,
+            "{unreached:?}"
+        );
     }
     let table = markdown(&rows);
     assert!(table.contains("**") && table.contains("<0.2"), "{table}");
@@ -142,9 +146,9 @@ fn communication_only_shifts_times_of_fixed_schedules() {
                 for (recomputed, real) in points {
                     assert!(is_near(recomputed.0, real.0) && recomputed.1 == real.1);
                 }
-                let hits = [&without_communication, &with_communication]
+                let crossing_times = [&without_communication, &with_communication]
                     .map(|run| Crossings::new(std::slice::from_ref(run), communication, 0.1).time().unwrap());
-                assert!(is_near(hits[0], hits[1]));
+                assert!(is_near(crossing_times[0], crossing_times[1]));
             }
         }
     }

@@ -27,8 +27,8 @@ impl Windows {
         let mut places = BTreeMap::new();
         for (index, recording) in series.iter().enumerate() {
             for (j, features) in watch::windows(recording).iter().enumerate() {
-                let place = (index, j * HOP..j * HOP + WINDOW);
-                assert!(places.insert(bits(features), place).is_none(), "two windows are equal");
+                let samples = (index, j * HOP..j * HOP + WINDOW);
+                assert!(places.insert(bits(features), samples).is_none(), "two windows are equal");
             }
         }
         Self { series, places }
@@ -247,8 +247,8 @@ fn raw_windows_equal_the_windows_of_features() {
         assert!(mean.abs() > 1e-4 || (deviation - 1.0).abs() > 1e-4, "{channel}: tests have a say");
     }
     // Scaling is affine, so averages over two time steps have the same scale as single time steps.
-    let fine = watch::raw_dataset(&settings, 1, 3).unwrap();
-    let (a, b) = (&fine.clients[0].train.x, &raw.clients[0].train.x);
+    let undecimated = watch::raw_dataset(&settings, 1, 3).unwrap();
+    let (a, b) = (&undecimated.clients[0].train.x, &raw.clients[0].train.x);
     let slope = |i: usize, j: usize| f64::from((a[i] + a[i + 6]) - (a[j] + a[j + 6])) / 2.0;
     let ratio = slope(0, 240) / f64::from(b[0] - b[120]);
     assert!((slope(120, 480) / f64::from(b[60] - b[240]) / ratio - 1.0).abs() < 1e-3);

@@ -23,15 +23,16 @@ fn grid() -> Grid {
     let text = |text: &str| Cell::Text(text.to_owned());
     let header = FEATURES.iter().copied().chain(["who", "kind", "y", "note"]).map(str::to_owned).collect();
     let rows = values.chunks_exact(6).enumerate().map(|(row, values)| {
-        let sixteenth = |value: f64| (value * 1600.0).round() / 16.0;
-        let mut cells: Vec<Cell> = values[..4].iter().map(|value| Cell::Number(sixteenth(*value))).collect();
+        let round_to_sixteenths = |value: f64| (value * 1600.0).round() / 16.0;
+        let mut cells: Vec<Cell> =
+            values[..4].iter().map(|value| Cell::Number(round_to_sixteenths(*value))).collect();
         cells.push(Cell::Truth(values[4] > 0.0));
         cells.push(Cell::Number((values[5] * 50.0).round()));
         cells.push(text(CLIENTS[row % 5]));
         // Class and target depend on the features.
         let sum = values[0] - values[1] + values[2];
         cells.push(text(CLASSES[usize::from(sum > 0.0) + 2 * usize::from(values[3] > 0.0)]));
-        cells.push(Cell::Number(sixteenth(sum)));
+        cells.push(Cell::Number(round_to_sixteenths(sum)));
         cells.push(text(if row % 7 == 0 { "" } else { "said, \"so\";\r\nand\nmore\t|" }));
         cells
     });
@@ -126,13 +127,13 @@ fn table_formats_give_equal_data() {
     for classification in [true, false] {
         let columns = columns(classification);
         let plain = bits(&parse(&Writing::PLAIN.write(&grid), &columns).unwrap());
-        let ways = for_each_writing(|writing| {
+        let format_count = for_each_writing(|writing| {
             let table = parse(&writing.write(&grid), &columns);
             let table = table.unwrap_or_else(|reported| panic!("{writing:?}: {reported}"));
             assert!(table.warnings.is_empty(), "{writing:?}: {:?}", table.warnings);
             assert_eq!(bits(&table), plain, "{writing:?}");
         });
-        assert_eq!(ways, 4 * 4 * 2 * 2 * 3 * 3 * 4);
+        assert_eq!(format_count, 4 * 4 * 2 * 2 * 3 * 3 * 4);
     }
 }
 

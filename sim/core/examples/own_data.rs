@@ -38,11 +38,11 @@ fn record(samples: usize, (a, b): (f32, f32), random: &mut ChaCha8Rng) -> Set {
 
 /// Creates `count` pumps, each with `labelled` training samples and 100 test samples.
 fn pumps(count: usize, labelled: usize, random: &mut ChaCha8Rng) -> Vec<Client> {
-    let mut pump = || {
+    let mut make_pump = || {
         let wear = (uniform(random), uniform(random));
         Client::new(record(labelled, wear, random), record(100, wear, random))
     };
-    (0..count).map(|_| pump()).collect()
+    (0..count).map(|_| make_pump()).collect()
 }
 
 /// Observer that prints every tenth round.

@@ -322,11 +322,11 @@ pub struct SimDevice {
 impl SimDevice {
     /// Connects a device. Afterwards `inbox` contains the hello of the device.
     #[must_use]
-    pub fn connect(session: SimSession, gate: Arc<Acceptor>) -> Self {
+    pub fn connect(session: SimSession, acceptor: Arc<Acceptor>) -> Self {
         let config = session.config();
         let mut device = Self {
             session,
-            connection: Connection::new(gate),
+            connection: Connection::new(acceptor),
             inbox: Vec::new(),
             decoder: Decoder::new(vec![0; usize::from(config.frame_limit)]),
             transmit: vec![0; config.transmit_capacity()],

@@ -200,14 +200,14 @@ fn custom_parts_replace_the_scenarios() {
     let cohorts: Vec<Vec<DeviceId>> = halves().rounds.into_iter().skip(1).map(|row| row.cohort).collect();
     assert_eq!(cohorts[..2], [[1, 3, 5, 7], [0, 2, 4, 6]].map(|half| half.map(DeviceId).to_vec()));
     assert_eq!(cohorts.len(), 6);
-    let ruled = |rule| bits(&simulation().rule(rule).run().unwrap());
-    assert_eq!(ruled(Rule::MEAN), expected);
+    let bits_with_rule = |rule| bits(&simulation().rule(rule).run().unwrap());
+    assert_eq!(bits_with_rule(Rule::MEAN), expected);
     let sum = || Rule::custom(Box::new(Sum));
-    assert_eq!(ruled(sum()), ruled(sum()));
-    assert_ne!(ruled(sum()), expected);
+    assert_eq!(bits_with_rule(sum()), bits_with_rule(sum()));
+    assert_ne!(bits_with_rule(sum()), expected);
     let file =
         Scenario::parse("file", &format!("{TEXT}[aggregation]\nrule = \"geometric-median\"\n"), &[]).unwrap();
-    assert_eq!(ruled(Rule::GEOMETRIC_MEDIAN), bits(&run(&file, 4, &mut NoProgress).unwrap()));
+    assert_eq!(bits_with_rule(Rule::GEOMETRIC_MEDIAN), bits(&run(&file, 4, &mut NoProgress).unwrap()));
 }
 
 /// Policy that selects devices with odd numbers in odd rounds, and devices with even numbers in even rounds.

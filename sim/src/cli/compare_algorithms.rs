@@ -250,8 +250,8 @@ fn algorithm_table(
         let index = match rows.iter().position(|row_cells| row_cells.first() == Some(&row)) {
             Some(index) => index,
             None => {
-                let blank = std::iter::repeat_n("-".to_owned(), count);
-                rows.push([row].into_iter().chain(blank).collect());
+                let empty_cells = std::iter::repeat_n("-".to_owned(), count);
+                rows.push([row].into_iter().chain(empty_cells).collect());
                 rows.len() - 1
             }
         };
@@ -299,9 +299,9 @@ fn algorithm_table(
         }
     }
     let repeated = if variants.iter().any(|variant| variant.over_changes > 0) { "runs" } else { "seeds" };
-    let worst = if shown.worst.is_empty() { "" } else { " (worst decile of clients)" };
+    let decile_note = if shown.worst.is_empty() { "" } else { " (worst decile of clients)" };
     Some(Table {
-        title: format!("{}, {runs} {repeated}: mean +- standard deviation{worst}", shown.title),
+        title: format!("{}, {runs} {repeated}: mean +- standard deviation{decile_note}", shown.title),
         columns: ["algorithm".to_owned()].into_iter().chain(titles).collect(),
         rows,
         notes,

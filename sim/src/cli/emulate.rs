@@ -91,8 +91,8 @@ pub fn command(options: &EmulateOptions) -> Result<(), CommandError> {
     drop(runtime);
     let emulated = ended.map_err(|error| to_command_error(&error))?;
     // A board that was reset or lost power may have missed a round, so results are not compared.
-    let undisturbed = options.resets == 0 && options.power_cuts == 0;
-    let simulated = if undisturbed { simulate_boards(&scenario, &emulated)? } else { None };
+    let is_undisturbed = options.resets == 0 && options.power_cuts == 0;
+    let simulated = if is_undisturbed { simulate_boards(&scenario, &emulated)? } else { None };
     match options.format {
         Format::Json => {
             for report in &emulated.boards {

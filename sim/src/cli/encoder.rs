@@ -149,7 +149,7 @@ fn train(
     clients: &Clients,
 ) -> Result<(), CommandError> {
     #[allow(clippy::cast_possible_truncation, reason = "rounded")]
-    let single = |value: f64| value as f32;
+    let to_f32 = |value: f64| value as f32;
     let campaign = Campaign {
         method: options.method,
         rank: options.rank.into(),
@@ -158,8 +158,8 @@ fn train(
         local: LocalTraining {
             steps: options.steps.into(),
             batch: options.batch.into(),
-            step_size: single(options.step_size),
-            decay: single(options.decay),
+            step_size: to_f32(options.step_size),
+            decay: to_f32(options.decay),
         },
         evaluate_every: options.evaluate_every,
         seed: options.seed,

@@ -123,13 +123,13 @@ pub fn command(options: &LiveOptions) -> Result<(), CommandError> {
     for (label, scenario) in &entries {
         runs.push(run_live(label, scenario, options)?);
     }
-    let together = serde_json::json!({ "unit_ms": options.unit_ms, "target": options.target, "runs": runs });
+    let summary = serde_json::json!({ "unit_ms": options.unit_ms, "target": options.target, "runs": runs });
     if let Some(out) = &options.out {
-        write_json(&out.join("summary.json"), &together)?;
+        write_json(&out.join("summary.json"), &summary)?;
     }
     match options.format {
         Format::Json => {
-            output::print(&json(&together).map_err(|error| CommandError::Failed(error.to_string()))?)?;
+            output::print(&json(&summary).map_err(|error| CommandError::Failed(error.to_string()))?)?;
         }
         format => output::print(&format.shown(&live_table(&runs, options)))?,
     }

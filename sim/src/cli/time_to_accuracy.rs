@@ -270,20 +270,24 @@ mod tests {
     /// of the seeds are not a majority.
     #[test]
     fn majority_of_seeds_must_be_at_the_target() {
-        let lucky = curve(&[(1.0, 0.9), (2.0, 0.1), (5.0, 0.9)]);
+        let early_curve = curve(&[(1.0, 0.9), (2.0, 0.1), (5.0, 0.9)]);
         let late_curve = curve(&[(1.5, 0.1), (3.0, 0.9)]);
-        let never = curve(&[(1.0, 0.1), (9.0, 0.2)]);
-        assert_eq!(median_crossing(&[lucky.clone(), late_curve.clone(), never.clone()], 0.5), Some(5.0));
-        assert_eq!(median_crossing(&[lucky.clone(), never.clone()], 0.5), None);
-        assert_eq!(median_crossing(&[lucky], 0.5), Some(1.0));
+        let unreached_curve = curve(&[(1.0, 0.1), (9.0, 0.2)]);
+        assert_eq!(
+            median_crossing(&[early_curve.clone(), late_curve.clone(), unreached_curve.clone()], 0.5),
+            Some(5.0)
+        );
+        assert_eq!(median_crossing(&[early_curve.clone(), unreached_curve.clone()], 0.5), None);
+        assert_eq!(median_crossing(&[early_curve], 0.5), Some(1.0));
         assert_eq!(median_crossing(&[], 0.5), None);
-        assert_eq!(median_crossing(&[never, late_curve.clone(), late_curve], 0.9), Some(3.0));
+        assert_eq!(median_crossing(&[unreached_curve, late_curve.clone(), late_curve], 0.9), Some(3.0));
     }
 
     #[test]
     fn final_accuracy_averages_the_last_ten_rounds() {
-        let long: Vec<(f64, f64)> = (0..20).map(|n| (f64::from(n), if n < 10 { 0.0 } else { 0.5 })).collect();
-        assert_eq!(final_accuracy(&[curve(&long), curve(&[(1.0, 1.0)])]), Some(0.75));
+        let long_curve: Vec<(f64, f64)> =
+            (0..20).map(|n| (f64::from(n), if n < 10 { 0.0 } else { 0.5 })).collect();
+        assert_eq!(final_accuracy(&[curve(&long_curve), curve(&[(1.0, 1.0)])]), Some(0.75));
         assert_eq!(final_accuracy(&[]), None);
     }
 }

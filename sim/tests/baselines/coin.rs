@@ -104,10 +104,10 @@ fn restarted_server_continues_the_coin() {
     }
     let state = fleet.algorithm.state();
     let mut second_server = method.server(parameters(SMALL, 1));
-    let fresh = second_server.request();
+    let first_request = second_server.request();
     for invalid_state in [&state[..state.len() - 1], &[state.as_slice(), &[0.0]].concat(), &[]] {
         assert!(!second_server.restore(invalid_state));
-        assert_eq!(second_server.request(), fresh);
+        assert_eq!(second_server.request(), first_request);
     }
     assert!(second_server.restore(&state));
     let mut tasks = Vec::new();

@@ -15,8 +15,8 @@ type Vector = Vec<f64>;
 fn loss(set: &Set, w: &[f64]) -> f64 {
     let Labels::Classes(classes) = &set.y else { panic!("classes") };
     let dense = |x: &[f64], w: &[f64], outputs: usize| -> Vector {
-        let ones = x.iter().copied().chain([1.0]);
-        let products = ones.zip(w.chunks(outputs));
+        let with_constant = x.iter().copied().chain([1.0]);
+        let products = with_constant.zip(w.chunks(outputs));
         products
             .fold(vec![0.0; outputs], |sum, (x, row)| sum.iter().zip(row).map(|(s, w)| s + x * w).collect())
     };

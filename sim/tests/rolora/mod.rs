@@ -43,9 +43,9 @@ fn sines(outcome: &Outcome) -> Vec<f64> {
 
 /// Unit vector whose angle to the unit vector `truth` has the given sine.
 fn tilted_vector(truth: &Matrix, sine: f64, seed: u64) -> Matrix {
-    let across = random_basis(truth.nrows(), 1, &mut stream(seed, Purpose::Start, 0));
-    let across = (&across - truth * (truth.transpose() * &across)).normalize();
-    truth * (1.0 - sine * sine).sqrt() + across * sine
+    let orthogonal = random_basis(truth.nrows(), 1, &mut stream(seed, Purpose::Start, 0));
+    let orthogonal = (&orthogonal - truth * (truth.transpose() * &orthogonal)).normalize();
+    truth * (1.0 - sine * sine).sqrt() + orthogonal * sine
 }
 
 /// Generated data are those of the paper: `y = B_i*^T A*^T x` with one A* for all clients, and factors B_i*
@@ -54,24 +54,24 @@ fn tilted_vector(truth: &Matrix, sine: f64, seed: u64) -> Matrix {
 fn generated_data_have_requested_strength_and_heterogeneity() {
     for (rank, heterogeneity, seed) in [(1, 0.0, 1), (1, 0.7, 2), (3, 0.0, 3), (3, 2.5, 4)] {
         let data = LowRankRegression { outputs: 12, rank, heterogeneity, strength: 1.5, ..DATA };
-        let (a, ups) = data.truth(seed);
+        let (a, up_factors) = data.truth(seed);
         assert!((a.transpose() * &a - Matrix::identity(rank, rank)).amax() < 1e-12);
-        let center = ups.iter().fold(Matrix::zeros(rank, 12), |sum, b| sum + b) / 5.0;
+        let center = up_factors.iter().fold(Matrix::zeros(rank, 12), |sum, b| sum + b) / 5.0;
         let gram = &center * center.transpose();
         assert!((gram - Matrix::identity(rank, rank) * 2.25).amax() < 1e-12);
-        let spread: f64 = ups.iter().map(|b| (b - &center).norm_squared()).sum::<f64>() / 5.0;
+        let spread: f64 = up_factors.iter().map(|b| (b - &center).norm_squared()).sum::<f64>() / 5.0;
         assert!((spread.sqrt() - heterogeneity).abs() < 1e-12, "{spread}");
         let dataset = data.dataset(seed);
         assert_eq!((dataset.clients.len(), dataset.features, dataset.outputs), (5, 20, 12));
-        for (client, b) in dataset.clients.iter().zip(&ups) {
+        for (client, b) in dataset.clients.iter().zip(&up_factors) {
             let Client { x, y } = Client::of(&client.train, 20);
             assert_eq!((x.nrows(), y.ncols()), (50, 12));
             assert!((x * &a * b - y).amax() < 1e-5, "a target differs by more than one rounding");
         }
     }
     // With a single client there is no heterogeneity.
-    let (_, ups) = LowRankRegression { clients: 1, heterogeneity: 1.0, ..DATA }.truth(1);
-    assert!((ups[0].norm() - 1.0).abs() < 1e-12);
+    let (_, up_factors) = LowRankRegression { clients: 1, heterogeneity: 1.0, ..DATA }.truth(1);
+    assert!((up_factors[0].norm() - 1.0).abs() < 1e-12);
 }
 
 /// Every angle of a run equals the angle of Algorithm 2 in f64 on the same samples, up to 1e-6 for rounding,
@@ -105,12 +105,12 @@ fn devices_and_server_follow_algorithm_2() {
             let computed = sines(&outcome);
             // The reference starts from the initial factor of the scenario.
             let start = fedspan_sim_core::run::given_start(&scenario, &dataset, seed).unwrap().unwrap();
-            let (mut a, mut worst) = (start, 0.0f64);
+            let (mut a, mut largest_error) = (start, 0.0f64);
             for (round, &computed) in computed.iter().enumerate().skip(1) {
                 if round % 2 == 0 {
                     a = down(&clients, &a, &up(&clients, &a), eta);
                 }
-                worst = worst.max((computed - sine(&a, &truth)).abs());
+                largest_error = largest_error.max((computed - sine(&a, &truth)).abs());
                 if round % 2 == 1 {
                     // The loss of the simulator is half of the paper's loss.
                     let loss = outcome.rounds[round].scores.unwrap().loss.unwrap();
@@ -119,7 +119,7 @@ fn devices_and_server_follow_algorithm_2() {
                     assert!((loss - exact).abs() < 1e-5 * (0.1 + exact), "{changes:?}: {loss} {exact}");
                 }
             }
-            assert!(worst <= 1e-6, "{changes:?}, seed {seed}: {worst:e}");
+            assert!(largest_error <= 1e-6, "{changes:?}, seed {seed}: {largest_error:e}");
         }
     }
 }
@@ -127,20 +127,20 @@ fn devices_and_server_follow_algorithm_2() {
 /// True factor A*, and clients whose samples satisfy `X^T X = m I`. For such samples, Algorithm 2 has the
 /// same results as for the population (fact 4 of Algorithm 2).
 fn population(data: &LowRankRegression, seed: u64) -> (Matrix, Vec<Client>) {
-    let (a, ups) = data.truth(seed);
+    let (a, up_factors) = data.truth(seed);
     let client = |(number, b): (u64, &Matrix)| {
         let m = 2 * data.d;
         let x = random_basis(m, data.d, &mut stream(seed, Purpose::Samples, number)) * (m as f64).sqrt();
         let y = &x * &a * b;
         Client { x, y }
     };
-    let clients = (0..).zip(&ups).map(client).collect();
+    let clients = (0..).zip(&up_factors).map(client).collect();
     (a, clients)
 }
 
 #[test]
 fn iteration_follows_the_population_map() {
-    let mut worst = 0.0f64;
+    let mut largest_error = 0.0f64;
     for seed in 0..20u64 {
         let heterogeneity = [0.0, 0.3, 2.0][seed as usize % 3];
         let (truth, clients) = population(&LowRankRegression { heterogeneity, ..DATA }, seed);
@@ -149,14 +149,14 @@ fn iteration_follows_the_population_map() {
                 let mut a = tilted_vector(&truth, start, seed);
                 for iterations in 0..6 {
                     let (computed, predicted) = (sine(&a, &truth), rolora::sine_after(iterations, start, x));
-                    worst = worst.max((computed - predicted).abs());
+                    largest_error = largest_error.max((computed - predicted).abs());
                     a = down(&clients, &a, &up(&clients, &a), x);
                 }
             }
         }
     }
-    assert!(worst <= 1e-12, "{worst:e}");
-    println!("population map: {worst:e}");
+    assert!(largest_error <= 1e-12, "{largest_error:e}");
+    println!("population map: {largest_error:e}");
 }
 
 /// For the population, Lemma 5.3 and Lemma A.16 hold up to eta = 1 / (2 L^2). Lemma 5.3 is also stated for
@@ -222,12 +222,12 @@ fn finite_sample_floor_matches_proposition_5_5() {
     let data = LowRankRegression { clients, samples, d: 8, outputs: 4, ..DATA };
     let losses: Vec<f64> = (0..draws)
         .map(|seed| {
-            let (truth, ups) = data.truth(seed);
+            let (truth, up_factors) = data.truth(seed);
             let a = tilted_vector(&truth, 0.6, seed);
             let client = |number: u64| {
                 let mut random = stream(seed, Purpose::Samples, number);
                 let x = Matrix::from_fn(samples, 8, |_, _| random.normal());
-                let y = &x * &truth * &ups[0];
+                let y = &x * &truth * &up_factors[0];
                 Client { x, y }
             };
             let clients: Vec<Client> = (0..clients as u64).map(client).collect();

@@ -77,7 +77,7 @@ mod tests {
         let (set, augment) = (images(200), Augment { seed: 3, client: 5, shape: SHAPE });
         let out = augment.apply(&set, 7);
         assert_eq!((out.x.len(), &out.y), (set.x.len(), &set.y));
-        let (mut mirrored, mut still) = (0, 0);
+        let (mut mirrored, mut unchanged) = (0, 0);
         for (k, row) in out.x.chunks_exact(61).enumerate() {
             assert_eq!(row[60].to_bits(), 1f32.to_bits());
             let source = &set.x[k * 61..k * 61 + 60];
@@ -89,18 +89,18 @@ mod tests {
                     let (colour, i, j) = (p % 2, p / 10, p / 2 % 5);
                     let j = if *mirror { 4 - j } else { j };
                     let (i, j) = (i + down, j + right);
-                    let inside = (4..10).contains(&i) && (4..9).contains(&j);
-                    let value = if inside { source[((i - 4) * 5 + j - 4) * 2 + colour] } else { 0.0 };
+                    let is_inside = (4..10).contains(&i) && (4..9).contains(&j);
+                    let value = if is_inside { source[((i - 4) * 5 + j - 4) * 2 + colour] } else { 0.0 };
                     row[p].to_bits() == value.to_bits()
                 })
             };
             let matching_moves: Vec<_> = moves.filter(explains).collect();
             assert!(!matching_moves.is_empty(), "image {k}");
             mirrored += usize::from(matching_moves.iter().all(|(_, _, mirror)| *mirror));
-            still += usize::from(matching_moves.contains(&(4, 4, false)));
+            unchanged += usize::from(matching_moves.contains(&(4, 4, false)));
         }
         assert!((60..140).contains(&mirrored), "about half: {mirrored}");
-        assert!(still < 10, "one in 162: {still}");
+        assert!(unchanged < 10, "one in 162: {unchanged}");
     }
 
     #[test]

@@ -64,9 +64,9 @@ impl Gram {
         let d = self.d;
         for (i, sums) in self.sums.chunks_exact_mut(d.max(1)).enumerate() {
             let sums = sums.get_mut(i..).unwrap_or_default();
-            let mut fours = self.block.chunks_exact(4 * d);
-            for four in &mut fours {
-                let mut rows = four.chunks_exact(d).filter_map(|row| row.get(i..));
+            let mut blocks_of_four = self.block.chunks_exact(4 * d);
+            for block in &mut blocks_of_four {
+                let mut rows = block.chunks_exact(d).filter_map(|row| row.get(i..));
                 let (Some(a), Some(b), Some(c), Some(e)) =
                     (rows.next(), rows.next(), rows.next(), rows.next())
                 else {
@@ -82,7 +82,7 @@ impl Gram {
                     *sum = *sum + fa * a + fb * b + fc * c + fe * e;
                 }
             }
-            for row in fours.remainder().chunks_exact(d).filter_map(|row| row.get(i..)) {
+            for row in blocks_of_four.remainder().chunks_exact(d).filter_map(|row| row.get(i..)) {
                 let factor = row.first().copied().unwrap_or(0.0);
                 for (sum, x) in sums.iter_mut().zip(row) {
                     *sum += factor * x;
@@ -221,10 +221,11 @@ impl Eigenspace {
             .map(|j| rayleigh_quotient(symmetric, &vectors.columns(j, 1).into_owned()))
             .collect();
         let eigenvalue = |index: usize| eigenvalues.get(index).copied().unwrap_or(0.0);
-        let (largest, inside, outside) = (eigenvalue(0), eigenvalue(k.saturating_sub(1)), eigenvalue(k));
+        let (largest, last_kept, first_dropped) =
+            (eigenvalue(0), eigenvalue(k.saturating_sub(1)), eigenvalue(k));
         // The whole space and the space of dimension 0 are always unique.
-        if (1..d).contains(&k) && inside - outside <= MIN_GAP * largest {
-            return Err(NoEigenspace::Undetermined { k, inside, outside, largest });
+        if (1..d).contains(&k) && last_kept - first_dropped <= MIN_GAP * largest {
+            return Err(NoEigenspace::Undetermined { k, inside: last_kept, outside: first_dropped, largest });
         }
         Ok(Self { basis: vectors.columns(0, k).into_owned(), eigenvalues })
     }
@@ -314,11 +315,11 @@ mod tests {
             let rows = rows(count, d, 1);
             let mut grouped = Gram::new(d);
             grouped.add(&rows);
-            let mut single = Gram::new(d);
-            rows.chunks(d).for_each(|row| single.add(row));
+            let mut single_gram = Gram::new(d);
+            rows.chunks(d).for_each(|row| single_gram.add(row));
             let grouped = grouped.mean();
             assert_eq!(grouped, mean_products(&rows, d), "{count} x {d}");
-            assert_eq!(grouped, single.mean(), "{count} x {d}");
+            assert_eq!(grouped, single_gram.mean(), "{count} x {d}");
         }
     }
 
@@ -370,14 +371,17 @@ mod tests {
     #[test]
     fn ambiguous_eigenspace_is_an_error_with_numbers() {
         let fails = |symmetric: &Matrix, k: usize| Eigenspace::top(symmetric, k).unwrap_err();
-        let two = Matrix::from_diagonal(&[2.0, 1.0, 1.0].to_vec().into());
-        assert_eq!(fails(&two, 4), NoEigenspace::TooManyDimensions { k: 4, d: 3 });
-        let message = fails(&two, 2).to_string();
+        let repeated_eigenvalue = Matrix::from_diagonal(&[2.0, 1.0, 1.0].to_vec().into());
+        assert_eq!(fails(&repeated_eigenvalue, 4), NoEigenspace::TooManyDimensions { k: 4, d: 3 });
+        let message = fails(&repeated_eigenvalue, 2).to_string();
         assert!(message.contains("eigenvalues 2 and 3") && message.contains("1e0, of 2e0"), "{message}");
-        assert!(Eigenspace::top(&two, 1).is_ok() && Eigenspace::top(&two, 3).is_ok());
+        assert!(
+            Eigenspace::top(&repeated_eigenvalue, 1).is_ok()
+                && Eigenspace::top(&repeated_eigenvalue, 3).is_ok()
+        );
         // In a zero matrix all eigenvalues are equal, so no eigenspace is unique.
         assert!(matches!(fails(&Matrix::zeros(3, 3), 1), NoEigenspace::Undetermined { k: 1, .. }));
-        let mut broken = two;
+        let mut broken = repeated_eigenvalue;
         broken[(2, 1)] = f64::INFINITY;
         assert_eq!(fails(&broken, 1), NoEigenspace::NotFinite { row: 2, column: 1, value: f64::INFINITY });
         let wide = clients(&[1], LARGEST_FEATURES + 1);

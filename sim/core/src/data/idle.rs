@@ -16,11 +16,11 @@ impl Dataset {
 /// Removes clients without training samples, and their names if clients have names. Returns the number of
 /// removed clients.
 fn remove_clients_without_samples(clients: &mut Vec<Client>, names: &mut Vec<String>) -> usize {
-    let busy: Vec<bool> =
+    let has_samples: Vec<bool> =
         clients.iter().map(|client| client.fresh.is_some() || !client.train.is_empty()).collect();
-    let mut order = busy.iter();
+    let mut order = has_samples.iter();
     clients.retain(|_| *order.next().unwrap_or(&true));
-    let mut order = busy.iter();
+    let mut order = has_samples.iter();
     names.retain(|_| *order.next().unwrap_or(&true));
-    busy.iter().filter(|busy| !**busy).count()
+    has_samples.iter().filter(|has_samples| !**has_samples).count()
 }

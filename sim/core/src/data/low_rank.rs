@@ -66,8 +66,9 @@ impl LowRankRegression {
         let mut random = stream(seed, Purpose::Truth, 0);
         let down = random_basis(self.d, self.rank, &mut random);
         let mean = random_basis(self.outputs, self.rank, &mut random).transpose() * self.strength;
-        let ups = self.deviations(&mut random).into_iter().map(|deviation| &mean + deviation).collect();
-        (down, ups)
+        let up_factors =
+            self.deviations(&mut random).into_iter().map(|deviation| &mean + deviation).collect();
+        (down, up_factors)
     }
 
     /// Draws the deviation of each client from the mean of the B_i*, r x C: normal entries, centred to mean

@@ -62,8 +62,8 @@ fn index(shape: &[usize], flat_index: usize) -> Vec<usize> {
 pub fn read_matrix(path: &str, rows: usize) -> Result<Matrix, DataError> {
     let key = "the array";
     let bytes = file::read(path, LARGEST_FILE)?;
-    let room = file::unpack_limit(bytes.len() as u64);
-    let values = values::read(bytes.as_slice(), bytes.len() as u64, LARGEST, room);
+    let max_memory = file::unpack_limit(bytes.len() as u64);
+    let values = values::read(bytes.as_slice(), bytes.len() as u64, LARGEST, max_memory);
     let array =
         values.and_then(|values| values.numbers()).map_err(|message| DataError::new(path, message))?;
     matrix(&array, path, key, rows)

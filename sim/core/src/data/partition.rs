@@ -247,7 +247,7 @@ fn split_by_weight(items: &[usize], weights: &[f64]) -> Vec<Vec<usize>> {
     let parts = weights.len();
     let (total, equal) =
         (weights.iter().sum::<f64>(), weights.windows(2).all(|pair| pair.first() == pair.last()));
-    let spare = items.len().saturating_sub(parts);
+    let spare_items = items.len().saturating_sub(parts);
     let mut sum = 0.0;
     let mut start = 0;
     let mut runs = Vec::with_capacity(parts);
@@ -258,7 +258,7 @@ fn split_by_weight(items: &[usize], weights: &[f64]) -> Vec<Vec<usize>> {
         } else if number == parts {
             items.len()
         } else {
-            number + (spare as f64 * (sum / total)) as usize
+            number + (spare_items as f64 * (sum / total)) as usize
         };
         let end = end.clamp(start, items.len());
         runs.push(items.get(start..end).unwrap_or_default().to_vec());

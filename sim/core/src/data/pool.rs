@@ -137,29 +137,29 @@ impl SplitPlan {
         }
         let held_classes = held_classes(&self.holdout_classes, &pool.class_names).map_err(data_error)?;
         let is_held_out = |i: &usize| labels.get(*i).is_some_and(|label| held_classes.contains(label));
-        let part = |later: bool| Parts {
-            train: parts.train.iter().copied().filter(|i| is_held_out(i) == later).collect(),
-            test: parts.test.iter().copied().filter(|i| is_held_out(i) == later).collect(),
+        let part = |for_newcomers: bool| Parts {
+            train: parts.train.iter().copied().filter(|i| is_held_out(i) == for_newcomers).collect(),
+            test: parts.test.iter().copied().filter(|i| is_held_out(i) == for_newcomers).collect(),
         };
-        let occurs = |class: &&u8| !labels.contains(class);
-        if let Some(absent) = held_classes.iter().find(occurs) {
+        let is_missing = |class: &&u8| !labels.contains(class);
+        if let Some(absent) = held_classes.iter().find(is_missing) {
             return Err(data_error(format!("split.holdout_classes: there is no sample of class {absent}")));
         }
         let client_count = self.partition.clients();
-        let later = self.holdout.clients;
-        let stay = client_count.saturating_sub(later);
+        let newcomer_count = self.holdout.clients;
+        let stay = client_count.saturating_sub(newcomer_count);
         if stay == 0 && client_count > 0 {
             return Err(data_error(format!(
-                "split.{} = {later} of {client_count} clients: at least one client must stay to train",
+                "split.{} = {newcomer_count} of {client_count} clients: at least one client must stay to train",
                 self.holdout.key
             )));
         }
         let classes = held_classes.len();
         let (stay_partition, newcomer_partition) =
-            (self.partition.resized(stay, 256), self.partition.resized(later, classes));
-        let numbers = |later| {
+            (self.partition.resized(stay, 256), self.partition.resized(newcomer_count, classes));
+        let numbers = |for_newcomers| {
             let class_numbers = (0..=u8::MAX).take(pool.classes);
-            class_numbers.filter(|class| held_classes.contains(class) == later).collect::<Vec<u8>>()
+            class_numbers.filter(|class| held_classes.contains(class) == for_newcomers).collect::<Vec<u8>>()
         };
         let (stay_classes, newcomer_classes) = (numbers(false), numbers(true));
         dataset.outputs = stay_classes.len().max(newcomer_classes.len());

@@ -252,8 +252,8 @@ mod tests {
         let column = Scale::Standard.fit(&mut values.to_vec());
         assert!((column.shift - 3.516_666_666_666_667).abs() < 1e-14);
         assert!((1.0 / column.factor - 2.639_707_475_375_928).abs() < 1e-13, "{}", 1.0 / column.factor);
-        let mostly = [0.0, 0.0, 0.0, 0.0, 0.0, 6.0];
-        let column = Scale::Robust.fit(&mut mostly.to_vec());
+        let mostly_zero = [0.0, 0.0, 0.0, 0.0, 0.0, 6.0];
+        let column = Scale::Robust.fit(&mut mostly_zero.to_vec());
         assert!(column.shift == 0.0 && (1.0 / column.factor - 5.0f64.sqrt()).abs() < 1e-14);
     }
 

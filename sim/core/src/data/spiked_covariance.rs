@@ -152,8 +152,8 @@ impl Rows {
         let Self { random, u, noise_std, z, drawn } = self;
         z.fill_with(|| random.normal());
         for (x, u) in drawn.iter_mut().zip(u.chunks_exact(z.len().max(1))) {
-            let clean = u.iter().zip(z.iter()).fold(0.0, |sum, (u, z)| sum + u * z);
-            *x = clean + *noise_std * random.normal();
+            let noiseless = u.iter().zip(z.iter()).fold(0.0, |sum, (u, z)| sum + u * z);
+            *x = noiseless + *noise_std * random.normal();
         }
     }
 

@@ -153,19 +153,19 @@ mod tests {
             let set = GRAPHS.set(client, 2);
             // Three of five clients are in the first half.
             let density = if client < 3 { 0.8 } else { 0.6 };
-            for within in [true, false] {
+            for same_community in [true, false] {
                 let (mut edges, mut pairs) = (0.0, 0.0);
                 for i in 0..300 {
                     for j in i + 1..300 {
-                        if (i / 100 == j / 100) == within {
+                        if (i / 100 == j / 100) == same_community {
                             pairs += 1.0;
                             edges += f64::from(u8::from(set.x[i * 300 + j] > 0.0));
                         }
                     }
                 }
-                let p: f64 = density * if within { 0.25 } else { 0.1 };
+                let p: f64 = density * if same_community { 0.25 } else { 0.1 };
                 let deviation = (edges - p * pairs) / (pairs * p * (1.0 - p)).sqrt();
-                assert!(deviation.abs() < 5.0, "client {client}, {within}: {deviation} deviations");
+                assert!(deviation.abs() < 5.0, "client {client}, {same_community}: {deviation} deviations");
             }
         }
     }

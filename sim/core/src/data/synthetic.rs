@@ -115,8 +115,8 @@ pub fn linear_regression(settings: &LinearRegression, seed: u64) -> Dataset {
             client: index as u64,
             purpose: Purpose::Samples,
         };
-        let clean = generator.tests(settings.test_samples);
-        let mut client = Client::new(generator.batch(0), clean.batch(0));
+        let test_generator = generator.tests(settings.test_samples);
+        let mut client = Client::new(generator.batch(0), test_generator.batch(0));
         if fresh {
             client.fresh = Some(generator);
         }

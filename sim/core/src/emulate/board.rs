@@ -207,10 +207,10 @@ impl Core {
         if let Some(feature) = self.feature {
             cargo.args(["--no-default-features", "--features", feature]);
         }
-        let failed = |reason: String| EmulateError::Build { folder: folder.clone(), reason };
-        let status = cargo.status().await.map_err(|error| failed(error.to_string()))?;
+        let build_error = |reason: String| EmulateError::Build { folder: folder.clone(), reason };
+        let status = cargo.status().await.map_err(|error| build_error(error.to_string()))?;
         if !status.success() {
-            return Err(failed(format!(
+            return Err(build_error(format!(
                 "cargo ended with {status}; `tests/setup --install` installs missing targets"
             )));
         }

@@ -249,9 +249,9 @@ const MAX_ATTEMPTS: u32 = 500;
 /// Starts a task that collects the server's reports on its rounds until the server ends. Returns as soon as
 /// the server has accepted the subscription. Boards are started afterwards, so no report is missed.
 async fn watch_rounds(state: &Path) -> JoinHandle<Vec<serde_json::Value>> {
-    let up = async || matches!(query(state, "status", |_| Ok(())).await, Ok(Some(())));
+    let is_up = async || matches!(query(state, "status", |_| Ok(())).await, Ok(Some(())));
     for _ in 0..MAX_ATTEMPTS {
-        if up().await {
+        if is_up().await {
             break;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -269,13 +269,13 @@ async fn watch_rounds(state: &Path) -> JoinHandle<Vec<serde_json::Value>> {
     });
     // The server answers requests in order, so the subscription has been accepted once this request is
     // answered.
-    let early = tokio::select! {
+    let early_exit = tokio::select! {
         biased;
         rounds = &mut rounds => Some(rounds),
-        _ = up() => None,
+        _ = is_up() => None,
     };
     tokio::spawn(async move {
-        match early {
+        match early_exit {
             Some(rounds) => rounds,
             None => rounds.await,
         }

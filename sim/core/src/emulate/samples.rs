@@ -89,8 +89,12 @@ impl<'a> SampleImages<'a> {
             (None, DataSection::Watch(settings)) => image(settings, self.plan.scenario.seed, client)?,
             (None, _) => Vec::new(),
         };
-        let (needed, room) = (bytes.len(), self.plan.core.partition_size);
-        if needed > room { Err(EmulateError::Room { client, needed, room }) } else { Ok(bytes) }
+        let (needed, available) = (bytes.len(), self.plan.core.partition_size);
+        if needed > available {
+            Err(EmulateError::Room { client, needed, room: available })
+        } else {
+            Ok(bytes)
+        }
     }
 }
 

@@ -54,8 +54,8 @@ pub fn solve(columns: &Columns) -> Option<Vec<f64>> {
 /// Computes the lower Cholesky factor in place; `None` if a pivot is not positive and finite.
 fn factorise(gram: &mut [f64], p: usize) -> Option<()> {
     for j in 0..p {
-        let (above, row) = gram.split_at_mut_checked(j * p)?;
-        for (i, finished) in above.chunks_exact(p).enumerate() {
+        let (finished_rows, row) = gram.split_at_mut_checked(j * p)?;
+        for (i, finished) in finished_rows.chunks_exact(p).enumerate() {
             let (factored, remaining) = row.split_at_mut_checked(i)?;
             let value = remaining.first_mut()?;
             *value = (*value - dot(factored, finished)) / finished.get(i)?;

@@ -115,9 +115,9 @@ fn orthogonalise(rows: &mut [Row]) {
     for _ in 0..SWEEPS {
         let mut converged = true;
         for second in 1..rows.len() {
-            let (above, below) = rows.split_at_mut(second);
-            let Some(b) = below.first_mut() else { return };
-            for a in above {
+            let (earlier_rows, later_rows) = rows.split_at_mut(second);
+            let Some(b) = later_rows.first_mut() else { return };
+            for a in earlier_rows {
                 let (aa, bb) = (dot(&a.values, &a.values), dot(&b.values, &b.values));
                 let ab = dot(&a.values, &b.values);
                 let is_negligible = aa.min(bb).sqrt() <= zero_norm;

@@ -105,10 +105,10 @@ impl ArrivalQueue {
 
     /// Devices that dropped out without a notification of the server.
     pub fn silent_devices(&self) -> Vec<usize> {
-        let never = |pending: &Option<PendingAnswer>| {
+        let never_answers = |pending: &Option<PendingAnswer>| {
             pending.is_some_and(|answer| answer.dropped_out && answer.at.is_infinite())
         };
-        let never_answering = self.pending.iter().enumerate().filter(|(_, pending)| never(pending));
+        let never_answering = self.pending.iter().enumerate().filter(|(_, pending)| never_answers(pending));
         never_answering.map(|(index, _)| index).collect()
     }
 

@@ -249,11 +249,11 @@ fn little_is_enough_z(n: usize, f: usize) -> f64 {
     let honest = n.saturating_sub(f).max(1);
     let supporters = (n / 2 + 1).saturating_sub(f).min(honest);
     let target_quantile = (honest - supporters) as f64 / honest as f64;
-    let below = |z: f64| 0.5 * libm::erfc(-z / core::f64::consts::SQRT_2);
+    let normal_cdf = |z: f64| 0.5 * libm::erfc(-z / core::f64::consts::SQRT_2);
     let (mut low, mut high) = (0.0, 8.0);
     for _ in 0..60 {
         let middle = (low + high) / 2.0;
-        if below(middle) < target_quantile { low = middle } else { high = middle }
+        if normal_cdf(middle) < target_quantile { low = middle } else { high = middle }
     }
     low
 }

@@ -82,8 +82,8 @@ impl<'a> SimulationBuilder<'a> {
         let Self { scenario, seed, custom, watcher } = self;
         let scenario = match custom.rule() {
             Some(rule) => {
-                let ruled = scenario.clone().with_rule(rule);
-                Cow::Owned(ruled.map_err(|problem| RunError::Mismatch(problem.to_string()))?)
+                let scenario_with_rule = scenario.clone().with_rule(rule);
+                Cow::Owned(scenario_with_rule.map_err(|problem| RunError::Mismatch(problem.to_string()))?)
             }
             None => Cow::Borrowed(scenario),
         };

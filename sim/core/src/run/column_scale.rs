@@ -54,12 +54,13 @@ pub fn column_scale_warning(scenario: &Scenario, dataset: &Dataset) -> Option<St
     let mut sizes: Vec<f64> = columns.iter().map(|column| column.size).collect();
     sizes.sort_by(|a, b| b.total_cmp(a));
     let kth_size = sizes.get(scenario.model.k.saturating_sub(1)).or(sizes.last()).copied().unwrap_or(0.0);
-    let learnt =
+    let max_learnt_ratio =
         (RATIO_PER_ROOT_ROUND * f64::from(scenario.algorithm.rounds).sqrt()).clamp(MIN_RATIO, F32_RATIO);
     let varies = || columns.iter().filter(|column| column.deviation > 0.0 && !column.is_rare);
     let offset: Vec<&Column> =
         varies().filter(|column| column.mean.abs() > MAX_OFFSET * column.deviation).collect();
-    let small: Vec<&Column> = varies().filter(|column| kth_size > learnt * column.deviation).collect();
+    let small: Vec<&Column> =
+        varies().filter(|column| kth_size > max_learnt_ratio * column.deviation).collect();
     let smallest_deviation = varies().map(|column| column.deviation).fold(f64::INFINITY, f64::min);
     let large: Vec<&Column> =
         varies().filter(|column| column.size > F32_RATIO * smallest_deviation).collect();
@@ -80,7 +81,7 @@ pub fn column_scale_warning(scenario: &Scenario, dataset: &Dataset) -> Option<St
     if !small.is_empty() {
         let max_ratio = largest_ratio(&small, &|column| kth_size / column.deviation);
         findings.push(format!(
-            "up to {max_ratio:.3e} times smaller than others (at most {learnt:.0}): {}",
+            "up to {max_ratio:.3e} times smaller than others (at most {max_learnt_ratio:.0}): {}",
             named(&small)
         ));
     }
@@ -104,12 +105,12 @@ pub fn column_scale_warning(scenario: &Scenario, dataset: &Dataset) -> Option<St
 /// fleet-wide scale is applied.
 fn precision_warning(columns: &[Column], dataset: &Dataset) -> Option<String> {
     let offset = |column: &Column| column.mean.abs() / column.deviation;
-    let faint: Vec<&Column> = columns
+    let imprecise: Vec<&Column> = columns
         .iter()
         .filter(|column| column.deviation > 0.0 && !column.is_rare && offset(column) > F32_RATIO)
         .collect();
-    let max_offset = faint.iter().fold(0.0f64, |max_offset, column| max_offset.max(offset(column)));
-    let names: Vec<String> = faint.iter().map(|column| column_name(column.number, dataset)).collect();
+    let max_offset = imprecise.iter().fold(0.0f64, |max_offset, column| max_offset.max(offset(column)));
+    let names: Vec<String> = imprecise.iter().map(|column| column_name(column.number, dataset)).collect();
     (!names.is_empty()).then(|| {
         format!(
             "columns have few digits in f32, in which devices scale them: up to {max_offset:.3e} deviations from zero (at most \

@@ -76,7 +76,7 @@ impl<'a> Simulation<'a> {
         let shape = shape_of(dataset, scenario.model.k);
         let attackers = scenario.attack.map(|attack| Attackers::select(attack, dataset.clients.len(), seed));
         let build = DeviceFactory::new(scenario, dataset, seed, SeedSource::Deterministic(seed))?;
-        let gate = gate(scenario, &build, &engine);
+        let acceptor = gate(scenario, &build, &engine);
         let arrivals = ArrivalQueue::new(scenario, dataset, seed, build.frame_limit(), times);
         Ok(Self {
             scenario,
@@ -84,7 +84,7 @@ impl<'a> Simulation<'a> {
             scaled: None,
             shape,
             engine,
-            devices: Devices::new(build, seed, gate),
+            devices: Devices::new(build, seed, acceptor),
             arrivals,
             attackers: attackers.map(|attackers| {
                 let honest = attackers.honest(dataset);

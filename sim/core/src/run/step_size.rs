@@ -77,9 +77,9 @@ pub fn measure(dataset: &Dataset, b: &Matrix, head: HeadSolve, exact: Option<f64
     if !(sound(step_size) && sound(head_step_size)) {
         return None;
     }
-    let mut halved = 0;
-    while exact.is_some() && halved < MAX_HALVINGS && !loss_decreases(dataset, &basis, head, step_size) {
-        (step_size, halved) = (step_size / 2.0, halved + 1);
+    let mut halvings = 0;
+    while exact.is_some() && halvings < MAX_HALVINGS && !loss_decreases(dataset, &basis, head, step_size) {
+        (step_size, halvings) = (step_size / 2.0, halvings + 1);
     }
     Some(StepSizes { step_size, head_step_size })
 }

@@ -75,8 +75,8 @@ fn features(window: &[[f32; CHANNELS]]) -> [f32; FEATURES] {
     }));
     for lag in LAGS {
         values.extend(centred.iter().zip(&power).map(|(x, power)| {
-            let later = x.get(lag..).unwrap_or_default();
-            product(x, later) / power
+            let shifted = x.get(lag..).unwrap_or_default();
+            product(x, shifted) / power
         }));
     }
     for (i, (x, px)) in centred.iter().zip(&power).enumerate() {

@@ -239,12 +239,13 @@ fn ranking_note(clients: &str, rows: &[Row], pick: fn(&Row) -> Option<&Accuracy>
     };
     let comparisons: Vec<String> =
         scored.iter().filter(|(row, _)| row.method != Method::FedRep).map(|pair| comparison(&pair)).collect();
-    let lead = format!("{clients}: the highest accuracy is that of {} ({:.3}", best.method.name(), top.mean);
-    let lead = match best.method.data_sent() {
-        "all windows" => format!("{lead}; it needs everyone's windows and labels in one place)."),
-        _ => format!("{lead})."),
+    let opening =
+        format!("{clients}: the highest accuracy is that of {} ({:.3}", best.method.name(), top.mean);
+    let opening = match best.method.data_sent() {
+        "all windows" => format!("{opening}; it needs everyone's windows and labels in one place)."),
+        _ => format!("{opening})."),
     };
-    Some(format!("{lead} FedRep: {}.", comparisons.join("; ")))
+    Some(format!("{opening} FedRep: {}.", comparisons.join("; ")))
 }
 
 /// Heading and learning curves for the report: accuracy of the training wearers by round.

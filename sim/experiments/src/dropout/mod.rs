@@ -204,20 +204,22 @@ pub fn measure(
     let runs_per_row = settings.folds * settings.seeds as usize;
     let mut finished = Vec::new();
     // For each policy, the runs without dropouts precede the runs with dropouts.
-    let mut without: &[RunResult] = &[];
+    let mut runs_without_dropout: &[RunResult] = &[];
     let runs = results.chunks(runs_per_row.max(1)).zip(tasks.chunks(runs_per_row.max(1)));
     for ((policy, pattern, rate), (runs, tasks)) in rows.into_iter().zip(runs) {
         if pattern.is_none() {
-            without = runs;
+            runs_without_dropout = runs;
         }
-        let measured = runs.iter().zip(without).zip(tasks);
+        let measured = runs.iter().zip(runs_without_dropout).zip(tasks);
         finished.push(Row {
             policy: policy.name,
             pattern: pattern.map_or("none", |pattern| pattern.name),
             rate,
             wanted: policy.wanted.0,
             runs: measured
-                .map(|((result, without), task)| result.compare_with(without, task.fold, task.seed))
+                .map(|((result, runs_without_dropout), task)| {
+                    result.compare_with(runs_without_dropout, task.fold, task.seed)
+                })
                 .collect(),
         });
     }
@@ -284,9 +286,9 @@ impl RunResult {
     fn absent(&self) -> Vec<usize> {
         let mut sorted = self.counted_rounds.clone();
         sorted.sort_unstable();
-        let quarter = sorted.len().div_ceil(4).saturating_sub(1);
+        let quarter_index = sorted.len().div_ceil(4).saturating_sub(1);
         let max_rounds =
-            if sorted.first() == Some(&0) { 0 } else { sorted.get(quarter).copied().unwrap_or(0) };
+            if sorted.first() == Some(&0) { 0 } else { sorted.get(quarter_index).copied().unwrap_or(0) };
         (0..)
             .zip(&self.counted_rounds)
             .filter(|(_, rounds)| **rounds <= max_rounds)

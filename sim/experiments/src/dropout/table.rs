@@ -17,8 +17,8 @@ pub fn markdown(rows: &[Row]) -> String {
     for row in rows {
         if row.policy != policy {
             policy = row.policy;
-            let gap = if text.is_empty() { "" } else { "\n" };
-            text.push_str(&format!("{gap}Rounds wait for {policy}:\n\n{HEAD}"));
+            let separator = if text.is_empty() { "" } else { "\n" };
+            text.push_str(&format!("{separator}Rounds wait for {policy}:\n\n{HEAD}"));
         }
         text.push_str(&table_row(row));
     }

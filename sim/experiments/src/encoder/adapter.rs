@@ -87,11 +87,11 @@ impl Adapter {
     pub fn start(shape: &Shape, rank: usize, seed: u64) -> Self {
         let mut adapter = Self::zeros(shape, rank);
         let mut random = stream(seed, Purpose::Network, 0);
-        let within = 1.0 / (shape.hidden as f64).sqrt();
+        let limit = 1.0 / (shape.hidden as f64).sqrt();
         for part in adapter.parts.iter().filter(|part| part.role != Role::Up) {
             for value in &mut adapter.values[part.range.clone()] {
                 #[allow(clippy::cast_possible_truncation, reason = "rounded")]
-                let random_value = ((2.0 * random.uniform() - 1.0) * within) as f32;
+                let random_value = ((2.0 * random.uniform() - 1.0) * limit) as f32;
                 *value = random_value;
             }
         }

@@ -66,10 +66,10 @@ pub fn gelu(values: &mut [f32], derive: bool) -> Vec<f32> {
     let mut slopes = Vec::with_capacity(if derive { values.len() } else { 0 });
     for value in values {
         let x = *value;
-        let below = 0.5 * (1.0 + libm::erff(x * std::f32::consts::FRAC_1_SQRT_2));
-        *value = x * below;
+        let normal_cdf = 0.5 * (1.0 + libm::erff(x * std::f32::consts::FRAC_1_SQRT_2));
+        *value = x * normal_cdf;
         if derive {
-            slopes.push(below + x * DENSITY * libm::expf(-0.5 * x * x));
+            slopes.push(normal_cdf + x * DENSITY * libm::expf(-0.5 * x * x));
         }
     }
     slopes

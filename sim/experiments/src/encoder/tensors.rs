@@ -83,7 +83,7 @@ impl Tensors {
 /// # Errors
 /// [`EncoderError::File`] if the file cannot be written.
 pub fn write(path: &Path, tensors: &[(String, Vec<usize>, &[f32])]) -> Result<(), EncoderError> {
-    let failed = |error: String| EncoderError::file(path, error);
+    let file_error = |error: String| EncoderError::file(path, error);
     let bytes: Vec<Vec<u8>> = tensors
         .iter()
         .map(|(_, _, values)| values.iter().flat_map(|value| value.to_le_bytes()).collect())
@@ -91,9 +91,9 @@ pub fn write(path: &Path, tensors: &[(String, Vec<usize>, &[f32])]) -> Result<()
     let mut views = Vec::with_capacity(tensors.len());
     for ((name, shape, _), bytes) in tensors.iter().zip(&bytes) {
         let view = TensorView::new(Dtype::F32, shape.clone(), bytes);
-        views.push((name, view.map_err(|error| failed(error.to_string()))?));
+        views.push((name, view.map_err(|error| file_error(error.to_string()))?));
     }
     let format = Some([("format".to_owned(), "pt".to_owned())].into_iter().collect());
-    let file = safetensors::serialize(views, format).map_err(|error| failed(error.to_string()))?;
-    std::fs::write(path, file).map_err(|error| failed(error.to_string()))
+    let file = safetensors::serialize(views, format).map_err(|error| file_error(error.to_string()))?;
+    std::fs::write(path, file).map_err(|error| file_error(error.to_string()))
 }

@@ -102,22 +102,23 @@ impl Tokenizer {
     /// Normalises a text: removes control characters, replaces white space by spaces, puts spaces around
     /// ideographs, and removes case and accents for lower-case models.
     fn normalize(&self, text: &str) -> String {
-        let mut clean = String::with_capacity(text.len());
+        let mut cleaned = String::with_capacity(text.len());
         for c in text.chars() {
             match c {
-                '\t' | '\n' | '\r' => clean.push(' '),
+                '\t' | '\n' | '\r' => cleaned.push(' '),
                 '\0' | '\u{fffd}' => {}
                 c if c.general_category_group() == GeneralCategoryGroup::Other => {}
-                c if c.is_whitespace() => clean.push(' '),
-                c if is_ideograph(c) => clean.extend([' ', c, ' ']),
-                c => clean.push(c),
+                c if c.is_whitespace() => cleaned.push(' '),
+                c if is_ideograph(c) => cleaned.extend([' ', c, ' ']),
+                c => cleaned.push(c),
             }
         }
         if !self.lower_case {
-            return clean;
+            return cleaned;
         }
-        let bare = clean.nfd().filter(|c| c.general_category() != GeneralCategory::NonspacingMark);
-        bare.flat_map(char::to_lowercase).collect()
+        let without_accents =
+            cleaned.nfd().filter(|c| c.general_category() != GeneralCategory::NonspacingMark);
+        without_accents.flat_map(char::to_lowercase).collect()
     }
 
     /// Splits a word greedily into its longest pieces; a word that cannot be split becomes `[UNK]`.

@@ -117,8 +117,8 @@ impl Case {
             clippy::cast_sign_loss,
             reason = "saturates, and is refused"
         )]
-        let up = |square: f64| square.ceil() as u64;
-        let multiplier = NoiseMultiplier::from_square(up(nu * nu / sensitivity * 65_536.0));
+        let round_up = |square: f64| square.ceil() as u64;
+        let multiplier = NoiseMultiplier::from_square(round_up(nu * nu / sensitivity * 65_536.0));
         let settings =
             multiplier.ok().and_then(|multiplier| PrivacySettings::new(multiplier, 0, rows, SLOT).ok());
         Ok(Some(match settings {
@@ -126,7 +126,7 @@ impl Case {
                 let grid = f64::from(1u32 << settings.grid());
                 (settings.variance(side(fleet.truth.nrows()), side(self.rank))?, grid)
             }
-            None => (Variance::new(up(nu * nu * GRID * GRID), 1)?, GRID),
+            None => (Variance::new(round_up(nu * nu * GRID * GRID), 1)?, GRID),
         }))
     }
 

@@ -93,15 +93,15 @@ impl Crossings {
         }
         let horizon = self.horizon_with_counts(counts);
         // Crossings at the same time are processed together.
-        for together in self.events.chunk_by(|a, b| a.0 == b.0) {
-            for &(time, seed, now) in together {
+        for simultaneous in self.events.chunk_by(|a, b| a.0 == b.0) {
+            for &(time, seed, is_at_target) in simultaneous {
                 if time > horizon {
                     return None;
                 }
-                at_target = if now { at_target + count(seed) } else { at_target - count(seed) };
+                at_target = if is_at_target { at_target + count(seed) } else { at_target - count(seed) };
             }
             if 2 * at_target > total {
-                return together.first().map(|event| event.0);
+                return simultaneous.first().map(|event| event.0);
             }
         }
         None
@@ -191,8 +191,8 @@ mod tests {
     #[test]
     fn majority_of_seeds_defines_the_time() {
         let events = [(1.0, 0, true), (2.0, 1, true), (3.0, 0, false), (3.0, 2, true), (4.0, 0, true)];
-        let four = crossings(&[false; 4], &events, &[9.0; 4]);
-        assert_eq!(four.time(), Some(4.0), "two of four counted as a majority");
+        let four_seeds = crossings(&[false; 4], &events, &[9.0; 4]);
+        assert_eq!(four_seeds.time(), Some(4.0), "two of four counted as a majority");
         assert_eq!(crossings(&[false; 3], &events, &[9.0; 3]).time(), Some(2.0));
         assert_eq!(crossings(&[true, true, false], &[], &[9.0; 3]).time(), Some(0.0));
     }

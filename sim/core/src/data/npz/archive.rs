@@ -74,8 +74,8 @@ impl<'a> Archive<'a> {
                 self.packed
             )));
         }
-        let room = most_bytes.saturating_sub(self.memory);
-        let values = values::read(file, length, max_values, room).map_err(data_error)?;
+        let free_memory = most_bytes.saturating_sub(self.memory);
+        let values = values::read(file, length, max_values, free_memory).map_err(data_error)?;
         self.memory = self.memory.saturating_add(values.memory());
         Ok(Some(values))
     }

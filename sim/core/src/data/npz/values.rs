@@ -376,8 +376,10 @@ mod tests {
         assert!(error_of(&header_of("<U9999999", "(1,)"), &[0; 16]).contains("1 to 4096 bytes"));
         assert!(error_of(&"[".repeat(60_000), &[]).contains("brackets"));
         assert!(error_of("nonsense", &[]).len() > 3);
-        let huge = [b"\x93NUMPY\x02\x00".as_slice(), &[0xff; 4]].concat();
-        assert!(read(huge.as_slice(), 12, 1, 100).unwrap_err().contains("a header of 4294967295 bytes"));
+        let huge_header = [b"\x93NUMPY\x02\x00".as_slice(), &[0xff; 4]].concat();
+        assert!(
+            read(huge_header.as_slice(), 12, 1, 100).unwrap_err().contains("a header of 4294967295 bytes")
+        );
     }
 
     #[test]

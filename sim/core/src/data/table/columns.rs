@@ -121,9 +121,9 @@ impl<'a> Header<'a> {
             return self.find(entry).map(|index| (vec![index], false));
         }
         let pattern: Vec<char> = entry.chars().collect();
-        let fits = |name: &str| matches_pattern(&pattern, &name.chars().collect::<Vec<char>>());
+        let matches = |name: &str| matches_pattern(&pattern, &name.chars().collect::<Vec<char>>());
         let places: Vec<usize> =
-            (0..).zip(self.names).filter(|(_, name)| fits(name)).map(|(index, _)| index).collect();
+            (0..).zip(self.names).filter(|(_, name)| matches(name)).map(|(index, _)| index).collect();
         if places.is_empty() {
             return Err(format!("data.features: no column matches {entry:?}, allowed: {}", self.list()));
         }

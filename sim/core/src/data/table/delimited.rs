@@ -112,8 +112,8 @@ fn read(bytes: &[u8], path: &str, columns: &Columns) -> Result<Table, String> {
     let mut rows = Rows::new(columns, &header, &positions, lines.delimiter);
     let mut counter = LineCounter::default();
     while read_record(&mut record)? {
-        let blank = record.len() == 1 && header.len() > 1 && record.get(0) == Some("");
-        if !blank {
+        let is_blank = record.len() == 1 && header.len() > 1 && record.get(0) == Some("");
+        if !is_blank {
             counter.count(lines.text.as_bytes(), record_start(&record, &lines.text));
             rows.append(&record, 1 + lines.skipped + counter.ends)?;
         }
@@ -253,8 +253,8 @@ impl<'a> Rows<'a> {
         if rows == 0 {
             return Err("found no rows after the header".to_owned());
         }
-        let semicolons = (self.delimiter == b';').then_some(DecimalMark::Comma);
-        let mark = self.numbers.decimal_mark()?.or(semicolons);
+        let implied_mark = (self.delimiter == b';').then_some(DecimalMark::Comma);
+        let mark = self.numbers.decimal_mark()?.or(implied_mark);
         let mut warnings = Vec::new();
         let mut finish = |named: NameColumn, kind: &str, column: &str, max_names: usize| {
             let (coded, merged) = named

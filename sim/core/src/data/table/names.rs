@@ -113,20 +113,20 @@ impl Names {
             Some(truth) => Key::Truth(truth),
             None => Decimal::parse(text, mark).map_or(Key::Word(text), Key::Number),
         };
-        let mut firsts: HashMap<Key<'_>, usize> = HashMap::new();
+        let mut first_of_key: HashMap<Key<'_>, usize> = HashMap::new();
         let mut merged = Vec::new();
         // For each text, the index of the first text with the same value.
         let first_of: Vec<usize> = (0..)
             .zip(&self.texts)
             .map(|(place, text)| {
-                let first = *firsts.entry(key(text)).or_insert(place);
+                let first = *first_of_key.entry(key(text)).or_insert(place);
                 if let Some(name) = self.texts.get(first).filter(|_| first != place) {
                     merged.push(Merged { name: name.clone(), also: text.clone() });
                 }
                 first
             })
             .collect();
-        let name = |key: &Key<'_>| firsts.get(key).and_then(|place| self.texts.get(*place));
+        let name = |key: &Key<'_>| first_of_key.get(key).and_then(|place| self.texts.get(*place));
         for (truth, number) in [(false, "0"), (true, "1")] {
             if let (Some(truth), Some(number)) = (name(&Key::Truth(truth)), name(&key(number))) {
                 return Err(format!(
@@ -134,7 +134,7 @@ impl Names {
                 ));
             }
         }
-        let mut order: Vec<usize> = firsts.into_values().collect();
+        let mut order: Vec<usize> = first_of_key.into_values().collect();
         order.sort_unstable_by_key(|place| self.texts.get(*place));
         let mut code_of = vec![0; self.texts.len()];
         for (code, place) in (0u32..).zip(&order) {

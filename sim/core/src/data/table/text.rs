@@ -203,7 +203,7 @@ fn strip_blanks_before_quotes(text: &str, delimiter: u8, skipped: u64) -> Result
     let mut previous = 0;
     let mut dropped: Vec<std::ops::Range<usize>> = Vec::new();
     for (index, byte) in text.bytes().enumerate() {
-        let blank = (byte == b' ' || byte == b'\t') && byte != delimiter;
+        let is_blank = (byte == b' ' || byte == b'\t') && byte != delimiter;
         let ends = byte == delimiter || byte == b'\n' || byte == b'\r';
         state = match (state, byte) {
             (At::Start(cell_start), b'"') => {
@@ -212,7 +212,7 @@ fn strip_blanks_before_quotes(text: &str, delimiter: u8, skipped: u64) -> Result
                 }
                 At::Quotes(line)
             }
-            (At::Start(cell_start), _) if blank => At::Start(cell_start),
+            (At::Start(cell_start), _) if is_blank => At::Start(cell_start),
             (At::Quotes(quote_line), b'"') => At::Quote(quote_line),
             (At::Quote(quote_line), b'"') | (At::Quotes(quote_line), _) => At::Quotes(quote_line),
             _ if ends => At::Start(index + 1),

@@ -47,11 +47,11 @@ impl Simulation<'_> {
     /// Closes a round on a device.
     fn close(&mut self, device: DeviceId, id: RoundId) {
         let index = usize::try_from(device.0).unwrap_or(usize::MAX);
-        let unanswered = self.arrivals.remove(index);
+        let was_pending = self.arrivals.remove(index);
         let replay = self.replay.as_ref();
         let was_late = replay.is_some_and(|replay| replay.was_late(device, id.round));
         let Some(device) = self.devices.get(index) else { return };
-        if unanswered && was_late {
+        if was_pending && was_late {
             // In the journal the answer arrived after the round was closed. The device has computed the
             // round, but its update is discarded.
             device.pump();
@@ -60,7 +60,7 @@ impl Simulation<'_> {
             device.connection.send(ToDevice::Ack(Ack { id, outcome: AckOutcome::Late }));
             return;
         }
-        if unanswered {
+        if was_pending {
             device.discard_frames();
         }
         device.connection.close_round(id);

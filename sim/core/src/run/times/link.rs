@@ -55,12 +55,12 @@ impl Link {
 pub fn frame_lengths(opening: &RoundBroadcast, limit: usize) -> Vec<usize> {
     let (id, request) = (opening.id, &opening.request);
     let down: Descriptors = request.tensors.iter().map(|t| t.descriptor(request.encoding)).collect();
-    let up: Descriptors = request.expects.iter().copied().collect();
+    let upload: Descriptors = request.expects.iter().copied().collect();
     let open = |tensors| ToDevice::RoundOpen(RoundOpen { id, task: request.task, tensors });
     // The encoded length of the sample count varies by one or two bytes; 100 has a typical length.
     let update = |tensors| ToServer::Update(Update { id, samples: 100, skipped: 0, tensors });
     let mut frames = one_way_frame_lengths(id, down, limit, open, ToDevice::Chunk);
-    frames.extend(one_way_frame_lengths(id, up, limit, update, ToServer::Chunk));
+    frames.extend(one_way_frame_lengths(id, upload, limit, update, ToServer::Chunk));
     frames
 }
 

@@ -156,11 +156,14 @@ mod tests {
     fn optimal_speedup_grows_logarithmically() {
         for contraction in CONTRACTIONS {
             let settings = Settings { contraction, ..settings() };
-            let without = part(&settings, 0.0);
+            let without_communication = part(&settings, 0.0);
             assert!(
-                without.cells.windows(2).all(|pair| pair[0].full_over_optimal < pair[1].full_over_optimal)
+                without_communication
+                    .cells
+                    .windows(2)
+                    .all(|pair| pair[0].full_over_optimal < pair[1].full_over_optimal)
             );
-            let trend = without.optimal_trend;
+            let trend = without_communication.optimal_trend;
             assert!(trend.slope > 0.3 && trend.r_squared > 0.99, "{trend:?}");
             for communication in [1.0, 10.0, 100.0] {
                 for cell in part(&settings, communication).cells {
