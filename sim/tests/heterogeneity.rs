@@ -82,8 +82,8 @@ fn round_times_follow_the_trace_cyclically() {
     assert!(durations(&same_times).iter().all(|time| is_close(*time, 2.5)));
 }
 
-/// The exchanges of the initialisation use the first rounds of the trace, so training starts at a later round
-/// of the trace.
+/// The rounds of the initialisation use the first rounds of the trace, so training starts at a later round of
+/// the trace.
 #[test]
 fn trace_counts_the_exchanges_of_the_start() {
     let rows = "client,round,time\n0,1,1\n1,1,1\n2,1,1\n0,2,7\n1,2,7\n2,2,7\n0,3,5\n1,3,5\n2,3,5\n";
@@ -315,9 +315,9 @@ fn round_time_is_computation_plus_transfer() {
     for (features, chunked) in [("data.d=6", false), ("data.d=200", true)] {
         let link = with_link(&[features, "fleet.bandwidth=1000", "fleet.communication=3"], 1);
         for (row, duration) in trained(&link).iter().zip(durations(&link)) {
-            // Bytes of each of 12 clients, divided by the bandwidth of 1000. A round also takes time 1 for the
-            // computation and time 3 for communication. The transfer time does not contain acknowledgements,
-            // which have at most 9 bytes.
+            // Bytes of each of 12 clients, divided by the bandwidth of 1000. A round also takes time 1 for
+            // the computation and time 3 for communication. The transfer time does not contain
+            // acknowledgements, which have at most 9 bytes.
             let expected = (row.bytes_up + row.bytes_down) as f64 / 12.0 / 1000.0;
             let transfer = duration - 4.0;
             assert!(

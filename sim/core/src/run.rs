@@ -137,7 +137,7 @@ pub struct Outcome {
     pub names: DataNames,
     /// Results of all rounds, from round 0.
     pub rounds: Vec<RoundRow>,
-    /// Figures of the final model.
+    /// Metrics of the final model.
     pub scores: Scores,
     /// Scores of the personal model of each client.
     pub clients: Vec<ClientScore>,
@@ -147,7 +147,7 @@ pub struct Outcome {
     pub diverged: Option<Diverged>,
     /// Scores of the personal model of each newcomer.
     pub newcomers: Vec<ClientScore>,
-    /// Figures of the shared model on the test data of newcomers, if the algorithm has a shared model.
+    /// Metrics of the shared model on the test data of newcomers, if the algorithm has a shared model.
     pub newcomers_global: Scores,
     /// Number of users in the data that did not become clients.
     pub dropped_users: usize,

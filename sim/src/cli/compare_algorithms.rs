@@ -151,17 +151,17 @@ fn select_algorithms(
     }
     if target_kind != TargetKind::Classes {
         let reason = "networks need classes (data.task = \"classes\" in a table)";
-        network_only_names().for_each(|word| selected.leave_out(word, reason.to_owned()));
+        network_only_names().for_each(|algorithm_name| selected.leave_out(algorithm_name, reason.to_owned()));
         return Ok(selected);
     }
-    for word in network_only_names() {
-        let network = network(word);
+    for algorithm_name in network_only_names() {
+        let network = network(algorithm_name);
         let algorithm_changes =
-            [format!("algorithm.name=\"{word}\"")].into_iter().chain(network.map(str::to_owned));
+            [format!("algorithm.name=\"{algorithm_name}\"")].into_iter().chain(network.map(str::to_owned));
         match load::scenario(name, &changes.iter().cloned().chain(algorithm_changes).collect::<Vec<_>>()) {
-            Ok(_) => selected.all.push((word.to_owned(), network)),
+            Ok(_) => selected.all.push((algorithm_name.to_owned(), network)),
             Err(CommandError::Usage(reason) | CommandError::Failed(reason)) => {
-                selected.leave_out(word, reason);
+                selected.leave_out(algorithm_name, reason);
             }
         }
     }
@@ -226,9 +226,11 @@ const NEWCOMERS: ScoreNames = ScoreNames {
 /// after training, a second table shows their accuracy. Without requested algorithms there are no tables.
 pub fn tables(comparison: &Comparison, entries: &[Entry], executed: &Executed) -> Vec<Table> {
     let values = |entry: &Entry| entry.scenario.data.target_kind() == TargetKind::Values;
-    let columns = if entries.iter().all(values) { REGRESSION } else { TRAINED };
+    let score_names = if entries.iter().all(values) { REGRESSION } else { TRAINED };
     let Comparison { variants, notes } = comparison;
-    let Some(mut trained) = algorithm_table(variants, entries, executed, columns) else { return Vec::new() };
+    let Some(mut trained) = algorithm_table(variants, entries, executed, score_names) else {
+        return Vec::new();
+    };
     trained.notes.extend_from_slice(notes);
     let has_newcomers = |summary: &Summary| summary.figures.get(NEWCOMERS.main).is_some();
     let any_newcomers = executed.runs.iter().flat_map(|runs| &runs.summaries).any(has_newcomers);
@@ -241,7 +243,7 @@ fn algorithm_table(
     variants: &[ScenarioVariant],
     entries: &[Entry],
     executed: &Executed,
-    shown: ScoreNames,
+    score_names: ScoreNames,
 ) -> Option<Table> {
     let columns: Vec<usize> = variants.iter().filter_map(|variant| Some(variant.cell.as_ref()?.1)).collect();
     let count = columns.iter().max()? + 1;
@@ -290,18 +292,18 @@ fn algorithm_table(
         }
         runs = runs.max(converged.len());
         let plain = entry.scenario.algorithm.network().is_some_and(|network| !network.tuned);
-        let main = if plain { shown.main } else { shown.otherwise };
-        put(algorithm.clone(), *column, format_cell(&converged, main, shown.worst));
+        let main = if plain { score_names.main } else { score_names.otherwise };
+        put(algorithm.clone(), *column, format_cell(&converged, main, score_names.worst));
         let network = entry.scenario.algorithm.network();
         let shared = network.is_some_and(|network| !network.tuned && network.method.shares_whole_network());
-        if let (true, Some((main, worst))) = (shared, shown.tuned) {
+        if let (true, Some((main, worst))) = (shared, score_names.tuned) {
             put(format!("{algorithm}+ft"), *column, format_cell(&converged, main, worst));
         }
     }
     let repeated = if variants.iter().any(|variant| variant.over_changes > 0) { "runs" } else { "seeds" };
-    let decile_note = if shown.worst.is_empty() { "" } else { " (worst decile of clients)" };
+    let decile_note = if score_names.worst.is_empty() { "" } else { " (worst decile of clients)" };
     Some(Table {
-        title: format!("{}, {runs} {repeated}: mean +- standard deviation{decile_note}", shown.title),
+        title: format!("{}, {runs} {repeated}: mean +- standard deviation{decile_note}", score_names.title),
         columns: ["algorithm".to_owned()].into_iter().chain(titles).collect(),
         rows,
         notes,

@@ -305,7 +305,7 @@ fn report_page(entry: &Entry, runs: &Runs) -> Page {
     }
 }
 
-/// Figures of a run in the order of the table, each with its name, value and formatted value.
+/// Metrics of a run in the order of the table, each with its name, value and formatted value.
 pub fn lines(summary: &Summary) -> Vec<(&'static str, f64, String)> {
     #[allow(clippy::cast_precision_loss, reason = "for reading")]
     let number = |name, value: u64| (name, value as f64, value.to_string());

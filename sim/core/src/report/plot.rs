@@ -56,7 +56,7 @@ pub struct Series {
     pub runs: Vec<Vec<Point>>,
 }
 
-/// Figure on the vertical axis.
+/// Metric on the vertical axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metric {
     /// Distance from the true representation, on a logarithmic axis.

@@ -108,7 +108,7 @@ pub struct Summary {
     pub scored_new_clients: Option<&'static str>,
     /// Stages of the participation schedule.
     pub stages: Vec<Stage>,
-    /// Figures of the final model.
+    /// Metrics of the final model.
     #[serde(rename = "final")]
     pub figures: Figures,
     /// Simulated time.

@@ -103,13 +103,8 @@ impl Model {
             for (token, position) in
                 tokens.by_ref().take(*length).zip(self.position_embeddings.chunks_exact(d))
             {
-                let word_embedding = &self.token_embeddings[*token as usize * d..][..d];
-                x.extend(
-                    word_embedding
-                        .iter()
-                        .zip(position)
-                        .map(|(word_embedding, position)| word_embedding + position),
-                );
+                let embedding = &self.token_embeddings[*token as usize * d..][..d];
+                x.extend(embedding.iter().zip(position).map(|(embedding, position)| embedding + position));
             }
         }
         normalize(&mut x, &self.norm, self.shape.epsilon);

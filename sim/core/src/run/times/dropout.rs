@@ -82,8 +82,8 @@ impl Dropouts {
         }
     }
 
-    /// True if a client is unavailable in a period, counted from 1. A period is an exchange, or an extension
-    /// of an exchange.
+    /// True if a client is unavailable in a period, counted from 1. A period is a round, or an extension of
+    /// a round.
     pub fn drops_out(&mut self, client: usize, period: u32) -> bool {
         let (probability, seed) = (self.probability, self.seed);
         if probability <= 0.0 {
