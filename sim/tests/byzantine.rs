@@ -62,7 +62,11 @@ fn geometric_median_withstands_a_fifth_of_attackers() {
         assert_eq!(cell.attacks > 0, row.attack != "none");
         assert_eq!(cell.capped > 0, row.attack.contains("1e9"));
     }
-    assert!(rows[0].cells[0].median() <= 0.008, "clean: {:?}", rows[0].cells[0].distances);
+    assert!(
+        rows[0].cells[0].median() <= 0.008,
+        "the distance without attackers is too large: {:?}",
+        rows[0].cells[0].distances
+    );
 }
 
 /// The sign attacks destroy the model under the mean, which shows that the attacks of the grid are effective.

@@ -82,12 +82,12 @@ fn check_scenario(scenario: &Scenario, resized: Option<(usize, usize)>, context:
     let mut session =
         build.session(config, Protection::Plaintext, client, JoinTime::BeforeTraining, random).unwrap();
     let capabilities = session.task().capabilities();
-    let mut request_count = 0;
+    let mut requested_tasks = 0;
     for request in engine.requests() {
         let context = format!("{context}, {:?}", request.task);
         let down: Descriptors =
             request.tensors.iter().map(|tensor| tensor.descriptor(request.encoding)).collect();
-        request_count |= request.task.bit();
+        requested_tasks |= request.task.bit();
         assert!(capabilities.tasks & request.task.bit() != 0, "{context}: {capabilities:?}");
         assert_fit(&capabilities, &down, false, &context);
         let open = RoundOpen { id: RoundId::default(), task: request.task, tensors: down };
@@ -114,7 +114,7 @@ fn check_scenario(scenario: &Scenario, resized: Option<(usize, usize)>, context:
             "{context}: {declared:?}"
         );
     }
-    (request_count, capabilities.tasks)
+    (requested_tasks, capabilities.tasks)
 }
 
 fn parse(text: &str) -> Scenario {
@@ -125,7 +125,7 @@ fn parse(text: &str) -> Scenario {
 fn linear(Sizes { d, k, c }: Sizes) {
     let data =
         format!("[data]\nkind = \"low-rank-regression\"\nclients = 1\nd = {d}\noutputs = {c}\nsamples = 1\n");
-    let (mut request_count, mut claimed_tasks) = (0, 0);
+    let (mut requested_tasks, mut claimed_tasks) = (0, 0);
     for (model, algorithm) in [
         ("init = \"random\"", "name = \"fedrep\"\nsend = \"representation\""),
         ("init = \"power\"", "name = \"fedrep\"\nupload = \"i8\"\ndownload = \"f16\""),
@@ -139,26 +139,26 @@ fn linear(Sizes { d, k, c }: Sizes) {
         );
         let (of_server, of_device) =
             check_scenario(&parse(&text), None, &format!("d {d}, k {k}, c {c}, {algorithm}"));
-        (request_count, claimed_tasks) = (request_count | of_server, claimed_tasks | of_device);
+        (requested_tasks, claimed_tasks) = (requested_tasks | of_server, claimed_tasks | of_device);
     }
     for name in ["rolora", "ffa-lora"] {
         let model = format!("[model]\nkind = \"lora-linear\"\nrank = {k}\n");
         let text = format!("{data}{model}[algorithm]\nname = \"{name}\"\nrounds = 2\nstep_size = 0.1\n");
         let (of_server, of_device) =
             check_scenario(&parse(&text), None, &format!("d {d}, k {k}, c {c}, {name}"));
-        (request_count, claimed_tasks) = (request_count | of_server, claimed_tasks | of_device);
+        (requested_tasks, claimed_tasks) = (requested_tasks | of_server, claimed_tasks | of_device);
     }
     for power in ["procrustes = true\nlocal_steps = 2", "procrustes = false\nlocal_steps = 1"] {
         let text =
             format!("{data}[model]\nk = {k}\n[algorithm]\nname = \"fedpower\"\niterations = 4\n{power}\n");
         let (of_server, of_device) =
             check_scenario(&parse(&text), None, &format!("d {d}, k {k}, c {c}, {power}"));
-        (request_count, claimed_tasks) = (request_count | of_server, claimed_tasks | of_device);
+        (requested_tasks, claimed_tasks) = (requested_tasks | of_server, claimed_tasks | of_device);
     }
     // Servers request ridge scores only for classification.
     let scores = Wire::RidgeScores { labels_per_class: 1, first: 1.0, factor: 1.0, count: 1 }.bit();
     assert_eq!(
-        request_count | scores,
+        requested_tasks | scores,
         claimed_tasks | scores,
         "devices claim other tasks than servers request"
     );

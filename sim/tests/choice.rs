@@ -116,7 +116,7 @@ fn recorded_choice_is_reproduced_by_choosing() {
     });
     assert!(
         search_space.fedrep.len() >= 6 && search_space.baselines.len() >= 5,
-        "something to choose from: {search_space:?}"
+        "too few candidates: {search_space:?}"
     );
     let chosen = choose(&search_space, part, FOLD, 1, &AtomicBool::new(false), &Silent).unwrap().unwrap();
     assert_eq!(chosen, *expected);

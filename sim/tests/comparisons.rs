@@ -200,7 +200,7 @@ fn all_algorithms_run_on_a_table_of_many_classes() {
         assert!(row.is_some_and(|row| row.contains('.')), "{name}: {printed}");
     }
     assert!(printed.contains("networks of one hidden layer of 32"), "{printed}");
-    assert!(!printed.contains("hidden="), "labels are those of the algorithms: {printed}");
+    assert!(!printed.contains("hidden="), "a label contains the network: {printed}");
     // Algorithms that require a network use the configured network and step size, other algorithms the linear
     // model.
     let further_arguments = [
@@ -324,7 +324,7 @@ fn linear_and_network_scenarios_get_the_same_algorithms() {
         let row = printed.lines().find(|line| line.trim_start().starts_with(name)).unwrap();
         assert!(
             row.split_whitespace().skip(1).all(|cell| cell.contains('.')),
-            "a figure in each column: {printed}"
+            "a column has no number: {printed}"
         );
     }
 }

@@ -124,7 +124,7 @@ fn privacy_account_is_reported() {
     let sampled_epsilon = epsilon(&["participation.policy=with-replacement", "participation.draws=8"]);
     assert!(
         sampled_epsilon.devices.values().any(|each| *each < 1.9),
-        "who was not drawn has not spent: {sampled_epsilon:?}"
+        "no device spent less: {sampled_epsilon:?}"
     );
     let mut open = scenario("fedpower", &["data.samples=300"]);
     open.privacy = None;
@@ -193,7 +193,11 @@ fn policies_and_data_kinds_combine() {
     let distances = distances(&outcome);
     assert_eq!(distances.len(), 11);
     assert!(distances[10] < 0.05, "{distances:?}");
-    assert!(outcome.scores.accuracy.unwrap() > 0.5, "heads on principal directions: {:?}", outcome.scores);
+    assert!(
+        outcome.scores.accuracy.unwrap() > 0.5,
+        "heads on principal directions are inaccurate: {:?}",
+        outcome.scores
+    );
 }
 
 /// A round that sends only the product, without a basis for alignment, sends half as many bytes as a round

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 fn read_json(path: &Path) -> Value {
     let text = std::fs::read_to_string(path).unwrap();
-    assert!(!text.contains("null") && !text.contains("NaN"), "absent figures are absent: {text}");
+    assert!(!text.contains("null") && !text.contains("NaN"), "an absent metric is written: {text}");
     serde_json::from_str(&text).unwrap()
 }
 

@@ -32,7 +32,7 @@ fn run_scenario(folder: &std::path::Path, scale: &str, classes: bool, method: &s
     (serde_json::from_str(&stdout_text(&output)).unwrap(), stderr_text(&output))
 }
 
-/// Figures do not change with offsets of up to 1e5 deviations and units from 1e-6 to 1e6. The scale of a
+/// Metrics do not change with offsets of up to 1e5 deviations and units from 1e-6 to 1e6. The scale of a
 /// table is computed in f64, so metrics agree up to the rounding of the numbers in the file, 1e5 * 2^-53
 /// each.
 #[test]

@@ -151,7 +151,7 @@ fn newcomers_label_windows_of_the_first_half() {
 #[test]
 fn folds_hold_each_person_out_once() {
     let windows = Windows::read_all();
-    let mut out = Vec::new();
+    let mut held_out = Vec::new();
     for fold in 0..5 {
         let dataset = watch::dataset(&WatchSettings { fold, ..settings("demo", &[]) }, 1).unwrap();
         let people = |clients: &[Client]| {
@@ -168,10 +168,10 @@ fn folds_hold_each_person_out_once() {
         let mut series: Vec<usize> = tested.iter().map(|place| place.0).collect();
         series.dedup();
         assert_eq!(series.len(), 28, "the series are not those of 2 people x 2 sides x 7 exercises");
-        out.extend(newcomer_people);
+        held_out.extend(newcomer_people);
     }
-    out.sort_unstable();
-    assert_eq!(out, (0..watch::PEOPLE).collect::<Vec<_>>());
+    held_out.sort_unstable();
+    assert_eq!(held_out, (0..watch::PEOPLE).collect::<Vec<_>>());
 }
 
 /// Training, validation and test windows are separated by at least the length of a window.
@@ -244,7 +244,10 @@ fn raw_windows_equal_the_windows_of_features() {
         let (mean, deviation) = values(&mut raw.clients.iter().map(trained));
         assert!(mean.abs() < 1e-4 && (deviation - 1.0).abs() < 1e-4, "{channel}: {mean}, {deviation}");
         let (mean, deviation) = values(&mut raw.clients.iter().chain(&raw.newcomers).map(scored));
-        assert!(mean.abs() > 1e-4 || (deviation - 1.0).abs() > 1e-4, "{channel}: tests have a say");
+        assert!(
+            mean.abs() > 1e-4 || (deviation - 1.0).abs() > 1e-4,
+            "{channel}: the scale depends on the test windows"
+        );
     }
     // Scaling is affine, so averages over two time steps have the same scale as single time steps.
     let undecimated = watch::raw_dataset(&settings, 1, 3).unwrap();

@@ -96,7 +96,7 @@ fn dominated_columns_are_named() {
         let is_reported =
             reported.contains("warning: my.toml: columns are badly scaled") && reported.contains("\"high\"");
         let numbers = format!("factor {factor}, offset {offset}: {mse} for {right}, {reported}");
-        assert!(is_reported || mse <= 0.05, "a silent miss: {numbers}");
+        assert!(is_reported || mse <= 0.05, "no warning for an inaccurate model: {numbers}");
         assert!(!is_reported || mse > 1e-3, "a warning without a cause: {numbers}");
         (missed, warned) = (missed + usize::from(mse > 0.05), warned + usize::from(is_reported));
     }

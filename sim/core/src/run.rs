@@ -117,7 +117,7 @@ pub struct RoundRow {
     pub participants: Vec<DeviceId>,
     /// Cumulative simulated time, in mean computations.
     pub time: f64,
-    /// Figures after the round; `None` if the round was not evaluated.
+    /// Metrics after the round; `None` if the round was not evaluated.
     pub scores: Option<Scores>,
     /// Bytes of encoded frames from devices, without hellos.
     pub bytes_up: u64,

@@ -240,7 +240,10 @@ fn finite_sample_floor_matches_proposition_5_5() {
     let error = (variance / draws as f64).sqrt();
     let predicted = 1.0 + rolora::finite_sample_excess(clients as u32, samples as u32);
     assert!((center - predicted).abs() < 4.0 * error, "{center} {predicted} {error}");
-    assert!((center - 1.0).abs() > 4.0 * error, "so few draws show nothing: {center} {error}");
+    assert!(
+        (center - 1.0).abs() > 4.0 * error,
+        "the draws do not distinguish the two floors: {center} {error}"
+    );
     println!("floor over population: {center:.4} +- {error:.4}, predicted {predicted:.4}");
 }
 

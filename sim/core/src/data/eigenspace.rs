@@ -123,9 +123,9 @@ impl Gram {
 /// client with a given number. Clients are accumulated in parallel and summed in the order of their numbers.
 pub fn pooled(d: usize, clients: usize, gram: impl Fn(usize) -> Gram + Sync) -> Matrix {
     let numbers: Vec<usize> = (0..clients).collect();
-    let several = clients_per_batch(d);
+    let batch_size = clients_per_batch(d);
     let mut total = Gram::new(d);
-    for numbers in numbers.chunks(several) {
+    for numbers in numbers.chunks(batch_size) {
         let grams: Vec<Gram> = numbers.par_iter().map(|&client| gram(client)).collect();
         for gram in grams {
             total.append(gram);

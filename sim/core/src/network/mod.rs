@@ -215,15 +215,15 @@ impl SimNetwork {
             let _ = self.network.set_parameters(&scored);
         }
         if let Some(task) = self.local_training {
-            let began = self.network.parameters().to_vec();
+            let initial_parameters = self.network.parameters().to_vec();
             let result = self
                 .network
                 .open(&RoundOpen { task, ..fit.clone() })
                 .and_then(|()| self.network.run(id, source))
                 .and_then(|_| self.network.open(fit));
             if let Err(reason) = result {
-                // Cannot fail: `began` has as many values as the network.
-                let _ = self.network.set_parameters(&began);
+                // Cannot fail: `initial_parameters` has as many values as the network.
+                let _ = self.network.set_parameters(&initial_parameters);
                 return Err(reason);
             }
             // If the head fit is repeated, for example after a reset, the body is already trained.

@@ -27,7 +27,7 @@ pub struct Point {
     pub time: f64,
     /// Cumulative number of uploaded and downloaded bytes.
     pub bytes: f64,
-    /// Figures after the round.
+    /// Metrics after the round.
     pub scores: Scores,
 }
 
@@ -188,11 +188,11 @@ pub fn chart(series: &[Series], metric: Metric, axis: Axis) -> Option<String> {
     let mut lines = Vec::new();
     for (index, entry) in series.iter().enumerate() {
         let colour = RGBColor(1, 2, u8::try_from(index % SERIES_COLOURS).unwrap_or(0));
-        let places = |run: &Vec<Point>| -> Vec<(f64, f64)> {
+        let points_of = |run: &Vec<Point>| -> Vec<(f64, f64)> {
             run.iter().filter_map(|p| metric.value(&p.scores).map(|y| (axis.position(p), y))).collect()
         };
         let runs: Vec<Vec<(f64, f64)>> =
-            entry.runs.iter().map(places).filter(|points| !points.is_empty()).collect();
+            entry.runs.iter().map(points_of).filter(|points| !points.is_empty()).collect();
         let median = pointwise_median(&runs);
         if median.is_empty() {
             continue;
@@ -219,8 +219,8 @@ pub fn chart(series: &[Series], metric: Metric, axis: Axis) -> Option<String> {
         });
     }
     let (low, high) = range(&lines, |_| true);
-    let right = lines.iter().flat_map(|line| &line.points).map(|(x, _)| *x).fold(0.0, f64::max);
-    let right = if right > 0.0 { right } else { 1.0 };
+    let x_max = lines.iter().flat_map(|line| &line.points).map(|(x, _)| *x).fold(0.0, f64::max);
+    let x_max = if x_max > 0.0 { x_max } else { 1.0 };
     let scale = if metric.is_logarithmic() {
         Scale::logarithmic(low / 1.3, high * 1.3)
     } else {
@@ -228,7 +228,7 @@ pub fn chart(series: &[Series], metric: Metric, axis: Axis) -> Option<String> {
         Scale::linear((low - margin).max(0.0), (high + margin).min(1.0))
     };
     let mut svg = String::new();
-    let result = draw_chart(&mut svg, &lines, axis, right, scale);
+    let result = draw_chart(&mut svg, &lines, axis, x_max, scale);
     result.is_ok().then(|| use_page_colours(&svg))
 }
 

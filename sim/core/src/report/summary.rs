@@ -297,7 +297,7 @@ pub struct SeedsSummary {
     pub timing: SeedsTiming,
 }
 
-/// Figures over several seeds that depend on the machine.
+/// Metrics over several seeds that depend on the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SeedsTiming {
     /// Sum of the wall-clock times of all seeds in seconds.

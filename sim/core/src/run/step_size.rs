@@ -62,8 +62,8 @@ pub fn measure(dataset: &Dataset, b: &Matrix, head: HeadSolve, exact: Option<f64
     };
     let fitted =
         exact.map(|ridge| largest_curvature(Some((&basis, ridge)))).filter(|curvature| *curvature > 0.0);
-    let of_body = fitted.unwrap_or_else(|| largest_curvature(None));
-    let of_head =
+    let body_curvature = fitted.unwrap_or_else(|| largest_curvature(None));
+    let head_curvature =
         largest_eigenvalue(basis.clone(), |v| project_onto(&basis, &mean(&|set, _| second_moment(set, v))));
     let (mut explained, mut targets) = (0.0, 0.0);
     for (set, w) in &fitted_clients {
@@ -72,9 +72,9 @@ pub fn measure(dataset: &Dataset, b: &Matrix, head: HeadSolve, exact: Option<f64
         targets += y / set.len() as f64;
     }
     let growth = (targets / explained).max(1.0);
-    let sound = |step: f64| step.is_finite() && step > 0.0;
-    let (mut step_size, head_step_size) = (1.0 / (of_body * growth), 1.0 / of_head);
-    if !(sound(step_size) && sound(head_step_size)) {
+    let is_valid = |step: f64| step.is_finite() && step > 0.0;
+    let (mut step_size, head_step_size) = (1.0 / (body_curvature * growth), 1.0 / head_curvature);
+    if !(is_valid(step_size) && is_valid(head_step_size)) {
         return None;
     }
     let mut halvings = 0;
@@ -97,17 +97,17 @@ const LOSS_TOLERANCE: f64 = 1e-5;
 /// Increases within rounding error are ignored.
 fn loss_decreases(dataset: &Dataset, basis: &Matrix, head: HeadSolve, step: f64) -> bool {
     let mut b = basis.clone();
-    let mut previous_error = f64::INFINITY;
+    let mut previous_loss = f64::INFINITY;
     let mut first = None;
     let shape = shape_of(dataset, basis.ncols());
     for _ in 0..TRIAL_ROUNDS {
         let heads = evaluate::personal(&dataset.clients, &to_f32(&b), shape, head, Numeric::F32);
         let loss = evaluate::average(&heads).loss.unwrap_or(0.0);
         let first = *first.get_or_insert(loss);
-        if loss.is_nan() || loss > previous_error * (1.0 + LOSS_TOLERANCE) + LOSS_TOLERANCE * first {
+        if loss.is_nan() || loss > previous_loss * (1.0 + LOSS_TOLERANCE) + LOSS_TOLERANCE * first {
             return false;
         }
-        previous_error = loss;
+        previous_loss = loss;
         let client_gradient = |(client, fitted): (&Client, &ClientScore)| {
             let w = Matrix::from_row_slice(b.ncols(), dataset.outputs, &fitted.head);
             gradient(&client.train, &b, &w)
@@ -165,24 +165,27 @@ fn largest_eigenvalue(mut v: Matrix, map: impl Fn(&Matrix) -> Matrix) -> f64 {
 /// columns of X times the basis, shrunk by the ridge. If `fitted` is `None`, P = 0.
 fn curvature(set: &Set, v: &Matrix, w: &Matrix, fitted: Option<(&Matrix, f64)>) -> Matrix {
     let (k, c) = w.shape();
-    let mut moved: Vec<f64> = Vec::with_capacity(set.len() * c);
+    let mut predictions: Vec<f64> = Vec::with_capacity(set.len() * c);
     for z in project_samples(set, v).chunks_exact(k.max(1)) {
-        moved.extend((0..c).map(|o| z.iter().enumerate().map(|(j, z)| z * w[(j, o)]).sum::<f64>()));
+        predictions.extend((0..c).map(|o| z.iter().enumerate().map(|(j, z)| z * w[(j, o)]).sum::<f64>()));
     }
     if let Some((fitted, ridge)) = fitted {
         let z = project_samples(set, fitted);
-        let problem = Problem { x: &z, y: &moved, features: k, outputs: c, ridge, roundoff: F64_ROUNDOFF };
+        let problem =
+            Problem { x: &z, y: &predictions, features: k, outputs: c, ridge, roundoff: F64_ROUNDOFF };
         let weights = solve(&problem).weights;
         let mut answer = vec![0.0; c];
-        for (moved, z) in moved.chunks_exact_mut(c.max(1)).zip(z.chunks_exact(k.max(1))) {
+        for (predictions, z) in predictions.chunks_exact_mut(c.max(1)).zip(z.chunks_exact(k.max(1))) {
             predict(&weights, z, &mut answer);
-            moved.iter_mut().zip(&answer).for_each(|(moved, answer)| *moved -= answer);
+            predictions.iter_mut().zip(&answer).for_each(|(predictions, answer)| *predictions -= answer);
         }
     }
-    let back_projected = |moved: &[f64]| -> Vec<f64> {
-        (0..k).map(|j| moved.iter().enumerate().map(|(o, moved)| moved * w[(j, o)]).sum()).collect()
+    let back_projected = |predictions: &[f64]| -> Vec<f64> {
+        (0..k)
+            .map(|j| predictions.iter().enumerate().map(|(o, predictions)| predictions * w[(j, o)]).sum())
+            .collect()
     };
-    multiply_by_samples(set, v.nrows(), k, moved.chunks_exact(c.max(1)).map(back_projected))
+    multiply_by_samples(set, v.nrows(), k, predictions.chunks_exact(c.max(1)).map(back_projected))
 }
 
 /// Product `(1/m) X^T X V`, d x k.

@@ -44,7 +44,7 @@ pub struct Report {
     /// True if Ctrl-C interrupted the run; absent from the file otherwise.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub interrupted: bool,
-    /// Figures after the last round.
+    /// Metrics after the last round.
     #[serde(rename = "final")]
     pub end: Final,
     /// Payload bytes, summed over all rounds.
@@ -68,7 +68,7 @@ pub struct Counts {
     pub most: usize,
 }
 
-/// Figures after the last round.
+/// Metrics after the last round.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Final {
     /// Score of the last scored round.

@@ -80,21 +80,21 @@ impl<'a> Training<'a> {
     /// [`DeclineReason::UpdateNonFinite`] if the gradient is not finite.
     pub fn gradient(&mut self, model: &mut [f32], gradient: &mut [f32]) -> Result<(), DeclineReason> {
         gradient.fill(0.0);
-        let all_samples = self.size;
-        self.add_gradient(model, all_samples, gradient)
+        let batch_size = self.size;
+        self.add_gradient(model, batch_size, gradient)
     }
 
-    /// Adds the contribution of the loaded batch to the gradient of the mean loss of `max_samples` samples.
+    /// Adds the contribution of the loaded batch to the gradient of the mean loss of `sample_count` samples.
     fn add_gradient(
         &mut self,
         model: &mut [f32],
-        max_samples: usize,
+        sample_count: usize,
         sums: &mut [f32],
     ) -> Result<(), DeclineReason> {
         let parts = self.memory.parts();
         let mut parts = NetworkParts { parameters: model, ..parts };
         #[allow(clippy::cast_precision_loss, reason = "samples of a device are far below 2^24")]
-        let scale = 1.0 / max_samples as f32;
+        let scale = 1.0 / sample_count as f32;
         let finite = add_gradient(&mut parts, self.size, scale, sums);
         if finite { Ok(()) } else { Err(DeclineReason::UpdateNonFinite) }
     }
