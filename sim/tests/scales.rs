@@ -97,18 +97,18 @@ fn fleet_scale_error_is_bounded_by_f32_rounding() {
 
 /// Asserts that the final metrics agree up to the relative error `noise`. Accuracies may also differ because
 /// of near ties.
-fn assert_agree(plain: &Value, moved: &Value, noise: f64, context: &str) {
-    let (plain, moved) = (plain["final"].as_object().unwrap(), moved["final"].as_object().unwrap());
-    assert!(!plain.is_empty() && plain.keys().eq(moved.keys()), "{context}");
+fn assert_agree(plain: &Value, rescaled: &Value, noise: f64, context: &str) {
+    let (plain, rescaled) = (plain["final"].as_object().unwrap(), rescaled["final"].as_object().unwrap());
+    assert!(!plain.is_empty() && plain.keys().eq(rescaled.keys()), "{context}");
     for (name, value) in plain {
-        let (plain_value, moved_value) = (value.as_f64().unwrap(), moved[name].as_f64().unwrap());
+        let (plain_value, rescaled_value) = (value.as_f64().unwrap(), rescaled[name].as_f64().unwrap());
         // An absolute error of the order of the squared noise is allowed as well.
         let tolerance = noise * plain_value.abs()
             + 10.0 * noise * noise
             + if name.contains("accuracy") { 10.0 * noise } else { 0.0 };
         assert!(
-            (plain_value - moved_value).abs() <= tolerance,
-            "{context}: {name} {plain_value} {moved_value}"
+            (plain_value - rescaled_value).abs() <= tolerance,
+            "{context}: {name} {plain_value} {rescaled_value}"
         );
     }
 }

@@ -107,9 +107,9 @@ fn training_and_test_windows_are_a_window_apart() {
                     );
                     let unused = windows.smallest_gap(&train, &test);
                     assert!(unused >= WINDOW as i64, "{name}, fold {fold}: {unused} samples unused");
-                    let person = |place: &(usize, Range<usize>)| windows.series[place.0].person;
+                    let person = |window: &(usize, Range<usize>)| windows.series[window.0].person;
                     let owner = person(&test[0]);
-                    assert!(train.iter().chain(&test).all(|place| person(place) == owner));
+                    assert!(train.iter().chain(&test).all(|window| person(window) == owner));
                 }
             }
         }

@@ -73,10 +73,10 @@ impl Memory for HeapWorkspace {
     fn parts_ref(&self) -> PartsRef<'_> {
         let shape = self.shape;
         let Shape { features: d, width: k, outputs: c } = shape;
-        let (representation, rest) = self.values.split_at(d * k);
-        let (head, rest) = rest.split_at(k * c);
-        let (_, rest) = rest.split_at(k * k + k * c);
-        let (residual, _) = rest.split_at(d * c);
+        let (representation, following) = self.values.split_at(d * k);
+        let (head, following) = following.split_at(k * c);
+        let (_, following) = following.split_at(k * k + k * c);
+        let (residual, _) = following.split_at(d * c);
         PartsRef { shape, representation, head, residual, extra_matrix: self.extra_matrix.as_deref() }
     }
 
@@ -88,10 +88,10 @@ impl Memory for HeapWorkspace {
         let Self { shape, values, fixed, .. } = self;
         let Shape { features: d, width: k, outputs: c } = *shape;
         let (scale, integers) = fixed.as_mut()?;
-        let (representation, rest) = integers.split_at_mut(d * k);
-        let (x, rest) = rest.split_at_mut(d);
-        let (z, rest) = rest.split_at_mut(k);
-        let (y, head) = rest.split_at_mut(c);
+        let (representation, following) = integers.split_at_mut(d * k);
+        let (x, following) = following.split_at_mut(d);
+        let (z, following) = following.split_at_mut(k);
+        let (y, head) = following.split_at_mut(c);
         Some((parts(*shape, values), Fixed { representation, scale, x, z, y, head }))
     }
 }
@@ -99,12 +99,12 @@ impl Memory for HeapWorkspace {
 /// Splits `values` into the float buffers of a workspace, in the order of their storage.
 fn parts(shape: Shape, values: &mut [f32]) -> Parts<'_> {
     let Shape { features: d, width: k, outputs: c } = shape;
-    let (representation, rest) = values.split_at_mut(d * k);
-    let (head, rest) = rest.split_at_mut(k * c);
-    let (factor, rest) = rest.split_at_mut(k * k);
-    let (rhs, rest) = rest.split_at_mut(k * c);
-    let (residual, rest) = rest.split_at_mut(d * c);
-    let (z, y) = rest.split_at_mut(k);
+    let (representation, following) = values.split_at_mut(d * k);
+    let (head, following) = following.split_at_mut(k * c);
+    let (factor, following) = following.split_at_mut(k * k);
+    let (rhs, following) = following.split_at_mut(k * c);
+    let (residual, following) = following.split_at_mut(d * c);
+    let (z, y) = following.split_at_mut(k);
     Parts { shape, representation, head, factor, rhs, residual, extra_matrix: None, blocks: None, z, y }
 }
 

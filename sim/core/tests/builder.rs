@@ -80,9 +80,10 @@ fn linear_without_rounds() -> ScenarioBuilder {
 #[test]
 fn data_in_memory_give_the_same_bits() {
     let generated = parsed();
-    let given = campaign(Scenario::builder().with_dataset(generated.dataset(3).unwrap())).build().unwrap();
+    let with_dataset =
+        campaign(Scenario::builder().with_dataset(generated.dataset(3).unwrap())).build().unwrap();
     let (first, second) =
-        (run(&generated, 3, &mut NoProgress).unwrap(), run(&given, 3, &mut NoProgress).unwrap());
+        (run(&generated, 3, &mut NoProgress).unwrap(), run(&with_dataset, 3, &mut NoProgress).unwrap());
     assert_eq!(bits(&first), bits(&second));
     assert_eq!(first.rounds, second.rounds);
     let initial = first.rounds[0].scores.unwrap().distance;

@@ -141,18 +141,18 @@ fn perfedavg_meta_step_takes_separate_batches() {
         let descent = Descent { step_size: 1e-3, momentum: 0.0, batch: 2 };
         let method = per_fedavg(0.0, hessian_free);
         let mut fleet = Fleet::new(method, descent, 1);
-        let before = fleet.algorithm.representation().clone();
+        let start = fleet.algorithm.representation().clone();
         // All samples are equal, so all batches have the same gradient.
         let first = fleet.sets[0].clone();
         for set in &mut fleet.sets {
             *set = fleet::repeated(&first, M);
         }
         fleet.run_round(&[0]);
-        let distance_moved = (fleet.algorithm.representation() - &before).norm();
+        let distance_moved = (fleet.algorithm.representation() - &start).norm();
         let mut fedavg = Fleet::new(NetworkMethod::FedAvg(FedAvg), Descent { batch: 8, ..descent }, 1);
         fedavg.sets = fleet.sets.clone();
         fedavg.run_round(&[0]);
-        let fedavg_moved = (fedavg.algorithm.representation() - &before).norm();
+        let fedavg_moved = (fedavg.algorithm.representation() - &start).norm();
         assert!((distance_moved / fedavg_moved - 2.0).abs() < 0.01, "{distance_moved} {fedavg_moved}");
     }
 }

@@ -83,12 +83,12 @@ fn every_algorithm_learns_and_sends_only_trained_factors() {
             assert_eq!(interference > 0.0, method == "lora", "{method}: {interference}");
         }
         let trained: Vec<&str> = rows[1..].iter().map(|row| row["trained"].as_str().unwrap()).collect();
-        let wanted = match method {
+        let expected_factors = match method {
             "rolora" => ["up", "down", "up", "down", "up", "down"],
             "lora" => ["plain"; 6],
             _ => ["up"; 6],
         };
-        assert_eq!(trained, wanted);
+        assert_eq!(trained, expected_factors);
     }
 }
 

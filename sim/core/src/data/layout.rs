@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn without_constant_shortens_rows_and_keeps_the_rest() {
         // Six images of 8 x 8 different values, each followed by the constant.
-        let value = |at: u16| if at % 65 == 64 { 1.0 } else { f32::from(at) / 400.0 };
+        let value = |index: u16| if index % 65 == 64 { 1.0 } else { f32::from(index) / 400.0 };
         let images = Set::new((0..6 * 65).map(value).collect(), Labels::Classes(vec![0, 1, 2, 3, 4, 5]));
         let test = Arc::new(images.select(65, &[5, 3]));
         let client = |part: &[usize]| Client {

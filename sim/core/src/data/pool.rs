@@ -273,13 +273,13 @@ impl SplitPlan {
 fn held_classes(class_texts: &[String], names: &[String]) -> Result<Vec<u8>, String> {
     let allows_numbers = names.is_empty() || !names.iter().any(|name| is_number(name));
     let class = |text: &String| {
-        let named = names.iter().position(|name| name == text || is_same_number(name, text));
+        let index_of_name = names.iter().position(|name| name == text || is_same_number(name, text));
         let number = || {
             text.parse::<usize>()
                 .ok()
                 .filter(|index| allows_numbers && (names.is_empty() || *index < names.len()))
         };
-        let class = named.or_else(number).and_then(|class| u8::try_from(class).ok());
+        let class = index_of_name.or_else(number).and_then(|class| u8::try_from(class).ok());
         class.ok_or_else(|| format!("split.holdout_classes: found {text:?}, allowed: {}", names.join(", ")))
     };
     let mut classes: Vec<u8> = class_texts.iter().map(class).collect::<Result<_, _>>()?;

@@ -140,7 +140,7 @@ impl Series {
     /// Number of windows.
     #[must_use]
     pub fn windows(&self) -> usize {
-        self.raw.len().checked_sub(WINDOW).map_or(0, |rest| rest / HOP + 1)
+        self.raw.len().checked_sub(WINDOW).map_or(0, |last_start| last_start / HOP + 1)
     }
 }
 
@@ -360,7 +360,7 @@ pub fn programme_label(programmes: bool, seed: u64, person: usize, exercise: u8)
     let size = 3 + random.below(3);
     let exercises: Vec<u8> = (0u8..).take(EXERCISES).collect();
     let programme = random.choose(&exercises, size);
-    programme.iter().position(|&e| e == exercise).and_then(|place| u8::try_from(place).ok())
+    programme.iter().position(|&e| e == exercise).and_then(|index| u8::try_from(index).ok())
 }
 
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "indices stored as numbers")]

@@ -92,9 +92,9 @@ fn inverse_trace(factor: &[f64], p: usize) -> Option<f64> {
 fn substitute_forward(factor: &[f64], solution: &mut [f64], p: usize, c: usize, j: usize) -> Option<()> {
     let (above, current) = solution.split_at_mut_checked(j * c)?;
     let (pivot, row) = factor.get(j * p..j * p + j + 1)?.split_last()?;
-    for (entry, done) in row.iter().zip(above.chunks_exact(c)) {
-        for (value, done) in current.iter_mut().zip(done) {
-            *value -= entry * done;
+    for (entry, solved) in row.iter().zip(above.chunks_exact(c)) {
+        for (value, solved) in current.iter_mut().zip(solved) {
+            *value -= entry * solved;
         }
     }
     current.iter_mut().take(c).for_each(|value| *value /= pivot);

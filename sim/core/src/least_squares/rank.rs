@@ -79,9 +79,9 @@ fn split_directions(columns: &Columns) -> (Vec<Direction>, DroppedDirections) {
         }
         dropped.directions += 1;
         if value > arithmetic {
-            let named =
+            let reported =
                 columns.varying.iter().zip(&row.values).filter(|(_, part)| part.abs() >= NAMED_SHARE * value);
-            dropped.columns.extend(named.map(|(column, _)| *column));
+            dropped.columns.extend(reported.map(|(column, _)| *column));
         }
     }
     (kept, dropped)

@@ -64,7 +64,7 @@ pub fn column_scale_warning(scenario: &Scenario, dataset: &Dataset) -> Option<St
     let smallest_deviation = varies().map(|column| column.deviation).fold(f64::INFINITY, f64::min);
     let large: Vec<&Column> =
         varies().filter(|column| column.size > F32_RATIO * smallest_deviation).collect();
-    let named = |columns: &[&Column]| {
+    let list_names = |columns: &[&Column]| {
         join_names(&columns.iter().map(|column| column_name(column.number, dataset)).collect::<Vec<_>>())
     };
     let largest_ratio = |columns: &[&Column], ratio: &dyn Fn(&Column) -> f64| {
@@ -75,21 +75,21 @@ pub fn column_scale_warning(scenario: &Scenario, dataset: &Dataset) -> Option<St
         let max_ratio = largest_ratio(&offset, &|column| column.mean.abs() / column.deviation);
         findings.push(format!(
             "up to {max_ratio:.3e} deviations from zero (at most {MAX_OFFSET}): {}",
-            named(&offset)
+            list_names(&offset)
         ));
     }
     if !small.is_empty() {
         let max_ratio = largest_ratio(&small, &|column| kth_size / column.deviation);
         findings.push(format!(
             "up to {max_ratio:.3e} times smaller than others (at most {max_learnt_ratio:.0}): {}",
-            named(&small)
+            list_names(&small)
         ));
     }
     if !large.is_empty() {
         let max_ratio = largest_ratio(&large, &|column| column.size / smallest_deviation);
         findings.push(format!(
             "up to {max_ratio:.3e} times larger than others (at most {F32_RATIO}, in f32): {}",
-            named(&large)
+            list_names(&large)
         ));
     }
     (!findings.is_empty()).then(|| {

@@ -89,7 +89,7 @@ impl DataSection {
     pub(super) fn is_synthetic(&self) -> bool {
         match self {
             Self::Linear(_) | Self::LowRank(_) | Self::Spiked(_) | Self::Blocks(_) => true,
-            Self::Memory(own) => own.dataset().truth.is_some(),
+            Self::Memory(memory_data) => memory_data.dataset().truth.is_some(),
             Self::Table(_) | Self::Watch(_) | Self::WatchWindows(..) | Self::Pooled(_) => false,
         }
     }

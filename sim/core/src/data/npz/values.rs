@@ -248,12 +248,12 @@ fn read_chunks(
 }
 
 /// Decodes numbers of `width` bytes each and appends them to `values`.
-fn decode_numbers(bytes: &[u8], kind: TypeChar, width: usize, big: bool, values: &mut Vec<f64>) {
+fn decode_numbers(bytes: &[u8], kind: TypeChar, width: usize, is_big_endian: bool, values: &mut Vec<f64>) {
     macro_rules! each {
         ($width:literal, $value:expr) => {
             for element in bytes.chunks_exact($width) {
                 let mut element = <[u8; $width]>::try_from(element).unwrap_or_default();
-                if big {
+                if is_big_endian {
                     element.reverse();
                 }
                 values.push($value(element));

@@ -36,7 +36,7 @@ impl<'a> Header<'a> {
     /// A one-line message if the column is missing or occurs twice.
     pub fn find(&self, name: &str) -> Result<usize, String> {
         match self.places.get(name) {
-            Some((place, None)) => Ok(*place),
+            Some((index, None)) => Ok(*index),
             Some((first, Some(second))) => Err(format!(
                 "found column {name:?} twice, as columns {} and {}; rename one of them",
                 first + 1,

@@ -81,9 +81,9 @@ pub fn parse(bytes: &[u8], path: &str, columns: &Columns) -> Result<Table, DataE
 fn read(bytes: &[u8], path: &str, columns: &Columns) -> Result<Table, String> {
     let text = decode(bytes)?;
     let plain = columns.features.iter().filter(|entry| is_plain(entry));
-    let named: Vec<&str> =
+    let named_columns: Vec<&str> =
         columns.client.iter().chain([&columns.target]).chain(plain).map(String::as_str).collect();
-    let lines = lines(&text, columns.delimiter, &named)?;
+    let lines = lines(&text, columns.delimiter, &named_columns)?;
     let mut reader = csv::ReaderBuilder::new()
         .has_headers(false)
         .flexible(true)
@@ -290,19 +290,19 @@ fn read_name(
     column_names: &mut NameColumn,
     columns: &Columns,
     record: &csv::StringRecord,
-    (at, header): (usize, &[&str]),
+    (index, header): (usize, &[&str]),
     line: u64,
     kind: &str,
 ) -> Result<(), String> {
-    let text = record.get(at).unwrap_or_default();
-    let column = header.get(at).copied().unwrap_or_default();
-    let place = format_args!("line {line}, column {column}");
+    let text = record.get(index).unwrap_or_default();
+    let column = header.get(index).copied().unwrap_or_default();
+    let position = format_args!("line {line}, column {column}");
     if text.is_empty() {
-        return Err(format!("{place}: found an empty cell, expected the name of a {kind}"));
+        return Err(format!("{position}: found an empty cell, expected the name of a {kind}"));
     }
     if is_missing(text) && !columns.not_missing.iter().any(|name| name == text) {
         return Err(format!(
-            "{place}: found {text:?}, which stands for a missing value; if it is the name of a {kind}, set \
+            "{position}: found {text:?}, which stands for a missing value; if it is the name of a {kind}, set \
              data.not_missing = [{text:?}]"
         ));
     }
@@ -311,7 +311,7 @@ fn read_name(
     column_names.codes.push(code);
     if column_names.names.len() > count_before && column_names.names.exceeds(max_names) {
         return Err(format!(
-            "{place}: found more than {max_names} {kind} names, allowed: at most {max_names}"
+            "{position}: found more than {max_names} {kind} names, allowed: at most {max_names}"
         ));
     }
     Ok(())

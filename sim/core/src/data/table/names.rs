@@ -49,13 +49,13 @@ pub struct Merged {
 impl Names {
     /// Returns the index of a text. Adds the text if it has not occurred before.
     pub fn intern(&mut self, text: &str) -> u32 {
-        if let Some(place) = self.places.get(text) {
-            return *place;
+        if let Some(index) = self.places.get(text) {
+            return *index;
         }
-        let place = u32::try_from(self.texts.len()).unwrap_or(u32::MAX);
-        self.places.insert(text.to_owned(), place);
+        let index = u32::try_from(self.texts.len()).unwrap_or(u32::MAX);
+        self.places.insert(text.to_owned(), index);
         self.texts.push(text.to_owned());
-        place
+        index
     }
 
     /// Number of distinct texts.

@@ -150,8 +150,8 @@ mod tests {
     fn two_class_has_exact_number_of_slow_clients() {
         for (fraction, slow) in [(0.0, 0), (0.1, 3), (0.5, 13), (0.99, 25), (1.0, 25)] {
             let means = two_class(fraction, 100.0, 5, 25);
-            let least = means.iter().copied().fold(f64::INFINITY, f64::min);
-            assert_eq!(means.iter().filter(|mean| **mean > 10.0 * least).count(), slow % 25, "{fraction}");
+            let shortest = means.iter().copied().fold(f64::INFINITY, f64::min);
+            assert_eq!(means.iter().filter(|mean| **mean > 10.0 * shortest).count(), slow % 25, "{fraction}");
             assert!((means.iter().sum::<f64>() - 25.0).abs() < 1e-9, "the mean of the means is not 1");
         }
         let means = |seed| two_class(0.2, 100.0, seed, 50);
