@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use crate::common::{code, directory, errors, program};
+use crate::common::{empty_directory, exit_code, run_program, stderr_text};
 use fedspan_sim_core::scenario::Scenario;
 
 /// Valid scenario, of which each test changes a part.
@@ -11,14 +11,14 @@ const GOOD: &str = "seed = 7\n[data]\nkind = \"linear-regression\"\nclients = 10
                     [model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 3\nstep_size = 0.25\n";
 
 /// Runs [`GOOD`] with `from` replaced by `to` and returns the error message.
-fn message(name: &str, from: &str, to: &str) -> String {
-    let here = directory(&format!("bad-{name}"));
+fn error_after_replacement(name: &str, from: &str, to: &str) -> String {
+    let folder = empty_directory(&format!("bad-{name}"));
     assert!(GOOD.contains(from), "{from}");
-    std::fs::write(here.join("my.toml"), GOOD.replace(from, to)).unwrap();
-    let output = program(&here, &["run", "my.toml", "--out", "out"]);
-    assert_eq!(code(&output), 2, "{name}: {}", errors(&output));
-    assert!(!here.join("out").exists(), "{name}: nothing is written");
-    let reported = errors(&output);
+    std::fs::write(folder.join("my.toml"), GOOD.replace(from, to)).unwrap();
+    let output = run_program(&folder, &["run", "my.toml", "--out", "out"]);
+    assert_eq!(exit_code(&output), 2, "{name}: {}", stderr_text(&output));
+    assert!(!folder.join("out").exists(), "{name}: files were written");
+    let reported = stderr_text(&output);
     assert_eq!(reported.lines().count(), 1, "{name}: {reported}");
     assert!(reported.contains("my.toml"), "{name}: {reported}");
     reported
@@ -26,9 +26,9 @@ fn message(name: &str, from: &str, to: &str) -> String {
 
 #[test]
 fn valid_scenario_is_accepted() {
-    let here = directory("good");
-    std::fs::write(here.join("my.toml"), GOOD).unwrap();
-    assert_eq!(code(&program(&here, &["run", "my.toml"])), 0);
+    let folder = empty_directory("good");
+    std::fs::write(folder.join("my.toml"), GOOD).unwrap();
+    assert_eq!(exit_code(&run_program(&folder, &["run", "my.toml"])), 0);
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn error_names_place_and_allowed_values() {
             &["my.toml:4", "100000", "60000", "2147483648"],
         ),
     ] {
-        let reported = message(name, from, to);
+        let reported = error_after_replacement(name, from, to);
         for part in parts {
             assert!(reported.contains(part), "{name}: {part:?} is not in {reported:?}");
         }
@@ -128,7 +128,7 @@ fn impossible_fleets_are_refused() {
     const SITES: &str = "dropout = 0.8\ndropout_pattern = \"outages\"\noutage_sites = 2\n";
     let fraction = "from 0 to 1";
     let unknown = "unknown key";
-    for (name, before, line, parts) in [
+    for (name, preceding_lines, line, parts) in [
         ("speed", "", "speed = \"two-clas\"", ["fleet.speed", "did you mean \"two-class\"", ALL]),
         ("speed-type", "", "speed = 3", ["fleet.speed", "found 3", ALL]),
         ("no-fraction", "", "speed = \"two-class\"", ["fleet.slow_fraction", "missing", fraction]),
@@ -195,11 +195,17 @@ fn impossible_fleets_are_refused() {
         ("loss-type", LINK, "loss = \"much\"", ["fleet.loss", "\"much\"", "a number"]),
         ("loss-of-none", "", "loss = 0.1", ["fleet.loss", unknown, "bandwidth"]),
     ] {
-        let reported =
-            message(&format!("fleet-{name}"), "seed = 7\n", &format!("seed = 7\n[fleet]\n{before}{line}\n"));
+        let reported = error_after_replacement(
+            &format!("fleet-{name}"),
+            "seed = 7\n",
+            &format!("seed = 7\n[fleet]\n{preceding_lines}{line}\n"),
+        );
         // For a missing key the message contains the line of the section header.
-        let at = if parts[1] == "missing" { 2 } else { 3 + before.lines().count() };
-        assert!(reported.contains(&format!("my.toml:{at}")), "{name}: {at}: {reported}");
+        let expected_line = if parts[1] == "missing" { 2 } else { 3 + preceding_lines.lines().count() };
+        assert!(
+            reported.contains(&format!("my.toml:{expected_line}")),
+            "{name}: {expected_line}: {reported}"
+        );
         for part in parts {
             assert!(reported.contains(part), "{name}: {part:?} is not in {reported:?}");
         }
@@ -216,8 +222,11 @@ fn impossible_deadlines_are_refused() {
         ("type", "deadline = \"soon\"", ["rounds.deadline", "\"soon\"", "a number"]),
         ("of-a-server", "min_count = 2", ["rounds.min_count", "unknown key", "deadline"]),
     ] {
-        let reported =
-            message(&format!("rounds-{name}"), "seed = 7\n", &format!("seed = 7\n[rounds]\n{line}\n"));
+        let reported = error_after_replacement(
+            &format!("rounds-{name}"),
+            "seed = 7\n",
+            &format!("seed = 7\n[rounds]\n{line}\n"),
+        );
         assert!(reported.contains("my.toml:3"), "{name}: {reported}");
         for part in parts {
             assert!(reported.contains(part), "{name}: {part:?} is not in {reported:?}");
@@ -229,7 +238,7 @@ fn impossible_deadlines_are_refused() {
 fn impossible_sizes_are_refused() {
     let laws = "\"equal\", \"uniform\", \"log-normal\"";
     let log_normal = "samples = 6\nsizes = \"log-normal\"";
-    for (name, to, at, parts) in [
+    for (name, to, expected_line, parts) in [
         ("word", "samples = 6\nsizes = \"normal\"", 8, ["data.sizes", "\"normal\"", laws]),
         ("type", "samples = 6\nsizes = 3", 8, ["data.sizes", "found 3", laws]),
         (
@@ -247,34 +256,37 @@ fn impossible_sizes_are_refused() {
             ["data.clients", "1000000 or more", "2147483648"],
         ),
     ] {
-        let reported = message(&format!("sizes-{name}"), "samples = 6", to);
-        assert!(reported.contains(&format!("my.toml:{at}")), "{name}: {at}: {reported}");
+        let reported = error_after_replacement(&format!("sizes-{name}"), "samples = 6", to);
+        assert!(
+            reported.contains(&format!("my.toml:{expected_line}")),
+            "{name}: {expected_line}: {reported}"
+        );
         for part in parts {
             assert!(reported.contains(part), "{name}: {part:?} is not in {reported:?}");
         }
     }
     // The option --seed can also make the drawn sizes too large.
-    let here = directory("bad-sizes-seed");
+    let folder = empty_directory("bad-sizes-seed");
     let text = GOOD.replace("samples = 6", "samples = 1000000\nsizes = \"log-normal\"\nsize_sigma = 2");
-    std::fs::write(here.join("my.toml"), text.replace("clients = 10", "clients = 1")).unwrap();
+    std::fs::write(folder.join("my.toml"), text.replace("clients = 10", "clients = 1")).unwrap();
     let fits = |seed: &u64| {
         let changes = [format!("seed={seed}")];
-        let text = std::fs::read_to_string(here.join("my.toml")).unwrap();
+        let text = std::fs::read_to_string(folder.join("my.toml")).unwrap();
         Scenario::parse("my.toml", &text, &changes).is_ok()
     };
     assert!(fits(&7));
     let too_much = (0..1_000_000).find(|seed| !fits(seed)).unwrap().to_string();
-    let output = program(&here, &["run", "my.toml", "--seed", &too_much]);
-    assert_eq!(code(&output), 2, "{}", errors(&output));
-    assert!(errors(&output).contains("my.toml") && errors(&output).contains("2147483648"));
+    let output = run_program(&folder, &["run", "my.toml", "--seed", &too_much]);
+    assert_eq!(exit_code(&output), 2, "{}", stderr_text(&output));
+    assert!(stderr_text(&output).contains("my.toml") && stderr_text(&output).contains("2147483648"));
     // The same errors are reported for partitions of images.
     for (change, parts) in [
         ("data.partition.sizes=normal", ["data.partition.sizes", laws]),
         ("data.partition.size_sigma=1", ["data.partition.size_sigma", "unknown key"]),
     ] {
-        let output = program(&here, &["run", "digits", "--set", change]);
-        assert_eq!(code(&output), 2, "{change}");
-        assert!(parts.iter().all(|part| errors(&output).contains(part)), "{}", errors(&output));
+        let output = run_program(&folder, &["run", "digits", "--set", change]);
+        assert_eq!(exit_code(&output), 2, "{change}");
+        assert!(parts.iter().all(|part| stderr_text(&output).contains(part)), "{}", stderr_text(&output));
     }
 }
 
@@ -292,16 +304,16 @@ fn speed_by_task_needs_known_tasks() {
 
 #[test]
 fn moments_start_needs_regression() {
-    let here = directory("moments");
-    let output = program(&here, &["run", "digits", "--set", "model.init=moments"]);
-    assert_eq!(code(&output), 2);
-    assert!(errors(&output).contains("regression"), "{}", errors(&output));
+    let folder = empty_directory("moments");
+    let output = run_program(&folder, &["run", "digits", "--set", "model.init=moments"]);
+    assert_eq!(exit_code(&output), 2);
+    assert!(stderr_text(&output).contains("regression"), "{}", stderr_text(&output));
 }
 
-/// A run would never end if its stop target refers to a figure that cannot be computed from the data.
+/// A run would never end if its stop target refers to a metric that cannot be computed from the data.
 #[test]
 fn stop_targets_need_matching_data() {
-    let here = directory("targets");
+    let folder = empty_directory("targets");
     for (changes, parts) in [
         (["run", "digits", "--set", "stop.accuracy=0.9", "--set", "split.test=0"], ["stop.accuracy", "test"]),
         (
@@ -309,15 +321,15 @@ fn stop_targets_need_matching_data() {
             ["stop.distance", "truth"],
         ),
     ] {
-        let output = program(&here, &changes);
-        assert_eq!(code(&output), 2, "{}", errors(&output));
-        assert!(parts.iter().all(|part| errors(&output).contains(part)), "{}", errors(&output));
+        let output = run_program(&folder, &changes);
+        assert_eq!(exit_code(&output), 2, "{}", stderr_text(&output));
+        assert!(parts.iter().all(|part| stderr_text(&output).contains(part)), "{}", stderr_text(&output));
     }
 }
 
 #[test]
 fn missing_windows_are_refused() {
-    let here = directory("windows");
+    let folder = empty_directory("windows");
     for (change, parts) in [
         ("split.labels_per_class=1000", &["person 1", "labels_per_class", "1000"][..]),
         ("data.head_samples_per_class=1000", &["person 3", "head_samples_per_class", "1000"]),
@@ -325,23 +337,31 @@ fn missing_windows_are_refused() {
         ("split.gap=100", &["person", "no window is left to score", "gap"]),
         ("split.validation_fold=1", &["split.validation_fold", "found 1", "set split.validation"]),
     ] {
-        let output = program(&here, &["run", "demo", "--set", "algorithm.rounds=1", "--set", change]);
-        assert_eq!(code(&output), 2, "{change}: {}", errors(&output));
+        let output = run_program(&folder, &["run", "demo", "--set", "algorithm.rounds=1", "--set", change]);
+        assert_eq!(exit_code(&output), 2, "{change}: {}", stderr_text(&output));
         for part in parts {
-            assert!(errors(&output).contains(part), "{change}: {part:?} is not in {:?}", errors(&output));
+            assert!(
+                stderr_text(&output).contains(part),
+                "{change}: {part:?} is not in {:?}",
+                stderr_text(&output)
+            );
         }
     }
 }
 
 #[test]
 fn too_large_models_are_refused() {
-    let here = directory("models");
+    let folder = empty_directory("models");
     let sets = ["data.clients=2", "data.d=30000", "algorithm.name=local-only", "data.samples=5"];
     let arguments: Vec<&str> =
         ["run", "linear"].into_iter().chain(sets.iter().flat_map(|set| ["--set", *set])).collect();
-    let output = program(&here, &arguments);
-    assert_eq!(code(&output), 2, "{}", errors(&output));
-    assert!(["30000", "2147483648"].iter().all(|part| errors(&output).contains(part)), "{}", errors(&output));
+    let output = run_program(&folder, &arguments);
+    assert_eq!(exit_code(&output), 2, "{}", stderr_text(&output));
+    assert!(
+        ["30000", "2147483648"].iter().all(|part| stderr_text(&output).contains(part)),
+        "{}",
+        stderr_text(&output)
+    );
 }
 
 #[test]
@@ -361,7 +381,7 @@ fn repeated_columns_are_refused() {
 
 #[test]
 fn command_line_changes_are_checked_like_the_file() {
-    let here = directory("changes");
+    let folder = empty_directory("changes");
     for (change, parts) in [
         ("algorithm.rouns=3", &["--set algorithm.rouns", "did you mean \"rounds\""][..]),
         ("algorithm.rounds=many", &["--set algorithm.rounds", "\"many\"", "an integer"]),
@@ -369,10 +389,14 @@ fn command_line_changes_are_checked_like_the_file() {
         ("=3", &["--set =3", "dotted key"]),
         ("data.k.deeper=3", &["--set data.k.deeper=3"]),
     ] {
-        let output = program(&here, &["run", "linear", "--set", change]);
-        assert_eq!(code(&output), 2, "{change}");
+        let output = run_program(&folder, &["run", "linear", "--set", change]);
+        assert_eq!(exit_code(&output), 2, "{change}");
         for part in parts {
-            assert!(errors(&output).contains(part), "{change}: {part:?} is not in {:?}", errors(&output));
+            assert!(
+                stderr_text(&output).contains(part),
+                "{change}: {part:?} is not in {:?}",
+                stderr_text(&output)
+            );
         }
     }
 }
@@ -381,18 +405,18 @@ fn command_line_changes_are_checked_like_the_file() {
 /// refused with a one-line message.
 #[test]
 fn non_scenario_files_are_refused_in_one_line() {
-    let here = directory("no-scenario");
-    assert!(Command::new("mkfifo").arg(here.join("pipe")).status().unwrap().success());
-    std::fs::File::create(here.join("long")).unwrap().set_len(1 << 40).unwrap();
-    std::fs::write(here.join("binary"), b"seed = \"\xff\"\n").unwrap();
-    std::fs::write(here.join("deep"), format!("{}b = 1\n", "a.".repeat(20_000))).unwrap();
-    std::fs::write(here.join("good.toml"), GOOD).unwrap();
+    let folder = empty_directory("no-scenario");
+    assert!(Command::new("mkfifo").arg(folder.join("pipe")).status().unwrap().success());
+    std::fs::File::create(folder.join("long")).unwrap().set_len(1 << 40).unwrap();
+    std::fs::write(folder.join("binary"), b"seed = \"\xff\"\n").unwrap();
+    std::fs::write(folder.join("deep"), format!("{}b = 1\n", "a.".repeat(20_000))).unwrap();
+    std::fs::write(folder.join("good.toml"), GOOD).unwrap();
     let run = |arguments: &[&str]| {
         let mut limited = Command::new("timeout");
         limited.arg("20").arg(env!("CARGO_BIN_EXE_fedspan-sim")).args(arguments);
-        let output = limited.current_dir(&here).output().unwrap();
-        assert_eq!(code(&output), 2, "{arguments:?}: {}", errors(&output));
-        let reported = errors(&output);
+        let output = limited.current_dir(&folder).output().unwrap();
+        assert_eq!(exit_code(&output), 2, "{arguments:?}: {}", stderr_text(&output));
+        let reported = stderr_text(&output);
         assert!(reported.lines().count() == 1 && reported.len() < 300, "{arguments:?}: {reported}");
         reported
     };
@@ -406,7 +430,7 @@ fn non_scenario_files_are_refused_in_one_line() {
         ("deep", "deep:1: found keys, tables or lists more than 32 deep, allowed: at most 32".to_owned()),
         ("none.toml", "none.toml: No such file or directory".to_owned()),
     ];
-    for (file, says) in &cases {
+    for (file, expected_part) in &cases {
         let commands: [&[&str]; 5] = [
             &["run", file],
             &["compare", "good.toml", file],
@@ -416,7 +440,7 @@ fn non_scenario_files_are_refused_in_one_line() {
         ];
         for command in commands {
             let reported = run(command);
-            assert!(reported.contains(says), "{command:?}: {reported}");
+            assert!(reported.contains(expected_part), "{command:?}: {reported}");
         }
     }
     for journal in ["pipe", "/dev/zero", "."] {
@@ -426,9 +450,9 @@ fn non_scenario_files_are_refused_in_one_line() {
             "{reported}"
         );
     }
-    let (deep, wide) = (format!("{}b=1", "a.".repeat(20_000)), format!("seed={}", "[".repeat(100_000)));
-    let long = format!("{}=1", "a".repeat(100_000));
-    for change in [&deep, &wide, &long] {
+    let (deep, unclosed) = (format!("{}b=1", "a.".repeat(20_000)), format!("seed={}", "[".repeat(100_000)));
+    let long_key = format!("{}=1", "a".repeat(100_000));
+    for change in [&deep, &unclosed, &long_key] {
         for command in
             [&["run", "good.toml"][..], &["replay", "good.toml", "none.jsonl"], &["live", "good.toml"]]
         {

@@ -19,8 +19,8 @@ impl Progress for Silent {
 }
 
 /// Variant with the given name.
-fn named(known: &[Variant], name: &str) -> Variant {
-    known.iter().find(|variant| variant.name == name).copied().unwrap()
+fn variant_by_name(variants: &[Variant], name: &str) -> Variant {
+    variants.iter().find(|variant| variant.name == name).copied().unwrap()
 }
 
 /// Settings with all attacks of a grid, and the given rules and fractions.
@@ -28,7 +28,7 @@ fn settings(grid: Grid, rules: &[&str], fractions: &[f64]) -> Settings {
     Settings {
         grid,
         attacks: grid.attacks.to_vec(),
-        rules: rules.iter().map(|rule| named(grid.rules, rule)).collect(),
+        rules: rules.iter().map(|rule| variant_by_name(grid.rules, rule)).collect(),
         fractions: fractions.to_vec(),
         changes: Vec::new(),
         seed: 6,
@@ -62,7 +62,11 @@ fn robust_rules_withstand_a_fifth_of_attackers() {
         assert_eq!(cell.attacks > 0, row.attack != "none");
         assert_eq!(cell.capped > 0, row.attack.contains("1e9"));
     }
-    assert!(rows[0].cells[0].median() <= 0.008, "clean: {:?}", rows[0].cells[0].distances);
+    assert!(
+        rows[0].cells[0].median() <= 0.008,
+        "the distance without attackers is too large: {:?}",
+        rows[0].cells[0].distances
+    );
 }
 
 /// In shapes in which the geometric median is worse than the mean, the spectral filter is at most 1.5 times as far from
@@ -97,21 +101,27 @@ fn spectral_filter_is_not_worse_than_mean_in_other_shapes() {
 /// The sign attacks destroy the model under the mean, which shows that the attacks of the grid are effective.
 #[test]
 fn mean_fails_under_attack() {
-    let all = settings(GRIDS[0], &["mean"], &[0.2]);
-    let attacks = all.attacks.iter().filter(|attack| attack.name.starts_with("sign")).copied().collect();
-    for row in measured(&Settings { attacks, ..all }).iter().skip(1) {
+    let all_settings = settings(GRIDS[0], &["mean"], &[0.2]);
+    let attacks =
+        all_settings.attacks.iter().filter(|attack| attack.name.starts_with("sign")).copied().collect();
+    for row in measured(&Settings { attacks, ..all_settings }).iter().skip(1) {
         assert!(row.cells[0].median() > 0.5, "{}: {:?}", row.attack, row.cells[0].distances);
     }
 }
 
 #[test]
 fn projector_median_withstands_orthogonal_plane_of_nearly_half() {
-    let all = settings(GRIDS[1], &["projector geometric median", "geometric median"], &[0.2, 0.45]);
-    let attacks = vec![named(GRIDS[1].attacks, "orthogonal plane")];
-    let rows = measured(&Settings { attacks, ..all });
-    let clean = rows[0].cells[0].median();
+    let all_settings = settings(GRIDS[1], &["projector geometric median", "geometric median"], &[0.2, 0.45]);
+    let attacks = vec![variant_by_name(GRIDS[1].attacks, "orthogonal plane")];
+    let rows = measured(&Settings { attacks, ..all_settings });
+    let without_attack = rows[0].cells[0].median();
     for row in &rows[1..] {
-        assert!(row.cells[0].median() <= 1.6 * clean, "{}: {:?}", row.fraction, row.cells[0].distances);
+        assert!(
+            row.cells[0].median() <= 1.6 * without_attack,
+            "{}: {:?}",
+            row.fraction,
+            row.cells[0].distances
+        );
     }
     assert!(
         rows[2].cells[1].median() > 0.5,
@@ -122,9 +132,9 @@ fn projector_median_withstands_orthogonal_plane_of_nearly_half() {
 
 #[test]
 fn results_do_not_depend_on_threads_and_table_is_complete() {
-    let small = Settings { seeds: 1, ..settings(GRIDS[1], &["mean", "projector mean"], &[0.2]) };
-    let single_thread = measured(&Settings { threads: 1, ..small.clone() });
-    assert_eq!(single_thread, measured(&Settings { threads: 3, ..small }));
+    let small_settings = Settings { seeds: 1, ..settings(GRIDS[1], &["mean", "projector mean"], &[0.2]) };
+    let single_thread = measured(&Settings { threads: 1, ..small_settings.clone() });
+    assert_eq!(single_thread, measured(&Settings { threads: 3, ..small_settings }));
     assert_eq!(markdown(&single_thread).lines().count(), 2 + single_thread.len());
 }
 
@@ -139,8 +149,8 @@ fn robust_rules_hold_under_doubling_participation() {
     ] {
         let changes =
             [policy, "fleet.speed=exponential-dynamic", "attack.fraction=0.1", "attack.samples=1000000000"];
-        let more = ["algorithm.weighting=samples", "model.init=moments"];
-        let result = outcome(&[&changes[..], &more].concat(), 6);
+        let changes_with_moments = ["algorithm.weighting=samples", "model.init=moments"];
+        let result = outcome(&[&changes[..], &changes_with_moments].concat(), 6);
         assert!(result.scores.distance.unwrap() <= 0.05, "{policy}: {:?}", result.scores);
         assert!(
             result.counters.capped_samples > 0 && result.counters.capped_to_others > 0,
@@ -156,8 +166,8 @@ fn attackers_are_not_scored() {
     let attacked = outcome(&["attack.fraction=0.2", "algorithm.rounds=3"], 6);
     assert_eq!(attacked.clients.len(), 32);
     assert_eq!(attacked.rounds.last().unwrap().participants.len(), 40);
-    let none = outcome(&["attack={}", "algorithm.rounds=3"], 6);
-    assert_eq!((none.clients.len(), none.attacks), (40, 0));
+    let without_attack = outcome(&["attack={}", "algorithm.rounds=3"], 6);
+    assert_eq!((without_attack.clients.len(), without_attack.attacks), (40, 0));
 }
 
 #[test]
@@ -169,8 +179,11 @@ fn impossible_attacks_are_refused() {
     };
     let plane = reported(&["attack={ kind = \"orthogonal-plane\" }"]);
     assert!(plane.contains("sent in place of a representation"), "{plane}");
-    let strong = reported(&["attack.kind=mimic"]);
-    assert!(strong.contains("attack.strength: found 1.5, but this kind of attack has none"), "{strong}");
+    let mimic_message = reported(&["attack.kind=mimic"]);
+    assert!(
+        mimic_message.contains("attack.strength: found 1.5, but this kind of attack has none"),
+        "{mimic_message}"
+    );
     let half = reported(&["attack.fraction=0.5"]);
     assert!(half.contains("found 0.5, allowed: a number from 0 to 0.49"), "{half}");
     let nothing = reported(&["attack={}", "algorithm.name=pooled"]);
@@ -178,6 +191,9 @@ fn impossible_attacks_are_refused() {
         nothing.contains("aggregation.rule: found \"geometric-median\", but \"pooled\" uploads nothing"),
         "{nothing}"
     );
-    let alone = reported(&["aggregation={}", "algorithm.name=local-only"]);
-    assert!(alone.contains("\"local-only\" sends nothing that could be attacked"), "{alone}");
+    let local_only_message = reported(&["aggregation={}", "algorithm.name=local-only"]);
+    assert!(
+        local_only_message.contains("\"local-only\" sends nothing that could be attacked"),
+        "{local_only_message}"
+    );
 }

@@ -30,22 +30,24 @@ fn sizes() -> impl Strategy<Value = Sizes> {
 }
 
 /// Asserts that the capabilities of a device permit the tensors that a round sends in one direction.
-fn assert_fit(capabilities: &Capabilities, tensors: &[TensorDescriptor], outgoing: bool, what: &str) {
+fn assert_fit(capabilities: &Capabilities, tensors: &[TensorDescriptor], outgoing: bool, context: &str) {
     let elements: Vec<u32> = tensors.iter().map(|tensor| u32::try_from(tensor.elements()).unwrap()).collect();
-    assert!(tensors.len() <= usize::from(capabilities.tensors), "{what}: {tensors:?} {capabilities:?}");
+    assert!(tensors.len() <= usize::from(capabilities.tensors), "{context}: {tensors:?} {capabilities:?}");
     for (tensor, elements) in tensors.iter().zip(&elements) {
-        assert!(*elements <= capabilities.tensor_elements, "{what}: {tensor:?} {capabilities:?}");
-        assert!(tensor.encoding.bit() & capabilities.encodings != 0, "{what}: {tensor:?}");
-        assert!(!outgoing || tensor.role.bit() & capabilities.roles != 0, "{what}: {tensor:?}");
+        assert!(*elements <= capabilities.tensor_elements, "{context}: {tensor:?} {capabilities:?}");
+        assert!(tensor.encoding.bit() & capabilities.encodings != 0, "{context}: {tensor:?}");
+        assert!(!outgoing || tensor.role.bit() & capabilities.roles != 0, "{context}: {tensor:?}");
     }
-    assert!(elements.iter().sum::<u32>() <= capabilities.total_elements, "{what}: {tensors:?}");
+    assert!(elements.iter().sum::<u32>() <= capabilities.total_elements, "{context}: {tensors:?}");
 }
 
 /// Capabilities that the rounds require, as number of tensors, elements of the largest tensor, and elements
 /// of all tensors, with true. Also returns, with false, three variants in which one of these numbers is
 /// smaller by one.
-fn needs(requests: &[Request]) -> Vec<([u32; 3], bool)> {
-    let (mut tensors, mut largest, mut total) = (0, 0, 0);
+fn required_capabilities(requests: &[Request]) -> Vec<([u32; 3], bool)> {
+    let mut tensors = 0;
+    let mut largest = 0;
+    let mut total = 0;
     for request in requests {
         let down = request.tensors.iter().map(|tensor| tensor.descriptor(request.encoding));
         for tensors_of_one_way in [down.collect::<Vec<_>>(), request.expects.clone()] {
@@ -56,18 +58,18 @@ fn needs(requests: &[Request]) -> Vec<([u32; 3], bool)> {
             total = total.max(elements().sum());
         }
     }
-    let less = |place: usize| {
+    let with_one_less = |index: usize| {
         let mut needs = [tensors, largest, total];
-        needs[place] = needs[place].saturating_sub(1);
-        (needs, [tensors, largest, total][place] == 0)
+        needs[index] = needs[index].saturating_sub(1);
+        (needs, [tensors, largest, total][index] == 0)
     };
-    [([tensors, largest, total], true)].into_iter().chain((0..3).map(less)).collect()
+    [([tensors, largest, total], true)].into_iter().chain((0..3).map(with_one_less)).collect()
 }
 
 /// Checks the device of a scenario against the server. If `resized` is given, the data set has these numbers
 /// of features and outputs. Returns the tasks that the server requested and the tasks that the device
 /// declares.
-fn check(scenario: &Scenario, resized: Option<(usize, usize)>, what: &str) -> (u16, u16) {
+fn check_scenario(scenario: &Scenario, resized: Option<(usize, usize)>, context: &str) -> (u16, u16) {
     let mut dataset = scenario.dataset(1).unwrap();
     if let Some((d, c)) = resized {
         (dataset.features, dataset.outputs) = (d, c);
@@ -80,35 +82,39 @@ fn check(scenario: &Scenario, resized: Option<(usize, usize)>, what: &str) -> (u
     let mut session =
         build.session(config, Protection::Plaintext, client, JoinTime::BeforeTraining, random).unwrap();
     let capabilities = session.task().capabilities();
-    let mut asked = 0;
+    let mut requested_tasks = 0;
     for request in engine.requests() {
-        let what = format!("{what}, {:?}", request.task);
+        let context = format!("{context}, {:?}", request.task);
         let down: Descriptors =
             request.tensors.iter().map(|tensor| tensor.descriptor(request.encoding)).collect();
-        asked |= request.task.bit();
-        assert!(capabilities.tasks & request.task.bit() != 0, "{what}: {capabilities:?}");
-        assert_fit(&capabilities, &down, false, &what);
+        requested_tasks |= request.task.bit();
+        assert!(capabilities.tasks & request.task.bit() != 0, "{context}: {capabilities:?}");
+        assert_fit(&capabilities, &down, false, &context);
         let open = RoundOpen { id: RoundId::default(), task: request.task, tensors: down };
-        assert_eq!(session.task_mut().open(&open), Ok(()), "{what}");
+        assert_eq!(session.task_mut().open(&open), Ok(()), "{context}");
         let up = session.task().upload();
-        assert_eq!(up.to_vec(), request.expects, "{what}");
-        assert_fit(&capabilities, &up, true, &what);
+        assert_eq!(up.to_vec(), request.expects, "{context}");
+        assert_fit(&capabilities, &up, true, &context);
     }
     let requirements = Requirements::new(build.model(), &engine.requests(), None);
     let requirements = requirements.with_numeric(scenario.algorithm.numeric);
     let declared = Capabilities { frame_limit: build.frame_limit(), ..capabilities };
-    assert_eq!(requirements.admit(&Hello::new(0, declared)), Ok(()), "{what}");
-    for (least, is_enough) in needs(&engine.requests()) {
-        let [tensors, largest, total] = least;
+    assert_eq!(requirements.admit(&Hello::new(0, declared)), Ok(()), "{context}");
+    for (capabilities_needed, is_enough) in required_capabilities(&engine.requests()) {
+        let [tensors, largest, total] = capabilities_needed;
         let declared = Capabilities {
             tensors: u8::try_from(tensors).unwrap(),
             tensor_elements: largest,
             total_elements: total,
             ..declared
         };
-        assert_eq!(requirements.admit(&Hello::new(0, declared)).is_ok(), is_enough, "{what}: {declared:?}");
+        assert_eq!(
+            requirements.admit(&Hello::new(0, declared)).is_ok(),
+            is_enough,
+            "{context}: {declared:?}"
+        );
     }
-    (asked, capabilities.tasks)
+    (requested_tasks, capabilities.tasks)
 }
 
 fn parse(text: &str) -> Scenario {
@@ -119,7 +125,7 @@ fn parse(text: &str) -> Scenario {
 fn linear(Sizes { d, k, c }: Sizes) {
     let data =
         format!("[data]\nkind = \"low-rank-regression\"\nclients = 1\nd = {d}\noutputs = {c}\nsamples = 1\n");
-    let (mut asked, mut claimed) = (0, 0);
+    let (mut requested_tasks, mut claimed_tasks) = (0, 0);
     for (model, algorithm) in [
         ("init = \"random\"", "name = \"fedrep\"\nsend = \"representation\""),
         ("init = \"power\"", "name = \"fedrep\"\nupload = \"i8\"\ndownload = \"f16\""),
@@ -131,27 +137,30 @@ fn linear(Sizes { d, k, c }: Sizes) {
         let text = format!(
             "{data}[model]\nk = {k}\n{model}\n[algorithm]\nrounds = 1\nstep_size = 0.1\n{algorithm}\n"
         );
-        let (of_server, of_device) = check(&parse(&text), None, &format!("d {d}, k {k}, c {c}, {algorithm}"));
-        (asked, claimed) = (asked | of_server, claimed | of_device);
+        let (of_server, of_device) =
+            check_scenario(&parse(&text), None, &format!("d {d}, k {k}, c {c}, {algorithm}"));
+        (requested_tasks, claimed_tasks) = (requested_tasks | of_server, claimed_tasks | of_device);
     }
     for name in ["rolora", "ffa-lora"] {
         let model = format!("[model]\nkind = \"lora-linear\"\nrank = {k}\n");
         let text = format!("{data}{model}[algorithm]\nname = \"{name}\"\nrounds = 2\nstep_size = 0.1\n");
-        let (of_server, of_device) = check(&parse(&text), None, &format!("d {d}, k {k}, c {c}, {name}"));
-        (asked, claimed) = (asked | of_server, claimed | of_device);
+        let (of_server, of_device) =
+            check_scenario(&parse(&text), None, &format!("d {d}, k {k}, c {c}, {name}"));
+        (requested_tasks, claimed_tasks) = (requested_tasks | of_server, claimed_tasks | of_device);
     }
     for power in ["procrustes = true\nlocal_steps = 2", "procrustes = false\nlocal_steps = 1"] {
         let text =
             format!("{data}[model]\nk = {k}\n[algorithm]\nname = \"fedpower\"\niterations = 4\n{power}\n");
-        let (of_server, of_device) = check(&parse(&text), None, &format!("d {d}, k {k}, c {c}, {power}"));
-        (asked, claimed) = (asked | of_server, claimed | of_device);
+        let (of_server, of_device) =
+            check_scenario(&parse(&text), None, &format!("d {d}, k {k}, c {c}, {power}"));
+        (requested_tasks, claimed_tasks) = (requested_tasks | of_server, claimed_tasks | of_device);
     }
     // Servers request ridge scores only for classification.
     let scores = Wire::RidgeScores { labels_per_class: 1, first: 1.0, factor: 1.0, count: 1 }.bit();
     assert_eq!(
-        asked | scores,
-        claimed | scores,
-        "the tasks that devices claim are those that servers ask for"
+        requested_tasks | scores,
+        claimed_tasks | scores,
+        "devices claim other tasks than servers request"
     );
 }
 
@@ -166,7 +175,7 @@ fn private(Sizes { d, k, c }: Sizes) {
         let privacy = format!("[privacy]\nepsilon = 10.0\ndelta = 1e-5\n{clip}\n");
         let init = if clip.is_empty() { "random" } else { "power" };
         let text = format!("{data}[model]\nk = {k}\ninit = \"{init}\"\n[algorithm]\n{algorithm}\n{privacy}");
-        check(&parse(&text), None, &format!("private, d {d}, k {k}, c {c}, {algorithm}"));
+        check_scenario(&parse(&text), None, &format!("private, d {d}, k {k}, c {c}, {algorithm}"));
     }
 }
 
@@ -186,10 +195,10 @@ fn network(Sizes { d, k, c }: Sizes) {
                  rounds = 1\n"
             )
         };
-        let any = if model.contains("lora") { "lora" } else { "fedrep" };
-        let section = parse(&text(any)).model;
+        let algorithm = if model.contains("lora") { "lora" } else { "fedrep" };
+        let section = parse(&text(algorithm)).model;
         for name in names_for_model(&section) {
-            check(&parse(&text(name)), Some((d, c)), &format!("d {d}, c {c}, {model}, {name}"));
+            check_scenario(&parse(&text(name)), Some((d, c)), &format!("d {d}, c {c}, {model}, {name}"));
         }
     }
 }

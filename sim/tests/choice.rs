@@ -55,20 +55,20 @@ fn test_windows_do_not_influence_the_settings() {
         for series in recordings.iter().filter(|series| series.person / SETTINGS.holdout_users == fold) {
             tests.extend(watch::windows(series).iter().map(|row| bits(row)));
         }
-        let mut seen = Windows::new();
+        let mut seen_windows = Windows::new();
         for inner in 0..4 {
             let validation = Some(Validation { fraction: 0.4, fold: inner });
             let dataset = watch::dataset(&WatchSettings { fold, validation, ..SETTINGS }, 1).unwrap();
             assert_eq!((dataset.clients.len(), dataset.newcomers.len()), (6, 2));
             let (clients, newcomers) = (&dataset.clients, &dataset.newcomers);
-            let used =
+            let used_sets =
                 trained(clients).chain(trained(newcomers)).chain(scored(clients)).chain(scored(newcomers));
-            assert!(windows(&dataset, used).is_disjoint(&tests), "fold {fold}, inner fold {inner}");
+            assert!(windows(&dataset, used_sets).is_disjoint(&tests), "fold {fold}, inner fold {inner}");
             let scored_windows = windows(&dataset, scored(newcomers));
             assert!(scored_windows.len() >= 28, "{} windows: less than one a series", scored_windows.len());
-            assert!(scored_windows.is_disjoint(&seen), "everyone is held out once");
+            assert!(scored_windows.is_disjoint(&seen_windows), "a person was held out twice");
             assert!(scored_windows.is_disjoint(&windows(&dataset, trained(clients))));
-            seen.extend(scored_windows);
+            seen_windows.extend(scored_windows);
         }
     }
 }
@@ -95,9 +95,11 @@ fn recorded_choice_is_reproduced_by_choosing() {
     let part = &PARTS[1];
     let recorded: Vec<Choice> = (0..5).map(|fold| Choice::recorded(part, fold).unwrap()).collect();
     let expected = &recorded[FOLD];
-    let mut tried = SearchSpace::all();
-    let near = recorded.get(FOLD - 1..=FOLD + 1).unwrap();
-    tried.fedrep.retain(|one| near.iter().any(|choice| candidate(choice, one.features) == *one));
+    let mut search_space = SearchSpace::all();
+    let nearby_choices = recorded.get(FOLD - 1..=FOLD + 1).unwrap();
+    search_space.fedrep.retain(|tried_candidate| {
+        nearby_choices.iter().any(|choice| candidate(choice, tried_candidate.features) == *tried_candidate)
+    });
     let plain = [
         expected.local,
         expected.local_logarithmic,
@@ -106,27 +108,41 @@ fn recorded_choice_is_reproduced_by_choosing() {
         expected.pooled_trained,
     ];
     let weighted: Vec<RidgeChoice> = recorded.iter().map(|choice| choice.pooled_weighted).collect();
-    tried.baselines.retain(|one| {
-        plain.iter().chain(&weighted).any(|choice: &RidgeChoice| (choice.weight, choice.ridge) == *one)
+    search_space.baselines.retain(|tried_candidate| {
+        plain
+            .iter()
+            .chain(&weighted)
+            .any(|choice: &RidgeChoice| (choice.weight, choice.ridge) == *tried_candidate)
     });
-    assert!(tried.fedrep.len() >= 6 && tried.baselines.len() >= 5, "something to choose from: {tried:?}");
-    let chosen = choose(&tried, part, FOLD, 1, &AtomicBool::new(false), &Silent).unwrap().unwrap();
+    assert!(
+        search_space.fedrep.len() >= 6 && search_space.baselines.len() >= 5,
+        "too few candidates: {search_space:?}"
+    );
+    let chosen = choose(&search_space, part, FOLD, 1, &AtomicBool::new(false), &Silent).unwrap().unwrap();
     assert_eq!(chosen, *expected);
 }
 
 /// Every recorded choice is in the search space.
 #[test]
 fn recorded_choices_are_in_the_search_space() {
-    let tried = SearchSpace::all();
+    let search_space = SearchSpace::all();
     for part in &PARTS {
         for choice in (0..5).map(|fold| Choice::recorded(part, fold).unwrap()) {
             for features in [Features::Device, Features::Logarithmic] {
-                assert!(tried.fedrep.contains(&candidate(&choice, features)), "{}: {choice:?}", part.name);
+                assert!(
+                    search_space.fedrep.contains(&candidate(&choice, features)),
+                    "{}: {choice:?}",
+                    part.name
+                );
             }
             let plain = [choice.local, choice.local_logarithmic, choice.local_trained];
             let pooled = [choice.pooled, choice.pooled_trained, choice.pooled_weighted];
-            for one in plain.iter().chain(&pooled) {
-                assert!(tried.baselines.contains(&(one.weight, one.ridge)), "{}: {one:?}", part.name);
+            for ridge_choice in plain.iter().chain(&pooled) {
+                assert!(
+                    search_space.baselines.contains(&(ridge_choice.weight, ridge_choice.ridge)),
+                    "{}: {ridge_choice:?}",
+                    part.name
+                );
             }
         }
     }

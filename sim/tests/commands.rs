@@ -3,39 +3,39 @@
 use std::io::Read;
 use std::process::{Command, Stdio};
 
-use crate::common::{code, directory, errors, program, text};
+use crate::common::{empty_directory, exit_code, run_program, stderr_text, stdout_text};
 use fedspan_sim_core::scenario::{BUILT_IN, Scenario};
 
 #[test]
 fn scenarios_are_listed_shown_and_valid() {
-    let here = directory("listed");
-    let list = text(&program(&here, &["list"]));
+    let folder = empty_directory("listed");
+    let list = stdout_text(&run_program(&folder, &["list"]));
     assert_eq!(list.lines().count(), BUILT_IN.len());
     for (name, _, file) in BUILT_IN {
         assert!(list.contains(name));
-        assert_eq!(text(&program(&here, &["show", name])), file);
+        assert_eq!(stdout_text(&run_program(&folder, &["show", name])), file);
         Scenario::parse(name, file, &[]).unwrap();
     }
-    let algorithms = text(&program(&here, &["list", "--algorithms"]));
+    let algorithms = stdout_text(&run_program(&folder, &["list", "--algorithms"]));
     assert!(algorithms.contains("fedrep ") && algorithms.contains("local-only "));
 }
 
 #[test]
 fn unknown_names_get_the_nearest_known_name() {
-    let here = directory("unknown");
+    let folder = empty_directory("unknown");
     for arguments in [vec!["run", "lineer"], vec!["show", "lineer"], vec!["compare", "demo", "lineer"]] {
-        let output = program(&here, &arguments);
-        assert_eq!(code(&output), 2, "{arguments:?}");
-        assert!(errors(&output).contains("did you mean \"linear\""), "{}", errors(&output));
-        assert!(errors(&output).contains("new-clients"), "the names are listed");
+        let output = run_program(&folder, &arguments);
+        assert_eq!(exit_code(&output), 2, "{arguments:?}");
+        assert!(stderr_text(&output).contains("did you mean \"linear\""), "{}", stderr_text(&output));
+        assert!(stderr_text(&output).contains("new-clients"), "the names are not listed");
     }
-    assert_eq!(std::fs::read_dir(&here).unwrap().count(), 0, "nothing is written");
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0, "files were written");
 }
 
 #[test]
 fn wrong_command_line_exits_with_2() {
-    let here = directory("wrong");
-    std::fs::write(here.join("file"), "").unwrap();
+    let folder = empty_directory("wrong");
+    std::fs::write(folder.join("file"), "").unwrap();
     for arguments in [
         vec!["frobnicate"],
         vec!["run"],
@@ -47,14 +47,14 @@ fn wrong_command_line_exits_with_2() {
         vec!["compare"],
         vec!["--frobnicate"],
     ] {
-        assert_eq!(code(&program(&here, &arguments)), 2, "{arguments:?}");
+        assert_eq!(exit_code(&run_program(&folder, &arguments)), 2, "{arguments:?}");
     }
 }
 
 /// Firmware has fixed sizes, so a scenario with other sizes is refused before the firmware is built.
 #[test]
 fn emulate_refuses_scenarios_of_another_shape() {
-    let here = directory("emulate");
+    let folder = empty_directory("emulate");
     for (arguments, message) in [
         (vec!["emulate", "smallest"], "data.kind = \"watch-imu\""),
         (vec!["emulate", "--core", "m0", "demo"], "20 features and one output"),
@@ -63,16 +63,16 @@ fn emulate_refuses_scenarios_of_another_shape() {
         (vec!["emulate", "--resets", "1001"], "0..=1000"),
         (vec!["emulate", "--boards", "0"], "1..=256"),
     ] {
-        let output = program(&here, &arguments);
-        assert_eq!(code(&output), 2, "{arguments:?}");
-        assert!(errors(&output).contains(message), "{}", errors(&output));
+        let output = run_program(&folder, &arguments);
+        assert_eq!(exit_code(&output), 2, "{arguments:?}");
+        assert!(stderr_text(&output).contains(message), "{}", stderr_text(&output));
     }
 }
 
 /// Attacks exist only in simulations, so `emulate`, `live` and `device` refuse a scenario with attackers.
 #[test]
 fn attacks_are_refused_outside_simulations() {
-    let here = directory("attackers");
+    let folder = empty_directory("attackers");
     let device = ["device", "--connect", "127.0.0.1:9", "--wearer", "1", "--plaintext"];
     for arguments in [
         &["live", "byzantine"][..],
@@ -81,49 +81,54 @@ fn attacks_are_refused_outside_simulations() {
         &[&device[..], &["--scenario", "byzantine"]].concat(),
         &[&device[..], &["--set", "attack.kind=mimic"]].concat(),
     ] {
-        let output = program(&here, arguments);
-        assert_eq!(code(&output), 2, "{arguments:?}: {}", errors(&output));
+        let output = run_program(&folder, arguments);
+        assert_eq!(exit_code(&output), 2, "{arguments:?}: {}", stderr_text(&output));
         for part in ["set attack.kind = \"none\"", "`run`, `compare` or `byzantine`"] {
             assert!(
-                errors(&output).contains(part),
+                stderr_text(&output).contains(part),
                 "{arguments:?}: {part:?} is not in {:?}",
-                errors(&output)
+                stderr_text(&output)
             );
         }
     }
-    assert_eq!(std::fs::read_dir(&here).unwrap().count(), 0, "nothing is written");
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0, "files were written");
 }
 
 /// The output directory is checked before the first run, so that no result is lost because of a wrong path.
 #[test]
 fn unusable_output_directory_exits_with_2_before_any_run() {
-    let here = directory("unmakeable");
-    std::fs::write(here.join("file"), "").unwrap();
+    let folder = empty_directory("unmakeable");
+    std::fs::write(folder.join("file"), "").unwrap();
     for out in ["/proc/fedspan", "file/below", "file"] {
         for command in [&["run", "linear"][..], &["compare", "linear"], &[]] {
-            let output = program(&here, &[command, &["--out", out]].concat());
-            assert_eq!(code(&output), 2, "{command:?} {out}: {}", errors(&output));
-            assert!(errors(&output).contains(out), "{}", errors(&output));
-            assert!(!errors(&output).contains("round"), "{}", errors(&output));
+            let output = run_program(&folder, &[command, &["--out", out]].concat());
+            assert_eq!(exit_code(&output), 2, "{command:?} {out}: {}", stderr_text(&output));
+            assert!(stderr_text(&output).contains(out), "{}", stderr_text(&output));
+            assert!(!stderr_text(&output).contains("round"), "{}", stderr_text(&output));
         }
     }
 }
 
 #[test]
 fn moments_start_prints_a_privacy_note() {
-    let here = directory("moments-note");
+    let folder = empty_directory("moments-note");
     for (algorithm, warned) in [("fedrep", true), ("local-only", false), ("pooled", false)] {
         let name = format!("algorithm.name={algorithm}");
-        let output = program(&here, &["run", "linear", "--set", &name, "--set", "algorithm.rounds=2"]);
-        assert_eq!(code(&output), 0, "{}", errors(&output));
-        assert_eq!(errors(&output).contains("note: init"), warned, "{algorithm}: {}", errors(&output));
+        let output = run_program(&folder, &["run", "linear", "--set", &name, "--set", "algorithm.rounds=2"]);
+        assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+        assert_eq!(
+            stderr_text(&output).contains("note: init"),
+            warned,
+            "{algorithm}: {}",
+            stderr_text(&output)
+        );
     }
 }
 
 #[test]
 fn program_prints_the_licences_of_its_data() {
-    let here = directory("notices");
-    let notices = text(&program(&here, &["list", "--licences"]));
+    let folder = empty_directory("notices");
+    let notices = stdout_text(&run_program(&folder, &["list", "--licences"]));
     for part in ["2018, David M. Burns", "2014-2026, Sebastian Raschka", "E. Alpaydin", "CC BY 4.0"] {
         assert!(notices.contains(part), "{part:?}");
     }
@@ -138,41 +143,41 @@ impl fedspan_sim_core::progress::Progress for Silent {
 
 #[test]
 fn early_end_of_demo_is_reported() {
-    let here = directory("early");
-    let shown =
-        fedspan_experiments::demo::run(&here, &std::sync::atomic::AtomicBool::new(true), &Silent).unwrap();
-    assert_eq!(shown.text, "");
-    assert_eq!(shown.interruption(), Some("interrupted; nothing was finished"));
+    let folder = empty_directory("early");
+    let printed =
+        fedspan_experiments::demo::run(&folder, &std::sync::atomic::AtomicBool::new(true), &Silent).unwrap();
+    assert_eq!(printed.text, "");
+    assert_eq!(printed.interruption(), Some("interrupted; nothing was finished"));
 }
 
 #[test]
 fn help_exits_with_0_and_shows_examples() {
-    let here = directory("help");
+    let folder = empty_directory("help");
     for command in ["list", "show", "run", "compare", "live", "replay", "device"] {
-        let output = program(&here, &[command, "--help"]);
-        assert_eq!(code(&output), 0, "{command}");
-        assert!(text(&output).contains("Example"), "{command}");
+        let output = run_program(&folder, &[command, "--help"]);
+        assert_eq!(exit_code(&output), 0, "{command}");
+        assert!(stdout_text(&output).contains("Example"), "{command}");
     }
 }
 
 #[test]
 fn json_format_prints_only_json() {
-    let here = directory("json");
-    let output = program(&here, &["run", "linear", "--set", "algorithm.rounds=5", "--format", "json"]);
-    assert_eq!(code(&output), 0);
+    let folder = empty_directory("json");
+    let output = run_program(&folder, &["run", "linear", "--set", "algorithm.rounds=5", "--format", "json"]);
+    assert_eq!(exit_code(&output), 0);
     let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(summary["rounds"], 5);
-    assert_eq!(std::fs::read_dir(&here).unwrap().count(), 0, "no files without --out");
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0, "files were written without --out");
 }
 
 #[test]
 fn progress_without_terminal_is_a_few_lines() {
-    let here = directory("progress");
-    let output = program(&here, &["run", "linear", "--set", "algorithm.rounds=95"]);
-    let lines = errors(&output).lines().filter(|line| line.contains("round ")).count();
+    let folder = empty_directory("progress");
+    let output = run_program(&folder, &["run", "linear", "--set", "algorithm.rounds=95"]);
+    let lines = stderr_text(&output).lines().filter(|line| line.contains("round ")).count();
     assert!((5..=11).contains(&lines), "{lines}");
-    assert!(!errors(&output).contains('\u{1b}'), "no escapes");
-    assert!(text(&output).contains("distance"));
+    assert!(!stderr_text(&output).contains('\u{1b}'), "found an escape sequence");
+    assert!(stdout_text(&output).contains("distance"));
 }
 
 #[test]
@@ -197,19 +202,19 @@ fn full_disk_on_standard_output_is_an_error() {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_fedspan-sim"));
     let arguments = ["run", "linear", "--set", "algorithm.rounds=2", "--format", "json"];
     let output = command.args(arguments).stdout(full).output().unwrap();
-    assert_eq!(code(&output), 1);
-    assert!(errors(&output).contains("standard output"), "{}", errors(&output));
+    assert_eq!(exit_code(&output), 1);
+    assert!(stderr_text(&output).contains("standard output"), "{}", stderr_text(&output));
 }
 
 /// The start by moments sends matrices that can equal a client's records, so runs with noise refuse it.
 #[test]
 fn moments_start_is_refused_with_noise() {
-    let here = directory("moments-private");
+    let folder = empty_directory("moments-private");
     let private = "seed = 7\n[data]\nkind = \"linear-regression\"\nclients = 4\nd = 8\nk = 2\nsamples = 6\n[model]\nk = 2\n\
                    init = \"INIT\"\n[algorithm]\nname = \"fedpower\"\niterations = 3\n[privacy]\nepsilon = 5.0\ndelta = 1e-3\n";
-    for (init, done) in [("random", true), ("moments", false)] {
-        std::fs::write(here.join("private.toml"), private.replace("INIT", init)).unwrap();
-        let output = program(&here, &["run", "private.toml"]);
-        assert_eq!(code(&output) == 0, done, "{init}: {}", errors(&output));
+    for (init, succeeds) in [("random", true), ("moments", false)] {
+        std::fs::write(folder.join("private.toml"), private.replace("INIT", init)).unwrap();
+        let output = run_program(&folder, &["run", "private.toml"]);
+        assert_eq!(exit_code(&output) == 0, succeeds, "{init}: {}", stderr_text(&output));
     }
 }

@@ -1,7 +1,10 @@
 //! Tests of command `compare` with networks: times to accuracies, spread over folds, and clients that join
 //! after training.
 
-use crate::common::{self, code, directory, errors, has, numbers, program, text};
+use crate::common::{
+    self, assert_contains_all, empty_directory, exit_code, random_numbers, run_program, stderr_text,
+    stdout_text,
+};
 use fedspan_sim_core::run::{NoProgress, Outcome, run};
 use fedspan_sim_core::scenario::Scenario;
 use serde_json::Value;
@@ -26,8 +29,8 @@ fn accuracies(outcome: &Outcome) -> Vec<f64> {
 #[test]
 fn fine_tuned_heads_are_scored_after_every_round() {
     let plain = outcome(&["algorithm.name=\"fedavg\""]);
-    let none = outcome(&["algorithm.name=\"fedavg+ft\"", "algorithm.tuning_epochs=0"]);
-    assert_eq!(accuracies(&plain), accuracies(&none));
+    let without_tuning = outcome(&["algorithm.name=\"fedavg+ft\"", "algorithm.tuning_epochs=0"]);
+    assert_eq!(accuracies(&plain), accuracies(&without_tuning));
     let tuned = outcome(&["algorithm.name=\"fedavg+ft\""]);
     assert_eq!(plain.layers, tuned.layers);
     for (round, (tuned, plain)) in accuracies(&tuned).iter().zip(accuracies(&plain)).enumerate() {
@@ -36,8 +39,8 @@ fn fine_tuned_heads_are_scored_after_every_round() {
 }
 
 /// Runs `compare --reach` and returns the times to accuracies of its summary.
-fn reached(place: &str, more: &[&str]) -> Vec<Value> {
-    let place = directory(place);
+fn times_to_accuracies(folder: &str, further_arguments: &[&str]) -> Vec<Value> {
+    let folder = empty_directory(folder);
     let words = [
         "compare",
         "srpfl-network,participation.stage_rounds=1",
@@ -53,39 +56,41 @@ fn reached(place: &str, more: &[&str]) -> Vec<Value> {
         "--format",
         "json",
     ];
-    let ran = program(&place, &[&words[..], &SMALL, more].concat());
-    assert_eq!(code(&ran), 0, "{}", errors(&ran));
-    let all: Value = serde_json::from_str(&text(&ran)).unwrap();
-    all["reached"].as_array().unwrap().clone()
+    let output = run_program(&folder, &[&words[..], &SMALL, further_arguments].concat());
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+    let summary: Value = serde_json::from_str(&stdout_text(&output)).unwrap();
+    summary["reached"].as_array().unwrap().clone()
 }
 
 /// Times that are computed for another communication cost equal the times of a run with this cost.
 #[test]
 fn shifted_times_equal_times_of_real_runs() {
-    let at_once = reached("comparisons-at-once", &["--communication", "0,10"]);
-    let with = reached("comparisons-with", &["--set", "fleet.communication=10"]);
-    let at_ten: Vec<&Value> = at_once.iter().filter(|one| one["communication"] == 10.0).collect();
-    assert_eq!((at_once.len(), at_ten.len(), with.len()), (8, 4, 4));
-    for (one, other) in at_ten.iter().zip(&with) {
+    let at_once = times_to_accuracies("comparisons-at-once", &["--communication", "0,10"]);
+    let simulated_at_ten = times_to_accuracies("comparisons-with", &["--set", "fleet.communication=10"]);
+    let at_ten: Vec<&Value> = at_once.iter().filter(|entry| entry["communication"] == 10.0).collect();
+    assert_eq!((at_once.len(), at_ten.len(), simulated_at_ten.len()), (8, 4, 4));
+    for (entry, expected) in at_ten.iter().zip(&simulated_at_ten) {
         for name in ["label", "accuracy", "target"] {
-            assert_eq!(one[name], other[name]);
+            assert_eq!(entry[name], expected[name]);
         }
-        match (one["time"].as_f64(), other["time"].as_f64()) {
+        match (entry["time"].as_f64(), expected["time"].as_f64()) {
             (Some(a), Some(b)) => assert!((a - b).abs() < 1e-6 * b.max(1.0), "{a}, {b}"),
             (a, b) => assert_eq!(a, b),
         }
     }
     // Only entries with doubling participation have a gain over full participation.
     assert!(
-        at_once.iter().all(|one| !one["label"].as_str().unwrap().contains("full") || one["gain"].is_null())
+        at_once
+            .iter()
+            .all(|entry| !entry["label"].as_str().unwrap().contains("full") || entry["gain"].is_null())
     );
 }
 
 #[test]
 fn communication_dependent_runs_are_refused() {
-    let place = directory("comparisons-refused");
+    let folder = empty_directory("comparisons-refused");
     let digits = "data.kind=\"digits\"";
-    for (words, says) in [
+    for (words, expected_parts) in [
         (&["compare", "stragglers", "--reach", "0.9", "--communication", "1"][..], "adaptive"),
         (
             &[
@@ -108,9 +113,9 @@ fn communication_dependent_runs_are_refused() {
         (&["compare", "digits-network", "--algorithms", "fedrep", "--over", "seed"], "KEY=VALUE,VALUE"),
         (&["compare", "digits-network", "--algorithms", "fedrep", "--over", "seed=1,,2"], "KEY=VALUE,VALUE"),
     ] {
-        let ran = program(&place, words);
-        assert_eq!(code(&ran), 2, "{words:?}");
-        assert!(errors(&ran).contains(says), "{words:?}: {}", errors(&ran));
+        let output = run_program(&folder, words);
+        assert_eq!(exit_code(&output), 2, "{words:?}");
+        assert!(stderr_text(&output).contains(expected_parts), "{words:?}: {}", stderr_text(&output));
     }
 }
 
@@ -118,7 +123,7 @@ fn communication_dependent_runs_are_refused() {
 /// after training.
 #[test]
 fn table_cell_covers_all_values_of_over() {
-    let place = directory("comparisons-over");
+    let folder = empty_directory("comparisons-over");
     let words = [
         "compare",
         "watch-network",
@@ -130,22 +135,22 @@ fn table_cell_covers_all_values_of_over() {
         "--seeds",
         "2",
     ];
-    let ran = program(&place, &[&words[..], &SMALL].concat());
-    assert_eq!(code(&ran), 0, "{}", errors(&ran));
-    let shown = text(&ran);
-    assert_eq!(shown.matches("4 runs").count(), 2, "{shown}");
-    let after = shown.split("came after training").nth(1).unwrap();
-    let row = |name: &str| after.lines().find(|line| line.contains(name)).unwrap().to_owned();
-    assert_eq!(row("fedrep").matches("+-").count(), 2, "{shown}");
-    assert_eq!(row("lg-fedavg").matches("+-").count(), 2, "{shown}");
-    assert!(!shown.contains("fold"), "{shown}");
+    let output = run_program(&folder, &[&words[..], &SMALL].concat());
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+    let printed = stdout_text(&output);
+    assert_eq!(printed.matches("4 runs").count(), 2, "{printed}");
+    let newcomer_table = printed.split("came after training").nth(1).unwrap();
+    let row = |name: &str| newcomer_table.lines().find(|line| line.contains(name)).unwrap().to_owned();
+    assert_eq!(row("fedrep").matches("+-").count(), 2, "{printed}");
+    assert_eq!(row("lg-fedavg").matches("+-").count(), 2, "{printed}");
+    assert!(!printed.contains("fold"), "{printed}");
 }
 
 /// Writes a table of fifteen speakers; rows have ten features, and the classes are twelve vowels.
-fn write_speakers(place: &std::path::Path) {
+fn write_speakers(folder: &std::path::Path) {
     let mut table = String::from("speaker,vowel");
     (0..10).for_each(|j| table += &format!(",f{j}"));
-    let (centres, noise) = (common::numbers(120, 1), common::numbers(15 * 12 * 8 * 10, 2));
+    let (centres, noise) = (common::random_numbers(120, 1), common::random_numbers(15 * 12 * 8 * 10, 2));
     let mut noise = noise.chunks(10);
     for speaker in 0..15 {
         for take in 0..8 * 12 {
@@ -156,24 +161,24 @@ fn write_speakers(place: &std::path::Path) {
             }
         }
     }
-    std::fs::write(place.join("speakers.csv"), table).unwrap();
+    std::fs::write(folder.join("speakers.csv"), table).unwrap();
     let scenario = "[data]\nkind = \"csv\"\npath = \"speakers.csv\"\nclient = \"speaker\"\ntarget = \"vowel\"\n\
                     task = \"classes\"\n\
                     features = [\"f0\", \"f1\", \"f2\", \"f3\", \"f4\", \"f5\", \"f6\", \"f7\", \"f8\", \"f9\"]\n\
                     [split]\nholdout_users = 3\n[model]\nk = 5\n\
                     [algorithm]\nname = \"fedrep\"\nrounds = 4\nstep_size = 0.1\n";
-    std::fs::write(place.join("speakers.toml"), scenario).unwrap();
+    std::fs::write(folder.join("speakers.toml"), scenario).unwrap();
 }
 
 /// If there are more classes than features, every algorithm runs, on a linear model or on a network.
 #[test]
 fn all_algorithms_run_on_a_table_of_many_classes() {
-    let place = directory("comparisons-speakers");
-    write_speakers(&place);
-    let ran = program(&place, &["compare", "speakers.toml", "--algorithms", "all"]);
-    assert_eq!(code(&ran), 0, "{}", errors(&ran));
-    let shown = text(&ran);
-    let after = shown.split("came after training").next().unwrap();
+    let folder = empty_directory("comparisons-speakers");
+    write_speakers(&folder);
+    let output = run_program(&folder, &["compare", "speakers.toml", "--algorithms", "all"]);
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+    let printed = stdout_text(&output);
+    let client_table = printed.split("came after training").next().unwrap();
     for name in [
         "fedrep",
         "gd-gd",
@@ -191,14 +196,14 @@ fn all_algorithms_run_on_a_table_of_many_classes() {
         "l2gd",
         "fed-mtl",
     ] {
-        let row = after.lines().find(|line| line.split_whitespace().next() == Some(name));
-        assert!(row.is_some_and(|row| row.contains('.')), "{name}: {shown}");
+        let row = client_table.lines().find(|line| line.split_whitespace().next() == Some(name));
+        assert!(row.is_some_and(|row| row.contains('.')), "{name}: {printed}");
     }
-    assert!(shown.contains("networks of one hidden layer of 32"), "{shown}");
-    assert!(!shown.contains("hidden="), "labels are those of the algorithms: {shown}");
+    assert!(printed.contains("networks of one hidden layer of 32"), "{printed}");
+    assert!(!printed.contains("hidden="), "a label contains the network: {printed}");
     // Algorithms that require a network use the configured network and step size, other algorithms the linear
     // model.
-    let beside = [
+    let further_arguments = [
         "--set",
         "model.network.hidden=[64, 7]",
         "--set",
@@ -207,19 +212,19 @@ fn all_algorithms_run_on_a_table_of_many_classes() {
         "algorithm.ditto.pull=0.5",
     ];
     let words = ["compare", "speakers.toml", "--algorithms", "fedrep,ditto,fedavg+ft", "--out", "beside"];
-    let ran = program(&place, &[&words[..], &beside].concat());
-    assert_eq!(code(&ran), 0, "{}", errors(&ran));
-    assert!(!text(&ran).contains("one hidden layer"), "{}", text(&ran));
-    assert!(place.join("beside/speakers-name=-ditto-/model/layer-2.npy").exists());
-    assert!(place.join("beside/speakers-name=-fedrep-/model/representation.npy").exists());
+    let output = run_program(&folder, &[&words[..], &further_arguments].concat());
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+    assert!(!stdout_text(&output).contains("one hidden layer"), "{}", stdout_text(&output));
+    assert!(folder.join("beside/speakers-name=-ditto-/model/layer-2.npy").exists());
+    assert!(folder.join("beside/speakers-name=-fedrep-/model/representation.npy").exists());
 }
 
 /// The error message for an algorithm without the required model contains the kind of model.
 #[test]
 fn algorithm_errors_name_the_needed_model() {
-    let place = directory("comparisons-needs");
-    write_speakers(&place);
-    for (words, says) in [
+    let folder = empty_directory("comparisons-needs");
+    write_speakers(&folder);
+    for (words, expected_parts) in [
         (
             &["run", "speakers.toml", "--set", "algorithm.name=\"fedper\""][..],
             &["needs a network", "mlp", "hidden"][..],
@@ -253,10 +258,10 @@ fn algorithm_errors_name_the_needed_model() {
             &["algorithm.network.pull", "unknown key"],
         ),
     ] {
-        let ran = program(&place, words);
-        assert_eq!(code(&ran), 2, "{words:?}: {}", errors(&ran));
-        for part in says {
-            assert!(errors(&ran).contains(part), "{words:?}: {}", errors(&ran));
+        let output = run_program(&folder, words);
+        assert_eq!(exit_code(&output), 2, "{words:?}: {}", stderr_text(&output));
+        for part in expected_parts {
+            assert!(stderr_text(&output).contains(part), "{words:?}: {}", stderr_text(&output));
         }
     }
 }
@@ -264,25 +269,25 @@ fn algorithm_errors_name_the_needed_model() {
 /// A diverged run is reported in a note, and the other runs have results.
 #[test]
 fn failed_run_does_not_end_the_others() {
-    let place = directory("comparisons-stopped");
-    write_speakers(&place);
+    let folder = empty_directory("comparisons-stopped");
+    write_speakers(&folder);
     let words =
         ["compare", "speakers.toml", "--algorithms", "gd-gd,local-only", "--set", "algorithm.step_size=1e6"];
-    let ran = program(&place, &[&words[..], &["--set", "algorithm.rounds=20"]].concat());
-    assert_eq!(code(&ran), 1, "{}", errors(&ran));
-    let shown = text(&ran);
-    assert!(shown.contains("1 of 1 seeds stopped") && shown.contains("local-only"), "{shown}");
+    let output = run_program(&folder, &[&words[..], &["--set", "algorithm.rounds=20"]].concat());
+    assert_eq!(exit_code(&output), 1, "{}", stderr_text(&output));
+    let printed = stdout_text(&output);
+    assert!(printed.contains("1 of 1 seeds stopped") && printed.contains("local-only"), "{printed}");
     assert!(
-        shown.lines().any(|line| line.trim_start().starts_with("local-only") && line.contains('.')),
-        "{shown}"
+        printed.lines().any(|line| line.trim_start().starts_with("local-only") && line.contains('.')),
+        "{printed}"
     );
 }
 
 /// Hidden layers may be wider than the samples, for tables and for recordings.
 #[test]
 fn networks_may_be_wider_than_their_samples() {
-    let place = directory("comparisons-wide");
-    write_speakers(&place);
+    let folder = empty_directory("comparisons-wide");
+    write_speakers(&folder);
     let network = [
         "--set",
         "model={ kind = \"mlp\", hidden = [32] }",
@@ -302,24 +307,24 @@ fn networks_may_be_wider_than_their_samples() {
         &["run", "digits-network", "--set", "model.hidden=[128]", "--set", "algorithm.rounds=1"],
         &[&["run", "speakers.toml"][..], &network].concat(),
     ] {
-        let ran = program(&place, words);
-        assert_eq!(code(&ran), 0, "{words:?}: {}", errors(&ran));
+        let output = run_program(&folder, words);
+        assert_eq!(exit_code(&output), 0, "{words:?}: {}", stderr_text(&output));
     }
 }
 
 #[test]
 fn linear_and_network_scenarios_get_the_same_algorithms() {
-    let place = directory("comparisons-either");
+    let folder = empty_directory("comparisons-either");
     let words =
         ["compare", "demo", "watch-network", "--algorithms", "fedrep,fedper", "--set", "algorithm.rounds=2"];
-    let ran = program(&place, &words);
-    assert_eq!(code(&ran), 0, "{}", errors(&ran));
+    let output = run_program(&folder, &words);
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
     for name in ["fedrep", "fedper"] {
-        let shown = text(&ran);
-        let row = shown.lines().find(|line| line.trim_start().starts_with(name)).unwrap();
+        let printed = stdout_text(&output);
+        let row = printed.lines().find(|line| line.trim_start().starts_with(name)).unwrap();
         assert!(
             row.split_whitespace().skip(1).all(|cell| cell.contains('.')),
-            "a figure in each column: {shown}"
+            "a column has no number: {printed}"
         );
     }
 }
@@ -328,22 +333,22 @@ fn linear_and_network_scenarios_get_the_same_algorithms() {
 /// rounds ignore the step size.
 #[test]
 fn measured_step_size_is_accepted_by_every_algorithm() {
-    let place = directory("comparisons-auto");
+    let folder = empty_directory("comparisons-auto");
     let mut table = String::from("who,a,b,c,kind\n");
-    for (row, values) in numbers(6 * 20 * 3, 11).chunks(3).enumerate() {
+    for (row, values) in random_numbers(6 * 20 * 3, 11).chunks(3).enumerate() {
         let kind = row % 4;
         let cell = |j: usize| values[j] + f64::from(u8::from(j == kind));
         table += &format!("{},{},{},{},k{kind}\n", row / 20, cell(0), cell(1), cell(2));
     }
-    std::fs::write(place.join("table.csv"), table).unwrap();
+    std::fs::write(folder.join("table.csv"), table).unwrap();
     let scenario = "[data]\nkind = \"csv\"\npath = \"table.csv\"\nclient = \"who\"\ntarget = \"kind\"\ntask = \"classes\"\n\
                     features = \"*\"\n[split]\ntest = 0.5\n[model]\nk = 2\n[model.network]\nkind = \"mlp\"\nhidden = [8]\n\
                     [algorithm]\nname = \"fedrep\"\nrounds = 3\nstep_size = \"auto\"\n[algorithm.network]\n\
                     step_size = 0.1\n";
-    std::fs::write(place.join("my.toml"), scenario).unwrap();
-    let ran = program(&place, &["compare", "my.toml", "--algorithms", "all"]);
-    assert_eq!(code(&ran), 0, "{}", errors(&ran));
+    std::fs::write(folder.join("my.toml"), scenario).unwrap();
+    let output = run_program(&folder, &["compare", "my.toml", "--algorithms", "all"]);
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
     for method in ["fedrep", "gd-gd", "fedavg", "local-only", "pooled", "fedper", "scaffold", "lg-fedavg"] {
-        has(&text(&ran), &[method]);
+        assert_contains_all(&stdout_text(&output), &[method]);
     }
 }

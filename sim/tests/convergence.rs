@@ -15,25 +15,29 @@ fn outcome(changes: &[&str], seed: u64) -> Outcome {
 
 /// Median of the final distance over nine seeds.
 fn distance(changes: &[&str]) -> f64 {
-    let every = [changes, &["evaluate_every=1000000"]].concat();
-    let mut all: Vec<f64> = (1..=9).map(|seed| outcome(&every, seed).scores.distance.unwrap()).collect();
-    all.sort_by(f64::total_cmp);
-    all[4]
+    let all_changes = [changes, &["evaluate_every=1000000"]].concat();
+    let mut sorted: Vec<f64> =
+        (1..=9).map(|seed| outcome(&all_changes, seed).scores.distance.unwrap()).collect();
+    sorted.sort_by(f64::total_cmp);
+    sorted[4]
 }
 
 #[test]
 fn more_clients_reduce_the_distance() {
-    let few = distance(&["data.clients=10"]);
-    let some = distance(&["data.clients=60"]);
-    let many = distance(&["data.clients=360"]);
-    assert!(many < some && some < few, "{few} {some} {many}");
+    let few_clients = distance(&["data.clients=10"]);
+    let more_clients = distance(&["data.clients=60"]);
+    let most_clients = distance(&["data.clients=360"]);
+    assert!(
+        most_clients < more_clients && more_clients < few_clients,
+        "{few_clients} {more_clients} {most_clients}"
+    );
 }
 
 #[test]
 fn exact_heads_converge_faster_than_gradient_heads() {
-    let early = ["algorithm.rounds=40"];
-    let fedrep = distance(&early);
-    let gradient = distance(&[early[0], "algorithm.name=gd-gd"]);
+    let forty_rounds = ["algorithm.rounds=40"];
+    let fedrep = distance(&forty_rounds);
+    let gradient = distance(&[forty_rounds[0], "algorithm.name=gd-gd"]);
     assert!(fedrep < gradient / 2.0, "{fedrep} {gradient}");
 }
 
@@ -53,8 +57,8 @@ fn start_has_the_requested_distance() {
 struct Until(u32);
 
 impl Watcher for Until {
-    fn round(&mut self, done: u32, _of: u32, _scores: Option<&Scores>) -> bool {
-        done < self.0
+    fn round(&mut self, completed_rounds: u32, _of: u32, _scores: Option<&Scores>) -> bool {
+        completed_rounds < self.0
     }
 }
 
@@ -68,14 +72,21 @@ fn interrupted_run_keeps_finished_rounds() {
         for stop in 0..=6 {
             let ended = job.run(&mut Until(stop)).unwrap();
             assert_eq!(ended.rounds.len(), stop as usize + 1, "{start}, stopped after {stop}");
-            assert_eq!(ended.interrupted, stop < 6, "after the last round there is nothing to interrupt");
-            let same = |(a, b): (&fedspan_sim_core::run::RoundRow, _)| {
+            assert_eq!(
+                ended.interrupted,
+                stop < 6,
+                "the run was interrupted after the last round, or not at all"
+            );
+            let is_same_row = |(a, b): (&fedspan_sim_core::run::RoundRow, _)| {
                 let b: &fedspan_sim_core::run::RoundRow = b;
                 (a.time, a.bytes_up, &a.participants) == (b.time, b.bytes_up, &b.participants)
             };
-            assert!(ended.rounds.iter().zip(&complete.rounds).all(same), "the same rounds as without a stop");
-            assert!(ended.rounds.last().unwrap().scores.is_some(), "the last row has figures");
-            assert_eq!(ended.clients.len(), 100, "final heads are fitted");
+            assert!(
+                ended.rounds.iter().zip(&complete.rounds).all(is_same_row),
+                "the rounds differ from a run without a stop"
+            );
+            assert!(ended.rounds.last().unwrap().scores.is_some(), "the last row has no metrics");
+            assert_eq!(ended.clients.len(), 100, "not every client has a final head");
         }
     }
 }

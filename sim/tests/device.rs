@@ -4,14 +4,14 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use crate::common::{code, directory, errors, program};
+use crate::common::{empty_directory, exit_code, run_program, stderr_text};
 
 #[test]
 fn ctrl_c_ends_a_reconnecting_device() {
     // The port was free just before, so no server listens on it.
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free_address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut device = Command::new(env!("CARGO_BIN_EXE_fedspan-sim"))
-        .args(["device", "--connect", &free.to_string(), "--wearer", "3", "--plaintext"])
+        .args(["device", "--connect", &free_address.to_string(), "--wearer", "3", "--plaintext"])
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
@@ -24,11 +24,14 @@ fn ctrl_c_ends_a_reconnecting_device() {
 
 #[test]
 fn invalid_address_exits_with_2() {
-    let here = directory("device-address");
+    let folder = empty_directory("device-address");
     for address in ["nonsense", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:99999", ":4410", "host:port"] {
-        let output = program(&here, &["device", "--connect", address, "--wearer", "3", "--plaintext"]);
-        assert_eq!(code(&output), 2, "{address}");
-        assert!(errors(&output).contains(address) && errors(&output).contains("HOST:PORT"), "{address}");
+        let output = run_program(&folder, &["device", "--connect", address, "--wearer", "3", "--plaintext"]);
+        assert_eq!(exit_code(&output), 2, "{address}");
+        assert!(
+            stderr_text(&output).contains(address) && stderr_text(&output).contains("HOST:PORT"),
+            "{address}"
+        );
     }
 }
 
@@ -55,14 +58,19 @@ fn device_backs_off_and_reports_reconnection() {
     }
     // The server accepts and closes two connections; the device reports each of them once.
     let listener = std::net::TcpListener::bind(address).unwrap();
-    let mut back = Vec::new();
+    let mut reconnections = Vec::new();
     for _ in 0..2 {
         drop(listener.accept().unwrap());
-        back.push(reported.find(|line| line.contains("connected again") || line.contains("lost")).unwrap());
-        back.push(reported.find(|line| line.contains("connected again") || line.contains("lost")).unwrap());
+        reconnections
+            .push(reported.find(|line| line.contains("connected again") || line.contains("lost")).unwrap());
+        reconnections
+            .push(reported.find(|line| line.contains("connected again") || line.contains("lost")).unwrap());
     }
-    for pair in back.chunks(2) {
-        assert!(pair[0].ends_with("connected again") && pair[1].contains("connection lost"), "{back:?}");
+    for pair in reconnections.chunks(2) {
+        assert!(
+            pair[0].ends_with("connected again") && pair[1].contains("connection lost"),
+            "{reconnections:?}"
+        );
     }
     device.kill().unwrap();
     device.wait().unwrap();
@@ -71,8 +79,8 @@ fn device_backs_off_and_reports_reconnection() {
 /// The example commands of the help text are complete.
 #[test]
 fn help_examples_are_valid_commands() {
-    let here = directory("device-examples");
-    let help = program(&here, &["device", "--help"]);
+    let folder = empty_directory("device-examples");
+    let help = run_program(&folder, &["device", "--help"]);
     let help = String::from_utf8(help.stdout).unwrap();
     let examples: Vec<&str> =
         help.lines().filter_map(|line| line.trim().strip_prefix("fedspan-sim device ")).collect();
@@ -82,8 +90,8 @@ fn help_examples_are_valid_commands() {
         // An invalid change is appended, so that the command ends before it connects to a server.
         let arguments: Vec<&str> =
             ["device"].into_iter().chain(words).chain(["--set", "attack.kind=mimic"]).collect();
-        let output = program(&here, &arguments);
-        assert_eq!(code(&output), 2);
-        assert!(errors(&output).contains("attack.kind"), "{example}: {}", errors(&output));
+        let output = run_program(&folder, &arguments);
+        assert_eq!(exit_code(&output), 2);
+        assert!(stderr_text(&output).contains("attack.kind"), "{example}: {}", stderr_text(&output));
     }
 }

@@ -29,23 +29,23 @@ const CIFAR: &str = "[data]\nkind = \"cifar\"\npath = \"d\"\n";
 const DIGITS: &str = "[data]\nkind = \"digits\"\n";
 
 /// Scenario with a network and the given algorithm.
-fn network(name: &str) -> String {
+fn scenario_with_network(name: &str) -> String {
     format!("{DIGITS}[model]\nkind = \"mlp\"\nhidden = [4]\n[algorithm]\nname = \"{name}\"\nrounds = 1\n")
 }
 
 /// Scenario with the given keys of section `[model]`.
-fn front(model: &str) -> String {
-    network("fedrep").replace("kind = \"mlp\"\nhidden = [4]", model)
+fn scenario_with_model(model: &str) -> String {
+    scenario_with_network("fedrep").replace("kind = \"mlp\"\nhidden = [4]", model)
 }
 
 /// Tables of the page. Each has its heading, the section of its keys, and minimal scenarios that together
 /// accept all of these keys.
 fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
-    let with = |data: &str| format!("{data}{REST}");
-    let more = |data: &str, more: &str| format!("{data}{more}{REST}");
-    let linear = with(LINEAR);
-    let adapter =
-        network("rolora").replace("kind = \"mlp\"\nhidden = [4]", "kind = \"lora-mlp\"\nrank = 2\nwidth = 3");
+    let complete = |data: &str| format!("{data}{REST}");
+    let extended = |data: &str, further_keys: &str| format!("{data}{further_keys}{REST}");
+    let linear = complete(LINEAR);
+    let adapter = scenario_with_network("rolora")
+        .replace("kind = \"mlp\"\nhidden = [4]", "kind = \"lora-mlp\"\nrank = 2\nwidth = 3");
     let idx = "[data]\nkind = \"idx\"\nimages = \"i\"\nlabels = \"l\"\n";
     let tested = format!("{idx}test_images = \"i\"\ntest_labels = \"l\"\n");
     vec![
@@ -53,64 +53,68 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
         (
             "`[data]`, kind = \"linear-regression\"",
             "data",
-            vec![linear.clone(), more(LINEAR, "sizes = \"log-normal\"\n")],
+            vec![linear.clone(), extended(LINEAR, "sizes = \"log-normal\"\n")],
         ),
         ("`[data]`, kind = \"low-rank-regression\"", "data", vec![LOW_RANK.to_owned()]),
         ("`[data]`, kind = \"spiked-covariance\"", "data", vec![POWER.to_owned()]),
         ("`[data]`, kind = \"stochastic-block-model\"", "data", vec![format!("{GRAPHS}{PRINCIPAL}")]),
-        ("`[data]`, kind = \"npz\"", "data", vec![with(NPZ)]),
-        ("`[data]`, kind = \"csv\"", "data", vec![with(CSV), more(CSV, "task = \"classes\"\n")]),
-        ("`[data]`, kind = \"watch-imu\"", "data", vec![with(WATCH), more(WATCH, "inputs = \"windows\"\n")]),
+        ("`[data]`, kind = \"npz\"", "data", vec![complete(NPZ)]),
+        ("`[data]`, kind = \"csv\"", "data", vec![complete(CSV), extended(CSV, "task = \"classes\"\n")]),
+        (
+            "`[data]`, kind = \"watch-imu\"",
+            "data",
+            vec![complete(WATCH), extended(WATCH, "inputs = \"windows\"\n")],
+        ),
         (
             "`[data]`, kind = \"digits\" or \"mnist5k\"",
             "data",
-            vec![with(DIGITS), with("[data]\nkind = \"mnist5k\"\n")],
+            vec![complete(DIGITS), complete("[data]\nkind = \"mnist5k\"\n")],
         ),
-        ("`[data]`, kind = \"idx\"", "data", vec![with(idx)]),
-        ("`[data]`, kind = \"cifar\"", "data", vec![with(CIFAR)]),
-        ("`[data]`, kind = \"leaf\"", "data", vec![with(LEAF)]),
+        ("`[data]`, kind = \"idx\"", "data", vec![complete(idx)]),
+        ("`[data]`, kind = \"cifar\"", "data", vec![complete(CIFAR)]),
+        ("`[data]`, kind = \"leaf\"", "data", vec![complete(LEAF)]),
         (
             "`[data.partition]`, kind = \"leaf\", \"csv\" or \"npz\"",
             "data.partition",
-            vec![with(LEAF), with(CSV), with(NPZ)],
+            vec![complete(LEAF), complete(CSV), complete(NPZ)],
         ),
         (
             "`[data.partition]`",
             "data.partition",
             vec![
-                with(DIGITS),
-                more(DIGITS, "[data.partition]\nkind = \"iid\"\n"),
-                more(DIGITS, "[data.partition]\nsizes = \"log-normal\"\n"),
-                more(DIGITS, "[data.partition]\nkind = \"log-normal-sizes\"\n"),
-                more(DIGITS, "[data.partition]\nkind = \"dirichlet\"\n"),
+                complete(DIGITS),
+                extended(DIGITS, "[data.partition]\nkind = \"iid\"\n"),
+                extended(DIGITS, "[data.partition]\nsizes = \"log-normal\"\n"),
+                extended(DIGITS, "[data.partition]\nkind = \"log-normal-sizes\"\n"),
+                extended(DIGITS, "[data.partition]\nkind = \"dirichlet\"\n"),
             ],
         ),
-        ("`[split]`, kind = \"watch-imu\"", "split", vec![with(WATCH)]),
+        ("`[split]`, kind = \"watch-imu\"", "split", vec![complete(WATCH)]),
         (
             "`[split]`, kind = \"csv\" or \"npz\"",
             "split",
             vec![
-                with(CSV),
-                more(CSV, "task = \"classes\"\n"),
-                more(NPZ, "task = \"classes\"\n"),
-                more(CSV, "task = \"classes\"\npartition.kind = \"iid\"\n[split]\nby = \"classes\"\n"),
+                complete(CSV),
+                extended(CSV, "task = \"classes\"\n"),
+                extended(NPZ, "task = \"classes\"\n"),
+                extended(CSV, "task = \"classes\"\npartition.kind = \"iid\"\n[split]\nby = \"classes\"\n"),
             ],
         ),
         (
             "`[split]`, kind = \"digits\", \"mnist5k\", \"idx\" or \"leaf\"",
             "split",
             vec![
-                with(DIGITS),
-                with(idx),
-                more(DIGITS, "[split]\nby = \"classes\"\n"),
-                with(&tested),
-                with(LEAF),
+                complete(DIGITS),
+                complete(idx),
+                extended(DIGITS, "[split]\nby = \"classes\"\n"),
+                complete(&tested),
+                complete(LEAF),
             ],
         ),
         ("`[model]`", "model", vec![linear.clone()]),
-        ("`[model]`, kind = \"mlp\"", "model", vec![network("fedrep")]),
-        ("`[model]`, kind = \"cnn\"", "model", vec![front("kind = \"cnn\"\nfilters = [2]")]),
-        ("`[model]`, kind = \"lstm\"", "model", vec![front("kind = \"lstm\"\ncells = 2")]),
+        ("`[model]`, kind = \"mlp\"", "model", vec![scenario_with_network("fedrep")]),
+        ("`[model]`, kind = \"cnn\"", "model", vec![scenario_with_model("kind = \"cnn\"\nfilters = [2]")]),
+        ("`[model]`, kind = \"lstm\"", "model", vec![scenario_with_model("kind = \"lstm\"\ncells = 2")]),
         ("`[model]`, kind = \"lora-mlp\"", "model", vec![adapter.clone()]),
         ("`[model]`, kind = \"lora-linear\"", "model", vec![LOW_RANK.to_owned()]),
         ("`[algorithm]` of adapters", "algorithm", vec![adapter]),
@@ -118,7 +122,7 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
             "`[algorithm]` of networks",
             "algorithm",
             ["fedrep", "fedprox", "lg-fedavg", "perfedavg", "apfl", "l2gd", "local-only"]
-                .map(network)
+                .map(scenario_with_network)
                 .to_vec(),
         ),
         ("`[algorithm]`", "algorithm", vec![linear.clone(), POWER.to_owned()]),
@@ -127,12 +131,18 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
             "participation",
             vec![
                 linear.clone(),
-                more(LINEAR, "[participation]\npolicy = \"fraction\"\nr = 0.5\n"),
-                more(LINEAR, "[participation]\npolicy = \"with-replacement\"\ndraws = 3\n"),
-                more(LINEAR, "[participation]\npolicy = \"doubling\"\n"),
-                more(LINEAR, "[participation]\npolicy = \"doubling\"\ncohort = 8\nschedule = \"fixed\"\n"),
-                more(LINEAR, "[participation]\npolicy = \"first-arrivals\"\nn = 3\n"),
-                more(LINEAR, "[participation]\npolicy = \"doubling\"\nschedule = \"optimal\"\nfloor = 0.1\n"),
+                extended(LINEAR, "[participation]\npolicy = \"fraction\"\nr = 0.5\n"),
+                extended(LINEAR, "[participation]\npolicy = \"with-replacement\"\ndraws = 3\n"),
+                extended(LINEAR, "[participation]\npolicy = \"doubling\"\n"),
+                extended(
+                    LINEAR,
+                    "[participation]\npolicy = \"doubling\"\ncohort = 8\nschedule = \"fixed\"\n",
+                ),
+                extended(LINEAR, "[participation]\npolicy = \"first-arrivals\"\nn = 3\n"),
+                extended(
+                    LINEAR,
+                    "[participation]\npolicy = \"doubling\"\nschedule = \"optimal\"\nfloor = 0.1\n",
+                ),
             ],
         ),
         (
@@ -140,20 +150,20 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
             "fleet",
             vec![
                 linear.clone(),
-                more(LINEAR, "[fleet]\nspeed = \"exponential-dynamic\"\n"),
-                more(LINEAR, "[fleet]\nspeed = \"two-class\"\nslow_fraction = 0.2\n"),
-                more(LINEAR, "[fleet]\nspeed = \"trace\"\ntrace = \"f\"\n"),
-                more(LINEAR, "[fleet]\nbandwidth = 1000\n"),
-                more(LINEAR, "[fleet]\ndropout_pattern = \"outages\"\noutage_sites = 2\n"),
+                extended(LINEAR, "[fleet]\nspeed = \"exponential-dynamic\"\n"),
+                extended(LINEAR, "[fleet]\nspeed = \"two-class\"\nslow_fraction = 0.2\n"),
+                extended(LINEAR, "[fleet]\nspeed = \"trace\"\ntrace = \"f\"\n"),
+                extended(LINEAR, "[fleet]\nbandwidth = 1000\n"),
+                extended(LINEAR, "[fleet]\ndropout_pattern = \"outages\"\noutage_sites = 2\n"),
             ],
         ),
         ("`[rounds]`", "rounds", vec![linear.clone()]),
         (
             "`[aggregation]`",
             "aggregation",
-            vec![linear.clone(), more(LINEAR, "[aggregation]\nrule = \"trimmed-mean\"\n")],
+            vec![linear.clone(), extended(LINEAR, "[aggregation]\nrule = \"trimmed-mean\"\n")],
         ),
-        ("`[attack]`", "attack", vec![linear.clone(), more(LINEAR, "[attack]\nkind = \"scale\"\n")]),
+        ("`[attack]`", "attack", vec![linear.clone(), extended(LINEAR, "[attack]\nkind = \"scale\"\n")]),
         ("`[limits]`", "limits", vec![linear.clone()]),
         ("`[privacy]`", "privacy", vec![format!("{POWER}[privacy]\nepsilon = 1.0\ndelta = 1e-5\n")]),
         ("`[stop]`", "stop", vec![linear]),
@@ -162,7 +172,7 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
 
 /// Documented keys with their defaults, for each heading of the page.
 fn documented() -> BTreeMap<&'static str, BTreeMap<&'static str, &'static str>> {
-    let mut all = BTreeMap::new();
+    let mut keys_by_section = BTreeMap::new();
     for part in PAGE.split("\n## ").skip(1) {
         let (heading, text) = part.split_once('\n').unwrap();
         let mut keys = BTreeMap::new();
@@ -171,9 +181,9 @@ fn documented() -> BTreeMap<&'static str, BTreeMap<&'static str, &'static str>> 
             assert_eq!(cells.len(), 5, "{row}");
             assert!(keys.insert(cells[0].trim_matches('`'), cells[2]).is_none(), "{row}");
         }
-        all.insert(heading, keys);
+        keys_by_section.insert(heading, keys);
     }
-    all
+    keys_by_section
 }
 
 fn parse(file: &str, changes: &[String]) -> Result<Scenario, String> {
@@ -183,13 +193,13 @@ fn parse(file: &str, changes: &[String]) -> Result<Scenario, String> {
 }
 
 /// Key with the name of its section, as in command line changes.
-fn dotted(section: &str, key: &str) -> String {
+fn dotted_key(section: &str, key: &str) -> String {
     if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") }
 }
 
 /// Keys that the reader accepts in a section, extracted from its error message for an unknown key.
-fn known(file: &str, section: &str) -> BTreeSet<String> {
-    let reported = parse(file, &[format!("{}=1", dotted(section, "zzzzzzzz"))]).unwrap_err();
+fn known_keys(file: &str, section: &str) -> BTreeSet<String> {
+    let reported = parse(file, &[format!("{}=1", dotted_key(section, "zzzzzzzz"))]).unwrap_err();
     let (_, keys) = reported.split_once("unknown key, allowed: ").unwrap_or_else(|| panic!("{reported}"));
     keys.split(", ").filter(|key| !key.is_empty()).map(str::to_owned).collect()
 }
@@ -200,7 +210,7 @@ fn documentation_and_reader_have_the_same_keys() {
     let mut headings: BTreeSet<&str> = documented.keys().copied().collect();
     for (heading, section, files) in tables() {
         assert!(headings.remove(heading), "there is no section {heading}");
-        let known: BTreeSet<String> = files.iter().flat_map(|file| known(file, section)).collect();
+        let known: BTreeSet<String> = files.iter().flat_map(|file| known_keys(file, section)).collect();
         let listed: BTreeSet<String> = documented[heading].keys().map(|key| (*key).to_owned()).collect();
         assert_eq!(listed, known, "{heading}");
     }
@@ -226,9 +236,9 @@ fn documented_defaults_equal_those_of_the_reader() {
     let documented = documented();
     for (heading, section, files) in tables() {
         for (key, default) in &documented[heading] {
-            let file = files.iter().find(|file| known(file, section).contains(*key)).unwrap();
+            let file = files.iter().find(|file| known_keys(file, section).contains(*key)).unwrap();
             let literal = default.split('`').nth(1).filter(|_| default.starts_with('`'));
-            let path = dotted(section, key);
+            let path = dotted_key(section, key);
             match (literal, *default) {
                 (Some(literal), _) => {
                     let explicit = parse(file, &[format!("{path}={literal}")]).unwrap();
@@ -237,22 +247,25 @@ fn documented_defaults_equal_those_of_the_reader() {
                 (None, "*required*") => {
                     let line = format!("{key} = ");
                     let header = if section.is_empty() { format!("[{key}]") } else { format!("[{section}]") };
-                    let (before, after) = file.split_once(&header).unwrap();
-                    let without: String = if section.is_empty() {
-                        let rest =
-                            after.split_once("\n[").map_or(String::new(), |(_, rest)| format!("[{rest}"));
-                        format!("{before}{rest}")
+                    let (preceding, following) = file.split_once(&header).unwrap();
+                    let without_section_keys: String = if section.is_empty() {
+                        let remaining = following
+                            .split_once("\n[")
+                            .map_or(String::new(), |(_, remaining)| format!("[{remaining}"));
+                        format!("{preceding}{remaining}")
                     } else {
-                        let (own, rest) = after.split_once("\n[").unwrap_or((after, ""));
-                        let own: Vec<&str> = own.lines().filter(|l| !l.starts_with(&line)).collect();
-                        format!("{before}{header}{}\n[{rest}", own.join("\n"))
+                        let (section_lines, remaining) =
+                            following.split_once("\n[").unwrap_or((following, ""));
+                        let section_lines: Vec<&str> =
+                            section_lines.lines().filter(|l| !l.starts_with(&line)).collect();
+                        format!("{preceding}{header}{}\n[{remaining}", section_lines.join("\n"))
                             .trim_end_matches('[')
                             .to_owned()
                     };
-                    let reported = parse(&without, &[]).unwrap_err();
-                    let instead = format!("did you mean {key:?}");
+                    let reported = parse(&without_section_keys, &[]).unwrap_err();
+                    let suggestion = format!("did you mean {key:?}");
                     assert!(
-                        reported.contains("missing") || reported.contains(&instead),
+                        reported.contains("missing") || reported.contains(&suggestion),
                         "{heading}: {key}: {reported}"
                     );
                 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
-use crate::common::{code, directory, errors, has, program, text};
+use crate::common::{assert_contains_all, empty_directory, exit_code, run_program, stderr_text, stdout_text};
 use fedspan_engine::DeviceId;
 use fedspan_experiments::dropout::{PATTERNS, POLICIES, Row, Settings, markdown, measure};
 use fedspan_protocol::message::Task;
@@ -59,39 +59,40 @@ fn sets(outcome: &Outcome) -> Vec<Vec<DeviceId>> {
 /// the other devices never send an update.
 #[test]
 fn straggler_past_the_deadline_never_counts() {
-    for (seed, limit) in [(1, 1.0), (2, 0.7), (3, 2.0)] {
-        let deadline = format!("rounds.deadline={limit}");
+    for (seed, deadline_time) in [(1, 1.0), (2, 0.7), (3, 2.0)] {
+        let deadline = format!("rounds.deadline={deadline_time}");
         let changes = [SPEED, &deadline];
         let scenario = scenario(&changes);
         let outcome = outcome(&changes, seed);
         let times = times(&scenario, seed);
         let mut in_time = BTreeMap::new();
-        let mut late = 0;
-        for (round, (row, took)) in (1u32..).zip(trained(&outcome).iter().zip(durations(&outcome))) {
+        let mut late_answers = 0;
+        for (round, (row, duration)) in (1u32..).zip(trained(&outcome).iter().zip(durations(&outcome))) {
             let mut slowest: f64 = 0.0;
             for client in 0..12u64 {
                 let time = times.time(client as usize, round, &ONE);
                 assert_eq!(
                     row.participants.contains(&DeviceId(client)),
-                    time < limit,
+                    time < deadline_time,
                     "{client} in {round}: {time}"
                 );
                 slowest = slowest.max(time);
-                if time < limit {
+                if time < deadline_time {
                     in_time.insert((client as usize, round), time);
                 } else {
-                    late += 1;
+                    late_answers += 1;
                 }
             }
-            assert!((took - slowest.min(limit)).abs() < 1e-5, "{took}");
+            assert!((duration - slowest.min(deadline_time)).abs() < 1e-5, "{duration}");
         }
         let counters = outcome.counters;
-        assert!(late > 50 && counters.short > 20, "{late} {}", counters.short);
+        assert!(late_answers > 50 && counters.short > 20, "{late_answers} {}", counters.short);
         assert_eq!((counters.extended, counters.repeated, counters.late, counters.rejected()), (0, 0, 0, 0));
-        let without = Job::prepare(&scenario, seed).unwrap().with_times(Times::from_table(in_time));
-        let without = without.run(&mut NoProgress).unwrap();
-        assert!(without.representation == outcome.representation, "the same bits");
-        assert_eq!(without.updates, outcome.updates);
+        let without_late_devices =
+            Job::prepare(&scenario, seed).unwrap().with_times(Times::from_table(in_time));
+        let without_late_devices = without_late_devices.run(&mut NoProgress).unwrap();
+        assert!(without_late_devices.representation == outcome.representation, "the bits differ");
+        assert_eq!(without_late_devices.updates, outcome.updates);
     }
 }
 
@@ -102,11 +103,11 @@ fn silent_dropouts_cost_time_and_change_no_model() {
     for pattern in ["independent", "persistent"] {
         let changes = [SPEED, "fleet.dropout=0.5", &format!("fleet.dropout_pattern={pattern}")];
         let notified = outcome(&changes, 4);
-        let silent = outcome(&[&changes[..], &["rounds.deadline=1000"]].concat(), 4);
-        assert_eq!(sets(&notified), sets(&silent));
-        assert!(notified.representation == silent.representation, "the same bits");
-        assert!(durations(&silent).iter().all(|took| (took - 1000.0).abs() < 1e-5));
-        assert_eq!((silent.counters.declined, silent.counters.extended), (0, 0));
+        let unnotified = outcome(&[&changes[..], &["rounds.deadline=1000"]].concat(), 4);
+        assert_eq!(sets(&notified), sets(&unnotified));
+        assert!(notified.representation == unnotified.representation, "the bits differ");
+        assert!(durations(&unnotified).iter().all(|duration| (duration - 1000.0).abs() < 1e-5));
+        assert_eq!((unnotified.counters.declined, unnotified.counters.extended), (0, 0));
         let count = |outcome: &Outcome| sets(outcome).concat().len();
         assert!((count(&notified) as f64 / 720.0 - 0.5).abs() < 0.08, "{}", count(&notified));
     }
@@ -115,10 +116,11 @@ fn silent_dropouts_cost_time_and_change_no_model() {
 /// A deadline that all devices meet has no effect.
 #[test]
 fn met_deadline_changes_nothing() {
-    let (with, without) = (outcome(&[SPEED, "rounds.deadline=1000"], 5), outcome(&[SPEED], 5));
-    assert_eq!(with.rounds, without.rounds);
-    assert_eq!(with.counters, without.counters);
-    assert!(with.representation == without.representation);
+    let (with_deadline, without_deadline) =
+        (outcome(&[SPEED, "rounds.deadline=1000"], 5), outcome(&[SPEED], 5));
+    assert_eq!(with_deadline.rounds, without_deadline.rounds);
+    assert_eq!(with_deadline.counters, without_deadline.counters);
+    assert!(with_deadline.representation == without_deadline.representation);
 }
 
 /// With persistent dropouts, the same half of the fleet is absent in every round, and only the other half
@@ -131,10 +133,10 @@ fn absent_devices_never_count() {
         let sets = sets(&outcome(&changes, 6));
         assert_eq!(sets.len(), 60);
         assert!(sets.concat().len() > 300);
-        let mut all = sets.concat();
-        all.sort_unstable();
-        all.dedup();
-        assert_eq!(all.len(), 6, "{all:?}");
+        let mut sorted = sets.concat();
+        sorted.sort_unstable();
+        sorted.dedup();
+        assert_eq!(sorted.len(), 6, "{sorted:?}");
     }
 }
 
@@ -172,8 +174,8 @@ fn absent_cohort_is_replaced_at_the_deadline() {
     ];
     let outcome = outcome(&changes, 8);
     assert_eq!(trained(&outcome).len(), 60);
-    let widened = trained(&outcome).iter().filter(|row| row.cohort.len() == 12).count();
-    assert!(widened > 3 && widened as u64 == outcome.counters.extended, "{widened}");
+    let extended_rounds = trained(&outcome).iter().filter(|row| row.cohort.len() == 12).count();
+    assert!(extended_rounds > 3 && extended_rounds as u64 == outcome.counters.extended, "{extended_rounds}");
     for row in trained(&outcome) {
         assert!(row.cohort.len() == 2 || row.participants.len() == 2, "{row:?}");
     }
@@ -182,15 +184,15 @@ fn absent_cohort_is_replaced_at_the_deadline() {
 /// For each dropout pattern, results with one thread and with two threads are equal, bit for bit.
 #[test]
 fn results_do_not_depend_on_threads() {
-    let here = directory("dropout-threads");
+    let folder = empty_directory("dropout-threads");
     for pattern in PATTERNS {
         let run = |threads: &str| {
             let mut arguments = vec!["run", "stragglers", "--out", threads, "--threads", threads];
             let sets = ["algorithm.rounds=30", "fleet.dropout=0.4", SPEED, "rounds.deadline=2"];
             arguments.extend(sets.iter().chain(pattern.changes).flat_map(|set| ["--set", *set]));
-            let output = program(&here, &arguments);
-            assert_eq!(code(&output), 0, "{}", errors(&output));
-            let file = |name: &str| std::fs::read(here.join(threads).join(name)).unwrap();
+            let output = run_program(&folder, &arguments);
+            assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+            let file = |name: &str| std::fs::read(folder.join(threads).join(name)).unwrap();
             (file("rounds.jsonl"), file("model/representation.npy"))
         };
         assert!(run("1") == run("2"), "{}", pattern.name);
@@ -199,8 +201,8 @@ fn results_do_not_depend_on_threads() {
 
 #[test]
 fn fleet_that_never_answers_is_refused() {
-    let here = directory("dropout-refused");
-    std::fs::write(here.join("my.toml"), LINEAR).unwrap();
+    let folder = empty_directory("dropout-refused");
+    std::fs::write(folder.join("my.toml"), LINEAR).unwrap();
     for (sets, parts) in [
         (
             &["fleet.dropout=0.97", "fleet.dropout_pattern=persistent"][..],
@@ -213,10 +215,10 @@ fn fleet_that_never_answers_is_refused() {
     ] {
         let mut arguments = vec!["run", "my.toml", "--out", "out"];
         arguments.extend(sets.iter().flat_map(|set| ["--set", *set]));
-        let output = program(&here, &arguments);
-        assert_eq!(code(&output), 2, "{}", errors(&output));
-        has(&errors(&output), parts);
-        assert!(!here.join("out").exists());
+        let output = run_program(&folder, &arguments);
+        assert_eq!(exit_code(&output), 2, "{}", stderr_text(&output));
+        assert_contains_all(&stderr_text(&output), parts);
+        assert!(!folder.join("out").exists());
     }
 }
 
@@ -251,16 +253,16 @@ fn campaign_survives_half_of_the_fleet_dropping_out() {
     for row in &rows {
         assert_eq!(row.runs.len(), 2);
         for run in &row.runs {
-            let what = format!("{}, {} {}: {run:?}", row.policy, row.pattern, row.rate);
-            assert_eq!((run.rounds, run.not_counted), (300, 0), "{what}");
+            let context = format!("{}, {} {}: {run:?}", row.policy, row.pattern, row.rate);
+            assert_eq!((run.rounds, run.not_counted), (300, 0), "{context}");
             // All eight devices are absent in one of 256 rounds on average, and all four sites in one of 16
             // outage periods, which last several rounds.
-            let most = if row.pattern == "outages" { 60 } else { 8 };
-            assert!(run.again <= most, "{what}");
-            assert!(run.answers >= 300 && run.answers <= 300 * row.wanted, "{what}");
-            assert!(run.change > -0.03 && run.accuracy > 0.9, "{what}");
-            assert_eq!(row.pattern == "persistent", run.absent_there == 0.0, "{what}");
-            assert!(run.absent_change > -0.06, "{what}");
+            let max_extensions = if row.pattern == "outages" { 60 } else { 8 };
+            assert!(run.again <= max_extensions, "{context}");
+            assert!(run.answers >= 300 && run.answers <= 300 * row.wanted, "{context}");
+            assert!(run.change > -0.03 && run.accuracy > 0.9, "{context}");
+            assert_eq!(row.pattern == "persistent", run.absent_there == 0.0, "{context}");
+            assert!(run.absent_change > -0.06, "{context}");
             assert!(
                 row.rate > 0.0 || (run.change, run.absent_change, run.newcomers_change) == (0.0, 0.0, 0.0)
             );
@@ -274,7 +276,7 @@ fn campaign_survives_half_of_the_fleet_dropping_out() {
 
 #[test]
 fn dropout_command_names_unknown_options() {
-    let here = directory("dropout-command");
+    let folder = empty_directory("dropout-command");
     for (arguments, parts) in [
         (["--rates", "1"], ["--rates", "above 0 to 0.9"]),
         (["--rates", "0"], ["--rates", "above 0 to 0.9"]),
@@ -283,17 +285,17 @@ fn dropout_command_names_unknown_options() {
         (["--folds", "6"], ["--folds", "1..=5"]),
         (["--set", "fleet.dropouts=1"], ["fleet.dropouts", "unknown key"]),
     ] {
-        let output = program(&here, &[&["dropout"], &arguments[..]].concat());
-        assert_eq!(code(&output), 2, "{}", errors(&output));
-        has(&errors(&output), &parts);
+        let output = run_program(&folder, &[&["dropout"], &arguments[..]].concat());
+        assert_eq!(exit_code(&output), 2, "{}", stderr_text(&output));
+        assert_contains_all(&stderr_text(&output), &parts);
     }
-    let short =
+    let short_run =
         ["--rates", "0.5", "--patterns", "persistent", "--policies", "all", "--folds", "1", "--seeds", "1"];
     let run = |threads: &str| {
         let sets = ["--set", "algorithm.rounds=20", "--threads", threads, "--format", "json"];
-        let output = program(&here, &[&["dropout"], &short[..], &sets[..]].concat());
-        assert_eq!(code(&output), 0, "{}", errors(&output));
-        let reported = text(&output);
+        let output = run_program(&folder, &[&["dropout"], &short_run[..], &sets[..]].concat());
+        assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+        let reported = stdout_text(&output);
         reported.split_once("\"timing\"").unwrap().0.to_owned()
     };
     assert_eq!(run("1"), run("2"));

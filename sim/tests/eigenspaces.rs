@@ -1,4 +1,4 @@
-//! Tests of data sets without targets: error messages of scenarios, true eigenspaces, and available figures.
+//! Tests of data sets without targets: error messages of scenarios, true eigenspaces, and available metrics.
 
 use fedspan_client::source::{SampleSource, Targets};
 use fedspan_engine::linalg::{Matrix, orthonormal, principal_angle_distance};
@@ -103,8 +103,8 @@ fn distance_is_the_only_figure_without_targets() {
         let mut wider = Matrix::zeros(dataset.features, 3);
         wider.columns_mut(0, 2).copy_from(&truth);
         wider.column_mut(2).copy_from(&start.column(0));
-        let found = evaluate::distance(&dataset, &wider).distance.unwrap();
-        assert!(found < 1e-12, "{found}");
+        let computed = evaluate::distance(&dataset, &wider).distance.unwrap();
+        assert!(computed < 1e-12, "{computed}");
     }
 }
 

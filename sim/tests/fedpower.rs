@@ -48,8 +48,8 @@ fn devices_agree_with_gram_matrices() {
         &["algorithm.local_steps=4", "algorithm.decay=false"],
         &["algorithm.local_steps=3", "algorithm.procrustes=false"],
     ] {
-        let all = [changes, &["data.samples=1000"]].concat();
-        let mut scenario = scenario("fedpower", &all);
+        let all_changes = [changes, &["data.samples=1000"]].concat();
+        let mut scenario = scenario("fedpower", &all_changes);
         scenario.privacy = None;
         let devices = distances(&run(&scenario));
         let grams = case(&scenario).run(&Grams::from_scenario(&scenario).unwrap(), scenario.seed).unwrap();
@@ -93,13 +93,13 @@ fn assert_devices_agree(scenario: &Scenario, close: f64) {
     let devices = distances(&run(scenario));
     let grams = case(scenario).run(&fleet, scenario.seed).unwrap();
     assert_eq!(devices.len(), grams.len());
-    let apart = devices.iter().zip(&grams).map(|(device, gram)| (device - gram).abs());
-    let apart = apart.fold(0.0, f64::max);
-    println!("devices {devices:?}, apart by {apart:e}");
-    assert!(apart < close, "apart by {apart}: {devices:?} and {grams:?}");
-    let clean = Case { privacy: None, ..case(scenario) }.run(&fleet, scenario.seed).unwrap();
+    let largest_difference = devices.iter().zip(&grams).map(|(device, gram)| (device - gram).abs());
+    let largest_difference = largest_difference.fold(0.0, f64::max);
+    println!("devices {devices:?}, apart by {largest_difference:e}");
+    assert!(largest_difference < close, "apart by {largest_difference}: {devices:?} and {grams:?}");
+    let without_noise = Case { privacy: None, ..case(scenario) }.run(&fleet, scenario.seed).unwrap();
     let last = devices.len() - 1;
-    assert!((devices[last] - clean[last]).abs() > 1e-3, "there is noise");
+    assert!((devices[last] - without_noise[last]).abs() > 1e-3, "the products have no noise");
 }
 
 /// The report contains the spent privacy budget: all of epsilon with tight calibration and full
@@ -112,17 +112,20 @@ fn privacy_account_is_reported() {
         let privacy = outcome.privacy.unwrap();
         assert_eq!(privacy.delta, 1e-4);
         assert_eq!(privacy.devices.len(), 20);
-        let most = privacy.devices.values().copied().fold(0.0, f64::max);
-        assert_eq!(privacy.epsilon, most);
+        let max_epsilon = privacy.devices.values().copied().fold(0.0, f64::max);
+        assert_eq!(privacy.epsilon, max_epsilon);
         privacy
     };
-    let tight = epsilon(&[]);
-    assert!(tight.epsilon <= 2.0 && tight.epsilon > 1.999, "{}", tight.epsilon);
-    assert!(tight.devices.values().all(|each| *each == tight.epsilon));
+    let tight_privacy = epsilon(&[]);
+    assert!(tight_privacy.epsilon <= 2.0 && tight_privacy.epsilon > 1.999, "{}", tight_privacy.epsilon);
+    assert!(tight_privacy.devices.values().all(|each| *each == tight_privacy.epsilon));
     let paper = epsilon(&["privacy.calibration=paper"]);
     assert!(paper.epsilon < 0.5, "{}", paper.epsilon);
-    let some = epsilon(&["participation.policy=with-replacement", "participation.draws=8"]);
-    assert!(some.devices.values().any(|each| *each < 1.9), "who was not drawn has not spent: {some:?}");
+    let sampled_epsilon = epsilon(&["participation.policy=with-replacement", "participation.draws=8"]);
+    assert!(
+        sampled_epsilon.devices.values().any(|each| *each < 1.9),
+        "no device spent less: {sampled_epsilon:?}"
+    );
     let mut open = scenario("fedpower", &["data.samples=300"]);
     open.privacy = None;
     assert!(run(&open).privacy.is_none());
@@ -138,7 +141,7 @@ fn impossible_privacy_guarantees_are_refused() {
             Ok(scenario) => Job::prepare(&scenario, 1).unwrap_err().to_string(),
         }
     };
-    for (changes, wanted) in [
+    for (changes, expected) in [
         (&["privacy.epsilon=0"][..], "privacy.epsilon: found 0, allowed: a number from"),
         (&["privacy.epsilon=-3"], "privacy.epsilon: found -3, allowed: a number from"),
         (&["privacy.delta=1"], "privacy.delta: found 1, allowed: a number from"),
@@ -154,7 +157,7 @@ fn impossible_privacy_guarantees_are_refused() {
         (&["algorithm.local_steps=11"], "algorithm.local_steps: found 11, allowed: at most the 10"),
     ] {
         let reported = reported(changes);
-        assert!(reported.contains(wanted), "{changes:?}: {reported}");
+        assert!(reported.contains(expected), "{changes:?}: {reported}");
     }
     let linear = "[data]\nkind = \"linear-regression\"\nclients = 5\nd = 4\nk = 1\nsamples = 3\n[model]\nk = 1\n\
                   [algorithm]\nname = \"fedrep\"\nrounds = 1\nstep_size = 0.1\n[privacy]\nepsilon = 1.0\ndelta = 1e-5\n";
@@ -178,7 +181,11 @@ fn policies_and_data_kinds_combine() {
         let outcome = run(&scenario);
         let distances = distances(&outcome);
         assert!(distances[distances.len() - 1] < 0.15, "{changes:?}: {distances:?}");
-        assert_eq!(outcome.rounds.len(), 10, "nine exchanges and the start");
+        assert_eq!(
+            outcome.rounds.len(),
+            10,
+            "the number of rounds is not that of nine exchanges and the start"
+        );
     }
     let digits = "[data]\nkind = \"digits\"\n[data.partition]\nkind = \"iid\"\nclients = 10\n[model]\nk = 8\n\
                   target = 4\n[algorithm]\nname = \"fedpower\"\niterations = 40\nlocal_steps = 4\n";
@@ -186,7 +193,11 @@ fn policies_and_data_kinds_combine() {
     let distances = distances(&outcome);
     assert_eq!(distances.len(), 11);
     assert!(distances[10] < 0.05, "{distances:?}");
-    assert!(outcome.scores.accuracy.unwrap() > 0.5, "heads on principal directions: {:?}", outcome.scores);
+    assert!(
+        outcome.scores.accuracy.unwrap() > 0.5,
+        "heads on principal directions are inaccurate: {:?}",
+        outcome.scores
+    );
 }
 
 /// A round that sends only the product, without a basis for alignment, sends half as many bytes as a round
@@ -202,8 +213,8 @@ fn basis_is_sent_only_for_alignment() {
     let (first, last) = bytes(&[]);
     let ratio = first as f64 / last as f64;
     assert!((1.95..2.05).contains(&ratio), "{first} and {last}");
-    let (alone, _) = bytes(&["algorithm.procrustes=false"]);
-    assert_eq!(alone, last);
+    let (without_procrustes, _) = bytes(&["algorithm.procrustes=false"]);
+    assert_eq!(without_procrustes, last);
 }
 
 /// Every power iteration takes one computation time, and every exchange additionally takes

@@ -24,9 +24,9 @@ fn distance(changes: &[&str]) -> f64 {
 /// Final distances for seeds 1 to `seeds`, ascending.
 fn distances(changes: &[&str], seeds: u32) -> Vec<f64> {
     let distance_of = |seed: u32| distance(&[changes, &[format!("seed={seed}").as_str()]].concat());
-    let mut all: Vec<f64> = (1..=seeds).map(distance_of).collect();
-    all.sort_by(f64::total_cmp);
-    all
+    let mut sorted: Vec<f64> = (1..=seeds).map(distance_of).collect();
+    sorted.sort_by(f64::total_cmp);
+    sorted
 }
 
 /// Every round of initialisation and of training is a release. Together the releases spend epsilon.
@@ -46,13 +46,13 @@ fn start_and_training_rounds_are_charged() {
         assert!(privacy.devices.values().all(|each| *each == privacy.epsilon));
     }
     // A client spends no privacy budget in rounds for which it is not selected.
-    let some = run(&["data.clients=50", "participation.policy=\"fraction\"", "participation.r=0.5"]);
-    assert!(some.privacy.unwrap().devices.values().all(|each| *each < 9.9));
+    let partial = run(&["data.clients=50", "participation.policy=\"fraction\"", "participation.r=0.5"]);
+    assert!(partial.privacy.unwrap().devices.values().all(|each| *each < 9.9));
 }
 
 #[test]
 fn private_runs_refuse_unprotected_options() {
-    for (changes, wanted) in [
+    for (changes, expected) in [
         (
             &["model.init=\"moments\""][..],
             "model.init: found \"moments\", which reveals records; allowed with",
@@ -72,7 +72,7 @@ fn private_runs_refuse_unprotected_options() {
         (&["privacy.clip=-1"], "privacy.clip: found -1, allowed: a number from"),
     ] {
         let reported = parse(changes).unwrap_err();
-        assert!(reported.contains(wanted), "{changes:?}: {reported}");
+        assert!(reported.contains(expected), "{changes:?}: {reported}");
     }
     let power = Scenario::built_in("fedpower").unwrap();
     let reported =
@@ -94,12 +94,12 @@ fn private_runs_refuse_unprotected_options() {
 /// same result, bit for bit.
 #[test]
 fn many_devices_learn_despite_noise() {
-    let small = ["data.clients=1000", "data.samples=20", "privacy.epsilon=80"];
-    let many = distances(&small, 5);
-    assert!(many[2] < 0.2, "{many:?}");
-    let few = distances(&["data.clients=50", "data.samples=20", "privacy.epsilon=1"], 5);
-    assert!(few[2] > 0.5, "{few:?}");
-    assert_eq!(distance(&small).to_bits(), distance(&small).to_bits());
+    let few_records = ["data.clients=1000", "data.samples=20", "privacy.epsilon=80"];
+    let many_clients = distances(&few_records, 5);
+    assert!(many_clients[2] < 0.2, "{many_clients:?}");
+    let few_clients = distances(&["data.clients=50", "data.samples=20", "privacy.epsilon=1"], 5);
+    assert!(few_clients[2] > 0.5, "{few_clients:?}");
+    assert_eq!(distance(&few_records).to_bits(), distance(&few_records).to_bits());
 }
 
 /// Devices learn with all encodings and forms of an update, with partial participation, and with dropouts.
@@ -113,7 +113,7 @@ fn encodings_and_update_forms_combine() {
         &["fleet.dropout=0.2"],
     ] {
         let base = ["data.clients=1000", "data.samples=20", "privacy.epsilon=80"];
-        let found = distance(&[changes, &base].concat());
-        assert!(found < 0.4, "{changes:?}: {found}");
+        let final_distance = distance(&[changes, &base].concat());
+        assert!(final_distance < 0.4, "{changes:?}: {final_distance}");
     }
 }

@@ -1,7 +1,7 @@
 //! Tests of campaigns in 16-bit fixed point: results agree with those of f32 up to rounding, and unsupported
 //! options are refused.
 
-use crate::common::{code, directory, errors, program};
+use crate::common::{empty_directory, exit_code, run_program, stderr_text};
 use fedspan_client::memory::Shape;
 use fedspan_client::session::{Config, Protection};
 use fedspan_client::{Linear, Task};
@@ -40,7 +40,10 @@ fn fixed_point_with_noise_reaches_the_distance_of_f32() {
     for changes in [&["model.init=random"][..], &["model.init=power", "algorithm.send=\"representation\""]] {
         let float = outcome("linear", F32, changes);
         let fixed = outcome("linear", I16, changes);
-        assert_ne!(float.representation, fixed.representation, "another arithmetic");
+        assert_ne!(
+            float.representation, fixed.representation,
+            "fixed-point arithmetic gave the same representation"
+        );
         let (float, fixed) = (float.scores.distance.unwrap(), fixed.scores.distance.unwrap());
         assert!((fixed / float - 1.0).abs() < 0.05, "{fixed} against {float}");
     }
@@ -85,7 +88,7 @@ fn update_is_close_to_that_of_f32() {
     let head = HeadSolve::LeastSquares { ridge: 0.01 };
     let task = Wire::FedRep { step_size: 1.0, head, upload: Upload::Gradient, encoding: Encoding::F32 };
     let id = RoundId { round: 1, stage: 0 };
-    let mut worst = [0.0f64; 2];
+    let mut largest_errors = [0.0f64; 2];
     for client in &dataset.clients {
         let [float, fixed] = [Numeric::F32, Numeric::I16].map(|numeric| {
             let mut model = Linear::new(HeapWorkspace::new(shape, numeric));
@@ -97,15 +100,15 @@ fn update_is_close_to_that_of_f32() {
             model.emit(0, 0, &mut gradient);
             [model.head().to_vec(), gradient]
         });
-        for ((worst, float), fixed) in worst.iter_mut().zip(&float).zip(&fixed) {
+        for ((largest_errors, float), fixed) in largest_errors.iter_mut().zip(&float).zip(&fixed) {
             let norm = |values: &mut dyn Iterator<Item = f32>| {
                 values.map(|v| f64::from(v).powi(2)).sum::<f64>().sqrt()
             };
             let difference = norm(&mut float.iter().zip(fixed).map(|(a, b)| a - b));
-            *worst = worst.max(difference / norm(&mut float.iter().copied()));
+            *largest_errors = largest_errors.max(difference / norm(&mut float.iter().copied()));
         }
     }
-    let [head, gradient] = worst;
+    let [head, gradient] = largest_errors;
     println!("worst of {} wearers: head {head:.1e}, gradient {gradient:.1e}", dataset.clients.len());
     assert!(head < 2e-3 && gradient < 2e-3, "head {head:e}, gradient {gradient:e}");
 }
@@ -114,13 +117,13 @@ fn update_is_close_to_that_of_f32() {
 fn device_declares_its_arithmetic() {
     let shape = Shape { features: 20, width: 2, outputs: 1 };
     let model = Model::linear(20, 2, 1);
-    for (own, other) in [(Numeric::F32, Numeric::I16), (Numeric::I16, Numeric::F32)] {
+    for (device_numeric, campaign_numeric) in [(Numeric::F32, Numeric::I16), (Numeric::I16, Numeric::F32)] {
         let scenario = scenario("linear", &[]);
         let dataset = scenario.dataset(1).unwrap();
         let client = &dataset.clients[0];
         let build = DeviceFactory {
             shape,
-            numeric: own,
+            numeric: device_numeric,
             extra_matrix: false,
             privacy: None,
             seeds: SeedSource::System,
@@ -137,15 +140,15 @@ fn device_declares_its_arithmetic() {
             )
             .unwrap();
         let capabilities = session.task().capabilities();
-        assert_eq!(capabilities.numeric, own);
+        assert_eq!(capabilities.numeric, device_numeric);
         let hello = Hello {
             capabilities: Capabilities { frame_limit: 256, ..capabilities },
             ..Hello::new(1, capabilities)
         };
         let needs = Requirements::new(model, &[], None);
-        assert_eq!(needs.clone().with_numeric(own).admit(&hello), Ok(()));
-        let refusal = Refusal::Capability(Requirement::Numeric(other));
-        assert_eq!(needs.with_numeric(other).admit(&hello), Err(refusal));
+        assert_eq!(needs.clone().with_numeric(device_numeric).admit(&hello), Ok(()));
+        let refusal = Refusal::Capability(Requirement::Numeric(campaign_numeric));
+        assert_eq!(needs.with_numeric(campaign_numeric).admit(&hello), Err(refusal));
     }
     // The device of a scenario uses the arithmetic of the scenario.
     let scenario = scenario("linear", &[I16]);
@@ -156,16 +159,16 @@ fn device_declares_its_arithmetic() {
 
 #[test]
 fn unsupported_options_are_refused_in_fixed_point() {
-    let directory = directory("fixed");
+    let directory = empty_directory("fixed");
     for (name, words) in
         [("fedavg", "\"fedavg\" is computed in \"f32\" only"), ("pooled", "\"pooled\" is computed")]
     {
         let algorithm = format!("algorithm.name=\"{name}\"");
-        let output = program(&directory, &["run", "linear", "--set", &algorithm, "--set", I16]);
-        assert_eq!(code(&output), 2);
-        assert!(errors(&output).contains(words), "{}", errors(&output));
+        let output = run_program(&directory, &["run", "linear", "--set", &algorithm, "--set", I16]);
+        assert_eq!(exit_code(&output), 2);
+        assert!(stderr_text(&output).contains(words), "{}", stderr_text(&output));
     }
-    let output = program(&directory, &["emulate", "demo", "--set", I16]);
-    assert_eq!(code(&output), 2);
-    assert!(errors(&output).contains("algorithm.numeric = \"f32\""), "{}", errors(&output));
+    let output = run_program(&directory, &["emulate", "demo", "--set", I16]);
+    assert_eq!(exit_code(&output), 2);
+    assert!(stderr_text(&output).contains("algorithm.numeric = \"f32\""), "{}", stderr_text(&output));
 }

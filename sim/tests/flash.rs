@@ -28,14 +28,14 @@ type Sample = (u8, Vec<u32>);
 
 /// All samples of one pass over a source.
 fn read_pass(source: &mut dyn SampleSource) -> Vec<Sample> {
-    let mut all = Vec::new();
+    let mut all_samples = Vec::new();
     while let Some(samples) = source.next() {
         let Targets::Classes(classes) = samples.targets else { panic!("classes") };
         for (x, class) in samples.x.chunks_exact(FEATURES).zip(classes) {
-            all.push((*class, x.iter().map(|v| v.to_bits()).collect()));
+            all_samples.push((*class, x.iter().map(|v| v.to_bits()).collect()));
         }
     }
-    all
+    all_samples
 }
 
 /// Samples of a set.
@@ -93,8 +93,8 @@ fn impossible_boards_are_errors() {
     let wearer = |wearer| image(&SETTINGS, 5, wearer).unwrap_err();
     assert_eq!(wearer(0), ImageError::Wearer { wearer: 0, count: 10 });
     assert_eq!(wearer(11).to_string(), "found wearer 11, allowed: 1 to 10");
-    let many = WatchSettings { head_samples_per_class: 9, ..SETTINGS };
-    let error = image(&many, 5, 1).unwrap_err().to_string();
+    let too_many_labels = WatchSettings { head_samples_per_class: 9, ..SETTINGS };
+    let error = image(&too_many_labels, 5, 1).unwrap_err().to_string();
     assert_eq!(
         error,
         "data.head_samples_per_class is 9, allowed: at most 8, the windows of a class that a board can draw"

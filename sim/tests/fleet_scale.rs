@@ -16,7 +16,7 @@ fn outcome(text: &str, changes: &[&str]) -> Outcome {
 
 /// Writes a table of 12 clients with 40 samples each. Feature j is `offsets[j]` plus `scales[j]` times a
 /// random number around 0, and the target depends on two directions of the six features.
-fn table(path: &Path, offsets: [f64; 6], scales: [f64; 6]) {
+fn write_table(path: &Path, offsets: [f64; 6], scales: [f64; 6]) {
     let mut state = 7u64;
     let mut normal = || {
         let mut uniform = || {
@@ -56,29 +56,33 @@ const FED_REP: &str = "name = \"fedrep\"\nrounds = 60\nstep_size = 0.05";
 #[test]
 fn units_and_offsets_do_not_change_results() {
     let folder = tempfile::tempdir().unwrap();
-    let (plain, other) = (folder.path().join("plain.csv"), folder.path().join("other.csv"));
-    table(&plain, [0.0; 6], [1.0; 6]);
+    let (plain, shifted_path) = (folder.path().join("plain.csv"), folder.path().join("other.csv"));
+    write_table(&plain, [0.0; 6], [1.0; 6]);
     let scales = [1e-3, 1e3, 1.0, 5.0, 1e2, 0.1];
-    table(&other, [1e2, 2020.0 * 1e3, -1e5, 1013.0, 0.0, 1e3], scales);
+    write_table(&shifted_path, [1e2, 2020.0 * 1e3, -1e5, 1013.0, 0.0, 1e3], scales);
     let expected = outcome(&scenario(&plain, FED_REP), &[]);
-    let found = outcome(&scenario(&other, FED_REP), &[]);
-    let (wanted, got) = (expected.scores.test_mse.unwrap(), found.scores.test_mse.unwrap());
-    let (wanted_loss, got_loss) = (expected.scores.loss.unwrap(), found.scores.loss.unwrap());
+    let shifted = outcome(&scenario(&shifted_path, FED_REP), &[]);
+    let (plain_mse, shifted_mse) = (expected.scores.test_mse.unwrap(), shifted.scores.test_mse.unwrap());
+    let (wanted_loss, got_loss) = (expected.scores.loss.unwrap(), shifted.scores.loss.unwrap());
     // Samples differ by up to 1e5 2^-25 = 3e-3 deviations, and targets, whose variance is about 12, by 3e-3
     // of their deviation.
-    assert!((wanted - got).abs() <= 0.02 * wanted + 1e-3, "{wanted} {got}");
+    assert!((plain_mse - shifted_mse).abs() <= 0.02 * plain_mse + 1e-3, "{plain_mse} {shifted_mse}");
     assert!((wanted_loss - got_loss).abs() <= 0.02 * wanted_loss + 1e-3, "{wanted_loss} {got_loss}");
     // On the same data without scaling, FedRep learns almost nothing.
-    let without = outcome(&scenario(&other, FED_REP), &["data.scale=\"none\""]);
-    assert!(without.scores.test_mse.is_none_or(|mse| mse >= 3.0 * got + 0.1), "{:?} {got}", without.scores);
+    let unscaled = outcome(&scenario(&shifted_path, FED_REP), &["data.scale=\"none\""]);
+    assert!(
+        unscaled.scores.test_mse.is_none_or(|mse| mse >= 3.0 * shifted_mse + 0.1),
+        "{:?} {shifted_mse}",
+        unscaled.scores
+    );
 
-    let scale = found.scale.expect("a scale");
+    let scale = shifted.scale.expect("a scale");
     for (j, size) in scales.iter().enumerate() {
         assert!((f64::from(scale.factor()[j]) * size - 1.0).abs() < 0.2, "{j}: {:?}", scale.factor());
     }
     // The constant feature is not scaled.
     assert_eq!((scale.shift()[6], scale.factor()[6]), (0.0, 1.0));
-    assert_eq!(outcome(&scenario(&other, FED_REP), &["data.scale=\"none\""]).scale, None);
+    assert_eq!(outcome(&scenario(&shifted_path, FED_REP), &["data.scale=\"none\""]).scale, None);
 }
 
 /// Pooled and local-only training, which have no rounds, use the same scale as a campaign, bit for bit.
@@ -86,13 +90,13 @@ fn units_and_offsets_do_not_change_results() {
 fn baselines_use_the_scale_of_the_campaign() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("other.csv");
-    table(&path, [1e2, 2e5, 0.0, 1013.0, 0.0, 1e3], [1e-3, 1e3, 1.0, 5.0, 1e2, 0.1]);
+    write_table(&path, [1e2, 2e5, 0.0, 1013.0, 0.0, 1e3], [1e-3, 1e3, 1.0, 5.0, 1e2, 0.1]);
     let scale = outcome(&scenario(&path, FED_REP), &["algorithm.rounds=1"]).scale;
     assert!(scale.is_some());
     for name in ["pooled", "local-only"] {
-        let found = outcome(&scenario(&path, &format!("name = \"{name}\"")), &[]);
-        assert_eq!(found.scale, scale, "{name}");
-        assert!(found.scores.loss.is_some_and(f64::is_finite));
+        let outcome_with_scale = outcome(&scenario(&path, &format!("name = \"{name}\"")), &[]);
+        assert_eq!(outcome_with_scale.scale, scale, "{name}");
+        assert!(outcome_with_scale.scores.loss.is_some_and(f64::is_finite));
     }
 }
 
@@ -107,10 +111,10 @@ fn every_data_kind_is_scaled() {
         ("watch-network", &["algorithm.rounds=1"]),
     ] {
         let text = Scenario::built_in(name).unwrap();
-        let all: Vec<&str> = changes.iter().copied().chain(["data.scale=\"fleet\""]).collect();
-        let found = outcome(text, &all);
-        assert!(found.scale.is_some(), "{name}");
-        assert!(found.scores.loss.is_none_or(f64::is_finite), "{name}");
+        let all_changes: Vec<&str> = changes.iter().copied().chain(["data.scale=\"fleet\""]).collect();
+        let scaled = outcome(text, &all_changes);
+        assert!(scaled.scale.is_some(), "{name}");
+        assert!(scaled.scores.loss.is_none_or(f64::is_finite), "{name}");
     }
 }
 

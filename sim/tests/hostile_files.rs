@@ -9,7 +9,9 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use crate::common::table::{Packing, Writing};
-use crate::common::{REST, code, directory, errors, has, message, program};
+use crate::common::{
+    REST, assert_contains_all, data_error_message, empty_directory, exit_code, run_program, stderr_text,
+};
 use fedspan_sim_core::data::table::{self, Columns};
 
 /// Columns of a table with clients, numeric targets and the given features.
@@ -26,7 +28,7 @@ fn columns(features: &[&str]) -> Columns {
 }
 
 /// Asserts that a table is refused and returns the error message.
-fn refused(bytes: &[u8], columns: &Columns) -> String {
+fn refusal_message(bytes: &[u8], columns: &Columns) -> String {
     let reported = table::parse(bytes, "t.csv", columns).unwrap_err().to_string();
     assert_eq!(reported.lines().count(), 1, "{reported}");
     reported
@@ -41,9 +43,9 @@ fn gzip_bombs_are_read_up_to_their_bound() {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
         encoder.write_all(block.repeat((1 << 20) / block.len()).as_bytes()).unwrap();
         let member = encoder.finish().unwrap();
-        let bomb = [gzip.packed(b"who,a,b,y\n"), member.repeat(4096)].concat();
-        let reported = refused(&bomb, &columns(&["a", "b"]));
-        has(&reported, &["t.csv", "after decompression"]);
+        let bomb = [gzip.compress(b"who,a,b,y\n"), member.repeat(4096)].concat();
+        let reported = refusal_message(&bomb, &columns(&["a", "b"]));
+        assert_contains_all(&reported, &["t.csv", "after decompression"]);
         let read: usize = reported.split(' ').filter_map(|word| word.parse().ok()).next_back().unwrap();
         // The limit is 64 mebibytes, or 200 times the bytes read, plus one member.
         assert!(read <= (65 * member.len()).max(bomb.len() / 50), "{reported}, of {} bytes", bomb.len());
@@ -56,30 +58,42 @@ fn client_and_class_limits_apply_while_reading() {
     for client in 0..1_000_000 {
         text += &format!("c{client},1,2\n");
     }
-    let reported = refused(text.as_bytes(), &columns(&["a"]));
-    has(&reported, &["t.csv: line 100002, column who", "100000"]);
+    let reported = refusal_message(text.as_bytes(), &columns(&["a"]));
+    assert_contains_all(&reported, &["t.csv: line 100002, column who", "100000"]);
     let classes = Columns { target: "who".to_owned(), client: None, classification: true, ..columns(&["a"]) };
-    has(&refused(text.as_bytes(), &classes), &["line 258, column who", "256"]);
+    assert_contains_all(&refusal_message(text.as_bytes(), &classes), &["line 258, column who", "256"]);
 }
 
 #[test]
 fn too_many_columns_are_refused() {
     let table = |count: usize| {
-        let names: Vec<String> = (0..count).map(|place| format!("f{place}")).collect();
+        let names: Vec<String> = (0..count).map(|index| format!("f{index}")).collect();
         format!("who,y,{}\n1,2{}\n1,2{}\n", names.join(","), ",3".repeat(count), ",4".repeat(count))
     };
-    has(&refused(table(1_000_000).as_bytes(), &columns(&["*"])), &["1000002 columns", "131072"]);
-    has(&refused(table(100_000).as_bytes(), &columns(&["*"])), &["data.features", "100000", "65535"]);
-    let all: Vec<String> = (0..100_000).map(|place| format!("f{place}")).collect();
-    let all: Vec<&str> = all.iter().map(String::as_str).collect();
-    has(&refused(table(100_000).as_bytes(), &columns(&all)), &["data.features", "100000", "65535"]);
-    let most = table::parse(table(65_535).as_bytes(), "t.csv", &columns(&["*"])).unwrap();
-    assert_eq!(most.features.len(), 65_535);
+    assert_contains_all(
+        &refusal_message(table(1_000_000).as_bytes(), &columns(&["*"])),
+        &["1000002 columns", "131072"],
+    );
+    assert_contains_all(
+        &refusal_message(table(100_000).as_bytes(), &columns(&["*"])),
+        &["data.features", "100000", "65535"],
+    );
+    let many_names: Vec<String> = (0..100_000).map(|index| format!("f{index}")).collect();
+    let many_names: Vec<&str> = many_names.iter().map(String::as_str).collect();
+    assert_contains_all(
+        &refusal_message(table(100_000).as_bytes(), &columns(&many_names)),
+        &["data.features", "100000", "65535"],
+    );
+    let largest = table::parse(table(65_535).as_bytes(), "t.csv", &columns(&["*"])).unwrap();
+    assert_eq!(largest.features.len(), 65_535);
     // With the constant feature, samples have one value more than allowed.
-    let here = directory("hostile-columns");
-    std::fs::write(here.join("t.csv"), table(65_535)).unwrap();
+    let folder = empty_directory("hostile-columns");
+    std::fs::write(folder.join("t.csv"), table(65_535)).unwrap();
     let data = "kind = \"csv\"\npath = \"t.csv\"\nclient = \"who\"\ntarget = \"y\"\nfeatures = \"*\"\n";
-    has(&message(&here, data), &["t.csv", "65535 features plus the constant 1", "at most 65534"]);
+    assert_contains_all(
+        &data_error_message(&folder, data),
+        &["t.csv", "65535 features plus the constant 1", "at most 65534"],
+    );
 }
 
 /// Pipes and device files are refused: opening a pipe without a writer would block, and a device file never
@@ -87,19 +101,19 @@ fn too_many_columns_are_refused() {
 #[cfg(unix)]
 #[test]
 fn non_regular_files_are_refused() {
-    let here = directory("hostile-kinds");
-    std::fs::create_dir(here.join("directory")).unwrap();
-    std::os::unix::fs::symlink("round", here.join("about")).unwrap();
-    std::os::unix::fs::symlink("about", here.join("round")).unwrap();
-    assert!(Command::new("mkfifo").arg(here.join("pipe")).status().unwrap().success());
-    std::fs::write(here.join("scenario.toml"), format!("[data]\nkind = \"digits\"\n{REST}")).unwrap();
+    let folder = empty_directory("hostile-kinds");
+    std::fs::create_dir(folder.join("directory")).unwrap();
+    std::os::unix::fs::symlink("round", folder.join("about")).unwrap();
+    std::os::unix::fs::symlink("about", folder.join("round")).unwrap();
+    assert!(Command::new("mkfifo").arg(folder.join("pipe")).status().unwrap().success());
+    std::fs::write(folder.join("scenario.toml"), format!("[data]\nkind = \"digits\"\n{REST}")).unwrap();
     std::fs::write(
-        here.join("trace.toml"),
+        folder.join("trace.toml"),
         format!("[data]\nkind = \"digits\"\n{REST}[fleet]\nspeed = \"trace\"\ntrace = \"none\"\n"),
     )
     .unwrap();
     let csv = "data={ kind = \"csv\", path = \"FILE\", client = \"c\", target = \"y\", features = \"*\" }";
-    for (file, says) in [
+    for (file, expected_part) in [
         ("pipe", "a pipe"),
         ("directory", "a directory"),
         ("/dev/zero", "a device"),
@@ -129,10 +143,10 @@ fn non_regular_files_are_refused() {
             if scenario.is_empty() && ["round", "nowhere"].contains(&file) {
                 continue;
             }
-            let output = program(&here, &arguments);
-            let reported = errors(&output);
-            assert_eq!((code(&output), reported.lines().count()), (2, 1), "{arguments:?}: {reported}");
-            has(&reported, &[file, says]);
+            let output = run_program(&folder, &arguments);
+            let reported = stderr_text(&output);
+            assert_eq!((exit_code(&output), reported.lines().count()), (2, 1), "{arguments:?}: {reported}");
+            assert_contains_all(&reported, &[file, expected_part]);
         }
     }
 }
@@ -141,17 +155,20 @@ fn non_regular_files_are_refused() {
 #[test]
 fn traces_are_read_in_all_table_encodings() {
     use crate::common::table::Encoding;
-    let here = directory("hostile-trace");
+    let folder = empty_directory("hostile-trace");
     let scenario = "[data]\nkind = \"linear-regression\"\nclients = 2\nd = 4\nk = 2\nsamples = 8\n[model]\nk = 2\n\
                     [algorithm]\nname = \"fedrep\"\nrounds = 2\nstep_size = 0.1\n[fleet]\nspeed = \"trace\"\ntrace = \"t.csv\"\n";
-    std::fs::write(here.join("my.toml"), scenario).unwrap();
+    std::fs::write(folder.join("my.toml"), scenario).unwrap();
     let mut times = Vec::new();
     for encoding in [Encoding::Utf8, Encoding::Utf8Mark, Encoding::Utf16Little, Encoding::Utf16Big] {
         let writing = Writing { encoding, packing: Packing::Gzip, ..Writing::PLAIN };
-        std::fs::write(here.join("t.csv"), writing.packed(&writing.encoded("client,time\n0,1.5\n1,2.5\n")))
-            .unwrap();
-        let output = program(&here, &["run", "my.toml", "--format", "json"]);
-        assert_eq!(code(&output), 0, "{}", errors(&output));
+        std::fs::write(
+            folder.join("t.csv"),
+            writing.compress(&writing.encode_text("client,time\n0,1.5\n1,2.5\n")),
+        )
+        .unwrap();
+        let output = run_program(&folder, &["run", "my.toml", "--format", "json"]);
+        assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
         let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         times.push(summary["time"]["simulated"].as_f64().unwrap());
     }

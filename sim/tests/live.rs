@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{code, directory, errors, program, text};
+use crate::common::{empty_directory, exit_code, run_program, stderr_text, stdout_text};
 use fedspan_sim_core::live::{self, Plan};
 use fedspan_sim_core::scenario::Scenario;
 
@@ -20,16 +20,16 @@ const SMALL: [&str; 8] = [
 
 #[test]
 fn server_decisions_are_recorded_and_replayed() {
-    let here = directory("live");
+    let folder = empty_directory("live");
     let live = ["live", "stragglers", "stragglers,model.init=random", "--unit-ms", "2", "--out", "kept"];
-    let output = program(&here, &[&live[..], &["--target", "1"], &SMALL].concat());
-    assert_eq!(code(&output), 0, "{}", errors(&output));
-    let table = text(&output);
+    let output = run_program(&folder, &[&live[..], &["--target", "1"], &SMALL].concat());
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+    let table = stdout_text(&output);
     for row in ["rounds", "seconds to 1 ", "times the first's", "distance", "answers late", "decided again"] {
         assert!(table.contains(row), "{row}: {table}");
     }
     assert_eq!(table.matches("equal").count(), 2, "{table}");
-    let summary = std::fs::read_to_string(here.join("kept/summary.json")).unwrap();
+    let summary = std::fs::read_to_string(folder.join("kept/summary.json")).unwrap();
     let summary: serde_json::Value = serde_json::from_str(&summary).unwrap();
     let runs = summary["runs"].as_array().unwrap();
     assert_eq!(runs.len(), 2);
@@ -39,41 +39,43 @@ fn server_decisions_are_recorded_and_replayed() {
         assert_eq!(run["target_seconds"].as_f64(), Some(0.0));
         assert_eq!(run["curve"].as_array().unwrap().len(), 7);
     }
-    let kept = "kept/stragglers/arrivals.jsonl";
-    let replayed = program(&here, &[&["replay", "stragglers", kept][..], &SMALL].concat());
-    assert_eq!(code(&replayed), 0, "{}", errors(&replayed));
-    assert!(text(&replayed).ends_with("rounds: every decision equal\n"));
+    let journal_path = "kept/stragglers/arrivals.jsonl";
+    let replayed = run_program(&folder, &[&["replay", "stragglers", journal_path][..], &SMALL].concat());
+    assert_eq!(exit_code(&replayed), 0, "{}", stderr_text(&replayed));
+    assert!(stdout_text(&replayed).ends_with("rounds: every decision equal\n"));
 
     // If one decision of the journal is changed, the message shows the decisions of journal and simulator.
-    let journal = std::fs::read_to_string(here.join(kept)).unwrap();
+    let journal = std::fs::read_to_string(folder.join(journal_path)).unwrap();
     let changed = journal.replacen("\"target\":4,", "\"target\":5,", 1);
     assert_ne!(changed, journal);
-    std::fs::write(here.join("changed.jsonl"), changed).unwrap();
-    let output = program(&here, &[&["replay", "stragglers", "changed.jsonl"][..], &SMALL].concat());
-    assert_eq!(code(&output), 1);
-    let reported = errors(&output);
+    std::fs::write(folder.join("changed.jsonl"), changed).unwrap();
+    let output = run_program(&folder, &[&["replay", "stragglers", "changed.jsonl"][..], &SMALL].concat());
+    assert_eq!(exit_code(&output), 1);
+    let reported = stderr_text(&output);
     assert!(reported.contains("waits for 5 of") && reported.contains("waits for 4 of"), "{reported}");
     assert_eq!(reported.lines().count(), 1, "{reported}");
 
     // The journal of a live server contains no simulated attackers, so a scenario with an attack is refused.
-    let output =
-        program(&here, &[&["replay", "stragglers", kept, "--set", "attack.kind=mimic"][..], &SMALL].concat());
-    assert_eq!(code(&output), 2);
-    assert!(errors(&output).contains("set attack.kind = \"none\""), "{}", errors(&output));
+    let output = run_program(
+        &folder,
+        &[&["replay", "stragglers", journal_path, "--set", "attack.kind=mimic"][..], &SMALL].concat(),
+    );
+    assert_eq!(exit_code(&output), 2);
+    assert!(stderr_text(&output).contains("set attack.kind = \"none\""), "{}", stderr_text(&output));
 
     // The journal of another scenario and a file that is not a journal are refused.
-    let output = program(&here, &["replay", "stragglers", kept]);
-    assert_eq!(code(&output), 2);
-    let reported = errors(&output);
+    let output = run_program(&folder, &["replay", "stragglers", journal_path]);
+    assert_eq!(exit_code(&output), 2);
+    let reported = stderr_text(&output);
     for part in ["another campaign than stragglers", "- devices.expected = ", "; + devices.expected = "] {
         assert!(reported.contains(part), "{part}: {reported}");
     }
     assert_eq!(reported.lines().count(), 1, "{reported}");
-    std::fs::write(here.join("garbage.jsonl"), format!("{journal}garbage\n")).unwrap();
-    let output = program(&here, &[&["replay", "stragglers", "garbage.jsonl"][..], &SMALL].concat());
-    assert_eq!(code(&output), 2);
+    std::fs::write(folder.join("garbage.jsonl"), format!("{journal}garbage\n")).unwrap();
+    let output = run_program(&folder, &[&["replay", "stragglers", "garbage.jsonl"][..], &SMALL].concat());
+    assert_eq!(exit_code(&output), 2);
     let line = format!("garbage.jsonl: line {}: ", journal.lines().count() + 1);
-    assert!(errors(&output).contains(&line), "{}", errors(&output));
+    assert!(stderr_text(&output).contains(&line), "{}", stderr_text(&output));
 }
 
 /// The server runs a campaign with devices that add noise, in the initialisation by power iterations and in
@@ -84,7 +86,7 @@ fn devices_with_noise_are_served() {
     let text = Scenario::built_in("fedrep-private").unwrap();
     let scenario = Scenario::parse("fedrep-private", text, &changes).unwrap();
     let dataset = scenario.dataset(scenario.seed).unwrap();
-    let state = directory("noisy");
+    let state = empty_directory("noisy");
     let plan = Plan { scenario: &scenario, dataset: &dataset, unit: Duration::from_millis(1), state: &state };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let status = runtime.block_on(live::run(&plan, std::future::pending(), |_| {})).unwrap();
@@ -97,8 +99,8 @@ fn devices_with_noise_are_served() {
 
 #[test]
 fn unservable_scenarios_exit_with_2() {
-    let here = directory("unserved");
-    std::fs::write(here.join("file"), "").unwrap();
+    let folder = empty_directory("unserved");
+    std::fs::write(folder.join("file"), "").unwrap();
     for arguments in [
         vec!["live"],
         vec!["live", "stragglerz"],
@@ -111,8 +113,8 @@ fn unservable_scenarios_exit_with_2() {
         vec!["replay", "stragglers"],
         vec!["replay", "stragglers", "nowhere.jsonl"],
     ] {
-        let output = program(&here, &arguments);
-        assert_eq!(code(&output), 2, "{arguments:?}: {}", errors(&output));
+        let output = run_program(&folder, &arguments);
+        assert_eq!(exit_code(&output), 2, "{arguments:?}: {}", stderr_text(&output));
     }
-    assert_eq!(std::fs::read_dir(&here).unwrap().count(), 1, "nothing is written");
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "files were written");
 }

@@ -1,7 +1,7 @@
 //! Tests of networks in the simulator: transmitted data, scored models, diverging runs, and accepted
 //! settings.
 
-use crate::common::{code, directory, errors, program, text};
+use crate::common::{empty_directory, exit_code, run_program, stderr_text, stdout_text};
 use fedspan_engine::DeviceId;
 use fedspan_engine::config::names_for_model;
 use fedspan_protocol::tensor::Role;
@@ -11,8 +11,8 @@ use fedspan_sim_core::scenario::Scenario;
 
 /// Creates the scenario of the tests: digits with two classes per client, a small network, and a few rounds.
 fn scenario(changes: &[&str]) -> Result<Scenario, String> {
-    let small = ["model.hidden=[16]", "algorithm.rounds=12", "evaluate_every=1"];
-    let changes: Vec<String> = small.iter().chain(changes).map(|change| (*change).to_owned()).collect();
+    let small_model = ["model.hidden=[16]", "algorithm.rounds=12", "evaluate_every=1"];
+    let changes: Vec<String> = small_model.iter().chain(changes).map(|change| (*change).to_owned()).collect();
     let text = Scenario::built_in("digits-network").unwrap();
     Scenario::parse("digits-network", text, &changes).map_err(|problem| problem.to_string())
 }
@@ -36,7 +36,7 @@ fn outcome(changes: &[&str]) -> Outcome {
 }
 
 /// Change of the scenario that sets the algorithm.
-fn named(name: &str) -> String {
+fn set_algorithm(name: &str) -> String {
     format!("algorithm.name=\"{name}\"")
 }
 
@@ -51,13 +51,16 @@ fn only_shared_layers_are_sent() {
         ("lg-fedavg", vec![Role::SharedHead], head),
         ("local-only", vec![], 0),
     ] {
-        let outcome = outcome(&[&named(name), "algorithm.lg-fedavg.shared_layers=1"]);
+        let outcome = outcome(&[&set_algorithm(name), "algorithm.lg-fedavg.shared_layers=1"]);
         let travelled: Vec<Role> = outcome.layers.iter().map(|layer| layer.role).collect();
         assert_eq!(travelled, roles, "{name}");
         for row in &outcome.rounds[1..] {
-            let each = row.bytes_up / row.participants.len() as u64;
+            let bytes_per_client = row.bytes_up / row.participants.len() as u64;
             // The tolerance is for frame headers of a few bytes.
-            assert!((4 * values..4 * values + 40 + 4 * values / 10).contains(&each), "{name}: {each}");
+            assert!(
+                (4 * values..4 * values + 40 + 4 * values / 10).contains(&bytes_per_client),
+                "{name}: {bytes_per_client}"
+            );
         }
     }
 }
@@ -67,10 +70,10 @@ fn only_shared_layers_are_sent() {
 fn unasked_clients_are_scored_with_the_shared_body_and_a_zero_head() {
     let outcome = outcome(&["algorithm.rounds=1", "participation.r=0.05"]);
     let [_, round] = &outcome.rounds[..] else { panic!("one round") };
-    let [asked] = round.participants[..] else { panic!("one client") };
+    let [participant] = round.participants[..] else { panic!("one client") };
     for (number, client) in (0..).map(DeviceId).zip(&outcome.clients) {
-        assert_eq!(number == asked, client.head.iter().any(|value| *value != 0.0), "{number}");
-        if number != asked {
+        assert_eq!(number == participant, client.head.iter().any(|value| *value != 0.0), "{number}");
+        if number != participant {
             assert!((client.loss - 10f64.ln()).abs() < 1e-6);
         }
     }
@@ -82,8 +85,8 @@ fn unasked_clients_are_scored_with_the_shared_body_and_a_zero_head() {
 /// with `+ft` are those after fine-tuning.
 #[test]
 fn scores_name_the_scored_model() {
-    let plain = outcome(&[&named("fedavg")]);
-    let tuned = outcome(&[&named("fedavg+ft")]);
+    let plain = outcome(&[&set_algorithm("fedavg")]);
+    let tuned = outcome(&[&set_algorithm("fedavg+ft")]);
     let accuracy = |clients: &[fedspan_sim_core::evaluate::ClientScore]| {
         clients.iter().filter_map(|client| client.accuracy).sum::<f64>() / clients.len() as f64
     };
@@ -99,17 +102,20 @@ fn scores_name_the_scored_model() {
 /// have, their accuracy is the same.
 #[test]
 fn newcomers_without_a_body_train_all_layers() {
-    let later = ["split.holdout_clients=5", "split.labels_per_class=0", "algorithm.rounds=40"];
+    let newcomer_changes = ["split.holdout_clients=5", "split.labels_per_class=0", "algorithm.rounds=40"];
     for name in ["lg-fedavg", "local-only"] {
-        let outcome = outcome(&[&[&*named(name)], &later[..]].concat());
+        let outcome = outcome(&[&[&*set_algorithm(name)], &newcomer_changes[..]].concat());
         let accuracy = fedspan_sim_core::evaluate::average(&outcome.newcomers).accuracy.unwrap();
-        let before = outcome.scores.accuracy.unwrap();
-        assert!((accuracy - before).abs() < 0.05 && accuracy > 0.85, "{name}: {accuracy} {before}");
+        let final_accuracy = outcome.scores.accuracy.unwrap();
+        assert!(
+            (accuracy - final_accuracy).abs() < 0.05 && accuracy > 0.85,
+            "{name}: {accuracy} {final_accuracy}"
+        );
     }
-    let place = directory("network-newcomers");
-    let sets: Vec<&str> = later.iter().flat_map(|change| ["--set", *change]).collect();
+    let folder = empty_directory("network-newcomers");
+    let sets: Vec<&str> = newcomer_changes.iter().flat_map(|change| ["--set", *change]).collect();
     let words = ["run", "digits-network", "--format", "json", "--set", "algorithm.name=\"local-only\""];
-    let reported = text(&program(&place, &[&words[..], &sets].concat()));
+    let reported = stdout_text(&run_program(&folder, &[&words[..], &sets].concat()));
     assert!(reported.contains("\"scored_new_clients\": \"the newcomer's own network"), "{reported}");
     assert!(reported.contains("\"accuracy_new_clients\""), "{reported}");
 }
@@ -120,7 +126,8 @@ fn newcomers_without_a_body_train_all_layers() {
 fn personal_heads_win_on_heterogeneous_clients() {
     for seed in 1..=3 {
         let right = |name: &str| {
-            let scenario = scenario(&[&named(name), "algorithm.rounds=40", "evaluate_every=40"]).unwrap();
+            let scenario =
+                scenario(&[&set_algorithm(name), "algorithm.rounds=40", "evaluate_every=40"]).unwrap();
             run(&scenario, seed, &mut NoProgress).unwrap().scores.accuracy.unwrap()
         };
         let (personal, shared) = (right("fedrep"), right("fedavg"));
@@ -130,14 +137,14 @@ fn personal_heads_win_on_heterogeneous_clients() {
 
 #[test]
 fn results_do_not_depend_on_threads() {
-    let place = directory("network-threads");
+    let folder = empty_directory("network-threads");
     for threads in ["1", "2"] {
         let arguments = ["run", "digits-network", "--set", "algorithm.rounds=6", "--threads", threads];
-        let ran = program(&place, &[&arguments[..], &["--out", threads]].concat());
-        assert_eq!(code(&ran), 0, "{}", errors(&ran));
+        let output = run_program(&folder, &[&arguments[..], &["--out", threads]].concat());
+        assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
     }
     for file in ["rounds.jsonl", "clients.csv", "model/layer-0.npy", "model/heads.npy"] {
-        let read = |threads: &str| std::fs::read(place.join(threads).join(file)).unwrap();
+        let read = |threads: &str| std::fs::read(folder.join(threads).join(file)).unwrap();
         assert!(read("1") == read("2") && !read("1").is_empty(), "{file}");
     }
 }
@@ -151,18 +158,20 @@ fn every_algorithm_trains_convolutions_and_lstm_cells() {
     let model = scenario_with(&[filters]).unwrap().model;
     for (model, name) in names_for_model(&model).into_iter().flat_map(|name| [(filters, name), (cells, name)])
     {
-        let ran = run(&scenario_with(&[model, &named(name)]).unwrap(), 1, &mut NoProgress).unwrap();
+        let result =
+            run(&scenario_with(&[model, &set_algorithm(name)]).unwrap(), 1, &mut NoProgress).unwrap();
         assert!(
-            ran.diverged.is_none() && ran.scores.accuracy.unwrap() > 0.1,
+            result.diverged.is_none() && result.scores.accuracy.unwrap() > 0.1,
             "{model}, {name}: {:?}",
-            ran.scores
+            result.scores
         );
     }
     let text = Scenario::built_in("watch-signal").unwrap();
     for change in ["model.side=3", "model={ kind = \"lstm\", cells = 8 }"] {
         let changes = ["algorithm.rounds=2".to_owned(), change.to_owned()];
-        let ran = run(&Scenario::parse("watch-signal", text, &changes).unwrap(), 1, &mut NoProgress).unwrap();
-        assert!(ran.scores.accuracy.unwrap() > 1.0 / 7.0, "{change}");
+        let result =
+            run(&Scenario::parse("watch-signal", text, &changes).unwrap(), 1, &mut NoProgress).unwrap();
+        assert!(result.scores.accuracy.unwrap() > 1.0 / 7.0, "{change}");
     }
 }
 
@@ -174,39 +183,44 @@ const ADAPTER: &str = "model={ kind = \"lora-mlp\", rank = 2, width = 12 }";
 #[test]
 fn adapters_send_only_trained_factors() {
     let (down, up) = (64 * 2, 2 * 12);
-    for (name, trained, came) in [
+    for (name, trained, received_values) in [
         ("rolora", [up, down, up], [down + up, up, down]),
         ("ffa-lora", [up, up, up], [down + up, up, up]),
         ("lora", [down + up; 3], [down + up; 3]),
         ("flexlora", [down + up; 3], [down + up; 3]),
     ] {
-        let outcome = outcome_of(&[ADAPTER, &named(name)]).unwrap();
+        let outcome = outcome_of(&[ADAPTER, &set_algorithm(name)]).unwrap();
         let roles: Vec<Role> = outcome.layers.iter().map(|layer| layer.role).collect();
         assert_eq!(roles, [Role::AdapterDown, Role::AdapterUp], "{name}");
         for (number, row) in outcome.rounds[1..].iter().enumerate() {
-            let each = |bytes: u64| bytes / row.participants.len() as u64;
+            let per_client = |bytes: u64| bytes / row.participants.len() as u64;
             let around = |values: u64| 4 * values..4 * values + 120;
-            assert!(around(trained[number]).contains(&each(row.bytes_up)), "{name}: {row:?}");
+            assert!(around(trained[number]).contains(&per_client(row.bytes_up)), "{name}: {row:?}");
             // A client that did not participate in the previous round receives both factors.
-            let most = around(down + up).end;
-            assert!((4 * came[number]..most).contains(&each(row.bytes_down)), "{name}: {row:?}");
+            let max_bytes = around(down + up).end;
+            assert!(
+                (4 * received_values[number]..max_bytes).contains(&per_client(row.bytes_down)),
+                "{name}: {row:?}"
+            );
             let interference = row.interference.unwrap();
             assert_eq!(interference > 0.0, name == "lora" || name == "flexlora", "{name}: {interference}");
         }
     }
     // With full participation, RoLoRA sends half as many values as LoRA from the second round on.
-    let everyone = "participation={ policy = \"full\" }";
-    let lora = outcome_of(&[ADAPTER, &named("lora"), everyone, "algorithm.rounds=6"]).unwrap();
-    let half = outcome_of(&[ADAPTER, &named("rolora"), everyone, "algorithm.rounds=6"]).unwrap();
-    let sum = |outcome: &Outcome, of: &dyn Fn(&fedspan_sim_core::run::RoundRow) -> u64| -> f64 {
-        outcome.rounds[3..].iter().map(of).sum::<u64>() as f64
+    let full_participation = "participation={ policy = \"full\" }";
+    let lora =
+        outcome_of(&[ADAPTER, &set_algorithm("lora"), full_participation, "algorithm.rounds=6"]).unwrap();
+    let half =
+        outcome_of(&[ADAPTER, &set_algorithm("rolora"), full_participation, "algorithm.rounds=6"]).unwrap();
+    let sum = |outcome: &Outcome, value: &dyn Fn(&fedspan_sim_core::run::RoundRow) -> u64| -> f64 {
+        outcome.rounds[3..].iter().map(value).sum::<u64>() as f64
     };
-    for of in
+    for value in
         [&|row: &fedspan_sim_core::run::RoundRow| row.bytes_up, &|row: &fedspan_sim_core::run::RoundRow| {
             row.bytes_down
         }] as [&dyn Fn(&fedspan_sim_core::run::RoundRow) -> u64; 2]
     {
-        let part = sum(&half, of) / sum(&lora, of);
+        let part = sum(&half, value) / sum(&lora, value);
         assert!((0.4..0.6).contains(&part), "{part}");
     }
 }
@@ -245,16 +259,16 @@ fn filters_are_sent_as_layers() {
 /// are kept.
 #[test]
 fn diverged_run_names_client_and_keeps_results() {
-    let place = directory("network-diverges");
-    let wild = ["run", "digits-network", "--set", "algorithm.step_size=1e6", "--out", "results"];
-    let ran = program(&place, &wild);
-    assert_eq!(code(&ran), 1);
-    let reported = errors(&ran);
+    let folder = empty_directory("network-diverges");
+    let diverging = ["run", "digits-network", "--set", "algorithm.step_size=1e6", "--out", "results"];
+    let output = run_program(&folder, &diverging);
+    assert_eq!(exit_code(&output), 1);
+    let reported = stderr_text(&output);
     assert!(reported.contains("round 1 of digits-network, seed 1: the loss of client"), "{reported}");
     assert!(reported.contains("finished results are in results"), "{reported}");
-    let summary = std::fs::read_to_string(place.join("results/summary.json")).unwrap();
+    let summary = std::fs::read_to_string(folder.join("results/summary.json")).unwrap();
     assert!(summary.contains("\"diverged\": {") && summary.contains("\"round\": 1"), "{summary}");
-    let rounds = std::fs::read_to_string(place.join("results/rounds.jsonl")).unwrap();
+    let rounds = std::fs::read_to_string(folder.join("results/rounds.jsonl")).unwrap();
     assert!(rounds.lines().next().unwrap().contains("\"accuracy\""));
 }
 
@@ -264,7 +278,8 @@ fn diverged_run_names_client_and_keeps_results() {
 fn every_diverged_algorithm_keeps_its_results() {
     for (name, momentum) in [("fedprox", "0.5"), ("scaffold", "0.0"), ("ditto", "0.5"), ("lg-fedavg", "0.5")]
     {
-        let changes = [&*named(name), "algorithm.step_size=1e6", &*format!("algorithm.momentum={momentum}")];
+        let changes =
+            [&*set_algorithm(name), "algorithm.step_size=1e6", &*format!("algorithm.momentum={momentum}")];
         let outcome = outcome(&changes);
         let diverged = outcome.diverged.unwrap_or_else(|| panic!("{name}"));
         assert!(diverged.client < 20 && diverged.round <= 12, "{name}: {diverged:?}");
@@ -272,7 +287,7 @@ fn every_diverged_algorithm_keeps_its_results() {
         assert_eq!(outcome.clients.len(), 20);
     }
     // Newcomers, which train after the divergence, have finite results as well.
-    let changes = [&*named("lg-fedavg"), "algorithm.step_size=1e6", "split.holdout_clients=5"];
+    let changes = [&*set_algorithm("lg-fedavg"), "algorithm.step_size=1e6", "split.holdout_clients=5"];
     let outcome = outcome(&changes);
     assert!(outcome.diverged.is_some());
     assert!(outcome.newcomers.len() == 5 && outcome.newcomers.iter().all(|client| client.loss.is_finite()));
@@ -281,12 +296,14 @@ fn every_diverged_algorithm_keeps_its_results() {
 /// If a run ends early, the scores are still those of the model without fine-tuning.
 #[test]
 fn early_end_does_not_change_the_scored_model() {
-    let early = |evaluate: &str| outcome(&[&named("fedavg"), "stop.simulated_time=5.0", evaluate]);
-    let (often, never) = (early("evaluate_every=1"), early("evaluate_every=1000"));
-    assert_eq!((often.rounds.len(), never.rounds.len()), (6, 6));
-    assert_eq!(often.scores, never.scores);
-    assert_eq!(often.rounds.last(), never.rounds.last());
-    assert_ne!(often.clients, often.tuned);
+    let stopped_outcome =
+        |evaluate: &str| outcome(&[&set_algorithm("fedavg"), "stop.simulated_time=5.0", evaluate]);
+    let (evaluated_often, evaluated_rarely) =
+        (stopped_outcome("evaluate_every=1"), stopped_outcome("evaluate_every=1000"));
+    assert_eq!((evaluated_often.rounds.len(), evaluated_rarely.rounds.len()), (6, 6));
+    assert_eq!(evaluated_often.scores, evaluated_rarely.scores);
+    assert_eq!(evaluated_often.rounds.last(), evaluated_rarely.rounds.last());
+    assert_ne!(evaluated_often.clients, evaluated_often.tuned);
 }
 
 #[test]
@@ -295,39 +312,39 @@ fn clients_with_one_class_or_one_sample_take_part() {
     let dataset = scenario(&changes).unwrap().dataset(1).unwrap();
     let single_class = outcome(&changes);
     assert_eq!(single_class.counters.rejected() + single_class.counters.declined, 0);
-    let mut alone = 0;
+    let mut single_class_clients = 0;
     for (client, score) in dataset.clients.iter().zip(&single_class.clients) {
         let Labels::Classes(classes) = &client.train.y else { panic!("classes") };
         if classes.windows(2).all(|pair| pair[0] == pair[1]) {
-            alone += 1;
+            single_class_clients += 1;
             assert_eq!(score.accuracy, Some(1.0));
         }
     }
-    assert!(alone > 5, "{alone}");
-    let few = outcome(&["data.partition.clients=400", "algorithm.batch=64"]);
-    assert_eq!(few.counters.rejected() + few.counters.declined, 0);
+    assert!(single_class_clients > 5, "{single_class_clients}");
+    let few_samples = outcome(&["data.partition.clients=400", "algorithm.batch=64"]);
+    assert_eq!(few_samples.counters.rejected() + few_samples.counters.declined, 0);
 }
 
 #[test]
 fn paper_table_has_a_row_for_each_algorithm() {
-    let place = directory("network-compare");
-    let small = ["--set", "algorithm.rounds=2", "--set", "model.hidden=[8]", "--seeds", "2"];
+    let folder = empty_directory("network-compare");
+    let small_run = ["--set", "algorithm.rounds=2", "--set", "model.hidden=[8]", "--seeds", "2"];
     let words = ["compare", "digits-network", "digits-network,data.partition.classes=5"];
     let methods = ["--algorithms", "fedrep,fedavg,local-only"];
-    let ran = program(&place, &[&words[..], &methods, &small].concat());
-    assert_eq!(code(&ran), 0, "{}", errors(&ran));
-    let table = text(&ran);
+    let output = run_program(&folder, &[&words[..], &methods, &small_run].concat());
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+    let table = stdout_text(&output);
     let rows: Vec<&str> = table.lines().filter_map(|line| line.split_whitespace().next()).collect();
     assert_eq!(rows[rows.len() - 4..], ["fedrep", "fedavg", "fedavg+ft", "local-only"], "{table}");
     assert!(table.contains("digits-network classes=5"), "{table}");
-    let report = std::fs::read_to_string(place.join("fedspan-compare/report.html")).unwrap();
+    let report = std::fs::read_to_string(folder.join("fedspan-compare/report.html")).unwrap();
     assert!(report.contains("simulated time") && report.contains("bytes"));
 }
 
 #[test]
 fn impossible_network_settings_are_refused() {
     let refused = |changes: &[&str]| scenario(changes).unwrap_err();
-    for (changes, says) in [
+    for (changes, expected_part) in [
         (&["model.hidden=[]"][..], "1 to 3 widths"),
         (&["model.filters=[4]"], "unknown key"),
         (&["model={ kind = \"cnn\" }"], "1 or 2 numbers of filters"),
@@ -357,7 +374,7 @@ fn impossible_network_settings_are_refused() {
         (&["algorithm.name=\"scaffold\"", "algorithm.step_size=0.0"], "above 0"),
     ] {
         let reported = refused(changes);
-        assert!(reported.contains(says), "{changes:?}: {reported}");
+        assert!(reported.contains(expected_part), "{changes:?}: {reported}");
     }
     let regression =
         Scenario::built_in("linear").unwrap().replace("k = 2\ninit", "kind = \"mlp\"\nhidden = [4]\ninit");
@@ -376,16 +393,19 @@ fn impossible_network_settings_are_refused() {
     // The section of another algorithm is checked but has no effect.
     assert_eq!(scenario(&["algorithm.ditto.pull=3.0"]).unwrap().algorithm, scenario(&[]).unwrap().algorithm);
     // A network that does not fit into the frames is refused.
-    let wide = scenario(&["model.hidden=[4096, 4096]"]).unwrap();
-    let refused = run(&wide, 1, &mut NoProgress).unwrap_err();
-    assert!(matches!(refused, RunError::Mismatch(ref says) if says.contains("256 chunks")), "{refused}");
+    let wide_network = scenario(&["model.hidden=[4096, 4096]"]).unwrap();
+    let refused = run(&wide_network, 1, &mut NoProgress).unwrap_err();
+    assert!(
+        matches!(refused, RunError::Mismatch(ref expected_part) if expected_part.contains("256 chunks")),
+        "{refused}"
+    );
 }
 
 /// An adapter on the network of an earlier run starts with the loss of this run and decreases it. A base
 /// network that is missing or does not fit is refused.
 #[test]
 fn adapter_starts_from_its_base_model() {
-    let place = directory("networks-base");
+    let folder = empty_directory("networks-base");
     let shared = ["--set", "data.partition.clients=6", "--set", "data.partition.classes=10"];
     let base = [
         "run",
@@ -397,9 +417,9 @@ fn adapter_starts_from_its_base_model() {
         "--set",
         "model.hidden=[12]",
     ];
-    let ran = program(&place, &[&base[..], &shared, &["--out", "first"]].concat());
-    assert_eq!(code(&ran), 0, "{}", errors(&ran));
-    let adapter = |base: &str, more: &[&str], out: &str| {
+    let output = run_program(&folder, &[&base[..], &shared, &["--out", "first"]].concat());
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+    let adapter = |base: &str, further_arguments: &[&str], out: &str| {
         let model = format!("model={{ kind = \"lora-mlp\", rank = 3, width = 12, base = \"{base}\" }}");
         let arguments = [
             "run",
@@ -411,26 +431,41 @@ fn adapter_starts_from_its_base_model() {
             "--set",
             "algorithm.rounds=20",
         ];
-        program(
-            &place,
-            &[&arguments[..], &shared, &["--set", "algorithm.step_size=0.3"], more, &["--out", out]].concat(),
+        run_program(
+            &folder,
+            &[
+                &arguments[..],
+                &shared,
+                &["--set", "algorithm.step_size=0.3"],
+                further_arguments,
+                &["--out", out],
+            ]
+            .concat(),
         )
     };
-    let ran = adapter("first/model", &[], "second");
-    assert_eq!(code(&ran), 0, "{}", errors(&ran));
+    let output = adapter("first/model", &[], "second");
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
     let rows = |out: &str| -> Vec<serde_json::Value> {
-        let text = std::fs::read_to_string(place.join(out).join("rounds.jsonl")).unwrap();
+        let text = std::fs::read_to_string(folder.join(out).join("rounds.jsonl")).unwrap();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     };
     let loss = |row: &serde_json::Value| row["loss"].as_f64().unwrap();
-    let (ended, after) = (loss(rows("first").last().unwrap()), rows("second"));
+    let (last_loss, continued) = (loss(rows("first").last().unwrap()), rows("second"));
     // The initial loss differs slightly, because the initial factor B is small but not zero.
-    assert!((loss(&after[0]) - ended).abs() < 0.01 * ended, "{} {ended}", loss(&after[0]));
-    assert!(loss(after.last().unwrap()) < 0.95 * ended, "{} {ended}", loss(after.last().unwrap()));
+    assert!(
+        (loss(&continued[0]) - last_loss).abs() < 0.01 * last_loss,
+        "{} {last_loss}",
+        loss(&continued[0])
+    );
+    assert!(
+        loss(continued.last().unwrap()) < 0.95 * last_loss,
+        "{} {last_loss}",
+        loss(continued.last().unwrap())
+    );
 
-    let refused = |ran: std::process::Output, reported: &[&str]| {
-        let message = errors(&ran);
-        assert_eq!(code(&ran), 2, "{message}");
+    let refused = |output: std::process::Output, reported: &[&str]| {
+        let message = stderr_text(&output);
+        assert_eq!(exit_code(&output), 2, "{message}");
         for part in reported {
             assert!(message.contains(part), "{message}");
         }
@@ -445,6 +480,6 @@ fn adapter_starts_from_its_base_model() {
         adapter("first/model", &["--set", "model.frozen=5"], "third"),
         &["model.frozen is 0x00000005", "model.base"],
     );
-    std::fs::write(place.join("first/model/layer-0.npy"), b"\x93NUMPY").unwrap();
+    std::fs::write(folder.join("first/model/layer-0.npy"), b"\x93NUMPY").unwrap();
     refused(adapter("first/model", &[], "third"), &["layer-0.npy"]);
 }

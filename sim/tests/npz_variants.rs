@@ -3,9 +3,12 @@
 
 use std::path::Path;
 
-use crate::common::arrays::{Zipped, archive, numbers_as, raw, texts_as, turned};
+use crate::common::arrays::{Zipped, archive, npy_bytes, numbers_as, texts_as, to_column_major};
 use crate::common::table::{Cell, Grid, Writing};
-use crate::common::{code, directory, errors, has, message, numbers, program};
+use crate::common::{
+    assert_contains_all, data_error_message, empty_directory, exit_code, random_numbers, run_program,
+    stderr_text,
+};
 use fedspan_sim_core::data::{Client, Dataset, Labels};
 use fedspan_sim_core::scenario::Scenario;
 use serde_json::Value;
@@ -22,7 +25,8 @@ struct Data {
 }
 
 fn data() -> Data {
-    let x: Vec<f64> = numbers(ROWS * WIDTH, 5).iter().map(|value| (value * 100.0).round().abs()).collect();
+    let x: Vec<f64> =
+        random_numbers(ROWS * WIDTH, 5).iter().map(|value| (value * 100.0).round().abs()).collect();
     let class = |row: &[f64]| {
         if row[0] > row[1] {
             1.0
@@ -40,7 +44,7 @@ fn data() -> Data {
 }
 
 /// Writes the table as CSV file.
-fn csv(here: &Path, data: &Data) {
+fn write_csv(folder: &Path, data: &Data) {
     let header = ["a", "b", "c", "who", "y"].map(str::to_owned).to_vec();
     let rows = data
         .x
@@ -49,7 +53,7 @@ fn csv(here: &Path, data: &Data) {
         .zip(&data.y)
         .map(|((x, client), y)| x.iter().chain([client, y]).map(|value| Cell::Number(*value)).collect());
     let grid = Grid { header, rows: rows.collect() };
-    std::fs::write(here.join("t.csv"), Writing::PLAIN.write(&grid)).unwrap();
+    std::fs::write(folder.join("t.csv"), Writing::PLAIN.write(&grid)).unwrap();
 }
 
 const CSV: &str = "kind = \"csv\"\npath = \"t.csv\"\nclient = \"who\"\ntarget = \"y\"\nfeatures = \"*\"\n";
@@ -57,9 +61,9 @@ const NPZ: &str = "kind = \"npz\"\npath = \"t.npz\"\n";
 const MODEL: &str = "[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 2\nstep_size = 0.25\n";
 
 /// Data set of a scenario with the given data section, or the error message.
-fn read(here: &Path, data: &str) -> Result<Dataset, String> {
+fn read_dataset(folder: &Path, data: &str) -> Result<Dataset, String> {
     let text = format!("[data]\n{data}{MODEL}");
-    let scenario = Scenario::parse(here.join("my.toml").to_str().unwrap(), &text, &[]);
+    let scenario = Scenario::parse(folder.join("my.toml").to_str().unwrap(), &text, &[]);
     scenario.map_err(|problem| problem.to_string())?.dataset(3).map_err(|error| error.to_string())
 }
 
@@ -67,39 +71,41 @@ fn read(here: &Path, data: &str) -> Result<Dataset, String> {
 fn bits(dataset: &Dataset) -> Vec<(Vec<u32>, Vec<u64>, Labels)> {
     let client_bits = |client: &Client| {
         [&client.train, &client.test].map(|set| {
-            let narrow = set.x.iter().map(|value| value.to_bits()).collect();
-            let wide = set.x_f64.iter().chain(&set.y_f64).flatten().map(|value| value.to_bits()).collect();
-            (narrow, wide, set.y.clone())
+            let f32_bits = set.x.iter().map(|value| value.to_bits()).collect();
+            let f64_bits =
+                set.x_f64.iter().chain(&set.y_f64).flatten().map(|value| value.to_bits()).collect();
+            (f32_bits, f64_bits, set.y.clone())
         })
     };
     dataset.clients.iter().chain(&dataset.newcomers).flat_map(client_bits).collect()
 }
 
 /// Asserts that two data sets are equal, bit for bit.
-fn assert_equal(ours: &Dataset, theirs: &Dataset, what: &str) {
-    assert_eq!(bits(ours), bits(theirs), "{what}");
-    let about =
+fn assert_equal(dataset: &Dataset, expected: &Dataset, context: &str) {
+    assert_eq!(bits(dataset), bits(expected), "{context}");
+    let properties =
         |set: &Dataset| (set.features, set.outputs, set.dropped_users, set.layout, set.classification);
-    assert_eq!(about(ours), about(theirs), "{what}");
+    assert_eq!(properties(dataset), properties(expected), "{context}");
     assert_eq!(
-        (&ours.client_names, &ours.newcomer_names),
-        (&theirs.client_names, &theirs.newcomer_names),
-        "{what}"
+        (&dataset.client_names, &dataset.newcomer_names),
+        (&expected.client_names, &expected.newcomer_names),
+        "{context}"
     );
-    assert_eq!(ours.class_names, theirs.class_names, "{what}");
+    assert_eq!(dataset.class_names, expected.class_names, "{context}");
 }
 
 #[test]
 fn types_orders_shapes_and_packings_give_equal_data() {
-    let here = directory("npz-variants");
+    let folder = empty_directory("npz-variants");
     let data = data();
-    csv(&here, &data);
-    let expected = read(&here, &format!("{CSV}task = \"classes\"\n[split]\ntest = 0.25\n")).unwrap();
+    write_csv(&folder, &data);
+    let expected =
+        read_dataset(&folder, &format!("{CSV}task = \"classes\"\n[split]\ntest = 0.25\n")).unwrap();
     assert_eq!(expected.class_names, ["1", "2", "5"]);
     let types = ["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"];
     let texts = |values: &[f64]| values.iter().map(f64::to_string).collect::<Vec<String>>();
     let mut count = 0;
-    for (which, kind) in types.into_iter().enumerate() {
+    for (type_index, kind) in types.into_iter().enumerate() {
         for sign in ["<", ">"] {
             for fortran in [false, true] {
                 for column in [false, true] {
@@ -107,31 +113,47 @@ fn types_orders_shapes_and_packings_give_equal_data() {
                     let version = 1 + (count % 3) as u8;
                     let descr = format!("{sign}{kind}");
                     let shape = [ROWS, WIDTH];
-                    let x = if fortran { turned(&data.x, &shape) } else { data.x.clone() };
+                    let x = if fortran { to_column_major(&data.x, &shape) } else { data.x.clone() };
                     let vector_shape: &[usize] = if column { &[ROWS, 1] } else { &[ROWS] };
-                    let other = format!("{}{}", [">", "<"][count % 2], types[(which + count) % types.len()]);
+                    let name_type =
+                        format!("{}{}", [">", "<"][count % 2], types[(type_index + count) % types.len()]);
                     // Names are numbers of another type, or texts of characters, or texts of bytes.
-                    let names = |values: &[f64], which: usize| match which % 3 {
-                        0 => raw(&other, fortran, vector_shape, &numbers_as(&other, values), version),
+                    let names = |values: &[f64], form: usize| match form % 3 {
+                        0 => npy_bytes(
+                            &name_type,
+                            fortran,
+                            vector_shape,
+                            &numbers_as(&name_type, values),
+                            version,
+                        ),
                         1 => {
                             let descr = format!("{sign}U4");
-                            raw(&descr, fortran, vector_shape, &texts_as(&descr, &texts(values)), version)
+                            npy_bytes(
+                                &descr,
+                                fortran,
+                                vector_shape,
+                                &texts_as(&descr, &texts(values)),
+                                version,
+                            )
                         }
-                        _ => raw("|S3", fortran, vector_shape, &texts_as("|S3", &texts(values)), version),
+                        _ => {
+                            npy_bytes("|S3", fortran, vector_shape, &texts_as("|S3", &texts(values)), version)
+                        }
                     };
                     let files = [
-                        ("x", raw(&descr, fortran, &shape, &numbers_as(&descr, &x), version)),
+                        ("x", npy_bytes(&descr, fortran, &shape, &numbers_as(&descr, &x), version)),
                         ("y", names(&data.y, count / 2)),
                         ("client", names(&data.client, count)),
                         // The type of this array cannot be read, but the array is not used.
-                        ("other", raw("|O", false, &[1], b"pickle", 1)),
+                        ("other", npy_bytes("|O", false, &[1], b"pickle", 1)),
                     ];
-                    archive(&here.join("t.npz"), zipped, &files);
-                    let found = read(&here, &format!("{NPZ}task = \"classes\"\n[split]\ntest = 0.25\n"));
-                    let what = format!("{descr} {fortran} {column} {zipped:?} {other} {count}");
-                    let found = found.unwrap_or_else(|reported| panic!("{what}: {reported}"));
-                    assert!(found.warnings.is_empty(), "{what}: {:?}", found.warnings);
-                    assert_equal(&found, &expected, &what);
+                    archive(&folder.join("t.npz"), zipped, &files);
+                    let dataset =
+                        read_dataset(&folder, &format!("{NPZ}task = \"classes\"\n[split]\ntest = 0.25\n"));
+                    let context = format!("{descr} {fortran} {column} {zipped:?} {name_type} {count}");
+                    let dataset = dataset.unwrap_or_else(|reported| panic!("{context}: {reported}"));
+                    assert!(dataset.warnings.is_empty(), "{context}: {:?}", dataset.warnings);
+                    assert_equal(&dataset, &expected, &context);
                     count += 1;
                 }
             }
@@ -143,7 +165,7 @@ fn types_orders_shapes_and_packings_give_equal_data() {
 /// Arrays with one client per index of the first axis have the same data in both memory orders.
 #[test]
 fn clients_by_axis_equal_clients_by_number() {
-    let here = directory("npz-variants-places");
+    let folder = empty_directory("npz-variants-places");
     let data = data();
     // The rows are sorted by client.
     let mut order: Vec<usize> = (0..ROWS).collect();
@@ -151,24 +173,24 @@ fn clients_by_axis_equal_clients_by_number() {
     let x: Vec<f64> = order.iter().flat_map(|row| data.x[row * WIDTH..(row + 1) * WIDTH].to_vec()).collect();
     let y: Vec<f64> = order.iter().map(|row| data.y[*row]).collect();
     let f8 = |fortran, shape: &[usize], values: &[f64]| {
-        let values = if fortran { turned(values, shape) } else { values.to_vec() };
-        raw("<f8", fortran, shape, &numbers_as("<f8", &values), 1)
+        let values = if fortran { to_column_major(values, shape) } else { values.to_vec() };
+        npy_bytes("<f8", fortran, shape, &numbers_as("<f8", &values), 1)
     };
     let files = [
         ("x", f8(false, &[ROWS, WIDTH], &data.x)),
         ("y", f8(false, &[ROWS], &data.y)),
         ("client", f8(false, &[ROWS], &data.client)),
     ];
-    archive(&here.join("t.npz"), Zipped::Stored, &files);
+    archive(&folder.join("t.npz"), Zipped::Stored, &files);
     for task in ["classes", "regression"] {
         let scenario = format!("{NPZ}task = \"{task}\"\n[split]\ntest = 0.25\n");
-        archive(&here.join("t.npz"), Zipped::Stored, &files);
-        let expected = bits(&read(&here, &scenario).unwrap());
+        archive(&folder.join("t.npz"), Zipped::Stored, &files);
+        let expected = bits(&read_dataset(&folder, &scenario).unwrap());
         for fortran in [false, true] {
             for shape in [&[5, 12][..], &[5, 12, 1]] {
                 let files = [("x", f8(fortran, &[5, 12, WIDTH], &x)), ("y", f8(fortran, shape, &y))];
-                archive(&here.join("t.npz"), Zipped::Deflated, &files);
-                assert_eq!(bits(&read(&here, &scenario).unwrap()), expected, "{fortran} {shape:?}");
+                archive(&folder.join("t.npz"), Zipped::Deflated, &files);
+                assert_eq!(bits(&read_dataset(&folder, &scenario).unwrap()), expected, "{fortran} {shape:?}");
             }
         }
     }
@@ -178,19 +200,19 @@ fn clients_by_axis_equal_clients_by_number() {
 /// names in place of column names.
 #[test]
 fn npz_and_csv_support_the_same_options() {
-    let here = directory("npz-variants-csv");
+    let folder = empty_directory("npz-variants-csv");
     let data = data();
-    csv(&here, &data);
-    let f8 = |shape: &[usize], values: &[f64]| raw("<f8", false, shape, &numbers_as("<f8", values), 1);
+    write_csv(&folder, &data);
+    let f8 = |shape: &[usize], values: &[f64]| npy_bytes("<f8", false, shape, &numbers_as("<f8", values), 1);
     let files = [
         ("inputs", f8(&[ROWS, WIDTH], &data.x)),
         ("labels", f8(&[ROWS], &data.y)),
         ("owner", f8(&[ROWS], &data.client)),
     ];
-    archive(&here.join("t.npz"), Zipped::Stored, &files);
+    archive(&folder.join("t.npz"), Zipped::Stored, &files);
     let mapped = "x = \"inputs\"\ny = \"labels\"\nclient = \"owner\"\n";
     let mut count = 0;
-    for (task, more) in [
+    for (task, further_sections) in [
         ("classes", "[split]\ntest = 0.3\n"),
         ("classes", "[split]\nby = \"random\"\ntest = 0.3\nvalidation = 0.2\n"),
         ("classes", "[split]\nby = \"stratified\"\n"),
@@ -214,21 +236,26 @@ fn npz_and_csv_support_the_same_options() {
         ("regression", "[split]\nby = \"random\"\nholdout_users = 1\nnew_samples = 3\n"),
         ("regression", "[data.partition]\nkind = \"iid\"\nclients = 6\n[split]\ntest = 0.2\n"),
     ] {
-        for how in ["", "scale = \"robust\"\n", "scale = \"none\"\nconstant = false\n", "constant = false\n"]
+        for scaling in
+            ["", "scale = \"robust\"\n", "scale = \"none\"\nconstant = false\n", "constant = false\n"]
         {
-            let what = format!("{task} {how} {more}");
-            let csv = read(&here, &format!("{CSV}task = \"{task}\"\n{how}{more}"));
-            let csv = csv.unwrap_or_else(|reported| panic!("{what}: {reported}"));
+            let context = format!("{task} {scaling} {further_sections}");
+            let csv = read_dataset(&folder, &format!("{CSV}task = \"{task}\"\n{scaling}{further_sections}"));
+            let csv = csv.unwrap_or_else(|reported| panic!("{context}: {reported}"));
             // Without an option for the test part, an npz file is split into its own training and test
             // arrays.
-            let more = if more.contains("test =") || more.contains("by =") {
-                more.to_owned()
+            let further_sections = if further_sections.contains("test =") || further_sections.contains("by =")
+            {
+                further_sections.to_owned()
             } else {
-                format!("{more}test = 0.2\n")
+                format!("{further_sections}test = 0.2\n")
             };
-            let npz = read(&here, &format!("{NPZ}{mapped}task = \"{task}\"\n{how}{more}"));
-            let npz = npz.unwrap_or_else(|reported| panic!("{what}: {reported}"));
-            assert_equal(&npz, &csv, &what);
+            let npz = read_dataset(
+                &folder,
+                &format!("{NPZ}{mapped}task = \"{task}\"\n{scaling}{further_sections}"),
+            );
+            let npz = npz.unwrap_or_else(|reported| panic!("{context}: {reported}"));
+            assert_equal(&npz, &csv, &context);
             count += 1;
         }
     }
@@ -238,23 +265,32 @@ fn npz_and_csv_support_the_same_options() {
 /// Summaries of runs on an npz file and on a CSV file of the same table are equal, bit for bit.
 #[test]
 fn npz_summaries_equal_those_of_csv() {
-    let here = directory("npz-variants-summary");
+    let folder = empty_directory("npz-variants-summary");
     let data = data();
-    csv(&here, &data);
+    write_csv(&folder, &data);
     let texts: Vec<String> = data.client.iter().map(f64::to_string).collect();
     let files = [
-        ("x", raw(">f2", true, &[ROWS, WIDTH], &numbers_as(">f2", &turned(&data.x, &[ROWS, WIDTH])), 3)),
-        ("y", raw("<u1", false, &[ROWS, 1], &numbers_as("<u1", &data.y), 1)),
-        ("client", raw("<U2", false, &[ROWS], &texts_as("<U2", &texts), 2)),
+        (
+            "x",
+            npy_bytes(
+                ">f2",
+                true,
+                &[ROWS, WIDTH],
+                &numbers_as(">f2", &to_column_major(&data.x, &[ROWS, WIDTH])),
+                3,
+            ),
+        ),
+        ("y", npy_bytes("<u1", false, &[ROWS, 1], &numbers_as("<u1", &data.y), 1)),
+        ("client", npy_bytes("<U2", false, &[ROWS], &texts_as("<U2", &texts), 2)),
     ];
-    archive(&here.join("t.npz"), Zipped::Large, &files);
+    archive(&folder.join("t.npz"), Zipped::Large, &files);
     for algorithm in ["fedrep", "local-only"] {
         let mut summaries = Vec::new();
         for kind in [CSV, NPZ] {
             let text = format!("[data]\n{kind}task = \"classes\"\n[split]\ntest = 0.25\n{MODEL}");
-            std::fs::write(here.join("my.toml"), text).unwrap();
-            let output = program(
-                &here,
+            std::fs::write(folder.join("my.toml"), text).unwrap();
+            let output = run_program(
+                &folder,
                 &[
                     "run",
                     "my.toml",
@@ -266,10 +302,10 @@ fn npz_summaries_equal_those_of_csv() {
                     "o",
                 ],
             );
-            assert_eq!(code(&output), 0, "{}", errors(&output));
+            assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
             let mut summary: Value = serde_json::from_slice(&output.stdout).unwrap();
             summary.as_object_mut().unwrap().remove("timing");
-            summaries.push((summary, std::fs::read(here.join("o/clients.csv")).unwrap()));
+            summaries.push((summary, std::fs::read(folder.join("o/clients.csv")).unwrap()));
         }
         assert_eq!(summaries[0], summaries[1]);
     }
@@ -278,10 +314,10 @@ fn npz_summaries_equal_those_of_csv() {
 /// Error messages contain the array, the position and the value.
 #[test]
 fn unusable_arrays_are_named() {
-    let here = directory("npz-variants-bad");
+    let folder = empty_directory("npz-variants-bad");
     let data = data();
-    let f8 = |shape: &[usize], values: &[f64]| raw("<f8", false, shape, &numbers_as("<f8", values), 1);
-    let good = || {
+    let f8 = |shape: &[usize], values: &[f64]| npy_bytes("<f8", false, shape, &numbers_as("<f8", values), 1);
+    let valid_files = || {
         vec![
             ("x", f8(&[ROWS, WIDTH], &data.x)),
             ("y", f8(&[ROWS], &data.y)),
@@ -289,26 +325,26 @@ fn unusable_arrays_are_named() {
         ]
     };
     let scenario = format!("{NPZ}task = \"classes\"\n");
-    let bad = |name: &str, bytes: Vec<u8>, parts: &[&str]| {
-        let mut files = good();
-        files.iter_mut().find(|(own, _)| *own == name).unwrap().1 = bytes;
-        archive(&here.join("t.npz"), Zipped::Deflated, &files);
-        has(&message(&here, &scenario), &[&["t.npz", name], parts].concat());
+    let assert_rejected = |name: &str, bytes: Vec<u8>, parts: &[&str]| {
+        let mut files = valid_files();
+        files.iter_mut().find(|(file_name, _)| *file_name == name).unwrap().1 = bytes;
+        archive(&folder.join("t.npz"), Zipped::Deflated, &files);
+        assert_contains_all(&data_error_message(&folder, &scenario), &[&["t.npz", name], parts].concat());
     };
-    archive(&here.join("t.npz"), Zipped::Stored, &good());
-    read(&here, &scenario).unwrap();
+    archive(&folder.join("t.npz"), Zipped::Stored, &valid_files());
+    read_dataset(&folder, &scenario).unwrap();
     let texts = |change: &str| -> Vec<String> {
         (0..ROWS).map(|row| if row == 17 { change.to_owned() } else { "walk".to_owned() }).collect()
     };
     for missing in ["", "NA", "nan", "NaN", "null", "?"] {
-        bad(
+        assert_rejected(
             "y",
-            raw("<U4", false, &[ROWS], &texts_as("<U4", &texts(missing)), 1),
+            npy_bytes("<U4", false, &[ROWS], &texts_as("<U4", &texts(missing)), 1),
             &["[17]", &format!("{missing:?}")],
         );
-        bad(
+        assert_rejected(
             "client",
-            raw("|S4", false, &[ROWS, 1], &texts_as("|S4", &texts(missing)), 1),
+            npy_bytes("|S4", false, &[ROWS, 1], &texts_as("|S4", &texts(missing)), 1),
             &["[17]", "client"],
         );
     }
@@ -323,66 +359,69 @@ fn unusable_arrays_are_named() {
         let (shape, mut values): (&[usize], _) =
             if name == "x" { (&[ROWS, WIDTH], data.x.clone()) } else { (&[ROWS], data.y.clone()) };
         values[17] = value;
-        let place = if name == "x" { "[5, 2]" } else { "[17]" };
-        bad(name, f8(shape, &values), &[place, reported]);
+        let position = if name == "x" { "[5, 2]" } else { "[17]" };
+        assert_rejected(name, f8(shape, &values), &[position, reported]);
     }
-    bad(
+    assert_rejected(
         "client",
-        raw("<i8", false, &[ROWS], &[1i64 << 60; ROWS].map(i64::to_le_bytes).concat(), 1),
+        npy_bytes("<i8", false, &[ROWS], &[1i64 << 60; ROWS].map(i64::to_le_bytes).concat(), 1),
         &["[0]", "texts"],
     );
-    bad("x", raw("|O", false, &[ROWS, WIDTH], &[0; 100], 1), &["Python objects", "astype"]);
-    bad("y", raw("<c16", false, &[ROWS], &[0; 16 * ROWS], 1), &["c16"]);
-    bad("y", raw("<M8[ns]", false, &[ROWS], &[0; 8 * ROWS], 1), &["M8"]);
-    bad("x", f8(&[], &data.x[..1]), &["shape []", "(n, d)"]);
-    bad("x", f8(&[ROWS * WIDTH], &data.x), &["shape [180]", "(n, d)"]);
-    bad("x", f8(&[5, 12, WIDTH, 1], &data.x), &["shape [5, 12, 3, 1]", "(n, d)"]);
-    bad("y", f8(&[1, ROWS], &data.y), &["shape [1, 60]", "(60)"]);
-    bad("y", f8(&[], &data.y[..1]), &["shape []", "(60)"]);
+    assert_rejected("x", npy_bytes("|O", false, &[ROWS, WIDTH], &[0; 100], 1), &["Python objects", "astype"]);
+    assert_rejected("y", npy_bytes("<c16", false, &[ROWS], &[0; 16 * ROWS], 1), &["c16"]);
+    assert_rejected("y", npy_bytes("<M8[ns]", false, &[ROWS], &[0; 8 * ROWS], 1), &["M8"]);
+    assert_rejected("x", f8(&[], &data.x[..1]), &["shape []", "(n, d)"]);
+    assert_rejected("x", f8(&[ROWS * WIDTH], &data.x), &["shape [180]", "(n, d)"]);
+    assert_rejected("x", f8(&[5, 12, WIDTH, 1], &data.x), &["shape [5, 12, 3, 1]", "(n, d)"]);
+    assert_rejected("y", f8(&[1, ROWS], &data.y), &["shape [1, 60]", "(60)"]);
+    assert_rejected("y", f8(&[], &data.y[..1]), &["shape []", "(60)"]);
     let record = "[('a', '<f8'), ('b', '<i4')]";
-    let mut bytes = raw("", false, &[ROWS], &[0; 12 * ROWS], 1);
-    let at = bytes.windows(2).position(|pair| pair == b"''").unwrap();
+    let mut bytes = npy_bytes("", false, &[ROWS], &[0; 12 * ROWS], 1);
+    let quotes_at = bytes.windows(2).position(|pair| pair == b"''").unwrap();
     let pad = record.len() - 2;
-    bytes.splice(at..at + 2, record.bytes());
+    bytes.splice(quotes_at..quotes_at + 2, record.bytes());
     let blanks = bytes.windows(pad).position(|blank| blank.iter().all(|byte| *byte == b' '));
     if let Some(blanks) = blanks {
         bytes.drain(blanks..blanks + pad);
     }
-    bad("y", bytes, &["records"]);
+    assert_rejected("y", bytes, &["records"]);
 }
 
 /// The memory for an array is limited by the size of the file and does not depend on the declared shape
 /// alone.
 #[test]
 fn array_memory_is_bounded_by_file_size() {
-    let here = directory("npz-variants-large");
+    let folder = empty_directory("npz-variants-large");
     let ones = |kind: &str, width: usize, shape: &[usize]| {
-        raw(kind, false, shape, &vec![1; shape.iter().product::<usize>() * width], 1)
+        npy_bytes(kind, false, shape, &vec![1; shape.iter().product::<usize>() * width], 1)
     };
     let rows = 12_000_000;
     // 12 million numbers of one byte take 12 kB in the compressed file and would take 96 MB in memory.
     let files =
         [("x", ones("|u1", 1, &[rows, 1])), ("y", ones("|u1", 1, &[10])), ("client", ones("|u1", 1, &[10]))];
-    archive(&here.join("t.npz"), Zipped::Deflated, &files);
-    has(&message(&here, NPZ), &["t.npz", "x", "96000000 bytes of memory", "67108864", "numpy.savez"]);
-    let texts = raw("|S1", false, &[rows], &vec![b'a'; rows], 1);
+    archive(&folder.join("t.npz"), Zipped::Deflated, &files);
+    assert_contains_all(
+        &data_error_message(&folder, NPZ),
+        &["t.npz", "x", "96000000 bytes of memory", "67108864", "numpy.savez"],
+    );
+    let texts = npy_bytes("|S1", false, &[rows], &vec![b'a'; rows], 1);
     let files = [("x", ones("|u1", 1, &[10, 1])), ("y", ones("|u1", 1, &[10])), ("client", texts)];
-    archive(&here.join("t.npz"), Zipped::Deflated, &files);
-    has(&message(&here, NPZ), &["t.npz", "client", "bytes of memory"]);
+    archive(&folder.join("t.npz"), Zipped::Deflated, &files);
+    assert_contains_all(&data_error_message(&folder, NPZ), &["t.npz", "client", "bytes of memory"]);
     // An uncompressed array of similar size is read.
-    let x = raw("|u1", false, &[9_000_000, 1], &vec![1; 9_000_000], 1);
+    let x = npy_bytes("|u1", false, &[9_000_000, 1], &vec![1; 9_000_000], 1);
     let files = [("x", x), ("y", ones("|u1", 1, &[10])), ("client", ones("|u1", 1, &[10]))];
-    archive(&here.join("t.npz"), Zipped::Stored, &files);
-    has(&message(&here, NPZ), &["y has shape [10]", "(9000000)"]);
+    archive(&folder.join("t.npz"), Zipped::Stored, &files);
+    assert_contains_all(&data_error_message(&folder, NPZ), &["y has shape [10]", "(9000000)"]);
 }
 
 /// A gap requires parts that are separated in time, and is refused for a test part that the file contains.
 #[test]
 fn gap_without_a_cut_in_time_is_refused() {
-    let here = directory("npz-variants-gap");
+    let folder = empty_directory("npz-variants-gap");
     let parse = |split: &str| {
         let text = format!("[data]\n{NPZ}{split}{MODEL}");
-        let scenario = Scenario::parse(here.join("my.toml").to_str().unwrap(), &text, &[]);
+        let scenario = Scenario::parse(folder.join("my.toml").to_str().unwrap(), &text, &[]);
         scenario.map(|_| ()).map_err(|problem| problem.to_string())
     };
     for accepted in [

@@ -18,7 +18,7 @@ fn dataset(data: &str) -> Dataset {
 }
 
 /// Asserts that a scenario is refused with a message that contains all parts.
-fn refused(data: &str, parts: &[&str]) {
+fn assert_refused(data: &str, parts: &[&str]) {
     let reported = match scenario(data) {
         Err(reported) => reported,
         Ok(scenario) => scenario.dataset(1).unwrap_err().to_string(),
@@ -41,8 +41,8 @@ fn rows(set: &Set, d: usize) -> Vec<Vec<u32>> {
 }
 
 /// Sum of a count over clients.
-fn sum(clients: &[Client], of: impl Fn(&Client) -> usize) -> usize {
-    clients.iter().map(of).sum()
+fn sum_over_clients(clients: &[Client], size: impl Fn(&Client) -> usize) -> usize {
+    clients.iter().map(size).sum()
 }
 
 /// Partition of MNIST by classes, with the sizes of a paper.
@@ -61,11 +61,16 @@ fn class_partition_gives_tests_of_own_classes() {
         let share = dataset(data);
         assert_eq!(share.clients.len(), clients);
         assert!(share.clients.iter().all(|client| client.train.len() == train));
-        assert_eq!(sum(&share.clients, |client| client.test.len()), test, "each test sample once");
-        let all = dataset(&format!("{data}tests = \"all\"\n"));
-        for (share, all) in share.clients.iter().zip(&all.clients) {
-            assert_eq!(share.train, all.train);
-            let (trains, shares, tests) = (classes(&share.train), classes(&share.test), classes(&all.test));
+        assert_eq!(
+            sum_over_clients(&share.clients, |client| client.test.len()),
+            test,
+            "a test sample was assigned twice or not at all"
+        );
+        let with_all_tests = dataset(&format!("{data}tests = \"all\"\n"));
+        for (share, with_all_tests) in share.clients.iter().zip(&with_all_tests.clients) {
+            assert_eq!(share.train, with_all_tests.train);
+            let (trains, shares, tests) =
+                (classes(&share.train), classes(&share.test), classes(&with_all_tests.test));
             assert!(trains.len() <= 2 && trains.keys().eq(tests.keys()) && trains.keys().eq(shares.keys()));
             // A client has the same fraction of the test samples of a class as of its training samples, up to
             // rounding.
@@ -88,13 +93,13 @@ fn test_rows_are_not_training_rows() {
         ("holdout_clients = 4\nlabels_per_class = 3\n", 397),
     ] {
         let data = dataset(&format!("{DIGITS}{extra}"));
-        let everyone = || data.clients.iter().chain(&data.newcomers);
-        let mut trained: Vec<_> = everyone().flat_map(|client| rows(&client.train, 65)).collect();
+        let all_clients = || data.clients.iter().chain(&data.newcomers);
+        let mut trained: Vec<_> = all_clients().flat_map(|client| rows(&client.train, 65)).collect();
         let rows_of_clients = trained.len();
         trained.sort_unstable();
         trained.dedup();
-        assert_eq!(trained.len(), rows_of_clients, "a sample of two clients");
-        let tested: Vec<_> = everyone().flat_map(|client| rows(&client.test, 65)).collect();
+        assert_eq!(trained.len(), rows_of_clients, "a sample belongs to two clients");
+        let tested: Vec<_> = all_clients().flat_map(|client| rows(&client.test, 65)).collect();
         assert_eq!(tested.len(), count, "{extra}");
         assert!(tested.iter().all(|row| trained.binary_search(row).is_err()), "{extra}");
     }
@@ -102,20 +107,27 @@ fn test_rows_are_not_training_rows() {
 
 #[test]
 fn held_out_clients_label_few_and_are_tested_alike() {
-    let all = dataset(DIGITS);
-    let held = dataset(&format!("{DIGITS}holdout_clients = 5\nfold = 1\nlabels_per_class = 3\n"));
-    assert_eq!((held.clients.len(), held.newcomers.len()), (15, 5));
-    let stay = all.clients[..5].iter().chain(&all.clients[10..]);
-    assert!(held.clients.iter().zip(stay).all(|(a, b)| a.train == b.train && a.test == b.test));
-    for (newcomer, whole) in held.newcomers.iter().zip(&all.clients[5..10]) {
-        assert_eq!(newcomer.test, whole.test);
+    let whole_fleet = dataset(DIGITS);
+    let with_newcomers = dataset(&format!("{DIGITS}holdout_clients = 5\nfold = 1\nlabels_per_class = 3\n"));
+    assert_eq!((with_newcomers.clients.len(), with_newcomers.newcomers.len()), (15, 5));
+    let training_clients = whole_fleet.clients[..5].iter().chain(&whole_fleet.clients[10..]);
+    assert!(
+        with_newcomers
+            .clients
+            .iter()
+            .zip(training_clients)
+            .all(|(a, b)| a.train == b.train && a.test == b.test)
+    );
+    for (newcomer, same_client) in with_newcomers.newcomers.iter().zip(&whole_fleet.clients[5..10]) {
+        assert_eq!(newcomer.test, same_client.test);
         let labelled = classes(&newcomer.train);
         assert!(
-            labelled.values().all(|count| *count == 3) && labelled.keys().eq(classes(&whole.train).keys())
+            labelled.values().all(|count| *count == 3)
+                && labelled.keys().eq(classes(&same_client.train).keys())
         );
     }
     let complete = dataset(&format!("{DIGITS}holdout_clients = 5\nfold = 1\nlabels_per_class = 0\n"));
-    assert_eq!(complete.newcomers[0].train, all.clients[5].train);
+    assert_eq!(complete.newcomers[0].train, whole_fleet.clients[5].train);
 }
 
 /// Held-out classes occur only among newcomers, as in Figure 6 of the FedRep paper.
@@ -127,20 +139,20 @@ fn held_out_classes_belong_to_newcomers_only() {
              holdout_classes = [9, 2, 5]\nlabels_per_class = 2\n"
         ));
         assert_eq!((data.clients.len(), data.newcomers.len(), data.outputs), (10, 4, 7));
-        let of = |clients: &[Client], most: u8| {
-            let mut all: Vec<u8> =
+        let assert_training_classes = |clients: &[Client], class_count: u8| {
+            let mut labels: Vec<u8> =
                 clients.iter().flat_map(|client| classes(&client.train).into_keys()).collect();
-            all.sort_unstable();
-            all.dedup();
-            assert_eq!(all, (0..most).collect::<Vec<u8>>());
+            labels.sort_unstable();
+            labels.dedup();
+            assert_eq!(labels, (0..class_count).collect::<Vec<u8>>());
             for client in clients {
                 assert!(classes(&client.test).keys().all(|class| classes(&client.train).contains_key(class)));
             }
         };
-        of(&data.clients, 7);
-        of(&data.newcomers, 3);
+        assert_training_classes(&data.clients, 7);
+        assert_training_classes(&data.newcomers, 3);
         // Classes 2, 5 and 9 have 177, 182 and 180 of the 1797 digits.
-        let total = sum(&data.clients, |client| client.train.len() + client.test.len());
+        let total = sum_over_clients(&data.clients, |client| client.train.len() + client.test.len());
         assert_eq!(total, 1797 - 177 - 182 - 180);
     }
 }
@@ -170,33 +182,33 @@ fn sizes_and_dirichlet_are_read_from_the_file() {
 fn impossible_partitions_are_refused_with_figures() {
     let partition = |text: &str| format!("kind = \"digits\"\n[data.partition]\n{text}\n");
     let split = |text: &str| format!("kind = \"digits\"\n[split]\n{text}\n");
-    refused(&partition("kind = \"natural\""), &["\"natural\"", "\"shards\", \"dirichlet\", \"iid\""]);
-    refused(&partition("kind = \"diriclet\""), &["did you mean \"dirichlet\"?"]);
-    refused(&partition("kind = \"dirichlet\"\nalpha = 0"), &["data.partition.alpha", "0.001"]);
-    refused(&partition("kind = \"dirichlet\"\nsizes = \"uniform\""), &["unknown key", "alpha"]);
-    refused(
+    assert_refused(&partition("kind = \"natural\""), &["\"natural\"", "\"shards\", \"dirichlet\", \"iid\""]);
+    assert_refused(&partition("kind = \"diriclet\""), &["did you mean \"dirichlet\"?"]);
+    assert_refused(&partition("kind = \"dirichlet\"\nalpha = 0"), &["data.partition.alpha", "0.001"]);
+    assert_refused(&partition("kind = \"dirichlet\"\nsizes = \"uniform\""), &["unknown key", "alpha"]);
+    assert_refused(
         &partition("kind = \"dirichlet\"\nalpha = 0.001\nclients = 100"),
         &["digits", "1000 draws", "100 clients"],
     );
-    refused(&partition("samples = 90"), &["digits", "20 clients", "1797 samples", "needed: 1800"]);
-    refused(&split("by = \"files\""), &["\"files\"", "\"stratified\"", "\"classes\""]);
-    refused(&split("by = \"random\"\ntrain_per_class = 3"), &["train_per_class", "unknown key"]);
-    refused(&split("holdout_clients = 20"), &["holdout_clients = 20", "20 clients"]);
-    refused(&split("holdout_clients = 6\nfold = 3"), &["fold = 3", "3 such folds"]);
-    refused(&split("fold = 1"), &["split.fold: found 1", "set holdout_clients"]);
-    refused(
+    assert_refused(&partition("samples = 90"), &["digits", "20 clients", "1797 samples", "needed: 1800"]);
+    assert_refused(&split("by = \"files\""), &["\"files\"", "\"stratified\"", "\"classes\""]);
+    assert_refused(&split("by = \"random\"\ntrain_per_class = 3"), &["train_per_class", "unknown key"]);
+    assert_refused(&split("holdout_clients = 20"), &["holdout_clients = 20", "20 clients"]);
+    assert_refused(&split("holdout_clients = 6\nfold = 3"), &["fold = 3", "3 such folds"]);
+    assert_refused(&split("fold = 1"), &["split.fold: found 1", "set holdout_clients"]);
+    assert_refused(
         &split("holdout_clients = 2\nlabels_per_class = 99"),
         &["labels_per_class is 99", "client \"0\""],
     );
-    refused(&split("holdout_classes = [1]"), &["split.holdout_classes", "holdout_clients"]);
-    refused(
+    assert_refused(&split("holdout_classes = [1]"), &["split.holdout_classes", "holdout_clients"]);
+    assert_refused(
         &split("holdout_classes = [1, 256]\nholdout_clients = 2"),
         &["split.holdout_classes", "0 to 255"],
     );
-    refused(&split("holdout_classes = [17]\nholdout_clients = 2"), &["no sample of class 17"]);
-    refused(&split("holdout_classes = [1]\nholdout_clients = 20"), &["20 of 20 clients"]);
-    let all = "holdout_classes = [0,1,2,3,4,5,6,7,8,9]\nholdout_clients = 2";
-    refused(&split(all), &["at most 0, the number of classes"]);
+    assert_refused(&split("holdout_classes = [17]\nholdout_clients = 2"), &["no sample of class 17"]);
+    assert_refused(&split("holdout_classes = [1]\nholdout_clients = 20"), &["20 of 20 clients"]);
+    let all_classes = "holdout_classes = [0,1,2,3,4,5,6,7,8,9]\nholdout_clients = 2";
+    assert_refused(&split(all_classes), &["at most 0, the number of classes"]);
 }
 
 /// A split in time is refused for images, because they have no order in time.
@@ -205,8 +217,14 @@ fn images_refuse_a_split_in_time() {
     let images = "kind = \"idx\"\nimages = \"i\"\nlabels = \"l\"\n";
     let tested = format!("{images}test_images = \"i\"\ntest_labels = \"l\"\n");
     let leaf = "kind = \"leaf\"\npath = \"f\"\n";
-    let (cut, all) = ("\"stratified\", \"random\", \"classes\" (", "\"classes\", \"files\" (");
-    for (data, allowed) in [("kind = \"digits\"\n", cut), (images, cut), (&tested, all), (leaf, cut)] {
+    let (for_one_file, for_test_files) =
+        ("\"stratified\", \"random\", \"classes\" (", "\"classes\", \"files\" (");
+    for (data, allowed) in [
+        ("kind = \"digits\"\n", for_one_file),
+        (images, for_one_file),
+        (&tested, for_test_files),
+        (leaf, for_one_file),
+    ] {
         let reported = scenario(&format!("{data}[split]\nby = \"time\"\n")).unwrap_err();
         assert!(
             reported.contains("split.by: found \"time\", but these samples have no order in time"),
@@ -216,26 +234,26 @@ fn images_refuse_a_split_in_time() {
         assert_eq!(reported.lines().count(), 1);
     }
     let stratified = dataset("kind = \"digits\"\n[split]\nby = \"stratified\"\n");
-    let usual = dataset("kind = \"digits\"\n");
-    assert_eq!(stratified.clients[3].test, usual.clients[3].test);
+    let default_data = dataset("kind = \"digits\"\n");
+    assert_eq!(stratified.clients[3].test, default_data.clients[3].test);
 }
 
 /// If a partition assigns rows to clients, a split in time uses the order of the rows in the file.
 #[test]
 fn partitioned_rows_are_cut_in_time() {
-    let here = crate::common::directory("partitions-time");
+    let folder = crate::common::empty_directory("partitions-time");
     let mut csv = "row,y\n".to_owned();
     for row in 0..120 {
         csv += &format!("{row},{}\n", row * 7 % 3);
     }
-    std::fs::write(here.join("t.csv"), csv).unwrap();
-    let path = here.join("t.csv");
+    std::fs::write(folder.join("t.csv"), csv).unwrap();
+    let path = folder.join("t.csv");
     for partition in ["kind = \"iid\"", "kind = \"shards\"", "kind = \"dirichlet\"\nmin_samples = 10"] {
         let data = dataset(&format!(
             "kind = \"csv\"\npath = {path:?}\ntarget = \"y\"\nfeatures = [\"row\"]\ntask = \"classes\"\nscale = \"none\"\n\
              [data.partition]\nclients = 4\n{partition}\n[split]\nby = \"time\"\ntest = 0.25\n"
         ));
-        assert_eq!(sum(&data.clients, |client| client.train.len() + client.test.len()), 120);
+        assert_eq!(sum_over_clients(&data.clients, |client| client.train.len() + client.test.len()), 120);
         for client in &data.clients {
             // Every second value is the constant feature.
             let rows: Vec<f32> = client.train.x.iter().chain(&client.test.x).copied().step_by(2).collect();

@@ -1,6 +1,6 @@
 //! Tests of a run on npz data from a given initial representation: comparison with FedRep in f64.
 
-use crate::common::{code, directory, errors, numbers, program, write_npz};
+use crate::common::{empty_directory, exit_code, random_numbers, run_program, stderr_text, write_npz};
 use fedspan_engine::linalg::Matrix;
 use fedspan_sim_core::data::npz;
 
@@ -17,8 +17,8 @@ fn gram_schmidt(b: &Matrix) -> Matrix {
     for j in 0..q.ncols() {
         for i in 0..j {
             let along = q.column(i).dot(&q.column(j));
-            let done = q.column(i).clone_owned();
-            q.column_mut(j).axpy(-along, &done, 1.0);
+            let finished_column = q.column(i).clone_owned();
+            q.column_mut(j).axpy(-along, &finished_column, 1.0);
         }
         let norm = q.column(j).norm();
         q.column_mut(j).unscale_mut(norm);
@@ -27,7 +27,7 @@ fn gram_schmidt(b: &Matrix) -> Matrix {
 }
 
 /// Reference implementation of FedRep (Collins et al. 2021, Algorithm 1) with full participation.
-fn fedrep(x: &[Matrix], y: &[Matrix], start: &Matrix) -> Matrix {
+fn reference_fedrep(x: &[Matrix], y: &[Matrix], start: &Matrix) -> Matrix {
     let mut b = gram_schmidt(start);
     for _ in 0..ROUNDS {
         let mut mean = Matrix::zeros(FEATURES, WIDTH);
@@ -44,56 +44,61 @@ fn fedrep(x: &[Matrix], y: &[Matrix], start: &Matrix) -> Matrix {
 
 #[test]
 fn run_from_given_start_agrees_with_the_reference() {
-    let here = directory("reference");
+    let folder = empty_directory("reference");
     // Devices compute with f32, so the reference uses values that are rounded to f32.
-    let narrow = |values: Vec<f64>| values.into_iter().map(|v| f64::from(v as f32)).collect::<Vec<f64>>();
-    let truth = gram_schmidt(&Matrix::from_vec(FEATURES, WIDTH, numbers(FEATURES * WIDTH, 3)));
-    let all = narrow(numbers(CLIENTS * SAMPLES * FEATURES, 1));
-    let heads = numbers(CLIENTS * WIDTH, 2);
-    let noise = numbers(CLIENTS * SAMPLES, 4);
+    let round_to_f32 =
+        |values: Vec<f64>| values.into_iter().map(|v| f64::from(v as f32)).collect::<Vec<f64>>();
+    let truth = gram_schmidt(&Matrix::from_vec(FEATURES, WIDTH, random_numbers(FEATURES * WIDTH, 3)));
+    let all_features = round_to_f32(random_numbers(CLIENTS * SAMPLES * FEATURES, 1));
+    let heads = random_numbers(CLIENTS * WIDTH, 2);
+    let noise = random_numbers(CLIENTS * SAMPLES, 4);
     let (mut x, mut y) = (Vec::new(), Vec::new());
     for client in 0..CLIENTS {
-        let rows = &all[client * SAMPLES * FEATURES..(client + 1) * SAMPLES * FEATURES];
+        let rows = &all_features[client * SAMPLES * FEATURES..(client + 1) * SAMPLES * FEATURES];
         let features = Matrix::from_row_slice(SAMPLES, FEATURES, rows);
         let w = Matrix::from_column_slice(WIDTH, 1, &heads[client * WIDTH..(client + 1) * WIDTH]);
         let errors = Matrix::from_column_slice(SAMPLES, 1, &noise[client * SAMPLES..(client + 1) * SAMPLES]);
-        let clean = &features * &truth * w + errors * 0.1;
-        y.push(Matrix::from_vec(SAMPLES, 1, narrow(clean.iter().copied().collect())));
+        let noisy = &features * &truth * w + errors * 0.1;
+        y.push(Matrix::from_vec(SAMPLES, 1, round_to_f32(noisy.iter().copied().collect())));
         x.push(features);
     }
     let targets: Vec<f64> = y.iter().flat_map(|y| y.iter().copied()).collect();
     let (n, m, d, k) = (CLIENTS as u64, SAMPLES as u64, FEATURES as u64, WIDTH as u64);
-    write_npz(&here.join("data.npz"), &[("x", &[n, m, d], &all), ("y", &[n, m], &targets)]);
-    let start = Matrix::from_vec(FEATURES, WIDTH, numbers(FEATURES * WIDTH, 5));
+    write_npz(&folder.join("data.npz"), &[("x", &[n, m, d], &all_features), ("y", &[n, m], &targets)]);
+    let start = Matrix::from_vec(FEATURES, WIDTH, random_numbers(FEATURES * WIDTH, 5));
     let rows: Vec<f64> = start.transpose().iter().copied().collect();
-    npz::write(&here.join("B0.npy"), &[d, k], &rows).unwrap();
+    npz::write(&folder.join("B0.npy"), &[d, k], &rows).unwrap();
     let scenario = format!(
         "[data]\nkind = \"npz\"\npath = \"data.npz\"\n[model]\nk = {WIDTH}\ninit = \"npy:B0.npy\"\n\
          [algorithm]\nname = \"fedrep\"\nrounds = {ROUNDS}\nstep_size = {STEP}\n\
          [participation]\npolicy = \"full\"\n"
     );
-    std::fs::write(here.join("my.toml"), scenario).unwrap();
-    let output = program(&here, &["run", "my.toml", "--out", "out"]);
-    assert_eq!(code(&output), 0, "{}", errors(&output));
+    std::fs::write(folder.join("my.toml"), scenario).unwrap();
+    let output = run_program(&folder, &["run", "my.toml", "--out", "out"]);
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
 
-    let b = npz::read_matrix(here.join("out/model/representation.npy").to_str().unwrap(), FEATURES).unwrap();
-    let reference = fedrep(&x, &y, &start);
-    let apart =
+    let b =
+        npz::read_matrix(folder.join("out/model/representation.npy").to_str().unwrap(), FEATURES).unwrap();
+    let reference = reference_fedrep(&x, &y, &start);
+    let distance =
         |a: &Matrix, b: &Matrix| (a * a.transpose() - b * b.transpose()).symmetric_eigenvalues().amax();
-    assert!(apart(&gram_schmidt(&start), &reference) > 0.1, "fifty rounds go somewhere");
-    let difference = apart(&b, &reference);
+    assert!(
+        distance(&gram_schmidt(&start), &reference) > 0.1,
+        "fifty rounds hardly changed the representation"
+    );
+    let difference = distance(&b, &reference);
     assert!(difference < 1e-4, "projectors differ by {difference:e}");
 }
 
 #[test]
 fn files_are_found_relative_to_the_scenario() {
-    let here = directory("beside");
-    let values = numbers(60, 1);
-    std::fs::create_dir(here.join("deep")).unwrap();
-    write_npz(&here.join("deep/data.npz"), &[("x", &[3, 4, 5], &values), ("y", &[3, 4], &values[..12])]);
+    let folder = empty_directory("beside");
+    let values = random_numbers(60, 1);
+    std::fs::create_dir(folder.join("deep")).unwrap();
+    write_npz(&folder.join("deep/data.npz"), &[("x", &[3, 4, 5], &values), ("y", &[3, 4], &values[..12])]);
     let scenario = "[data]\nkind = \"npz\"\npath = \"data.npz\"\n[model]\nk = 2\n\
                     [algorithm]\nname = \"fedrep\"\nrounds = 2\nstep_size = 0.1\n";
-    std::fs::write(here.join("deep/my.toml"), scenario).unwrap();
-    let output = program(&here, &["run", "deep/my.toml"]);
-    assert_eq!(code(&output), 0, "{}", errors(&output));
+    std::fs::write(folder.join("deep/my.toml"), scenario).unwrap();
+    let output = run_program(&folder, &["run", "deep/my.toml"]);
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
 }

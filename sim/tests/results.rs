@@ -3,19 +3,19 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::common::{code, directory, errors, program, text};
+use crate::common::{empty_directory, exit_code, run_program, stderr_text, stdout_text};
 use fedspan_sim_core::data::npz;
 use serde_json::Value;
 
-fn read(path: &Path) -> Value {
+fn read_json(path: &Path) -> Value {
     let text = std::fs::read_to_string(path).unwrap();
-    assert!(!text.contains("null") && !text.contains("NaN"), "absent figures are absent: {text}");
+    assert!(!text.contains("null") && !text.contains("NaN"), "an absent metric is written: {text}");
     serde_json::from_str(&text).unwrap()
 }
 
 /// Contents of all files in a directory tree; JSON files without the field `timing`.
-fn files(root: &Path) -> BTreeMap<String, Vec<u8>> {
-    let mut found = BTreeMap::new();
+fn read_files(root: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut contents = BTreeMap::new();
     let mut open = vec![root.to_owned()];
     while let Some(directory) = open.pop() {
         for entry in std::fs::read_dir(directory).unwrap() {
@@ -29,17 +29,17 @@ fn files(root: &Path) -> BTreeMap<String, Vec<u8>> {
                 let text = String::from_utf8(bytes).unwrap();
                 bytes = text.split("\"timing\"").next().unwrap().as_bytes().to_vec();
             }
-            found.insert(path.strip_prefix(root).unwrap().display().to_string(), bytes);
+            contents.insert(path.strip_prefix(root).unwrap().display().to_string(), bytes);
         }
     }
-    found
+    contents
 }
 
 #[test]
 fn run_writes_the_documented_files() {
-    let here = directory("run");
-    let output = program(
-        &here,
+    let folder = empty_directory("run");
+    let output = run_program(
+        &folder,
         &[
             "run",
             "linear",
@@ -51,10 +51,10 @@ fn run_writes_the_documented_files() {
             "out",
         ],
     );
-    assert_eq!(code(&output), 0, "{}", errors(&output));
-    let out = here.join("out");
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+    let out = folder.join("out");
     assert_eq!(
-        files(&out).into_keys().collect::<Vec<_>>(),
+        read_files(&out).into_keys().collect::<Vec<_>>(),
         [
             "clients.csv",
             "model/heads.npy",
@@ -64,7 +64,7 @@ fn run_writes_the_documented_files() {
             "summary.json"
         ]
     );
-    let summary = read(&out.join("summary.json"));
+    let summary = read_json(&out.join("summary.json"));
     for (field, value) in [("scenario", "linear"), ("algorithm", "fedrep"), ("version", "0.1.0")] {
         assert_eq!(summary[field], value);
     }
@@ -75,7 +75,7 @@ fn run_writes_the_documented_files() {
 
     let lines = std::fs::read_to_string(out.join("rounds.jsonl")).unwrap();
     let rounds: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(rounds.len(), 21, "round 0 is the initial model");
+    assert_eq!(rounds.len(), 21, "the rows are not those of the initial model and twenty rounds");
     let total = |field: &str| rounds.iter().map(|round| round[field].as_u64().unwrap()).sum::<u64>();
     assert_eq!(summary["bytes"]["up"], total("bytes_up"));
     assert_eq!(summary["bytes"]["down"], total("bytes_down"));
@@ -86,7 +86,7 @@ fn run_writes_the_documented_files() {
     let updates = summary["updates"].as_u64().unwrap();
     assert_eq!((updates - 200) % 100, 0);
     let per_update = (total("bytes_up") + total("bytes_down")) as f64 / updates as f64;
-    assert_eq!(summary["bytes"]["per_update"], per_update, "numbers read back exactly");
+    assert_eq!(summary["bytes"]["per_update"], per_update, "a number changed when it was read back");
     let last = rounds.last().unwrap();
     assert_eq!(last["distance"], summary["final"]["distance"]);
     assert_eq!(last["time"], summary["time"]["simulated"]);
@@ -94,13 +94,16 @@ fn run_writes_the_documented_files() {
     assert!(times.is_sorted());
 
     let b = npz::read_matrix(out.join("model/representation.npy").to_str().unwrap(), 10).unwrap();
-    assert!((b.transpose() * &b - nalgebra_identity(2)).norm() < 1e-12, "orthonormal columns");
+    assert!((b.transpose() * &b - nalgebra_identity(2)).norm() < 1e-12, "the columns are not orthonormal");
     let heads = npz::read_matrix(out.join("model/heads.npy").to_str().unwrap(), 100).unwrap();
     assert_eq!(heads.shape(), (100, 2));
     let page = std::fs::read_to_string(out.join("report.html")).unwrap();
     assert!(!page.contains("<script") && !page.contains("src=") && !page.contains("@import"));
-    assert!(page.contains("head_norm = &quot;sqrt-k&quot;"), "the scenario is in the report");
-    assert!(page.contains("fleet") && page.contains("exponential"), "with the changes");
+    assert!(page.contains("head_norm = &quot;sqrt-k&quot;"), "the report lacks the scenario");
+    assert!(
+        page.contains("fleet") && page.contains("exponential"),
+        "the report lacks the changes of the scenario"
+    );
 }
 
 fn nalgebra_identity(k: usize) -> fedspan_engine::linalg::Matrix {
@@ -109,7 +112,7 @@ fn nalgebra_identity(k: usize) -> fedspan_engine::linalg::Matrix {
 
 #[test]
 fn results_do_not_depend_on_threads() {
-    let here = directory("threads");
+    let folder = empty_directory("threads");
     for scenario in ["linear", "digits", "new-clients"] {
         let run = |threads: &str| {
             let out = format!("{scenario}-{threads}");
@@ -136,9 +139,9 @@ fn results_do_not_depend_on_threads() {
             } else {
                 arguments.to_vec()
             };
-            let output = program(&here, &arguments);
-            assert_eq!(code(&output), 0, "{}", errors(&output));
-            files(&here.join(out))
+            let output = run_program(&folder, &arguments);
+            assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+            read_files(&folder.join(out))
         };
         let single_thread = run("1");
         assert!(single_thread.len() > 10);
@@ -150,7 +153,7 @@ fn results_do_not_depend_on_threads() {
 
 #[test]
 fn several_seeds_have_a_spread() {
-    let here = directory("seeds");
+    let folder = empty_directory("seeds");
     let arguments = [
         "run",
         "linear",
@@ -165,41 +168,43 @@ fn several_seeds_have_a_spread() {
         "--out",
         "out",
     ];
-    let output = program(&here, &arguments);
-    assert_eq!(code(&output), 0, "{}", errors(&output));
-    let summary = read(&here.join("out/summary.json"));
-    assert_eq!(text(&output), std::fs::read_to_string(here.join("out/summary.json")).unwrap());
+    let output = run_program(&folder, &arguments);
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+    let summary = read_json(&folder.join("out/summary.json"));
+    assert_eq!(stdout_text(&output), std::fs::read_to_string(folder.join("out/summary.json")).unwrap());
     assert_eq!(summary["seeds"], serde_json::json!([3, 4, 5, 6]));
-    let mut each: Vec<f64> = (3..7)
+    let mut distances: Vec<f64> = (3..7)
         .map(|seed| {
-            read(&here.join(format!("out/seed-{seed}/summary.json")))["final"]["distance"].as_f64().unwrap()
+            read_json(&folder.join(format!("out/seed-{seed}/summary.json")))["final"]["distance"]
+                .as_f64()
+                .unwrap()
         })
         .collect();
-    each.sort_by(f64::total_cmp);
+    distances.sort_by(f64::total_cmp);
     let spread = &summary["final"]["distance"];
-    assert_eq!(spread["median"], each[1] + (each[2] - each[1]) * 0.5);
-    assert_eq!(spread["q25"], each[0] + (each[1] - each[0]) * 0.75);
-    assert_eq!(spread["q75"], each[2] + (each[3] - each[2]) * 0.25);
+    assert_eq!(spread["median"], distances[1] + (distances[2] - distances[1]) * 0.5);
+    assert_eq!(spread["q25"], distances[0] + (distances[1] - distances[0]) * 0.75);
+    assert_eq!(spread["q75"], distances[2] + (distances[3] - distances[2]) * 0.25);
 }
 
 /// A run removes the results of earlier runs in its directory but keeps files of the user.
 #[test]
 fn run_removes_only_files_of_earlier_runs() {
-    let here = directory("again");
-    let out = here.join("out");
-    let run = |more: &[&str]| {
+    let folder = empty_directory("again");
+    let out = folder.join("out");
+    let run = |further_arguments: &[&str]| {
         let arguments = ["run", "linear", "--set", "algorithm.rounds=2", "--out", "out"];
-        let output = program(&here, &[&arguments[..], more].concat());
-        assert_eq!(code(&output), 0, "{}", errors(&output));
-        files(&out).into_keys().collect::<Vec<_>>()
+        let output = run_program(&folder, &[&arguments[..], further_arguments].concat());
+        assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+        read_files(&out).into_keys().collect::<Vec<_>>()
     };
-    let single = run(&[]);
-    assert!(single.contains(&"model/representation.npy".to_owned()));
+    let single_run = run(&[]);
+    assert!(single_run.contains(&"model/representation.npy".to_owned()));
     // Files of the user, some with names similar to those of result files.
     let user_files = ["notes.txt", "seed-8/notes.txt", "seed-x/summary.json", "model/mine.npy", "seed-9.txt"];
     let several = run(&["--seeds", "3"]);
     assert!(several.iter().all(|file| file.starts_with("seed-") || !file.contains('/')), "{several:?}");
-    assert!(!several.contains(&"rounds.jsonl".to_owned()), "that of the single run is gone");
+    assert!(!several.contains(&"rounds.jsonl".to_owned()), "the file of the single run is left");
     for file in user_files {
         std::fs::create_dir_all(out.join(file).parent().unwrap()).unwrap();
         std::fs::write(out.join(file), "mine").unwrap();
@@ -216,19 +221,22 @@ fn run_removes_only_files_of_earlier_runs() {
 
 #[test]
 fn failed_start_removes_nothing() {
-    let here = directory("kept");
+    let folder = empty_directory("kept");
     let run = |change: &str| {
-        program(&here, &["run", "digits", "--set", "algorithm.rounds=2", "--set", change, "--out", "out"])
+        run_program(
+            &folder,
+            &["run", "digits", "--set", "algorithm.rounds=2", "--set", change, "--out", "out"],
+        )
     };
-    assert_eq!(code(&run("seed=1")), 0);
-    let before = files(&here.join("out"));
-    assert_eq!(code(&run("data.partition.classes=11")), 2);
-    assert_eq!(files(&here.join("out")), before);
+    assert_eq!(exit_code(&run("seed=1")), 0);
+    let files_before = read_files(&folder.join("out"));
+    assert_eq!(exit_code(&run("data.partition.classes=11")), 2);
+    assert_eq!(read_files(&folder.join("out")), files_before);
 }
 
 #[test]
 fn only_applicable_figures_are_written() {
-    let here = directory("figures");
+    let folder = empty_directory("figures");
     let figures = |scenario: &str, algorithm: &str| -> Vec<String> {
         let algorithm = format!("algorithm.name={algorithm}");
         let arguments = [
@@ -243,8 +251,8 @@ fn only_applicable_figures_are_written() {
             "--format",
             "json",
         ];
-        let output = program(&here, &arguments);
-        assert_eq!(code(&output), 0, "{}", errors(&output));
+        let output = run_program(&folder, &arguments);
+        assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
         let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
         summary["final"].as_object().unwrap().keys().cloned().collect()
     };
@@ -261,7 +269,7 @@ fn only_applicable_figures_are_written() {
 
 #[test]
 fn compare_shows_scenarios_in_columns() {
-    let here = directory("compare");
+    let folder = empty_directory("compare");
     let arguments = [
         "compare",
         "linear",
@@ -274,16 +282,16 @@ fn compare_shows_scenarios_in_columns() {
         "--out",
         "out",
     ];
-    let output = program(&here, &arguments);
-    assert_eq!(code(&output), 0, "{}", errors(&output));
-    let head = text(&output);
+    let output = run_program(&folder, &arguments);
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+    let head = stdout_text(&output);
     assert!(head.contains("linear name=gd-gd") && head.contains("linear (2)"), "{head}");
-    let both = read(&here.join("out/summary.json"));
-    let runs = both["runs"].as_array().unwrap();
+    let summary = read_json(&folder.join("out/summary.json"));
+    let runs = summary["runs"].as_array().unwrap();
     assert_eq!(runs.len(), 3);
-    assert_eq!(runs[0]["final"], runs[2]["final"], "the same scenario twice");
+    assert_eq!(runs[0]["final"], runs[2]["final"], "the same scenario gave two results");
     assert_ne!(runs[0]["final"], runs[1]["final"]);
-    assert!(here.join("out/linear-name=gd-gd/seed-8/rounds.jsonl").is_file());
-    let page = std::fs::read_to_string(here.join("out/report.html")).unwrap();
-    assert!(page.contains("var(--series-1)"), "a curve for each");
+    assert!(folder.join("out/linear-name=gd-gd/seed-8/rounds.jsonl").is_file());
+    let page = std::fs::read_to_string(folder.join("out/report.html")).unwrap();
+    assert!(page.contains("var(--series-1)"), "the report lacks curves");
 }

@@ -47,8 +47,8 @@ fn newcomers_fit_their_heads_with_the_published_ridge() {
     assert_eq!(auto.bytes, by_hand.bytes);
     // The bytes of the final fit include those of the ridge scores.
     assert!(auto.fit_bytes.0 > by_hand.fit_bytes.0);
-    let other = outcome(&["algorithm.final_ridge=3.0"]);
-    assert_ne!(heads(&auto), heads(&other));
+    let fixed_ridge = outcome(&["algorithm.final_ridge=3.0"]);
+    assert_ne!(heads(&auto), heads(&fixed_ridge));
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn ridges_are_not_scored_without_classes_or_with_noise() {
 
 #[test]
 fn bad_values_are_refused() {
-    for (change, says) in [
+    for (change, expected_part) in [
         ("algorithm.final_ridge=\"automatic\"", "\"auto\", a number from 0 to 1e6"),
         ("algorithm.final_ridge=-1", "a number from 0 to 1e6"),
         ("algorithm.final_ridge=nan", "a number from 0 to 1e6"),
@@ -92,7 +92,7 @@ fn bad_values_are_refused() {
     ] {
         let problem = Scenario::parse("test", DIGITS, &[change.to_owned()]).unwrap_err().to_string();
         assert!(
-            problem.contains(says) || problem.contains(&says.replace("1e6", "1000000")),
+            problem.contains(expected_part) || problem.contains(&expected_part.replace("1e6", "1000000")),
             "{change}: {problem}"
         );
     }
@@ -133,9 +133,9 @@ fn host_ridge_scores_equal_device_scores() {
         let (host, devices) = (on_host.chosen(0.0), on_devices.chosen(0.0));
         assert_eq!(host.devices, devices.devices);
         // Scores may differ for near ties and for ridges below the resolution of f32.
-        let differ = |(a, b): (&f64, &f64)| (a - b).abs();
-        let most = host.scores.iter().zip(&devices.scores).map(differ).fold(0.0, f64::max);
-        assert!(most < 0.01, "{most}: {:?} {:?}", host.scores, devices.scores);
+        let difference = |(a, b): (&f64, &f64)| (a - b).abs();
+        let largest_difference = host.scores.iter().zip(&devices.scores).map(difference).fold(0.0, f64::max);
+        assert!(largest_difference < 0.01, "{largest_difference}: {:?} {:?}", host.scores, devices.scores);
     }
 }
 

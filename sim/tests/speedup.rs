@@ -24,7 +24,7 @@ fn policy(name: &str, adaptive: bool, changes: &[&str]) -> Policy {
 }
 
 /// Built-in schedule with the given name.
-fn known(name: &str) -> Policy {
+fn policy_by_name(name: &str) -> Policy {
     Policy::known().into_iter().find(|policy| policy.name == name).unwrap()
 }
 
@@ -47,16 +47,16 @@ fn measured(settings: &Settings) -> Measured {
     measure(settings, &GO_ON, &Silent).unwrap()
 }
 
-fn owned(changes: &[&str]) -> Vec<String> {
+fn to_owned_strings(changes: &[&str]) -> Vec<String> {
     changes.iter().map(|change| (*change).to_owned()).collect()
 }
 
 #[test]
 fn results_do_not_depend_on_threads() {
-    let settings = settings(vec![known("fixed"), known("adaptive")]);
+    let settings = settings(vec![policy_by_name("fixed"), policy_by_name("adaptive")]);
     let single_thread = measured(&Settings { threads: 1, ..settings.clone() });
-    let three = measured(&Settings { threads: 3, ..settings });
-    assert_eq!(single_thread, three);
+    let three_threads = measured(&Settings { threads: 3, ..settings });
+    assert_eq!(single_thread, three_threads);
     assert_eq!(single_thread.rows.len(), 6);
     assert_eq!(markdown(&single_thread.rows).lines().count(), 8);
 }
@@ -94,17 +94,21 @@ fn full_participation_has_speedup_one_over_itself() {
 
 #[test]
 fn bounds_contain_the_ratio_and_unreached_targets_give_upper_bounds() {
-    let four =
+    let four_devices =
         policy("four", false, &["participation.schedule=\"fixed\"", "participation.stage_rounds=1000000"]);
-    let rows = measured(&settings(vec![known("fixed"), four, known("adaptive")])).rows;
+    let rows =
+        measured(&settings(vec![policy_by_name("fixed"), four_devices, policy_by_name("adaptive")])).rows;
     for row in &rows {
         for policy in &row.policies {
             let s = policy.speedup;
             assert!(s.low.value <= s.ratio.value && s.ratio.value <= s.high.value, "{row:?}");
         }
         assert!(row.start > 0.0 && row.full > 0.0);
-        let never = row.policies[1].speedup;
-        assert!(never.ratio.below && never.time.is_none() && never.ratio.value <= 0.26, "{never:?}");
+        let unreached = row.policies[1].speedup;
+        assert!(
+            unreached.ratio.below && unreached.time.is_none() && unreached.ratio.value <= 0.26,
+            "{unreached:?}"
+        );
     }
     let table = markdown(&rows);
     assert!(table.contains("**") && table.contains("<0.2"), "{table}");
@@ -118,32 +122,42 @@ fn communication_only_shifts_times_of_fixed_schedules() {
             let changes = [speed.changes, &[participation, "algorithm.rounds=60"]].concat();
             let run = |communication: f64| {
                 let c = format!("fleet.communication={communication:?}");
-                let scenario = scenario(16, &owned(&[&changes[..], &[&c]].concat())).unwrap();
+                let scenario = scenario(16, &to_owned_strings(&[&changes[..], &[&c]].concat())).unwrap();
                 Trajectory::run(&scenario, 3, &GO_ON).unwrap().unwrap()
             };
-            let without = run(0.0);
+            let without_communication = run(0.0);
             for communication in [1.0, 100.0] {
-                let with = run(communication);
-                let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
-                assert!(near(without.start(communication), with.start(communication)));
-                assert!(near(without.end(communication), with.end(communication)));
-                let points = without.points(communication).zip(with.points(communication));
-                assert!(with.rounds() == 60 && with.start(communication) > communication);
+                let with_communication = run(communication);
+                let is_near = |a: f64, b: f64| (a - b).abs() < 1e-9;
+                assert!(is_near(
+                    without_communication.start(communication),
+                    with_communication.start(communication)
+                ));
+                assert!(is_near(
+                    without_communication.end(communication),
+                    with_communication.end(communication)
+                ));
+                let points =
+                    without_communication.points(communication).zip(with_communication.points(communication));
+                assert!(
+                    with_communication.rounds() == 60
+                        && with_communication.start(communication) > communication
+                );
                 for (recomputed, real) in points {
-                    assert!(near(recomputed.0, real.0) && recomputed.1 == real.1);
+                    assert!(is_near(recomputed.0, real.0) && recomputed.1 == real.1);
                 }
-                let hits = [&without, &with]
+                let crossing_times = [&without_communication, &with_communication]
                     .map(|run| Crossings::new(std::slice::from_ref(run), communication, 0.1).time().unwrap());
-                assert!(near(hits[0], hits[1]));
+                assert!(is_near(crossing_times[0], crossing_times[1]));
             }
         }
     }
 }
 
-/// A run that computes only distances has the same distances as a run with all figures.
+/// A run that computes only distances has the same distances as a run with all metrics.
 #[test]
 fn trajectory_distances_equal_those_of_a_full_run() {
-    let scenario = scenario(16, &owned(&["algorithm.rounds=20"])).unwrap();
+    let scenario = scenario(16, &to_owned_strings(&["algorithm.rounds=20"])).unwrap();
     let run = Trajectory::run(&scenario, 1, &GO_ON).unwrap().unwrap();
     let full = fedspan_sim_core::run::run(&scenario, 1, &mut fedspan_sim_core::run::NoProgress).unwrap();
     let distances: Vec<f64> = full.rounds.iter().map(|row| row.scores.unwrap().distance.unwrap()).collect();
@@ -164,8 +178,8 @@ fn recorded_stationary_distance_is_reproduced() {
 
 #[test]
 fn unrecorded_target_is_refused_and_interruption_keeps_whole_parts() {
-    let other = Settings { clients: vec![20], ..settings(Vec::new()) };
-    assert!(matches!(measure(&other, &GO_ON, &Silent), Err(SpeedupError::NoTarget(20))));
+    let settings_without_target = Settings { clients: vec![20], ..settings(Vec::new()) };
+    assert!(matches!(measure(&settings_without_target, &GO_ON, &Silent), Err(SpeedupError::NoTarget(20))));
     let measured = measure(&settings(Vec::new()), &AtomicBool::new(true), &Silent).unwrap();
     assert!(measured.interrupted && measured.rows.is_empty());
 }

@@ -22,27 +22,27 @@ fn bits(features: &[f32]) -> Vec<u32> {
 
 impl Windows {
     /// Computes the windows of all recordings.
-    fn all() -> Self {
+    fn read_all() -> Self {
         let series = watch::recordings().unwrap();
         let mut places = BTreeMap::new();
-        for (index, one) in series.iter().enumerate() {
-            for (j, features) in watch::windows(one).iter().enumerate() {
-                let place = (index, j * HOP..j * HOP + WINDOW);
-                assert!(places.insert(bits(features), place).is_none(), "two windows are equal");
+        for (index, recording) in series.iter().enumerate() {
+            for (j, features) in watch::windows(recording).iter().enumerate() {
+                let samples = (index, j * HOP..j * HOP + WINDOW);
+                assert!(places.insert(bits(features), samples).is_none(), "two windows are equal");
             }
         }
         Self { series, places }
     }
 
     /// Series and raw samples of the windows in a set.
-    fn of(&self, set: &Set, d: usize) -> Vec<(usize, Range<usize>)> {
+    fn places_of(&self, set: &Set, d: usize) -> Vec<(usize, Range<usize>)> {
         set.x.chunks_exact(d).map(|row| self.places[&bits(row)].clone()).collect()
     }
 
     /// Smallest number of unused raw samples, over all series, between the end of the training windows and
     /// the start of the scored windows. The number is negative if the windows overlap or are in the wrong
     /// order.
-    fn unused(&self, trained: &[(usize, Range<usize>)], scored: &[(usize, Range<usize>)]) -> i64 {
+    fn smallest_gap(&self, trained: &[(usize, Range<usize>)], scored: &[(usize, Range<usize>)]) -> i64 {
         let mut last: BTreeMap<usize, usize> = BTreeMap::new();
         for (series, range) in trained {
             let end = last.entry(*series).or_default();
@@ -66,13 +66,13 @@ fn settings(name: &str, changes: &[&str]) -> WatchSettings {
 }
 
 /// Series and raw samples of the windows of several clients.
-fn joined(
+fn windows_of_clients(
     windows: &Windows,
     dataset: &Dataset,
     clients: &[Client],
     set: fn(&Client) -> &Set,
 ) -> Vec<(usize, Range<usize>)> {
-    clients.iter().flat_map(|client| windows.of(set(client), dataset.features)).collect()
+    clients.iter().flat_map(|client| windows.places_of(set(client), dataset.features)).collect()
 }
 
 fn trained(client: &Client) -> &Set {
@@ -95,21 +95,21 @@ fn per_class(set: &Set) -> BTreeMap<u8, usize> {
 
 #[test]
 fn training_and_test_windows_are_a_window_apart() {
-    let windows = Windows::all();
+    let windows = Windows::read_all();
     for name in ["demo", "programmes"] {
         for fold in 0..5 {
             for seed in 1..4 {
                 let dataset = watch::dataset(&WatchSettings { fold, ..settings(name, &[]) }, seed).unwrap();
                 for client in dataset.clients.iter().chain(&dataset.newcomers) {
                     let (train, test) = (
-                        windows.of(&client.train, dataset.features),
-                        windows.of(&client.test, dataset.features),
+                        windows.places_of(&client.train, dataset.features),
+                        windows.places_of(&client.test, dataset.features),
                     );
-                    let unused = windows.unused(&train, &test);
+                    let unused = windows.smallest_gap(&train, &test);
                     assert!(unused >= WINDOW as i64, "{name}, fold {fold}: {unused} samples unused");
-                    let person = |place: &(usize, Range<usize>)| windows.series[place.0].person;
+                    let person = |window: &(usize, Range<usize>)| windows.series[window.0].person;
                     let owner = person(&test[0]);
-                    assert!(train.iter().chain(&test).all(|place| person(place) == owner));
+                    assert!(train.iter().chain(&test).all(|window| person(window) == owner));
                 }
             }
         }
@@ -118,7 +118,7 @@ fn training_and_test_windows_are_a_window_apart() {
 
 #[test]
 fn newcomers_label_windows_of_the_first_half() {
-    let windows = Windows::all();
+    let windows = Windows::read_all();
     for name in ["demo", "programmes"] {
         for (fold, labels_per_class) in [(0, 1), (1, 1), (2, 2), (3, 1), (4, 5)] {
             let settings = WatchSettings { fold, labels_per_class, ..settings(name, &[]) };
@@ -126,17 +126,20 @@ fn newcomers_label_windows_of_the_first_half() {
                 let dataset = watch::dataset(&settings, seed).unwrap();
                 assert_eq!(dataset.newcomers.len(), 2);
                 for newcomer in &dataset.newcomers {
-                    for (series, range) in windows.of(&newcomer.train, dataset.features) {
+                    for (series, range) in windows.places_of(&newcomer.train, dataset.features) {
                         // A window belongs to the half of the series that contains its middle, so the last
                         // training window may extend beyond the middle of the series.
-                        let (middle, whole) =
+                        let (middle, length) =
                             ((range.start + range.end) / 2, windows.series[series].raw.len());
-                        assert!(2 * middle < whole, "{name}: sample {middle} of {whole}");
+                        assert!(2 * middle < length, "{name}: sample {middle} of {length}");
                     }
                     let labelled = per_class(&newcomer.train);
                     assert!(labelled.values().all(|count| *count == labels_per_class), "{labelled:?}");
-                    let (own, tested) = (labelled.keys(), per_class(&newcomer.test));
-                    assert!(own.eq(tested.keys()), "every class that is tested is labelled");
+                    let (labelled_classes, tested) = (labelled.keys(), per_class(&newcomer.test));
+                    assert!(
+                        labelled_classes.eq(tested.keys()),
+                        "the labelled classes are not the tested classes"
+                    );
                 }
             }
         }
@@ -147,48 +150,48 @@ fn newcomers_label_windows_of_the_first_half() {
 /// one fold.
 #[test]
 fn folds_hold_each_person_out_once() {
-    let windows = Windows::all();
-    let mut out = Vec::new();
+    let windows = Windows::read_all();
+    let mut held_out = Vec::new();
     for fold in 0..5 {
         let dataset = watch::dataset(&WatchSettings { fold, ..settings("demo", &[]) }, 1).unwrap();
         let people = |clients: &[Client]| {
-            let places = joined(&windows, &dataset, clients, scored);
+            let places = windows_of_clients(&windows, &dataset, clients, scored);
             let mut people: Vec<usize> = places.iter().map(|place| windows.series[place.0].person).collect();
             people.sort_unstable();
             people.dedup();
             people
         };
-        let (stay, leave) = (people(&dataset.clients), people(&dataset.newcomers));
-        assert_eq!((stay.len(), leave.len()), (8, 2));
-        assert!(stay.iter().all(|person| !leave.contains(person)));
-        let tested = joined(&windows, &dataset, &dataset.newcomers, scored);
+        let (training_people, newcomer_people) = (people(&dataset.clients), people(&dataset.newcomers));
+        assert_eq!((training_people.len(), newcomer_people.len()), (8, 2));
+        assert!(training_people.iter().all(|person| !newcomer_people.contains(person)));
+        let tested = windows_of_clients(&windows, &dataset, &dataset.newcomers, scored);
         let mut series: Vec<usize> = tested.iter().map(|place| place.0).collect();
         series.dedup();
-        assert_eq!(series.len(), 28, "2 people x 2 sides x 7 exercises");
-        out.extend(leave);
+        assert_eq!(series.len(), 28, "the series are not those of 2 people x 2 sides x 7 exercises");
+        held_out.extend(newcomer_people);
     }
-    out.sort_unstable();
-    assert_eq!(out, (0..watch::PEOPLE).collect::<Vec<_>>());
+    held_out.sort_unstable();
+    assert_eq!(held_out, (0..watch::PEOPLE).collect::<Vec<_>>());
 }
 
 /// Training, validation and test windows are separated by at least the length of a window.
 #[test]
 fn validation_windows_are_apart_from_test_windows() {
-    let windows = Windows::all();
+    let windows = Windows::read_all();
     for name in ["demo", "programmes"] {
         for fold in 0..5 {
             let full = watch::dataset(&WatchSettings { fold, ..settings(name, &[]) }, 1).unwrap();
-            let tests = joined(&windows, &full, &full.clients, scored);
+            let tests = windows_of_clients(&windows, &full, &full.clients, scored);
             for inner in 0..4 {
                 let validation = Some(Validation { fraction: 0.4, fold: inner });
                 let settings = WatchSettings { fold, validation, ..settings(name, &[]) };
                 let dataset = watch::dataset(&settings, 1).unwrap();
                 for client in dataset.clients.iter().chain(&dataset.newcomers) {
-                    let train = windows.of(&client.train, dataset.features);
-                    let validate = windows.of(&client.test, dataset.features);
-                    assert!(windows.unused(&train, &validate) >= WINDOW as i64);
-                    assert!(windows.unused(&validate, &tests) >= WINDOW as i64);
-                    assert!(windows.unused(&train, &tests) >= WINDOW as i64);
+                    let train = windows.places_of(&client.train, dataset.features);
+                    let validate = windows.places_of(&client.test, dataset.features);
+                    assert!(windows.smallest_gap(&train, &validate) >= WINDOW as i64);
+                    assert!(windows.smallest_gap(&validate, &tests) >= WINDOW as i64);
+                    assert!(windows.smallest_gap(&train, &tests) >= WINDOW as i64);
                 }
                 for newcomer in &dataset.newcomers {
                     assert!(per_class(&newcomer.train).values().all(|count| *count == 1));
@@ -200,13 +203,13 @@ fn validation_windows_are_apart_from_test_windows() {
 
 #[test]
 fn gap_setting_widens_the_gap() {
-    let windows = Windows::all();
+    let windows = Windows::read_all();
     for gap in 1..6 {
         let dataset = watch::dataset(&WatchSettings { gap, ..settings("demo", &[]) }, 1).unwrap();
-        let train = joined(&windows, &dataset, &dataset.clients, trained);
-        let test = joined(&windows, &dataset, &dataset.clients, scored);
+        let train = windows_of_clients(&windows, &dataset, &dataset.clients, trained);
+        let test = windows_of_clients(&windows, &dataset, &dataset.clients, scored);
         // Windows overlap by half, so the first dropped window leaves no unused samples.
-        assert_eq!(windows.unused(&train, &test), ((gap - 1) * HOP) as i64, "gap {gap}");
+        assert_eq!(windows.smallest_gap(&train, &test), ((gap - 1) * HOP) as i64, "gap {gap}");
     }
 }
 
@@ -229,18 +232,26 @@ fn raw_windows_equal_the_windows_of_features() {
                 let rows = set.x.chunks_exact(301).flat_map(|row| row[..300].chunks(6));
                 rows.map(|step| f64::from(step[channel])).collect::<Vec<_>>()
             };
-            let all: Vec<f64> = sets.flat_map(values_of).collect();
-            let mean = all.iter().sum::<f64>() / all.len() as f64;
-            (mean, (all.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / all.len() as f64).sqrt())
+            let all_values: Vec<f64> = sets.flat_map(values_of).collect();
+            let mean = all_values.iter().sum::<f64>() / all_values.len() as f64;
+            (
+                mean,
+                (all_values.iter().map(|value| (value - mean).powi(2)).sum::<f64>()
+                    / all_values.len() as f64)
+                    .sqrt(),
+            )
         };
         let (mean, deviation) = values(&mut raw.clients.iter().map(trained));
         assert!(mean.abs() < 1e-4 && (deviation - 1.0).abs() < 1e-4, "{channel}: {mean}, {deviation}");
         let (mean, deviation) = values(&mut raw.clients.iter().chain(&raw.newcomers).map(scored));
-        assert!(mean.abs() > 1e-4 || (deviation - 1.0).abs() > 1e-4, "{channel}: tests have a say");
+        assert!(
+            mean.abs() > 1e-4 || (deviation - 1.0).abs() > 1e-4,
+            "{channel}: the scale depends on the test windows"
+        );
     }
     // Scaling is affine, so averages over two time steps have the same scale as single time steps.
-    let fine = watch::raw_dataset(&settings, 1, 3).unwrap();
-    let (a, b) = (&fine.clients[0].train.x, &raw.clients[0].train.x);
+    let undecimated = watch::raw_dataset(&settings, 1, 3).unwrap();
+    let (a, b) = (&undecimated.clients[0].train.x, &raw.clients[0].train.x);
     let slope = |i: usize, j: usize| f64::from((a[i] + a[i + 6]) - (a[j] + a[j + 6])) / 2.0;
     let ratio = slope(0, 240) / f64::from(b[0] - b[120]);
     assert!((slope(120, 480) / f64::from(b[60] - b[240]) / ratio - 1.0).abs() < 1e-3);

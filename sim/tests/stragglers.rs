@@ -60,7 +60,10 @@ fn round_ends_with_its_last_awaited_answer() {
     for (stage, rounds) in outcome.rounds[1..].chunks(3).enumerate() {
         let first = &rounds[0].participants;
         assert!(rounds.iter().all(|row| row.participants == *first && usize::from(row.stage) == stage));
-        assert!(first.starts_with(&outcome.rounds[1].participants), "the fastest are among them");
+        assert!(
+            first.starts_with(&outcome.rounds[1].participants),
+            "the fastest clients are not among the first cohort"
+        );
         for time in &durations[3 * stage..3 * stage + 3] {
             assert!((time - durations[3 * stage]).abs() < 1e-5 && *time > 2.0);
         }
@@ -72,9 +75,9 @@ fn round_ends_with_its_last_awaited_answer() {
 
 #[test]
 fn equal_devices_have_no_speedup() {
-    let same = ["fleet.speed=\"constant\"", "algorithm.rounds=12", "fleet.communication=0.5"];
-    let full = outcome(&[&same[..], &[FULL]].concat(), 3);
-    let doubling = outcome(&same, 3);
+    let common_changes = ["fleet.speed=\"constant\"", "algorithm.rounds=12", "fleet.communication=0.5"];
+    let full = outcome(&[&common_changes[..], &[FULL]].concat(), 3);
+    let doubling = outcome(&common_changes, 3);
     assert_eq!(durations(&full), durations(&doubling));
     assert_eq!(full.representation, doubling.representation);
 }
@@ -93,8 +96,9 @@ fn adaptive_schedule_tolerates_dropouts() {
         times.sort_by(f64::total_cmp);
         times[times.len() / 2]
     };
-    let few = adaptive.iter().all(|run| run.rounds.iter().skip(2).any(|row| row.participants.len() <= 8));
-    assert!(few, "somewhere it waits for few");
+    let waits_for_few =
+        adaptive.iter().all(|run| run.rounds.iter().skip(2).any(|row| row.participants.len() <= 8));
+    assert!(waits_for_few, "a run never waited for at most eight clients");
     assert!(time(&adaptive) < 0.7 * time(&full), "{} {}", time(&adaptive), time(&full));
 }
 
@@ -103,13 +107,13 @@ fn adaptive_schedule_tolerates_dropouts() {
 #[test]
 fn adaptive_schedule_gains_without_communication_and_never_loses() {
     let runs = |changes: &[&str]| -> Vec<Outcome> { (1..=16).map(|seed| outcome(changes, seed)).collect() };
-    for (communication, least) in [(0.0, 2.0), (1.0, 1.3), (100.0, 0.97)] {
+    for (communication, min_ratio) in [(0.0, 2.0), (1.0, 1.3), (100.0, 0.97)] {
         let c = format!("fleet.communication={communication}");
         let full = runs(&[FULL, &c]);
         let adaptive = runs(&[&c]);
         let ratio = time_to_target(&full, 0.041) / time_to_target(&adaptive, 0.041);
         println!("communication {communication}: {ratio:.2} times as fast as waiting for all");
-        assert!(ratio >= least, "communication {communication}: {ratio}");
+        assert!(ratio >= min_ratio, "communication {communication}: {ratio}");
     }
 }
 

@@ -1,7 +1,9 @@
 //! Tests of warnings about data and fits: a warning about lost precision names the columns, and there are no
 //! warnings without a cause.
 
-use crate::common::{code, directory, errors, has, numbers, program, text};
+use crate::common::{
+    assert_contains_all, empty_directory, exit_code, random_numbers, run_program, stderr_text, stdout_text,
+};
 use fedspan_sim_core::run::{Job, NoProgress};
 use fedspan_sim_core::scenario::{BUILT_IN, Scenario};
 use serde_json::Value;
@@ -34,8 +36,8 @@ fn built_in_scenarios_have_no_warnings() {
 
 /// Writes a table whose target depends on all columns. Columns have deviation 1 and mean 0 before `change` is
 /// applied.
-fn write_table(place: &std::path::Path, change: impl Fn(usize, f64) -> f64) {
-    let (values, slopes) = (numbers(12 * 40 * 4, 7), numbers(4, 8));
+fn write_table(folder: &std::path::Path, change: impl Fn(usize, f64) -> f64) {
+    let (values, slopes) = (random_numbers(12 * 40 * 4, 7), random_numbers(4, 8));
     let mut table = String::from("who,warm,wet,high,loud,y\n");
     for (row, x) in values.chunks(4).enumerate() {
         let x: Vec<f64> = x.iter().map(|value| value * 3f64.sqrt()).collect();
@@ -43,19 +45,19 @@ fn write_table(place: &std::path::Path, change: impl Fn(usize, f64) -> f64) {
         let cells: Vec<String> = x.iter().enumerate().map(|(j, x)| change(j, *x).to_string()).collect();
         table += &format!("{},{},{y}\n", row / 40, cells.join(","));
     }
-    std::fs::write(place.join("table.csv"), table).unwrap();
+    std::fs::write(folder.join("table.csv"), table).unwrap();
 }
 
 /// Runs a method on the table and returns the summary and standard error.
-fn run(place: &std::path::Path, method: &str) -> (Value, String) {
+fn run_scenario(folder: &std::path::Path, method: &str) -> (Value, String) {
     let scenario = format!(
         "[data]\nkind = \"csv\"\npath = \"table.csv\"\nclient = \"who\"\ntarget = \"y\"\n\
          features = [\"warm\", \"wet\", \"high\", \"loud\"]\nscale = \"none\"\n[model]\nk = 2\n[algorithm]\n{method}\n"
     );
-    std::fs::write(place.join("my.toml"), scenario).unwrap();
-    let ran = program(place, &["run", "my.toml", "--format", "json"]);
-    assert_eq!(code(&ran), 0, "{}", errors(&ran));
-    (serde_json::from_str(&text(&ran)).unwrap(), errors(&ran))
+    std::fs::write(folder.join("my.toml"), scenario).unwrap();
+    let output = run_program(folder, &["run", "my.toml", "--format", "json"]);
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+    (serde_json::from_str(&stdout_text(&output)).unwrap(), stderr_text(&output))
 }
 
 /// Settings of algorithm FedRep.
@@ -64,9 +66,9 @@ const FEDREP: &str = "name = \"fedrep\"\nrounds = 100\nstep_size = \"auto\"";
 /// A warning names badly scaled columns if FedRep learns less on them. Otherwise there is no warning.
 #[test]
 fn dominated_columns_are_named() {
-    let place = directory("warnings-drowned");
-    write_table(&place, |_, x| x);
-    let (plain, reported) = run(&place, FEDREP);
+    let folder = empty_directory("warnings-drowned");
+    write_table(&folder, |_, x| x);
+    let (plain, reported) = run_scenario(&folder, FEDREP);
     let right = plain["final"]["test_mse"].as_f64().unwrap();
     assert!(right < 1e-6 && !reported.contains("warning"), "{reported}");
     let (mut missed, mut warned) = (0, 0);
@@ -88,13 +90,13 @@ fn dominated_columns_are_named() {
         (1e-5, 0.0),
         (1e5, 1.0),
     ] {
-        write_table(&place, |j, x| if j == 2 { factor * (x + offset) } else { x });
-        let (summary, reported) = run(&place, FEDREP);
+        write_table(&folder, |j, x| if j == 2 { factor * (x + offset) } else { x });
+        let (summary, reported) = run_scenario(&folder, FEDREP);
         let mse = summary["final"]["test_mse"].as_f64().unwrap();
         let is_reported =
             reported.contains("warning: my.toml: columns are badly scaled") && reported.contains("\"high\"");
         let numbers = format!("factor {factor}, offset {offset}: {mse} for {right}, {reported}");
-        assert!(is_reported || mse <= 0.05, "a silent miss: {numbers}");
+        assert!(is_reported || mse <= 0.05, "no warning for an inaccurate model: {numbers}");
         assert!(!is_reported || mse > 1e-3, "a warning without a cause: {numbers}");
         (missed, warned) = (missed + usize::from(mse > 0.05), warned + usize::from(is_reported));
     }
@@ -105,25 +107,29 @@ fn dominated_columns_are_named() {
 /// truncated fits.
 #[test]
 fn baselines_report_truncated_directions() {
-    let place = directory("warnings-cut");
+    let folder = empty_directory("warnings-cut");
     for method in ["name = \"local-only\"", "name = \"pooled\""] {
-        write_table(&place, |j, x| if j == 2 { 1e5 * (1013.0 + x) } else { x });
-        let (summary, reported) = run(&place, method);
+        write_table(&folder, |j, x| if j == 2 { 1e5 * (1013.0 + x) } else { x });
+        let (summary, reported) = run_scenario(&folder, method);
         assert_eq!(summary["fits_cut"]["cut"], 0, "{summary}");
         assert!(!reported.contains("warning"), "{reported}");
-        write_table(&place, |j, x| if j == 2 { 1e12 + x } else { x });
-        let (summary, reported) = run(&place, method);
-        has(&reported, &["warning: my.toml", "least-squares fits", "\"high\""]);
+        write_table(&folder, |j, x| if j == 2 { 1e12 + x } else { x });
+        let (summary, reported) = run_scenario(&folder, method);
+        assert_contains_all(&reported, &["warning: my.toml", "least-squares fits", "\"high\""]);
         let count = if method.contains("pooled") { 1 } else { 12 };
-        let cut = &summary["fits_cut"];
-        assert_eq!((cut["fits"].as_u64(), cut["lost"].as_u64()), (Some(count), Some(count)), "{cut}");
-        assert_eq!(cut["columns"], serde_json::json!(["\"high\""]));
+        let dropped = &summary["fits_cut"];
+        assert_eq!(
+            (dropped["fits"].as_u64(), dropped["lost"].as_u64()),
+            (Some(count), Some(count)),
+            "{dropped}"
+        );
+        assert_eq!(dropped["columns"], serde_json::json!(["\"high\""]));
         // Clients with more columns than samples are reported only in the summary, without a warning.
-        let few = format!("{method}\nfinal_ridge = 0.0\n[split]\ntest = 0.95");
-        write_table(&place, |_, x| x);
-        let (summary, reported) = run(&place, &few);
-        let few = if method.contains("pooled") { 0 } else { 12 };
-        assert_eq!(summary["fits_cut"]["few_samples"], few, "{summary}");
+        let few_samples = format!("{method}\nfinal_ridge = 0.0\n[split]\ntest = 0.95");
+        write_table(&folder, |_, x| x);
+        let (summary, reported) = run_scenario(&folder, &few_samples);
+        let few_samples = if method.contains("pooled") { 0 } else { 12 };
+        assert_eq!(summary["fits_cut"]["few_samples"], few_samples, "{summary}");
         assert!(!reported.contains("warning"), "{reported}");
     }
 }
@@ -132,8 +138,8 @@ fn baselines_report_truncated_directions() {
 /// features. For scaled features there is no warning.
 #[test]
 fn ridge_at_the_end_of_the_grid_is_reported() {
-    let place = directory("warnings-ridge");
-    let noise = numbers(9 * 24 * 5, 3);
+    let folder = empty_directory("warnings-ridge");
+    let noise = random_numbers(9 * 24 * 5, 3);
     for (factor, scale, is_reported) in [(1e4, "none", true), (1e4, "standard", false), (1.0, "none", false)]
     {
         let mut table = String::from("who,a,b,c,d,e,kind\n");
@@ -143,18 +149,18 @@ fn ridge_at_the_end_of_the_grid_is_reported() {
                 (0..5).map(|j| (factor * (f64::from(u8::from(j == kind)) + 2.0 * noise[j])).to_string());
             table += &format!("{},{},k{kind}\n", row / 24, cells.collect::<Vec<_>>().join(","));
         }
-        std::fs::write(place.join("table.csv"), table).unwrap();
+        std::fs::write(folder.join("table.csv"), table).unwrap();
         for method in ["fedrep\"\nrounds = 5\nstep_size = \"auto", "local-only"] {
             let scenario = format!(
                 "[data]\nkind = \"csv\"\npath = \"table.csv\"\nclient = \"who\"\ntarget = \"kind\"\ntask = \"classes\"\n\
                  features = \"a..e\"\nscale = \"{scale}\"\n[split]\nholdout_users = 2\n[model]\nk = 2\n[algorithm]\n\
                  name = \"{method}\"\n"
             );
-            std::fs::write(place.join("my.toml"), scenario).unwrap();
-            let ran = program(&place, &["run", "my.toml"]);
-            assert_eq!(code(&ran), 0, "{}", errors(&ran));
-            let reported = errors(&ran).contains("among 0.0001 to 100; the features' mean square is");
-            assert_eq!(reported, is_reported, "{factor} {scale} {method}: {}", errors(&ran));
+            std::fs::write(folder.join("my.toml"), scenario).unwrap();
+            let output = run_program(&folder, &["run", "my.toml"]);
+            assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+            let reported = stderr_text(&output).contains("among 0.0001 to 100; the features' mean square is");
+            assert_eq!(reported, is_reported, "{factor} {scale} {method}: {}", stderr_text(&output));
         }
     }
 }
@@ -163,18 +169,18 @@ fn ridge_at_the_end_of_the_grid_is_reported() {
 /// classes, which is the number of scores for which a device has memory.
 #[test]
 fn uncompared_ridges_are_reported() {
-    let place = directory("warnings-nobody");
-    let noise = numbers(8 * 12 * 2, 5);
+    let folder = empty_directory("warnings-nobody");
+    let noise = random_numbers(8 * 12 * 2, 5);
     let mut table = String::from("who,a,b,kind\n");
     for (row, noise) in noise.chunks(2).enumerate() {
         table += &format!("{},{},{},k{}\n", row / 12, noise[0], noise[1], row % 3);
     }
-    std::fs::write(place.join("table.csv"), table).unwrap();
+    std::fs::write(folder.join("table.csv"), table).unwrap();
     let scenario = "[data]\nkind = \"csv\"\npath = \"table.csv\"\nclient = \"who\"\ntarget = \"kind\"\ntask = \"classes\"\n\
                     features = \"*\"\n[split]\nholdout_users = 2\n[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 2\n\
                     step_size = 0.1\n";
-    std::fs::write(place.join("my.toml"), scenario).unwrap();
-    let ran = program(&place, &["run", "my.toml"]);
-    assert_eq!(code(&ran), 0, "{}", errors(&ran));
-    assert!(errors(&ran).contains("no client compared ridges"), "{}", errors(&ran));
+    std::fs::write(folder.join("my.toml"), scenario).unwrap();
+    let output = run_program(&folder, &["run", "my.toml"]);
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+    assert!(stderr_text(&output).contains("no client compared ridges"), "{}", stderr_text(&output));
 }

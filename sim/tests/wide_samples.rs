@@ -1,7 +1,7 @@
 //! Tests that samples wider than the largest supported first layer are refused before the first round, for
 //! every kind of network.
 
-use crate::common::{directory, numbers, write_npz};
+use crate::common::{empty_directory, random_numbers, write_npz};
 use fedspan_sim_core::run::{NoProgress, Outcome, RunError, run};
 use fedspan_sim_core::scenario::Scenario;
 
@@ -15,17 +15,17 @@ const MODELS: [&str; 4] = [
 
 /// Trains one round on two clients with two samples of `features` values each.
 fn run_round(features: u64, model: &str) -> Result<Outcome, RunError> {
-    let here = directory(&format!("wide-samples-{features}"));
-    let x = numbers(usize::try_from(4 * features).unwrap(), 1);
+    let folder = empty_directory(&format!("wide-samples-{features}"));
+    let x = random_numbers(usize::try_from(4 * features).unwrap(), 1);
     let arrays: [(&str, &[u64], &[f64]); 2] =
         [("x", &[2, 2, features], &x), ("y", &[2, 2], &[0.0, 1.0, 1.0, 0.0])];
-    write_npz(&here.join("data.npz"), &arrays);
+    write_npz(&folder.join("data.npz"), &arrays);
     let algorithm = if model.contains("lora") { "rolora" } else { "fedrep" };
     let text = format!(
         "[data]\nkind = \"npz\"\npath = \"data.npz\"\ntask = \"classes\"\n[model]\n{model}\n\
          [algorithm]\nname = \"{algorithm}\"\nrounds = 1\nstep_size = 0.01\n"
     );
-    let scenario = Scenario::parse(here.join("my.toml").to_str().unwrap(), &text, &[]).unwrap();
+    let scenario = Scenario::parse(folder.join("my.toml").to_str().unwrap(), &text, &[]).unwrap();
     run(&scenario, 1, &mut NoProgress)
 }
 

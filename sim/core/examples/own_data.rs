@@ -27,7 +27,7 @@ fn uniform(random: &mut ChaCha8Rng) -> f32 {
     (random.next_u32() >> 8) as f32 / (1 << 23) as f32 - 1.0
 }
 
-/// Makes the samples of a pump whose wear is a combination `(a, b)` of the two directions. Replace this
+/// Creates the samples of a pump whose wear is a combination `(a, b)` of the two directions. Replace this
 /// function by a reader of your own recordings.
 fn record(samples: usize, (a, b): (f32, f32), random: &mut ChaCha8Rng) -> Set {
     let x: Vec<f32> = (0..samples * FEATURES).map(|_| uniform(random)).collect();
@@ -36,13 +36,13 @@ fn record(samples: usize, (a, b): (f32, f32), random: &mut ChaCha8Rng) -> Set {
     Set::new(x, Labels::Classes(classes))
 }
 
-/// Makes `count` pumps, each with `labelled` training samples and 100 test samples.
+/// Creates `count` pumps, each with `labelled` training samples and 100 test samples.
 fn pumps(count: usize, labelled: usize, random: &mut ChaCha8Rng) -> Vec<Client> {
-    let mut pump = || {
+    let mut make_pump = || {
         let wear = (uniform(random), uniform(random));
         Client::new(record(labelled, wear, random), record(100, wear, random))
     };
-    (0..count).map(|_| pump()).collect()
+    (0..count).map(|_| make_pump()).collect()
 }
 
 /// Observer that prints every tenth round.
@@ -58,8 +58,8 @@ impl Watcher for Progress {
     }
 }
 
-/// Makes a table of the results with one row for each pump.
-fn table(outcome: &Outcome) -> Table {
+/// Builds a table of the results with one row for each pump.
+fn results_table(outcome: &Outcome) -> Table {
     let pumps = outcome.clients.iter().map(|pump| ("trained", pump));
     let pumps = pumps.chain(outcome.newcomers.iter().map(|pump| ("newcomer", pump)));
     let row = |(kind, pump): (&str, &fedspan_sim_core::evaluate::ClientScore)| {
@@ -88,7 +88,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         .measured_step_size()
         .build()?;
     let outcome = Simulation::builder(&scenario).seed(1).watcher(&mut Progress).run()?;
-    print!("{}", table(&outcome).text());
+    print!("{}", results_table(&outcome).text());
 
     let mean = |pumps: &[fedspan_sim_core::evaluate::ClientScore]| {
         pumps.iter().filter_map(|pump| pump.accuracy).sum::<f64>() / pumps.len() as f64

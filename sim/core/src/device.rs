@@ -28,22 +28,22 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Makes the identity of a device without a key.
+    /// Creates the identity of a device without a key.
     #[must_use]
     pub fn plaintext(device: u64) -> Self {
         Self { device, protection: Protection::Plaintext, random: None }
     }
 
-    /// Makes the identity of a device with a key. `random` must be unpredictable and never reused, because a
-    /// virtual device has no flash in which handshakes are counted.
+    /// Creates the identity of a device with a key. `random` must be unpredictable and never reused, because
+    /// a virtual device has no flash in which handshakes are counted.
     #[must_use]
     pub fn with_key(device: u64, key: Key, random: ChaCha8Rng) -> Self {
         Self { device, protection: Protection::Key(key), random: Some(random) }
     }
 }
 
-/// Makes the session of a client of a scenario. `index` counts from 0; newcomers follow the training clients.
-/// Returns `None` if the scenario has no such client or the device cannot be built.
+/// Creates the session of a client of a scenario. `index` counts from 0; newcomers follow the training
+/// clients. Returns `None` if the scenario has no such client or the device cannot be built.
 #[must_use]
 pub fn client_session(
     scenario: &Scenario,
@@ -59,8 +59,8 @@ pub fn client_session(
     let random = identity.random.unwrap_or_else(|| deterministic_rng(scenario.seed, identity.device));
     // The number of epochs that the other devices have trained is unknown here, so a newcomer trains only its
     // head.
-    let after = JoinTime::AfterTraining { epochs: 0 };
-    let join_time = if index < dataset.clients.len() { JoinTime::BeforeTraining } else { after };
+    let newcomer_join = JoinTime::AfterTraining { epochs: 0 };
+    let join_time = if index < dataset.clients.len() { JoinTime::BeforeTraining } else { newcomer_join };
     build.session(config, identity.protection, client, join_time, random).ok()
 }
 
@@ -105,7 +105,8 @@ pub async fn run_session_over(
     let mut transmit = vec![0; config.transmit_capacity()];
     let buffers = Buffers { receive: &mut receive, transmit: &mut transmit };
     let clock = move || now_since(began);
-    let sleep =
-        move |at: Millis| tokio::time::sleep_until(began + Duration::from_millis(at.as_u64().min(1 << 40)));
+    let sleep = move |until: Millis| {
+        tokio::time::sleep_until(began + Duration::from_millis(until.as_u64().min(1 << 40)))
+    };
     run_async(session, &mut FromTokio::new(link), buffers, clock, sleep).await
 }

@@ -1,4 +1,4 @@
-//! Scoring of models: the figures in result files, and baselines that are computed without training rounds.
+//! Scoring of models: the metrics in result files, and baselines that are computed without training rounds.
 
 mod baselines;
 pub mod ridge;
@@ -20,7 +20,7 @@ use crate::fleet::{HeapWorkspace, SimDevice, SimTask};
 use crate::least_squares::DroppedDirections;
 use crate::network::{self, SimNetwork};
 
-/// Figures of one model on one data set. Figures that do not apply are `None`.
+/// Metrics of one model on one data set. Metrics that do not apply are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Scores {
     /// Sine of the largest principal angle between the representation and the true representation.
@@ -35,10 +35,10 @@ pub struct Scores {
     pub test_mse: Option<f64>,
 }
 
-/// Selection of the figures that a run computes.
+/// Selection of the metrics that a run computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MetricSet {
-    /// Every figure that applies.
+    /// Every metric that applies.
     #[default]
     All,
     /// Only the distance. No heads are fitted, which would take about as long as a round of all clients.
@@ -135,17 +135,17 @@ pub fn score_device(task: &mut SimTask, client: &Client, shape: Shape) -> Client
                 let (shift, factor) = scale.split_at_checked(shape.features)?;
                 Scale::new(shift.to_vec(), factor.to_vec())
             });
-            let seen = scale.map(|scale| scaled_client(client, &scale));
-            score_device(scaled.task_mut(), seen.as_ref().unwrap_or(client), shape)
+            let scaled_samples = scale.map(|scale| scaled_client(client, &scale));
+            score_device(scaled.task_mut(), scaled_samples.as_ref().unwrap_or(client), shape)
         }
     }
 }
 
-/// Scores a network on the samples of a client. `own` gives the shape of the network, and `parameters` its
+/// Scores a network on the samples of a client. `device` gives the shape of the network, and `parameters` its
 /// weights.
 #[must_use]
-pub fn score_network(own: &SimNetwork, parameters: &[f32], client: &Client) -> ClientScore {
-    let (shape, frozen) = (own.shape(), own.frozen());
+pub fn score_network(device: &SimNetwork, parameters: &[f32], client: &Client) -> ClientScore {
+    let (shape, frozen) = (device.shape(), device.frozen());
     let train = network::errors(shape, frozen, parameters, &client.train);
     let test = network::errors(shape, frozen, parameters, &client.test);
     #[allow(clippy::cast_precision_loss, reason = "counts of samples")]
@@ -216,9 +216,9 @@ fn errors<P: Mechanism>(model: &mut Linear<HeapWorkspace, P>, set: &Set, shape: 
         }
         match samples.targets {
             Targets::Values(y) => {
-                let wanted = y.get(index * shape.outputs..(index + 1) * shape.outputs).unwrap_or_default();
+                let expected = y.get(index * shape.outputs..(index + 1) * shape.outputs).unwrap_or_default();
                 total.squares +=
-                    out.iter().zip(wanted).map(|(a, b)| f64::from(a - b) * f64::from(a - b)).sum::<f64>();
+                    out.iter().zip(expected).map(|(a, b)| f64::from(a - b) * f64::from(a - b)).sum::<f64>();
             }
             Targets::Classes(classes) => {
                 let class = classes.get(index).map_or(usize::MAX, |&class| usize::from(class));
@@ -270,7 +270,7 @@ fn mean(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
     (count > 0.0).then(|| sum / count)
 }
 
-/// Computes the figures of a representation on a data set, and the scores of the clients. If the data set has
+/// Computes the metrics of a representation on a data set, and the scores of the clients. If the data set has
 /// no targets, only the distance is computed and no head is fitted.
 #[must_use]
 pub fn representation(
@@ -289,7 +289,7 @@ pub fn representation(
     (scores, clients)
 }
 
-/// Computes the distance of a representation from the true representation, as the only figure.
+/// Computes the distance of a representation from the true representation, as the only metric.
 #[must_use]
 pub fn distance(dataset: &Dataset, b: &Matrix) -> Scores {
     let basis = orthonormal(b).unwrap_or_else(|_| b.clone());
@@ -300,17 +300,17 @@ fn distance_of(dataset: &Dataset, basis: &Matrix) -> Option<f64> {
     dataset.truth.as_ref().map(|truth| principal_angle_distance(basis, truth))
 }
 
-/// Computes the figures of a shared model `(b, w)` on the test sets of all clients. If the data set has no
-/// targets, the figures are empty.
+/// Computes the metrics of a shared model `(b, w)` on the test sets of all clients. If the data set has no
+/// targets, the metrics are empty.
 #[must_use]
 pub fn shared(clients: &[Client], b: &Matrix, w: &Matrix) -> Scores {
     let combined =
         Matrix::from_fn(b.nrows(), w.ncols(), |i, c| (0..b.ncols()).map(|j| b[(i, j)] * w[(j, c)]).sum());
-    direct(clients, &to_f32(&combined), w.ncols())
+    score_raw_features(clients, &to_f32(&combined), w.ncols())
 }
 
-/// Computes the figures of a shared head on the raw features (d x C, row-major).
-fn direct(clients: &[Client], w: &[f32], outputs: usize) -> Scores {
+/// Computes the metrics of a shared head on the raw features (d x C, row-major).
+fn score_raw_features(clients: &[Client], w: &[f32], outputs: usize) -> Scores {
     if !clients.iter().any(|client| client.train.has_targets()) {
         return Scores::default();
     }
@@ -318,7 +318,7 @@ fn direct(clients: &[Client], w: &[f32], outputs: usize) -> Scores {
     let shape = Shape { features: d, width: outputs, outputs };
     // Uses W as the representation and the identity as the head, which gives the same predictions.
     let identity = to_f32(&Matrix::identity(outputs, outputs));
-    let each: Vec<ClientScore> = clients
+    let scores: Vec<ClientScore> = clients
         .par_iter()
         .map_init(
             || Linear::new(HeapWorkspace::new(shape, Numeric::F32)),
@@ -330,7 +330,7 @@ fn direct(clients: &[Client], w: &[f32], outputs: usize) -> Scores {
             },
         )
         .collect();
-    average(&each)
+    average(&scores)
 }
 
 /// Converts the device's f32 values to a d x k matrix.

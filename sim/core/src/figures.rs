@@ -1,15 +1,15 @@
-//! List of a model's figures by name, for result files and tables.
+//! List of a model's metrics by name, for result files and tables.
 
 use serde::{Serialize, Serializer};
 
 use crate::evaluate::Scores;
 
-/// Figures by name, in the order of the tables. Figures that do not apply are omitted.
+/// Metrics by name, in the order of the tables. Metrics that do not apply are omitted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Figures(Vec<(&'static str, f64)>);
 
 impl Figures {
-    /// Makes the list of a model's figures on the training clients.
+    /// Builds the list of a model's metrics on the training clients.
     #[must_use]
     pub fn new(scores: &Scores) -> Self {
         let mut figures = Self::default();
@@ -21,21 +21,21 @@ impl Figures {
         figures
     }
 
-    /// Appends a figure, unless the value is `None`. Values must be finite, since JSON would replace other
-    /// values by null; runs with other values fail before figures are reported.
+    /// Appends a metric, unless the value is `None`. Values must be finite, since JSON would replace other
+    /// values by null; runs with other values fail before metrics are reported.
     pub fn push(&mut self, name: &'static str, value: Option<f64>) {
         if let Some(value) = value {
             self.0.push((name, value));
         }
     }
 
-    /// Value of the figure with this name; `None` if the figure does not apply.
+    /// Value of the metric with this name; `None` if the metric does not apply.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<f64> {
-        self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+        self.0.iter().find(|(entry, _)| *entry == name).map(|(_, value)| *value)
     }
 
-    /// Iterates over the names and values of all figures, in order.
+    /// Iterates over the names and values of all metrics, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, f64)> + '_ {
         self.0.iter().copied()
     }

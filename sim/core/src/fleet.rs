@@ -44,7 +44,7 @@ pub struct HeapWorkspace {
 }
 
 impl HeapWorkspace {
-    /// Makes a workspace of zeros.
+    /// Creates a workspace of zeros.
     #[must_use]
     pub fn new(shape: Shape, numeric: Numeric) -> Self {
         let Shape { features: d, width: k, outputs: c } = shape;
@@ -73,10 +73,10 @@ impl Memory for HeapWorkspace {
     fn parts_ref(&self) -> PartsRef<'_> {
         let shape = self.shape;
         let Shape { features: d, width: k, outputs: c } = shape;
-        let (representation, rest) = self.values.split_at(d * k);
-        let (head, rest) = rest.split_at(k * c);
-        let (_, rest) = rest.split_at(k * k + k * c);
-        let (residual, _) = rest.split_at(d * c);
+        let (representation, following) = self.values.split_at(d * k);
+        let (head, following) = following.split_at(k * c);
+        let (_, following) = following.split_at(k * k + k * c);
+        let (residual, _) = following.split_at(d * c);
         PartsRef { shape, representation, head, residual, extra_matrix: self.extra_matrix.as_deref() }
     }
 
@@ -88,10 +88,10 @@ impl Memory for HeapWorkspace {
         let Self { shape, values, fixed, .. } = self;
         let Shape { features: d, width: k, outputs: c } = *shape;
         let (scale, integers) = fixed.as_mut()?;
-        let (representation, rest) = integers.split_at_mut(d * k);
-        let (x, rest) = rest.split_at_mut(d);
-        let (z, rest) = rest.split_at_mut(k);
-        let (y, head) = rest.split_at_mut(c);
+        let (representation, following) = integers.split_at_mut(d * k);
+        let (x, following) = following.split_at_mut(d);
+        let (z, following) = following.split_at_mut(k);
+        let (y, head) = following.split_at_mut(c);
         Some((parts(*shape, values), Fixed { representation, scale, x, z, y, head }))
     }
 }
@@ -99,19 +99,19 @@ impl Memory for HeapWorkspace {
 /// Splits `values` into the float buffers of a workspace, in the order of their storage.
 fn parts(shape: Shape, values: &mut [f32]) -> Parts<'_> {
     let Shape { features: d, width: k, outputs: c } = shape;
-    let (representation, rest) = values.split_at_mut(d * k);
-    let (head, rest) = rest.split_at_mut(k * c);
-    let (factor, rest) = rest.split_at_mut(k * k);
-    let (rhs, rest) = rest.split_at_mut(k * c);
-    let (residual, rest) = rest.split_at_mut(d * c);
-    let (z, y) = rest.split_at_mut(k);
+    let (representation, following) = values.split_at_mut(d * k);
+    let (head, following) = following.split_at_mut(k * c);
+    let (factor, following) = following.split_at_mut(k * k);
+    let (rhs, following) = following.split_at_mut(k * c);
+    let (residual, following) = following.split_at_mut(d * c);
+    let (z, y) = following.split_at_mut(k);
     Parts { shape, representation, head, factor, rhs, residual, extra_matrix: None, blocks: None, z, y }
 }
 
 /// Client session of a simulated device.
 pub type SimSession = Session<SimTask, ClientSource, NoStore, ChaCha8Rng>;
 
-/// Makes the random generator of a simulated device, which is the same in every run. Must not be used for
+/// Creates the random generator of a simulated device, which is the same in every run. Must not be used for
 /// devices with keys, whose handshakes must be unpredictable.
 #[must_use]
 pub fn deterministic_rng(seed: u64, device: u64) -> ChaCha8Rng {
@@ -154,10 +154,10 @@ impl DeviceFactory {
         seeds: SeedSource,
     ) -> Result<Self, BuildError> {
         let fleet = dataset.clients.len();
-        let most = usize::from(u16::MAX) - 1;
-        if scenario.model.network.is_some() && dataset.features > most {
+        let max_features = usize::from(u16::MAX) - 1;
+        if scenario.model.network.is_some() && dataset.features > max_features {
             return Err(BuildError(format!(
-                "samples have {} values, a network's have at most {most}",
+                "samples have {} values, a network's have at most {max_features}",
                 dataset.features
             )));
         }
@@ -194,7 +194,7 @@ impl DeviceFactory {
         })
     }
 
-    /// Makes the session of one device.
+    /// Creates the session of one device.
     ///
     /// # Errors
     /// [`BuildError`] if the client's task cannot be built with these settings.
@@ -209,7 +209,7 @@ impl DeviceFactory {
         self.session_with_store(config, protection, client, join_time, NoStore, random)
     }
 
-    /// Makes the session of one device with the given store.
+    /// Creates the session of one device with the given store.
     ///
     /// # Errors
     /// [`BuildError`] if the client's task cannot be built with these settings.
@@ -246,18 +246,18 @@ impl DeviceFactory {
         client: &Client,
         features: Range<usize>,
     ) -> Result<Option<(u32, Vec<f32>)>, BuildError> {
-        let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+        let to_u16 = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
         let mut task = self.task(0, client.train.len(), JoinTime::BeforeTraining)?;
-        let (first, count) = (small(features.start), small(features.len()));
+        let (first, count) = (to_u16(features.start), to_u16(features.len()));
         let id = RoundId { round: 1, stage: 0 };
         let open = RoundOpen { id, task: Asked::FeatureSums { first, count }, tensors: Descriptors::new() };
-        let ran = task.open(&open).and_then(|()| task.run(id, &mut client.source()));
+        let result = task.open(&open).and_then(|()| task.run(id, &mut client.source()));
         let mut sums = vec![0.0; features.len() * usize::from(SUMS_COLUMNS)];
         task.emit(0, 0, &mut sums);
-        Ok(ran.ok().map(|usage| (usage.samples, sums)))
+        Ok(result.ok().map(|usage| (usage.samples, sums)))
     }
 
-    /// Makes the task of a device's model, without scaling of samples.
+    /// Creates the task of a device's model, without scaling of samples.
     fn model_task(&self, device: u64, samples: usize, join_time: JoinTime) -> Result<SimTask, BuildError> {
         if let Some(network) = &self.network {
             return Ok(SimTask::Network(SimNetwork::new(network, device, samples, join_time)));
@@ -272,11 +272,11 @@ impl DeviceFactory {
     /// Model sizes in the hello of a device.
     #[must_use]
     pub fn model(&self) -> Model {
-        let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+        let to_u16 = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
         let Shape { features, width, outputs } = self.shape;
         match &self.network {
             Some(network) => network.parameters.shape.model(),
-            None => Model::linear(small(features), small(width), small(outputs)),
+            None => Model::linear(to_u16(features), to_u16(width), to_u16(outputs)),
         }
     }
 
@@ -322,11 +322,11 @@ pub struct SimDevice {
 impl SimDevice {
     /// Connects a device. Afterwards `inbox` contains the hello of the device.
     #[must_use]
-    pub fn connect(session: SimSession, gate: Arc<Acceptor>) -> Self {
+    pub fn connect(session: SimSession, acceptor: Arc<Acceptor>) -> Self {
         let config = session.config();
         let mut device = Self {
             session,
-            connection: Connection::new(gate),
+            connection: Connection::new(acceptor),
             inbox: Vec::new(),
             decoder: Decoder::new(vec![0; usize::from(config.frame_limit)]),
             transmit: vec![0; config.transmit_capacity()],
@@ -348,15 +348,15 @@ impl SimDevice {
             let mut input = wire.as_slice();
             while let FeedResult::Message(message) = self.decoder.feed(&mut input) {
                 let progress = self.session.handle(self.now, Event::Message(message), &mut self.transmit);
-                let sent = self.transmit.get(..progress.sent).unwrap_or_default();
-                self.connection.receive(sent, &mut self.inbox);
-                let mut more = progress.again;
-                while more {
+                let frames = self.transmit.get(..progress.sent).unwrap_or_default();
+                self.connection.receive(frames, &mut self.inbox);
+                let mut has_more = progress.again;
+                while has_more {
                     let progress = self.session.handle(self.now, Event::Tick, &mut self.transmit);
-                    let sent = self.transmit.get(..progress.sent).unwrap_or_default();
-                    self.connection.receive(sent, &mut self.inbox);
+                    let frames = self.transmit.get(..progress.sent).unwrap_or_default();
+                    self.connection.receive(frames, &mut self.inbox);
                     let silent_until = self.session.silent_until();
-                    more = progress.again && progress.sent > 0 || silent_until > self.now;
+                    has_more = progress.again && progress.sent > 0 || silent_until > self.now;
                     self.now = self.now.max(silent_until);
                 }
             }
@@ -378,8 +378,8 @@ impl SimDevice {
     /// Passes one event to the session, and the frames of the session to the server's end of the connection.
     pub fn step(&mut self, event: Event<'_>) {
         let progress = self.session.handle(self.now, event, &mut self.transmit);
-        let sent = self.transmit.get(..progress.sent).unwrap_or_default();
-        self.connection.receive(sent, &mut self.inbox);
+        let frames = self.transmit.get(..progress.sent).unwrap_or_default();
+        self.connection.receive(frames, &mut self.inbox);
     }
 
     /// Numbers of bytes and dropped frames so far.

@@ -23,7 +23,8 @@ pub struct NoiseConfig {
 }
 
 /// Noise settings of a scenario's devices; `None` if the scenario has no section `[privacy]`. The budget of a
-/// device covers all iterations and rounds of the scenario, including the start rounds.
+/// device covers all iterations and rounds of the scenario, including the start rounds, which compute the
+/// initial representation.
 ///
 /// # Errors
 /// A one-line message with the numbers if the client does not support the noise.
@@ -64,7 +65,7 @@ pub struct SimNoise {
 }
 
 impl SimNoise {
-    /// Makes the privacy mechanism of a device.
+    /// Creates the privacy mechanism of a device.
     #[must_use]
     pub fn new(noise: Option<NoiseConfig>, seeds: SeedSource, device: u64) -> Self {
         let settings = noise.map(|noise| noise.settings);

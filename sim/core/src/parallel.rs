@@ -14,18 +14,18 @@ pub fn each<A: Sync, T: Send, E: Send>(
     tasks: &[A],
     work: impl Fn(&A) -> Result<Option<T>, E> + Sync,
 ) -> Result<Option<Vec<T>>, E> {
-    let next = AtomicUsize::new(0);
-    let done = Mutex::new(Vec::new());
+    let next_index = AtomicUsize::new(0);
+    let results = Mutex::new(Vec::new());
     let run_tasks = || {
         while let Some((index, task)) = {
-            let index = next.fetch_add(1, Ordering::Relaxed);
+            let index = next_index.fetch_add(1, Ordering::Relaxed);
             tasks.get(index).map(|task| (index, task))
         } {
             let result = work(task);
             if !matches!(result, Ok(Some(_))) {
-                next.store(tasks.len(), Ordering::Relaxed);
+                next_index.store(tasks.len(), Ordering::Relaxed);
             }
-            done.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push((index, result));
+            results.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push((index, result));
         }
     };
     std::thread::scope(|scope| {
@@ -38,9 +38,9 @@ pub fn each<A: Sync, T: Send, E: Send>(
             });
         }
     });
-    let mut done = done.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
-    done.sort_by_key(|(index, _)| *index);
-    let all: Option<Vec<T>> =
-        done.into_iter().map(|(_, result)| result).collect::<Result<Vec<_>, E>>()?.into_iter().collect();
-    Ok(all.filter(|all| all.len() == tasks.len()))
+    let mut results = results.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+    results.sort_by_key(|(index, _)| *index);
+    let complete: Option<Vec<T>> =
+        results.into_iter().map(|(_, result)| result).collect::<Result<Vec<_>, E>>()?.into_iter().collect();
+    Ok(complete.filter(|complete| complete.len() == tasks.len()))
 }

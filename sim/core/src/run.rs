@@ -55,17 +55,17 @@ pub enum RunError {
         /// Reason of the refusal.
         refusal: Refusal,
     },
-    /// A figure is NaN or infinite.
+    /// A metric is NaN or infinite.
     #[error(
         "the figure {figure} is {value} after round {round}: the numbers of the data are too large for f32, or the \
          step size is"
     )]
     NotFinite {
-        /// Name of the figure in the results.
+        /// Name of the metric in the results.
         figure: &'static str,
-        /// Value of the figure: NaN or infinite.
+        /// Value of the metric: NaN or infinite.
         value: f64,
-        /// Round after which the figure was computed; 0 is the initial model.
+        /// Round after which the metric was computed; 0 is the initial model.
         round: u32,
     },
     /// A custom algorithm or policy does not fit the scenario.
@@ -117,7 +117,7 @@ pub struct RoundRow {
     pub participants: Vec<DeviceId>,
     /// Cumulative simulated time, in mean computations.
     pub time: f64,
-    /// Figures after the round; `None` if the round was not evaluated.
+    /// Metrics after the round; `None` if the round was not evaluated.
     pub scores: Option<Scores>,
     /// Bytes of encoded frames from devices, without hellos.
     pub bytes_up: u64,
@@ -137,7 +137,7 @@ pub struct Outcome {
     pub names: DataNames,
     /// Results of all rounds, from round 0.
     pub rounds: Vec<RoundRow>,
-    /// Figures of the final model.
+    /// Metrics of the final model.
     pub scores: Scores,
     /// Scores of the personal model of each client.
     pub clients: Vec<ClientScore>,
@@ -147,7 +147,7 @@ pub struct Outcome {
     pub diverged: Option<Diverged>,
     /// Scores of the personal model of each newcomer.
     pub newcomers: Vec<ClientScore>,
-    /// Figures of the shared model on the test data of newcomers, if the algorithm has a shared model.
+    /// Metrics of the shared model on the test data of newcomers, if the algorithm has a shared model.
     pub newcomers_global: Scores,
     /// Number of users in the data that did not become clients.
     pub dropped_users: usize,
@@ -172,8 +172,8 @@ pub struct Outcome {
     pub counters: Counters,
     /// Privacy loss of all releases of each device; `None` if devices add no noise.
     pub privacy: Option<PrivacyFigures>,
-    /// Number of updates that were aggregated in start rounds and training rounds, without the final head
-    /// fit.
+    /// Number of updates that were aggregated in start rounds (which compute the initial representation) and
+    /// training rounds, without the final head fit.
     pub updates: u64,
     /// Uploaded and downloaded bytes of all rounds.
     pub bytes: (u64, u64),
@@ -216,7 +216,7 @@ impl DataNames {
 }
 
 impl Outcome {
-    /// Checks that the figures of the final model, of newcomers, and of the shared model on newcomers are
+    /// Checks that the metrics of the final model, of newcomers, and of the shared model on newcomers are
     /// finite.
     fn check_figures(&self) -> Result<(), RunError> {
         let round = self.rounds.last().map_or(0, |row| row.round);
@@ -237,7 +237,7 @@ impl Outcome {
     }
 }
 
-/// Checks that all figures are finite.
+/// Checks that all metrics are finite.
 fn check_finite(scores: &Scores, round: u32) -> Result<(), RunError> {
     for (figure, value) in Figures::new(scores).iter() {
         check_one(figure, Some(value), round)?;
@@ -255,7 +255,7 @@ fn check_one(figure: &'static str, value: Option<f64>, round: u32) -> Result<(),
 /// Observer of a run's progress, which can end the run early.
 pub trait Watcher {
     /// Called after each round, with the number of finished rounds `done`, the total number of rounds `of`,
-    /// and the figures if the round was evaluated. Returns false to end the run.
+    /// and the metrics if the round was evaluated. Returns false to end the run.
     fn round(&mut self, done: u32, of: u32, scores: Option<&Scores>) -> bool;
 }
 

@@ -232,7 +232,7 @@ impl Scenario {
     /// Text of a built-in scenario; `None` if there is no built-in scenario of this name.
     #[must_use]
     pub fn built_in(name: &str) -> Option<&'static str> {
-        BUILT_IN.iter().find(|(known, _, _)| *known == name).map(|(_, _, text)| *text)
+        BUILT_IN.iter().find(|(built_in_name, _, _)| *built_in_name == name).map(|(_, _, text)| *text)
     }
 
     /// Parses and checks a scenario after applying the changes from the command line (`key=value`).
@@ -243,7 +243,7 @@ impl Scenario {
         Self::read(&Source::parse(name, text, changes)?, None)
     }
 
-    /// Makes the builder of a scenario without a file.
+    /// Creates the builder of a scenario without a file.
     pub fn builder() -> ScenarioBuilder {
         ScenarioBuilder::default()
     }
@@ -265,7 +265,7 @@ impl Scenario {
             evaluate_every: u32::try_from(root.integer("evaluate_every", Some(1), 1..=1_000_000)?)
                 .unwrap_or(1),
             data: match memory_data {
-                Some(own) => read_memory(own, &data, &root.section("split")?)?,
+                Some(memory_data) => read_memory(memory_data, &data, &root.section("split")?)?,
                 None => read_data(&data, &root.section("split")?)?,
             },
             scale,
@@ -292,7 +292,7 @@ impl Scenario {
         // real-valued targets, so devices with real-valued targets decline the scoring round.
         let scored = scenario.data.target_kind() != TargetKind::Absent && scenario.privacy.is_none();
         let ridge_labels = scenario.algorithm.ridge_labels.filter(|_| scored);
-        let ridge_labels = ridge_labels.map(|own| labels_of_newcomers.unwrap_or(own));
+        let ridge_labels = ridge_labels.map(|given_labels| labels_of_newcomers.unwrap_or(given_labels));
         let algorithm = AlgorithmSection { ridge_labels, ..scenario.algorithm };
         let scenario = Self { algorithm, ..scenario };
         if scenario.privacy.is_none() {
@@ -381,9 +381,9 @@ impl Scenario {
             Init::Power { .. } => Some("power"),
             _ => None,
         };
-        if let Some(word) = weighs {
+        if let Some(keyword) = weighs {
             let message = format!(
-                "found {word:?}, which weights samples by their targets, but the data have none; allowed here: \"random\", \
+                "found {keyword:?}, which weights samples by their targets, but the data have none; allowed here: \"random\", \
                  \"truth-sine:S\", \"npy:FILE\""
             );
             return Err(model.problem("init", message));
@@ -422,9 +422,9 @@ impl Scenario {
     fn check_privacy(&self, root: &Section<'_>) -> Result<(), Problem> {
         let Some(privacy) = self.privacy else { return Ok(()) };
         check_private_algorithm(&self.algorithm, &root.section("algorithm")?)?;
-        if let Err(word) = self.model.init.clone().with_noise() {
+        if let Err(keyword) = self.model.init.clone().with_noise() {
             let message = format!(
-                "found {word:?}, which reveals records; allowed with [privacy]: \"random\", \"power\" (iterations with \
+                "found {keyword:?}, which reveals records; allowed with [privacy]: \"random\", \"power\" (iterations with \
                  noise), \"truth-sine:S\", \"npy:FILE\""
             );
             return Err(root.section("model")?.problem("init", message));
@@ -480,7 +480,7 @@ impl Scenario {
         ))
     }
 
-    /// Makes or reads the data for a seed.
+    /// Generates or reads the data for a seed.
     ///
     /// # Errors
     /// [`DataError`] if a file cannot be read or used, or the data do not fit in memory.
@@ -547,10 +547,14 @@ impl Scenario {
 }
 
 /// Checks that the sections `[data]` and `[split]` have no further keys, since the data are in memory.
-fn read_memory(own: MemoryData, data: &Section<'_>, split: &Section<'_>) -> Result<DataSection, Problem> {
+fn read_memory(
+    memory_data: MemoryData,
+    data: &Section<'_>,
+    split: &Section<'_>,
+) -> Result<DataSection, Problem> {
     data.finish()?;
     split.finish()?;
-    Ok(DataSection::Memory(own))
+    Ok(DataSection::Memory(memory_data))
 }
 
 /// Longest deadline, in mean computations.

@@ -20,7 +20,7 @@ fn campaign(scenario: ScenarioBuilder) -> ScenarioBuilder {
     scenario.width(2).algorithm("fedrep").rounds(6).step_size(0.25)
 }
 
-/// Makes the builder of the scenario in [`TEXT`].
+/// Creates the builder of the scenario in [`TEXT`].
 fn linear() -> ScenarioBuilder {
     let data =
         Scenario::builder().set("data.kind", "linear-regression").set("data.clients", 8).set("data.d", 6);
@@ -48,11 +48,11 @@ fn bits(outcome: &Outcome) -> Vec<u64> {
 /// equal.
 #[test]
 fn builder_equals_file_of_the_same_keys() {
-    let (own, parsed) = (linear().build().unwrap(), parsed());
-    assert_eq!(Scenario { name: parsed.name.clone(), text: parsed.text.clone(), ..own.clone() }, parsed);
+    let (built, parsed) = (linear().build().unwrap(), parsed());
+    assert_eq!(Scenario { name: parsed.name.clone(), text: parsed.text.clone(), ..built.clone() }, parsed);
     // The text of a scenario that was built in code can be parsed and gives the same scenario.
-    let again = Scenario::parse(&own.name, &own.text, &[]).unwrap();
-    assert_eq!(Scenario { text: own.text.clone(), ..again }, own);
+    let reparsed = Scenario::parse(&built.name, &built.text, &[]).unwrap();
+    assert_eq!(Scenario { text: built.text.clone(), ..reparsed }, built);
 }
 
 #[test]
@@ -64,8 +64,8 @@ fn builder_errors_name_key_and_value() {
     );
     let missing = "Scenario::builder(): algorithm.rounds is missing, allowed: an integer from 1 to 10000000";
     assert_eq!(error(linear_without_rounds()), missing);
-    let named = error(linear_without_rounds().name("pumps"));
-    assert_eq!(named, missing.replace("Scenario::builder()", "pumps"));
+    let error_with_name = error(linear_without_rounds().name("pumps"));
+    assert_eq!(error_with_name, missing.replace("Scenario::builder()", "pumps"));
     let unknown = error(linear().set("fleet.dropuot", 0.1));
     assert!(unknown.starts_with("fleet.dropuot: unknown key (did you mean \"dropout\"?)"), "{unknown}");
 }
@@ -80,15 +80,16 @@ fn linear_without_rounds() -> ScenarioBuilder {
 #[test]
 fn data_in_memory_give_the_same_bits() {
     let generated = parsed();
-    let own = campaign(Scenario::builder().with_dataset(generated.dataset(3).unwrap())).build().unwrap();
+    let with_dataset =
+        campaign(Scenario::builder().with_dataset(generated.dataset(3).unwrap())).build().unwrap();
     let (first, second) =
-        (run(&generated, 3, &mut NoProgress).unwrap(), run(&own, 3, &mut NoProgress).unwrap());
+        (run(&generated, 3, &mut NoProgress).unwrap(), run(&with_dataset, 3, &mut NoProgress).unwrap());
     assert_eq!(bits(&first), bits(&second));
     assert_eq!(first.rounds, second.rounds);
-    let before = first.rounds[0].scores.unwrap().distance;
+    let initial = first.rounds[0].scores.unwrap().distance;
     assert!(
-        before.is_some() && second.scores.distance < before,
-        "the truth is known, and training has an effect"
+        initial.is_some() && second.scores.distance < initial,
+        "no distance is known, or training did not reduce it"
     );
 }
 
@@ -98,9 +99,9 @@ fn data_in_memory_are_checked() {
     let build = |clients: Vec<Client>| {
         campaign(Scenario::builder().with_dataset(Dataset::classes(2, 3, clients))).build()
     };
-    let good = || client(vec![1.0, 2.0, 3.0, 4.0], vec![0, 2]);
-    build(vec![good(), good()]).unwrap();
-    let error = build(vec![good(), client(vec![1.0, 2.0], vec![3])]).unwrap_err();
+    let valid_client = || client(vec![1.0, 2.0, 3.0, 4.0], vec![0, 2]);
+    build(vec![valid_client(), valid_client()]).unwrap();
+    let error = build(vec![valid_client(), client(vec![1.0, 2.0], vec![3])]).unwrap_err();
     assert!(
         matches!(&error, ScenarioError::Dataset(DatasetError::Label { found: 3, classes: 3, .. })),
         "{error}"
@@ -111,16 +112,22 @@ fn data_in_memory_are_checked() {
         "client 0 (from 0), training samples: sample 0 (from 0) has feature 1 = inf, allowed: finite numbers"
     );
     // Keys that select other data, and a width above the number of features, are rejected.
-    let with = |key: &str, value: f64| {
-        let scenario = campaign(Scenario::builder().with_dataset(Dataset::classes(2, 3, vec![good()])));
+    let error_with = |key: &str, value: f64| {
+        let scenario =
+            campaign(Scenario::builder().with_dataset(Dataset::classes(2, 3, vec![valid_client()])));
         scenario.set(key, value).build().unwrap_err().to_string()
     };
-    assert_eq!(with("data.noise_std", 1.0), "data.noise_std: unknown key, allowed: scale");
-    assert_eq!(with("split.test", 0.5), "split.test: unknown key: [split] has no keys here, leave it out");
-    let wide =
-        campaign(Scenario::builder().with_dataset(Dataset::classes(2, 3, vec![good()]))).width(3).build();
+    assert_eq!(error_with("data.noise_std", 1.0), "data.noise_std: unknown key, allowed: scale");
     assert_eq!(
-        wide.unwrap_err().to_string(),
+        error_with("split.test", 0.5),
+        "split.test: unknown key: [split] has no keys here, leave it out"
+    );
+    let wide_scenario =
+        campaign(Scenario::builder().with_dataset(Dataset::classes(2, 3, vec![valid_client()])))
+            .width(3)
+            .build();
+    assert_eq!(
+        wide_scenario.unwrap_err().to_string(),
         "model.k: found 3, allowed: an integer from 1 to 2, the number of features"
     );
 }
@@ -131,9 +138,9 @@ fn idle_clients_in_memory_are_left_out() {
     let mut dataset = parsed().dataset(0).unwrap();
     let newcomer = dataset.newcomers.pop().unwrap();
     dataset.clients.push(Client::new(Set::empty(false), Set::empty(false)));
-    let own =
+    let with_newcomer =
         campaign(Scenario::builder().with_dataset(dataset.with_newcomers(vec![newcomer]))).build().unwrap();
-    let outcome = Simulation::builder(&own).run().unwrap();
+    let outcome = Simulation::builder(&with_newcomer).run().unwrap();
     assert_eq!((outcome.clients.len(), outcome.newcomers.len(), outcome.dropped_users), (8, 1, 1));
 }
 
@@ -144,10 +151,10 @@ struct Counter {
 }
 
 impl Watcher for Counter {
-    fn round(&mut self, done: u32, of: u32, _scores: Option<&Scores>) -> bool {
-        assert_eq!((done, of), (self.rounds, 6));
+    fn round(&mut self, completed_rounds: u32, total_rounds: u32, _scores: Option<&Scores>) -> bool {
+        assert_eq!((completed_rounds, total_rounds), (self.rounds, 6));
         self.rounds += 1;
-        done < self.end
+        completed_rounds < self.end
     }
 }
 
@@ -155,15 +162,15 @@ impl Watcher for Counter {
 fn watcher_observes_and_ends_the_run() {
     let scenario = parsed();
     let mut counter = Counter { rounds: 0, end: 9 };
-    let whole = Simulation::builder(&scenario).seed(2).watcher(&mut counter).run().unwrap();
-    assert_eq!((counter.rounds, whole.interrupted), (7, false));
-    assert_eq!(bits(&whole), bits(&run(&scenario, 2, &mut NoProgress).unwrap()));
+    let complete = Simulation::builder(&scenario).seed(2).watcher(&mut counter).run().unwrap();
+    assert_eq!((counter.rounds, complete.interrupted), (7, false));
+    assert_eq!(bits(&complete), bits(&run(&scenario, 2, &mut NoProgress).unwrap()));
     let mut counter = Counter { rounds: 0, end: 3 };
-    let short = Simulation::builder(&scenario).seed(2).watcher(&mut counter).run().unwrap();
-    assert_eq!((counter.rounds, short.interrupted), (4, true));
+    let interrupted = Simulation::builder(&scenario).seed(2).watcher(&mut counter).run().unwrap();
+    assert_eq!((counter.rounds, interrupted.interrupted), (4, true));
 }
 
-/// Makes FedRep as a custom algorithm with the settings of [`TEXT`] and this width and step size.
+/// Creates FedRep as a custom algorithm with the settings of [`TEXT`] and this width and step size.
 fn fedrep(width: usize, step_size: f32) -> Box<dyn Algorithm> {
     let parameters = FedRepParameters {
         step_size,
@@ -183,25 +190,25 @@ fn fedrep(width: usize, step_size: f32) -> Box<dyn Algorithm> {
 fn custom_parts_replace_the_scenarios() {
     let scenario = parsed();
     let simulation = || Simulation::builder(&scenario).seed(4);
-    let own = bits(&simulation().run().unwrap());
+    let expected = bits(&simulation().run().unwrap());
     let custom = |step| simulation().algorithm("boxed", fedrep(2, step)).run().unwrap();
-    assert_eq!(bits(&custom(0.25)), own);
-    assert_ne!(bits(&custom(0.125)), own);
+    assert_eq!(bits(&custom(0.25)), expected);
+    assert_ne!(bits(&custom(0.125)), expected);
     let full = simulation().participation("full", Box::new(Full)).run().unwrap();
-    assert_eq!(bits(&full), own);
+    assert_eq!(bits(&full), expected);
     let halves = || simulation().participation("halves", Box::new(Halves)).run().unwrap();
     assert_eq!(bits(&halves()), bits(&halves()));
     let cohorts: Vec<Vec<DeviceId>> = halves().rounds.into_iter().skip(1).map(|row| row.cohort).collect();
     assert_eq!(cohorts[..2], [[1, 3, 5, 7], [0, 2, 4, 6]].map(|half| half.map(DeviceId).to_vec()));
     assert_eq!(cohorts.len(), 6);
-    let ruled = |rule| bits(&simulation().rule(rule).run().unwrap());
-    assert_eq!(ruled(Rule::MEAN), own);
+    let bits_with_rule = |rule| bits(&simulation().rule(rule).run().unwrap());
+    assert_eq!(bits_with_rule(Rule::MEAN), expected);
     let sum = || Rule::custom(Box::new(Sum));
-    assert_eq!(ruled(sum()), ruled(sum()));
-    assert_ne!(ruled(sum()), own);
+    assert_eq!(bits_with_rule(sum()), bits_with_rule(sum()));
+    assert_ne!(bits_with_rule(sum()), expected);
     let file =
         Scenario::parse("file", &format!("{TEXT}[aggregation]\nrule = \"geometric-median\"\n"), &[]).unwrap();
-    assert_eq!(ruled(Rule::GEOMETRIC_MEDIAN), bits(&run(&file, 4, &mut NoProgress).unwrap()));
+    assert_eq!(bits_with_rule(Rule::GEOMETRIC_MEDIAN), bits(&run(&file, 4, &mut NoProgress).unwrap()));
 }
 
 /// Policy that selects devices with odd numbers in odd rounds, and devices with even numbers in even rounds.
@@ -236,9 +243,9 @@ fn parts_that_do_not_fit_are_refused() {
     let wide = simulation().algorithm("wide", fedrep(3, 0.25)).run().unwrap_err();
     let expected = CustomError::Representation { algorithm: "wide".into(), found: (6, 3), allowed: (6, 2) };
     assert_eq!(wide, RunError::Custom(expected));
-    let both =
+    let rejected =
         simulation().algorithm("boxed", fedrep(2, 0.25)).rule(Rule::GEOMETRIC_MEDIAN).run().unwrap_err();
-    assert!(matches!(both, RunError::Custom(CustomError::RuleBesideAlgorithm { .. })), "{both}");
+    assert!(matches!(rejected, RunError::Custom(CustomError::RuleBesideAlgorithm { .. })), "{rejected}");
     let subspaces = simulation().rule(Rule::PROJECTOR_MEAN).run().unwrap_err();
     assert!(subspaces.to_string().contains("found \"projector-mean\", a rule for subspaces"), "{subspaces}");
 

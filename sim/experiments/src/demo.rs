@@ -42,7 +42,7 @@ pub enum DemoError {
 /// Output of the demo.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DemoReport {
-    /// Tables, memory figures and the path of the report.
+    /// Tables, memory sizes and the path of the report.
     pub text: String,
     /// The same tables in Markdown.
     pub markdown: String,

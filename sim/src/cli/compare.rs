@@ -40,17 +40,18 @@ pub fn command(compare: &CompareOptions, options: &RunOptions) -> Result<(), Com
     let out = options.out.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_OUT));
     super::check_out(&out)?;
     let mut entries: Vec<Entry> = Vec::new();
-    let over = compare_algorithms::parse_over(compare.over.as_deref())?;
+    let over_changes = compare_algorithms::parse_over(compare.over.as_deref())?;
     let comparison =
-        compare_algorithms::expand(&compare.scenarios, &compare.algorithms, &over, &options.changes)?;
+        compare_algorithms::expand(&compare.scenarios, &compare.algorithms, &over_changes, &options.changes)?;
     for variant in &comparison.variants {
-        let (name, own) = (variant.name.clone(), variant.changes.clone());
+        let (name, own_changes) = (variant.name.clone(), variant.changes.clone());
         let network = variant.network.map(str::to_owned);
-        let changes: Vec<String> = options.changes.iter().chain(&own).cloned().chain(network).collect();
+        let changes: Vec<String> =
+            options.changes.iter().chain(&own_changes).cloned().chain(network).collect();
         let scenario = load::scenario(&name, &changes)?;
         let label = distinct(
             |label| entries.iter().any(|entry| directory_name(&entry.label) == directory_name(label)),
-            label(&name, &own),
+            label(&name, &own_changes),
         );
         let directory = Some(out.join(directory_name(&label)));
         entries.push(Entry { label, scenario, directory });
@@ -59,7 +60,7 @@ pub fn command(compare: &CompareOptions, options: &RunOptions) -> Result<(), Com
     let executed = execute(&entries, options)?;
     let mut tables = compare_algorithms::tables(&comparison, &entries, &executed);
     if tables.is_empty() {
-        tables.push(table(&entries, &executed));
+        tables.push(comparison_table(&entries, &executed));
     }
     let mut summary = ComparisonSummary::new(&executed);
     if compare.time_to_accuracy.is_requested() {
@@ -68,7 +69,7 @@ pub fn command(compare: &CompareOptions, options: &RunOptions) -> Result<(), Com
     }
     let report = out.join("report.html");
     write_json(&out.join("summary.json"), &summary)?;
-    let mut page = page(&entries, &executed, tables.clone());
+    let mut page = report_page(&entries, &executed, tables.clone());
     page.curves.extend(compare.time_to_accuracy.curves(&entries, &executed));
     write_text(&report, &page.html())?;
     match options.format {
@@ -85,12 +86,12 @@ pub fn command(compare: &CompareOptions, options: &RunOptions) -> Result<(), Com
 }
 
 /// Label of a scenario: its short name and its changes, in which only the last part of each key is shown.
-pub fn label(name: &str, own: &[String]) -> String {
-    let short = |change: &String| {
+pub fn label(name: &str, own_changes: &[String]) -> String {
+    let short_change = |change: &String| {
         let (key, value) = change.split_once('=').unwrap_or((change, ""));
         format!(" {}={value}", key.rsplit('.').next().unwrap_or(key))
     };
-    short_name(name) + &own.iter().map(short).collect::<String>()
+    short_name(name) + &own_changes.iter().map(short_change).collect::<String>()
 }
 
 /// Returns `label`, or `label` with a number appended if `is_taken` returns true for it.
@@ -123,8 +124,8 @@ impl<'a> ComparisonSummary<'a> {
     }
 }
 
-/// Table with one column for each scenario and one row for each figure.
-fn table(entries: &[Entry], executed: &Executed) -> Table {
+/// Table with one column for each scenario and one row for each metric.
+fn comparison_table(entries: &[Entry], executed: &Executed) -> Table {
     let finished_runs: Vec<(&Entry, Vec<&Summary>)> = entries
         .iter()
         .zip(&executed.runs)
@@ -171,7 +172,7 @@ fn table(entries: &[Entry], executed: &Executed) -> Table {
 }
 
 /// Report page with the curves and texts of all scenarios.
-fn page(entries: &[Entry], executed: &Executed, tables: Vec<Table>) -> Page {
+fn report_page(entries: &[Entry], executed: &Executed, tables: Vec<Table>) -> Page {
     let finished = || entries.iter().zip(&executed.runs);
     let labels: Vec<&str> = finished().map(|(entry, _)| entry.label.as_str()).collect();
     Page {

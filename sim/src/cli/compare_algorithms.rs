@@ -51,23 +51,23 @@ pub fn expand(
 ) -> Result<Comparison, CommandError> {
     let mut expanded = Comparison::default();
     for (column, argument) in arguments.iter().enumerate() {
-        let (name, own) = load::with_changes(argument);
+        let (name, own_changes) = load::with_changes(argument);
         if algorithms.is_empty() {
             expanded.variants.push(ScenarioVariant {
                 name,
-                changes: own,
+                changes: own_changes,
                 network: None,
                 over_changes: 0,
                 cell: None,
             });
             continue;
         }
-        let changes: Vec<String> = common.iter().chain(&own).cloned().collect();
+        let changes: Vec<String> = common.iter().chain(&own_changes).cloned().collect();
         let selected = select_algorithms(&name, &changes, algorithms)?;
-        expanded.notes.extend(selected.notes(&super::compare::label(&name, &own)));
+        expanded.notes.extend(selected.notes(&super::compare::label(&name, &own_changes)));
         for (algorithm, network) in selected.all {
             let variant = |change: Option<&String>| {
-                let mut changes: Vec<String> = own.iter().chain(change).cloned().collect();
+                let mut changes: Vec<String> = own_changes.iter().chain(change).cloned().collect();
                 changes.push(format!("algorithm.name=\"{algorithm}\""));
                 let over_changes = usize::from(change.is_some());
                 let cell = Some((algorithm.clone(), column));
@@ -95,12 +95,12 @@ impl ScenarioAlgorithms {
     /// Notes that are shown below the table.
     fn notes(&self, scenario: &str) -> Vec<String> {
         let list = |names: Vec<&str>| names.join(", ");
-        let given = self.all.iter().filter(|(_, network)| network.is_some());
-        let given = list(given.map(|(name, _)| name.as_str()).collect());
+        let network_algorithms = self.all.iter().filter(|(_, network)| network.is_some());
+        let network_algorithms = list(network_algorithms.map(|(name, _)| name.as_str()).collect());
         let mut notes = Vec::new();
-        if !given.is_empty() {
+        if !network_algorithms.is_empty() {
             notes.push(format!(
-                "{scenario}: {given}: networks of one hidden layer of 32, as the model is linear and these need a network; \
+                "{scenario}: {network_algorithms}: networks of one hidden layer of 32, as the model is linear and these need a network; \
                  [model.network] and [algorithm.network] in the scenario set other ones"
             ));
         }
@@ -112,7 +112,7 @@ impl ScenarioAlgorithms {
 
     /// Records that an algorithm is omitted for the given reason.
     fn leave_out(&mut self, algorithm: &str, reason: String) {
-        match self.incompatible.iter_mut().find(|(known, _)| *known == reason) {
+        match self.incompatible.iter_mut().find(|(known_reason, _)| *known_reason == reason) {
             Some((_, names)) => names.push(algorithm.to_owned()),
             None => self.incompatible.push((reason, vec![algorithm.to_owned()])),
         }
@@ -138,7 +138,7 @@ fn select_algorithms(
     };
     let mut selected = ScenarioAlgorithms::default();
     if algorithms != ["all"] {
-        selected.all = algorithms.iter().map(|word| (word.clone(), network(word))).collect();
+        selected.all = algorithms.iter().map(|name| (name.clone(), network(name))).collect();
         return Ok(selected);
     }
     let target_kind = data.target_kind();
@@ -151,16 +151,17 @@ fn select_algorithms(
     }
     if target_kind != TargetKind::Classes {
         let reason = "networks need classes (data.task = \"classes\" in a table)";
-        network_only_names().for_each(|word| selected.leave_out(word, reason.to_owned()));
+        network_only_names().for_each(|algorithm_name| selected.leave_out(algorithm_name, reason.to_owned()));
         return Ok(selected);
     }
-    for word in network_only_names() {
-        let network = network(word);
-        let with = [format!("algorithm.name=\"{word}\"")].into_iter().chain(network.map(str::to_owned));
-        match load::scenario(name, &changes.iter().cloned().chain(with).collect::<Vec<_>>()) {
-            Ok(_) => selected.all.push((word.to_owned(), network)),
+    for algorithm_name in network_only_names() {
+        let network = network(algorithm_name);
+        let algorithm_changes =
+            [format!("algorithm.name=\"{algorithm_name}\"")].into_iter().chain(network.map(str::to_owned));
+        match load::scenario(name, &changes.iter().cloned().chain(algorithm_changes).collect::<Vec<_>>()) {
+            Ok(_) => selected.all.push((algorithm_name.to_owned(), network)),
             Err(CommandError::Usage(reason) | CommandError::Failed(reason)) => {
-                selected.leave_out(word, reason);
+                selected.leave_out(algorithm_name, reason);
             }
         }
     }
@@ -173,11 +174,11 @@ fn select_algorithms(
 /// [`CommandError::Usage`] if the text does not have this form.
 pub fn parse_over(text: Option<&str>) -> Result<Vec<String>, CommandError> {
     let Some(text) = text else { return Ok(Vec::new()) };
-    let wrong = || CommandError::Usage(format!("--over: found {text:?}, allowed: KEY=VALUE,VALUE,..."));
-    let (key, values) = text.split_once('=').ok_or_else(wrong)?;
+    let usage_error = || CommandError::Usage(format!("--over: found {text:?}, allowed: KEY=VALUE,VALUE,..."));
+    let (key, values) = text.split_once('=').ok_or_else(usage_error)?;
     let values: Vec<&str> = values.split(',').map(str::trim).collect();
     if key.trim().is_empty() || values.iter().any(|value| value.is_empty()) {
-        return Err(wrong());
+        return Err(usage_error());
     }
     Ok(values.iter().map(|value| format!("{}={value}", key.trim())).collect())
 }
@@ -225,78 +226,84 @@ const NEWCOMERS: ScoreNames = ScoreNames {
 /// after training, a second table shows their accuracy. Without requested algorithms there are no tables.
 pub fn tables(comparison: &Comparison, entries: &[Entry], executed: &Executed) -> Vec<Table> {
     let values = |entry: &Entry| entry.scenario.data.target_kind() == TargetKind::Values;
-    let shown = if entries.iter().all(values) { REGRESSION } else { TRAINED };
+    let score_names = if entries.iter().all(values) { REGRESSION } else { TRAINED };
     let Comparison { variants, notes } = comparison;
-    let Some(mut trained) = table(variants, entries, executed, shown) else { return Vec::new() };
+    let Some(mut trained) = algorithm_table(variants, entries, executed, score_names) else {
+        return Vec::new();
+    };
     trained.notes.extend_from_slice(notes);
     let has_newcomers = |summary: &Summary| summary.figures.get(NEWCOMERS.main).is_some();
-    let any = executed.runs.iter().flat_map(|runs| &runs.summaries).any(has_newcomers);
-    let newcomers = any.then(|| table(variants, entries, executed, NEWCOMERS)).flatten();
+    let any_newcomers = executed.runs.iter().flat_map(|runs| &runs.summaries).any(has_newcomers);
+    let newcomers = any_newcomers.then(|| algorithm_table(variants, entries, executed, NEWCOMERS)).flatten();
     [trained].into_iter().chain(newcomers).collect()
 }
 
 /// Creates one table; `None` without requested algorithms.
-fn table(
+fn algorithm_table(
     variants: &[ScenarioVariant],
     entries: &[Entry],
     executed: &Executed,
-    shown: ScoreNames,
+    score_names: ScoreNames,
 ) -> Option<Table> {
     let columns: Vec<usize> = variants.iter().filter_map(|variant| Some(variant.cell.as_ref()?.1)).collect();
     let count = columns.iter().max()? + 1;
     let mut rows: Vec<Vec<String>> = Vec::new();
     let mut put = |row: String, column: usize, cell: String| {
-        let index = match rows.iter().position(|known| known.first() == Some(&row)) {
+        let index = match rows.iter().position(|row_cells| row_cells.first() == Some(&row)) {
             Some(index) => index,
             None => {
-                let blank = std::iter::repeat_n("-".to_owned(), count);
-                rows.push([row].into_iter().chain(blank).collect());
+                let empty_cells = std::iter::repeat_n("-".to_owned(), count);
+                rows.push([row].into_iter().chain(empty_cells).collect());
                 rows.len() - 1
             }
         };
-        if let Some(at) = rows.get_mut(index).and_then(|row| row.get_mut(column + 1)) {
-            *at = cell;
+        if let Some(entry_cell) = rows.get_mut(index).and_then(|row| row.get_mut(column + 1)) {
+            *entry_cell = cell;
         }
     };
     let mut titles = vec![String::new(); count];
     let (mut runs, mut notes) = (0, Vec::new());
     let finished: Vec<_> = variants.iter().zip(entries).zip(&executed.runs).collect();
     // Entries of the same cell are adjacent and differ only in the change of `--over`.
-    for same in finished.chunk_by(|((a, _), _), ((b, _), _)| a.cell == b.cell) {
-        let Some(((variant, entry), _)) = same.first() else { continue };
+    for same_cell in finished.chunk_by(|((a, _), _), ((b, _), _)| a.cell == b.cell) {
+        let Some(((variant, entry), _)) = same_cell.first() else { continue };
         let Some((algorithm, column)) = &variant.cell else { continue };
         if let Some(title) = titles.get_mut(*column) {
             let scenario_changes =
                 variant.changes.get(..variant.changes.len().saturating_sub(1 + variant.over_changes))?;
             *title = super::compare::label(&variant.name, scenario_changes);
         }
-        let ended = same.iter().flat_map(|(_, runs)| &runs.summaries).filter(|run| !run.interrupted);
-        let (done, diverged): (Vec<&Summary>, Vec<&Summary>) = ended.partition(|run| run.diverged.is_none());
+        let ended = same_cell.iter().flat_map(|(_, runs)| &runs.summaries).filter(|run| !run.interrupted);
+        let (converged, diverged): (Vec<&Summary>, Vec<&Summary>) =
+            ended.partition(|run| run.diverged.is_none());
         if !diverged.is_empty() {
             let count = diverged.len();
-            let all = count + done.len();
-            notes.push(format!("{}: {count} of {all} seeds diverged and are left out", entry.label));
+            let seed_count = count + converged.len();
+            notes.push(format!("{}: {count} of {seed_count} seeds diverged and are left out", entry.label));
         }
-        for (_, runs) in same {
+        for (_, runs) in same_cell {
             if let Some(failure) = &runs.failure {
-                let all = runs.failed + runs.summaries.len();
-                notes.push(format!("{}: {} of {all} seeds stopped: {failure}", entry.label, runs.failed));
+                let seed_count = runs.failed + runs.summaries.len();
+                notes.push(format!(
+                    "{}: {} of {seed_count} seeds stopped: {failure}",
+                    entry.label, runs.failed
+                ));
             }
         }
-        runs = runs.max(done.len());
+        runs = runs.max(converged.len());
         let plain = entry.scenario.algorithm.network().is_some_and(|network| !network.tuned);
-        let main = if plain { shown.main } else { shown.otherwise };
-        put(algorithm.clone(), *column, cell(&done, main, shown.worst));
+        let main = if plain { score_names.main } else { score_names.otherwise };
+        put(algorithm.clone(), *column, format_cell(&converged, main, score_names.worst));
         let network = entry.scenario.algorithm.network();
         let shared = network.is_some_and(|network| !network.tuned && network.method.shares_whole_network());
-        if let (true, Some((main, worst))) = (shared, shown.tuned) {
-            put(format!("{algorithm}+ft"), *column, cell(&done, main, worst));
+        if let (true, Some((main, worst))) = (shared, score_names.tuned) {
+            put(format!("{algorithm}+ft"), *column, format_cell(&converged, main, worst));
         }
     }
-    let over = if variants.iter().any(|variant| variant.over_changes > 0) { "runs" } else { "seeds" };
-    let worst = if shown.worst.is_empty() { "" } else { " (worst decile of clients)" };
+    let repeated = if variants.iter().any(|variant| variant.over_changes > 0) { "runs" } else { "seeds" };
+    let decile_note = if score_names.worst.is_empty() { "" } else { " (worst decile of clients)" };
     Some(Table {
-        title: format!("{}, {runs} {over}: mean +- standard deviation{worst}", shown.title),
+        title: format!("{}, {runs} {repeated}: mean +- standard deviation{decile_note}", score_names.title),
         columns: ["algorithm".to_owned()].into_iter().chain(titles).collect(),
         rows,
         notes,
@@ -304,15 +311,17 @@ fn table(
 }
 
 /// Formats mean and standard deviation of the score `main` and, in brackets, the mean of the score `worst`.
-fn cell(done: &[&Summary], main: &str, worst: &str) -> String {
-    let values = |name: &str| -> Option<Vec<f64>> { done.iter().map(|run| run.figures.get(name)).collect() };
+fn format_cell(runs: &[&Summary], main: &str, worst: &str) -> String {
+    let values = |name: &str| -> Option<Vec<f64>> { runs.iter().map(|run| run.figures.get(name)).collect() };
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
-    let Some(all) = values(main).filter(|all| !all.is_empty()) else { return "-".to_owned() };
-    let middle = mean(&all);
+    let Some(main_values) = values(main).filter(|main_values| !main_values.is_empty()) else {
+        return "-".to_owned();
+    };
+    let middle = mean(&main_values);
     let mut text = format!("{middle:.4}");
-    if all.len() > 1 {
-        let squares: f64 = all.iter().map(|value| (value - middle).powi(2)).sum();
-        text += &format!(" +- {:.4}", (squares / (all.len() - 1) as f64).sqrt());
+    if main_values.len() > 1 {
+        let squares: f64 = main_values.iter().map(|value| (value - middle).powi(2)).sum();
+        text += &format!(" +- {:.4}", (squares / (main_values.len() - 1) as f64).sqrt());
     }
     if let Some(worst) = values(worst) {
         text += &format!(" ({:.3})", mean(&worst));

@@ -51,7 +51,7 @@ pub struct DeviceOptions {
 /// Runs command `device`: connects, takes part in the campaign, and reconnects after a lost connection.
 #[must_use]
 pub fn command(arguments: &DeviceOptions) -> ExitCode {
-    match prepare(arguments) {
+    match prepare_session(arguments) {
         Ok((scenario, dataset, session)) => {
             if let Some(warning) = fedspan_client::WARNING {
                 eprintln!("device {}: {warning}", arguments.wearer);
@@ -65,21 +65,21 @@ pub fn command(arguments: &DeviceOptions) -> ExitCode {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             match runtime {
                 Ok(runtime) => runtime.block_on(run_device(arguments, &scenario, &dataset, session)),
-                Err(error) => fail(1, &error.to_string()),
+                Err(error) => report_failure(1, &error.to_string()),
             }
         }
-        Err(message) => fail(2, &message),
+        Err(message) => report_failure(2, &message),
     }
 }
 
 /// Prints an error message and returns the exit code.
-fn fail(code: u8, message: &str) -> ExitCode {
+fn report_failure(code: u8, message: &str) -> ExitCode {
     eprintln!("fedspan-sim device: {message}");
     ExitCode::from(code)
 }
 
 /// Prepares scenario, data and session of the device.
-fn prepare(arguments: &DeviceOptions) -> Result<(Scenario, Dataset, SimSession), String> {
+fn prepare_session(arguments: &DeviceOptions) -> Result<(Scenario, Dataset, SimSession), String> {
     let address = &arguments.connect;
     let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port);
     if port.and_then(|port| port.parse::<u16>().ok()).is_none_or(|port| port == 0) {
@@ -146,7 +146,7 @@ async fn run_device(
             None => break,
             Some(Ok(closed)) => {
                 if let Some(refusal) = session.refusal() {
-                    return fail(1, &format!("the server refused this device: {refusal}"));
+                    return report_failure(1, &format!("the server refused this device: {refusal}"));
                 }
                 if session.is_fitted() && !arguments.stay {
                     break;

@@ -62,7 +62,9 @@ pub fn command(options: &DropoutOptions) -> Result<(), CommandError> {
     let Some(rows) = rows else {
         return Err(CommandError::Failed("interrupted; nothing was finished".to_owned()));
     };
-    let (seed, seeds, scenario) = (options.seed, options.seeds, dropout::SCENARIO);
+    let seed = options.seed;
+    let seeds = options.seeds;
+    let scenario = dropout::SCENARIO;
     let figures = MeasurementFile {
         version: env!("CARGO_PKG_VERSION"),
         scenario,

@@ -56,11 +56,11 @@ enum Link {
 pub fn command(options: &EmulateOptions) -> Result<(), CommandError> {
     let core = CORES.into_iter().find(|core| core.name == options.core);
     let core = core.ok_or_else(|| CommandError::Usage(format!("--core {}: unknown", options.core)))?;
-    let usual = match core.firmware {
+    let default_core = match core.firmware {
         Firmware::Watch => "demo",
         Firmware::Table => "smallest",
     };
-    let scenario = load::scenario(options.scenario.as_deref().unwrap_or(usual), &options.changes)?;
+    let scenario = load::scenario(options.scenario.as_deref().unwrap_or(default_core), &options.changes)?;
     let scratch = tempfile::Builder::new().prefix("fedspan-boards").tempdir();
     let scratch = scratch.map_err(|error| CommandError::Failed(format!("a temporary directory: {error}")))?;
     // Firmware and emulator scripts are located relative to the source directory of this program.
@@ -91,19 +91,21 @@ pub fn command(options: &EmulateOptions) -> Result<(), CommandError> {
     drop(runtime);
     let emulated = ended.map_err(|error| to_command_error(&error))?;
     // A board that was reset or lost power may have missed a round, so results are not compared.
-    let undisturbed = options.resets == 0 && options.power_cuts == 0;
-    let simulated = if undisturbed { simulated(&scenario, &emulated)? } else { None };
+    let is_undisturbed = options.resets == 0 && options.power_cuts == 0;
+    let simulated = if is_undisturbed { simulate_boards(&scenario, &emulated)? } else { None };
     match options.format {
         Format::Json => {
             for report in &emulated.boards {
                 output::print(&format!("{}\n", report.line))?;
             }
         }
-        format => output::print(&format.shown(&table(&core, &emulated, simulated.as_deref())))?,
+        format => output::print(&format.shown(&board_table(&core, &emulated, simulated.as_deref())))?,
     }
-    let wrong = simulated.iter().flatten().zip(&emulated.boards).filter(|(a, b)| !a.agrees(b)).count();
-    if wrong > 0 {
-        return Err(CommandError::Failed(format!("{wrong} boards have other results than the simulator")));
+    let differing = simulated.iter().flatten().zip(&emulated.boards).filter(|(a, b)| !a.agrees(b)).count();
+    if differing > 0 {
+        return Err(CommandError::Failed(format!(
+            "{differing} boards have other results than the simulator"
+        )));
     }
     Ok(())
 }
@@ -141,28 +143,32 @@ pub async fn interrupted() {
 
 /// Results of the same fleet in the simulator, or `None` if the number of boards differs from the number of
 /// clients.
-fn simulated(scenario: &Scenario, emulated: &EmulationResult) -> Result<Option<Vec<Expected>>, CommandError> {
+fn simulate_boards(
+    scenario: &Scenario,
+    emulated: &EmulationResult,
+) -> Result<Option<Vec<Expected>>, CommandError> {
     let expected = emulate::expected(scenario);
-    let (_, each) = expected.map_err(|error| CommandError::Failed(format!("{}: {error}", scenario.name)))?;
-    Ok(Some(each).filter(|each| each.len() == emulated.boards.len()))
+    let (_, expected_results) =
+        expected.map_err(|error| CommandError::Failed(format!("{}: {error}", scenario.name)))?;
+    Ok(Some(expected_results).filter(|expected_results| expected_results.len() == emulated.boards.len()))
 }
 
 /// Table with one row for each board.
-fn table(core: &Core, emulated: &EmulationResult, simulated: Option<&[Expected]>) -> Table {
+fn board_table(core: &Core, emulated: &EmulationResult, simulated: Option<&[Expected]>) -> Table {
     let classes = core.firmware == Firmware::Watch;
-    let value = |found: Option<f64>| match found {
+    let value = |number: Option<f64>| match number {
         Some(value) if classes => format!("{value:.4}"),
         Some(value) => format!("{value:.6}"),
         None => "-".to_owned(),
     };
     let rows = emulated.boards.iter().enumerate().map(|(index, report)| {
-        let expected = simulated.and_then(|all| all.get(index));
+        let expected = simulated.and_then(|results| results.get(index));
         let squared_error = report.line.get("squared_error").and_then(serde_json::Value::as_f64);
         let mut row = vec![
             report.device.to_string(),
             report.client.to_string(),
             value(if classes { report.accuracy() } else { squared_error }),
-            value(expected.and_then(|one| if classes { one.accuracy } else { one.test_mse })),
+            value(expected.and_then(|result| if classes { result.accuracy } else { result.test_mse })),
         ];
         let numbers = ["counted", "up", "down", "static", "stack"];
         row.extend(numbers.map(|key| BoardReport::number(report, key).to_string()));

@@ -110,7 +110,7 @@ pub fn command(options: &EncoderOptions) -> Result<(), CommandError> {
     }
     let model = Model::read(&options.weights).map_err(to_command_error)?;
     if let Some(steps) = options.measure {
-        return speed(options, &model, steps);
+        return measure_speed(options, &model, steps);
     }
     let tokenizer = Tokenizer::read(&options.weights, model.shape.vocabulary).map_err(to_command_error)?;
     let tokens = usize::from(options.tokens);
@@ -128,10 +128,10 @@ pub fn command(options: &EncoderOptions) -> Result<(), CommandError> {
     };
     let clients =
         Clients::partition(&corpus, options.clients.into(), part, options.seed).map_err(to_command_error)?;
-    if let Some(found) = options.participants.filter(|count| *count > options.clients) {
+    if let Some(participants) = options.participants.filter(|count| *count > options.clients) {
         let clients = options.clients;
         return Err(CommandError::Usage(format!(
-            "--participants: found {found}, allowed: 1 to {clients}, the clients"
+            "--participants: found {participants}, allowed: 1 to {clients}, the clients"
         )));
     }
     if let Some(out) = &options.out {
@@ -149,7 +149,7 @@ fn train(
     clients: &Clients,
 ) -> Result<(), CommandError> {
     #[allow(clippy::cast_possible_truncation, reason = "rounded")]
-    let single = |value: f64| value as f32;
+    let to_f32 = |value: f64| value as f32;
     let campaign = Campaign {
         method: options.method,
         rank: options.rank.into(),
@@ -158,8 +158,8 @@ fn train(
         local: LocalTraining {
             steps: options.steps.into(),
             batch: options.batch.into(),
-            step_size: single(options.step_size),
-            decay: single(options.decay),
+            step_size: to_f32(options.step_size),
+            decay: to_f32(options.decay),
         },
         evaluate_every: options.evaluate_every,
         seed: options.seed,
@@ -191,7 +191,7 @@ fn train(
         Format::Json => {
             output::print(&json(&report).map_err(|error| CommandError::Failed(error.to_string()))?)?
         }
-        format => output::print(&format.shown(&table(&report, &trained.rows)))?,
+        format => output::print(&format.shown(&rounds_table(&report, &trained.rows)))?,
     }
     match trained.interrupted {
         true => Err(CommandError::Failed(format!("interrupted after round {}", report.rounds))),
@@ -200,8 +200,8 @@ fn train(
 }
 
 /// Line of the progress output for a scored round.
-fn progress_line(row: &Row, of: u32) -> String {
-    let mut line = format!("round {}/{of}", row.round);
+fn progress_line(row: &Row, round_count: u32) -> String {
+    let mut line = format!("round {}/{round_count}", row.round);
     for (name, value) in [
         ("loss", row.loss),
         ("accuracy", row.score.map(|score| score.accuracy)),
@@ -215,7 +215,7 @@ fn progress_line(row: &Row, of: u32) -> String {
 }
 
 /// Table with one row for each scored round.
-fn table(report: &Report, rows: &[Row]) -> Table {
+fn rounds_table(report: &Report, rows: &[Row]) -> Table {
     let cell = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.4}"));
     let scored = rows.iter().filter(|row| row.score.is_some());
     let Report { sentences, end, .. } = report;
@@ -227,12 +227,12 @@ fn table(report: &Report, rows: &[Row]) -> Table {
         columns: ["round", "loss", "accuracy", "held loss", "interference"].map(str::to_owned).to_vec(),
         rows: scored
             .map(|row| {
-                let (accuracy, held) = row.score.map(|score| (score.accuracy, score.held_loss)).unzip();
+                let (accuracy, held_loss) = row.score.map(|score| (score.accuracy, score.held_loss)).unzip();
                 vec![
                     row.round.to_string(),
                     cell(row.loss),
                     cell(accuracy),
-                    cell(held),
+                    cell(held_loss),
                     cell(row.interference),
                 ]
             })
@@ -252,7 +252,7 @@ fn table(report: &Report, rows: &[Row]) -> Table {
 }
 
 /// Measures and prints the duration of training steps.
-fn speed(options: &EncoderOptions, model: &Model, steps: u16) -> Result<(), CommandError> {
+fn measure_speed(options: &EncoderOptions, model: &Model, steps: u16) -> Result<(), CommandError> {
     let speed = measure(model, options.rank.into(), steps.into());
     match options.format {
         Format::Json => {

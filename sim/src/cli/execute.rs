@@ -76,7 +76,7 @@ pub fn command(name: &str, options: &RunOptions) -> Result<(), CommandError> {
     if let Some(directory) = &entry.directory
         && runs.summaries.len() > 1
     {
-        write_text(&directory.join("report.html"), &page(&entry, runs).html())?;
+        write_text(&directory.join("report.html"), &report_page(&entry, runs).html())?;
     }
     match options.format {
         Format::Json => {
@@ -84,7 +84,7 @@ pub fn command(name: &str, options: &RunOptions) -> Result<(), CommandError> {
                 &files::json(&runs.written()).map_err(|error| CommandError::Failed(error.to_string()))?,
             )?;
         }
-        format => output::print(&format.shown(&table(&entry, runs)))?,
+        format => output::print(&format.shown(&results_table(&entry, runs)))?,
     }
     if options.format != Format::Json
         && let Some(directory) = &entry.directory
@@ -100,17 +100,17 @@ pub fn command(name: &str, options: &RunOptions) -> Result<(), CommandError> {
 /// [`CommandError::Failed`] in each of these cases.
 pub fn end(executed: &Executed, directory: Option<&Path>) -> Result<(), CommandError> {
     let Executed { interrupted, diverged, failure, .. } = executed;
-    let what = match (interrupted, diverged, failure) {
-        (Some(place), ..) => format!("interrupted {place}"),
-        (None, Some(place), _) => format!("diverged {place}"),
+    let reason = match (interrupted, diverged, failure) {
+        (Some(position), ..) => format!("interrupted {position}"),
+        (None, Some(position), _) => format!("diverged {position}"),
         (None, None, Some(failure)) => failure.clone(),
         (None, None, None) => return Ok(()),
     };
-    let kept = match directory {
+    let results = match directory {
         Some(directory) => format!("finished results are in {}", directory.display()),
         None => "finished results are shown above".to_owned(),
     };
-    Err(CommandError::Failed(format!("{what}; {kept}")))
+    Err(CommandError::Failed(format!("{reason}; {results}")))
 }
 
 /// Content of the `summary.json` of one scenario.
@@ -158,21 +158,21 @@ pub fn execute(entries: &[Entry], options: &RunOptions) -> Result<Executed, Comm
         let first = first_seed(entry);
         for seed in (0..u64::from(options.seeds.unwrap_or(1))).map(|index| first.saturating_add(index)) {
             if flag.load(Ordering::Relaxed) {
-                let place = format!("before seed {seed} of {}", entry.label);
-                executed.interrupted.get_or_insert(place);
+                let position = format!("before seed {seed} of {}", entry.label);
+                executed.interrupted.get_or_insert(position);
                 break;
             }
             let several = options.seeds.is_some_and(|seeds| seeds > 1);
             run_seed(entry, seed, RunSet { several, compared: entries.len() > 1 }, &flag, &mut runs)?;
             if let Some(last) = runs.summaries.last().filter(|summary| summary.interrupted) {
-                let place = format!("after round {} of {}, seed {seed}", last.rounds, entry.label);
-                executed.interrupted = Some(place);
+                let position = format!("after round {} of {}, seed {seed}", last.rounds, entry.label);
+                executed.interrupted = Some(position);
             }
         }
         if options.seeds.is_some_and(|seeds| seeds > 1) {
             runs.over_seeds = SeedsSummary::new(&runs.summaries, executed.interrupted.is_some());
-            if let (Some(over), Some(directory)) = (&runs.over_seeds, &entry.directory) {
-                write_json(&directory.join("summary.json"), over)?;
+            if let (Some(over_seeds), Some(directory)) = (&runs.over_seeds, &entry.directory) {
+                write_json(&directory.join("summary.json"), over_seeds)?;
             }
         }
         executed.diverged = executed.diverged.take().or(runs.diverged.clone());
@@ -244,11 +244,11 @@ fn run_seed(
     let rate = summary.timing.updates_per_s.map_or(String::new(), |r| format!(", {r:.0} updates/s"));
     output::log_line(&format!("{} seed {seed}: {} rounds in {wall:.2} s{rate}", entry.label, summary.rounds));
     if let Some(Diverged { client, round }) = outcome.diverged {
-        let place = format!("in round {round} of {}, seed {seed}", entry.label);
+        let position = format!("in round {round} of {}, seed {seed}", entry.label);
         output::log_line(&format!(
-            "{place}: the loss of client {client} is not finite any more, so training ended; a smaller step size may help"
+            "{position}: the loss of client {client} is not finite any more, so training ended; a smaller step size may help"
         ));
-        runs.diverged.get_or_insert(place);
+        runs.diverged.get_or_insert(position);
     }
     let points = curve(&outcome);
     if let Some(directory) = &directory {
@@ -259,7 +259,7 @@ fn run_seed(
             clients: Some(files::clients(&outcome)).filter(|_| !outcome.names.clients.is_empty()),
             ..Runs::none()
         };
-        write_text(&directory.join("report.html"), &page(entry, &single).html())?;
+        write_text(&directory.join("report.html"), &report_page(entry, &single).html())?;
     }
     runs.summaries.push(summary);
     runs.curves.push(points);
@@ -280,7 +280,7 @@ fn to_command_error(entry: &Entry, error: &RunError) -> CommandError {
 }
 
 /// Report page of one scenario.
-fn page(entry: &Entry, runs: &Runs) -> Page {
+fn report_page(entry: &Entry, runs: &Runs) -> Page {
     let algorithm = entry.scenario.algorithm_name();
     let mut texts = vec![("Scenario".to_owned(), entry.scenario.text.clone())];
     let classes = runs.summaries.first().map(|summary| summary.classes.as_slice()).unwrap_or_default();
@@ -289,23 +289,23 @@ fn page(entry: &Entry, runs: &Runs) -> Page {
         texts.push(("Classes".to_owned(), lines.collect()));
     }
     if let Some(clients) = &runs.clients {
-        let all = clients.lines().count();
+        let line_count = clients.lines().count();
         let mut text: String = clients.split_inclusive('\n').take(CLIENTS_SHOWN + 1).collect();
-        if all > CLIENTS_SHOWN + 1 {
-            text.push_str(&format!("and {} more lines in clients.csv\n", all - CLIENTS_SHOWN - 1));
+        if line_count > CLIENTS_SHOWN + 1 {
+            text.push_str(&format!("and {} more lines in clients.csv\n", line_count - CLIENTS_SHOWN - 1));
         }
         texts.push(("Clients".to_owned(), text));
     }
     Page {
         title: format!("{} · {algorithm}", entry.label),
-        tables: vec![table(entry, runs)],
+        tables: vec![results_table(entry, runs)],
         curves: vec![(String::new(), vec![Series { label: entry.label.clone(), runs: runs.curves.clone() }])],
         texts,
         ..Page::default()
     }
 }
 
-/// Figures of a run in the order of the table, each with its name, value and formatted value.
+/// Metrics of a run in the order of the table, each with its name, value and formatted value.
 pub fn lines(summary: &Summary) -> Vec<(&'static str, f64, String)> {
     #[allow(clippy::cast_precision_loss, reason = "for reading")]
     let number = |name, value: u64| (name, value as f64, value.to_string());
@@ -320,8 +320,8 @@ pub fn lines(summary: &Summary) -> Vec<(&'static str, f64, String)> {
         lines.push(number("updates", summary.updates));
         lines.push(size("bytes up", summary.bytes.up));
         lines.push(size("bytes down", summary.bytes.down));
-        if let Some(each) = summary.bytes.per_update {
-            lines.push(("bytes per update", each, bytes(each)));
+        if let Some(bytes_per_update) = summary.bytes.per_update {
+            lines.push(("bytes per update", bytes_per_update, bytes(bytes_per_update)));
         }
     }
     if let Some(privacy) = &summary.privacy {
@@ -334,7 +334,7 @@ pub fn lines(summary: &Summary) -> Vec<(&'static str, f64, String)> {
     lines
 }
 
-/// Formats the value of the figure `name` in the same way as [`lines`].
+/// Formats the value of the metric `name` in the same way as [`lines`].
 pub fn show(name: &str, value: f64) -> String {
     match name {
         "rounds" | "updates" | "rejected" => format!("{value:.0}"),
@@ -346,33 +346,38 @@ pub fn show(name: &str, value: f64) -> String {
     }
 }
 
-/// Spread of the figure `name` over the runs, or `None` if one of the runs does not have this figure.
+/// Spread of the metric `name` over the runs, or `None` if one of the runs does not have this metric.
 pub fn spread(runs: &[&Summary], name: &str) -> Option<Spread> {
     let value = |run: &&Summary| lines(run).into_iter().find(|line| line.0 == name).map(|line| line.1);
     let values: Option<Vec<f64>> = runs.iter().map(value).collect();
     values.and_then(|values| Spread::new(&values))
 }
 
-/// Table of one scenario: the figures of a single run, or quartiles over several seeds.
-fn table(entry: &Entry, runs: &Runs) -> Table {
+/// Table of one scenario: the metrics of a single run, or quartiles over several seeds.
+fn results_table(entry: &Entry, runs: &Runs) -> Table {
     let algorithm = entry.scenario.algorithm_name();
     let Some(first) = runs.summaries.first() else { return Table::default() };
     if runs.summaries.len() == 1 {
         return Table {
-            title: format!("{}, {algorithm}, seed {}, {}", entry.label, first.seed, clients(first)),
+            title: format!("{}, {algorithm}, seed {}, {}", entry.label, first.seed, describe_clients(first)),
             columns: vec!["figure".to_owned(), "value".to_owned()],
             rows: lines(first).into_iter().map(|(name, _, text)| vec![name.to_owned(), text]).collect(),
             notes: Vec::new(),
         };
     }
-    let done: Vec<&Summary> = runs.summaries.iter().filter(|summary| !summary.interrupted).collect();
+    let completed: Vec<&Summary> = runs.summaries.iter().filter(|summary| !summary.interrupted).collect();
     let rows = lines(first).into_iter().filter_map(|(name, _, _)| {
-        let spread = spread(&done, name)?;
+        let spread = spread(&completed, name)?;
         let cells = [spread.median, spread.q25, spread.q75].map(|value| show(name, value));
         Some([name.to_owned()].into_iter().chain(cells).collect())
     });
     Table {
-        title: format!("{}, {algorithm}, {} seeds, {}", entry.label, done.len(), clients(first)),
+        title: format!(
+            "{}, {algorithm}, {} seeds, {}",
+            entry.label,
+            completed.len(),
+            describe_clients(first)
+        ),
         columns: ["figure", "median", "q25", "q75"].map(str::to_owned).to_vec(),
         rows: rows.collect(),
         notes: Vec::new(),
@@ -380,7 +385,7 @@ fn table(entry: &Entry, runs: &Runs) -> Table {
 }
 
 /// Text with the number of clients and, if the data set counts them, of omitted users.
-fn clients(summary: &Summary) -> String {
+fn describe_clients(summary: &Summary) -> String {
     match summary.users_left_out {
         Some(users) => format!("{} clients, {users} users left out", summary.clients),
         None => format!("{} clients", summary.clients),

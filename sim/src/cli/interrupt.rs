@@ -8,13 +8,13 @@ use super::output::log_line;
 /// Starts a thread that waits for Ctrl-C. The returned flag is set at the first Ctrl-C.
 pub fn watch() -> Arc<AtomicBool> {
     let flag = Arc::new(AtomicBool::new(false));
-    let seen = Arc::clone(&flag);
+    let interrupted = Arc::clone(&flag);
     // If the thread cannot be started, Ctrl-C ends the program immediately, which is the default.
     let _ = std::thread::Builder::new().name("ctrl-c".to_owned()).spawn(move || {
         let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().build() else { return };
         runtime.block_on(async {
             while tokio::signal::ctrl_c().await.is_ok() {
-                if seen.swap(true, Ordering::Relaxed) {
+                if interrupted.swap(true, Ordering::Relaxed) {
                     std::process::exit(1);
                 }
                 log_line("ending after this round; Ctrl-C again ends at once and loses the run");

@@ -84,18 +84,20 @@ pub fn command(options: &LiveOptions) -> Result<(), CommandError> {
     }
     let mut entries: Vec<(String, Scenario)> = Vec::new();
     for argument in &options.scenarios {
-        let (name, own) = load::with_changes(argument);
-        let changes: Vec<String> = options.changes.iter().chain(&own).cloned().collect();
+        let (name, own_changes) = load::with_changes(argument);
+        let changes: Vec<String> = options.changes.iter().chain(&own_changes).cloned().collect();
         let mut scenario = load::scenario(&name, &changes)?;
         if let Some(seed) = options.seed {
             scenario.seed = seed;
             scenario.given.add("seed");
         }
         scenario.evaluate_every = 1;
-        let taken = |label: &str| {
-            entries.iter().any(|(known, _)| compare::directory_name(known) == compare::directory_name(label))
+        let is_taken = |label: &str| {
+            entries.iter().any(|(entry_label, _)| {
+                compare::directory_name(entry_label) == compare::directory_name(label)
+            })
         };
-        let label = compare::distinct(taken, compare::label(&name, &own));
+        let label = compare::distinct(is_taken, compare::label(&name, &own_changes));
         entries.push((label, scenario));
     }
     // Every scenario is checked before the first scenario runs.
@@ -121,15 +123,15 @@ pub fn command(options: &LiveOptions) -> Result<(), CommandError> {
     for (label, scenario) in &entries {
         runs.push(run_live(label, scenario, options)?);
     }
-    let together = serde_json::json!({ "unit_ms": options.unit_ms, "target": options.target, "runs": runs });
+    let summary = serde_json::json!({ "unit_ms": options.unit_ms, "target": options.target, "runs": runs });
     if let Some(out) = &options.out {
-        write_json(&out.join("summary.json"), &together)?;
+        write_json(&out.join("summary.json"), &summary)?;
     }
     match options.format {
         Format::Json => {
-            output::print(&json(&together).map_err(|error| CommandError::Failed(error.to_string()))?)?;
+            output::print(&json(&summary).map_err(|error| CommandError::Failed(error.to_string()))?)?;
         }
-        format => output::print(&format.shown(&table(&runs, options)))?,
+        format => output::print(&format.shown(&live_table(&runs, options)))?,
     }
     match runs.iter().find(|run| run.replay != EQUAL) {
         None => Ok(()),
@@ -153,12 +155,12 @@ fn run_live(label: &str, scenario: &Scenario, options: &LiveOptions) -> Result<R
     let plan = Plan { scenario, dataset: &job.dataset, unit, state: scratch.path() };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| CommandError::Failed(error.to_string()))?;
-    let mut shown = 0;
+    let mut printed = 0;
     let ended = runtime.block_on(live::run(&plan, emulate::interrupted(), |status| {
         let number = |key: &str| status.get(key).and_then(serde_json::Value::as_u64).unwrap_or(0);
         let (round, rounds) = (number("round"), number("rounds").max(1));
-        if round * 10 / rounds > shown {
-            shown = round * 10 / rounds;
+        if round * 10 / rounds > printed {
+            printed = round * 10 / rounds;
             let target = number("target");
             output::log_line(&format!("{label}: round {round}/{rounds}, which waits for {target} answers"));
         }
@@ -166,19 +168,19 @@ fn run_live(label: &str, scenario: &Scenario, options: &LiveOptions) -> Result<R
     drop(runtime);
     // The journal of an interrupted run is kept as well.
     let arrivals = scratch.path().join(journal::FILE);
-    let kept = match &options.out {
+    let journal_path = match &options.out {
         Some(out) => {
             let directory = out.join(compare::directory_name(label));
             make_directory(&directory)?;
-            let kept = directory.join(journal::FILE);
-            let copied = std::fs::copy(&arrivals, &kept);
-            copied.map_err(|error| CommandError::Failed(format!("{}: {error}", kept.display())))?;
-            kept
+            let journal_path = directory.join(journal::FILE);
+            let copied = std::fs::copy(&arrivals, &journal_path);
+            copied.map_err(|error| CommandError::Failed(format!("{}: {error}", journal_path.display())))?;
+            journal_path
         }
         None => arrivals,
     };
     let status = ended.map_err(|error| to_command_error(&error))?;
-    let lines = journal::read(&kept).map_err(|error| CommandError::Failed(error.to_string()))?;
+    let lines = journal::read(&journal_path).map_err(|error| CommandError::Failed(error.to_string()))?;
     let check = check_replay(scenario, &lines).map_err(|error| CommandError::Failed(error.to_string()))?;
     if let Some(difference) = check.replay.difference() {
         output::log_line(&format!("{label}: the simulator decides differently: {difference}"));
@@ -196,26 +198,31 @@ fn run(
     target: Option<f64>,
 ) -> Run {
     let timed = check.timed_rounds();
-    let reached = |at: &&TimedRound| matches!((at.distance, target), (Some(d), Some(target)) if d <= target);
+    let reached =
+        |row: &&TimedRound| matches!((row.distance, target), (Some(d), Some(target)) if d <= target);
     Run {
         scenario: label.to_owned(),
         seed: scenario.seed,
         clients,
         rounds: timed.last().map_or(0, |last| last.round),
         seconds: timed.last().map_or(0.0, |last| last.after.as_secs_f64()),
-        target_seconds: timed.iter().find(reached).map(|at| at.after.as_secs_f64()),
+        target_seconds: timed.iter().find(reached).map(|timed_round| timed_round.after.as_secs_f64()),
         figures: check.outcome.as_ref().map(|outcome| Figures::new(&outcome.scores)).unwrap_or_default(),
         replay: if check.replay.difference().is_none() { EQUAL } else { DIFFERENT },
         server,
         curve: timed
             .iter()
-            .map(|at| CurvePoint { round: at.round, seconds: at.after.as_secs_f64(), distance: at.distance })
+            .map(|timed_round| CurvePoint {
+                round: timed_round.round,
+                seconds: timed_round.after.as_secs_f64(),
+                distance: timed_round.distance,
+            })
             .collect(),
     }
 }
 
 /// Table with one column for each scenario.
-fn table(runs: &[Run], options: &LiveOptions) -> Table {
+fn live_table(runs: &[Run], options: &LiveOptions) -> Table {
     let seconds = |seconds: f64| format!("{seconds:.2}");
     let mut rows: Vec<Vec<String>> = Vec::new();
     let mut row = |name: &str, cell: &dyn Fn(&Run) -> String| {
@@ -228,7 +235,7 @@ fn table(runs: &[Run], options: &LiveOptions) -> Table {
         row(&format!("seconds to {target}"), &|run| run.target_seconds.map_or("-".to_owned(), seconds));
         let first = runs.first().and_then(|run| run.target_seconds);
         row("times the first's", &|run| match (run.target_seconds, first) {
-            (Some(own), Some(first)) if first > 0.0 => format!("{:.2}", own / first),
+            (Some(seconds_of_run), Some(first)) if first > 0.0 => format!("{:.2}", seconds_of_run / first),
             _ => "-".to_owned(),
         });
     }

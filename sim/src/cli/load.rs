@@ -27,7 +27,8 @@ fn looks_like_a_file(name: &str) -> bool {
 /// Error message for a name that is neither a built-in scenario nor a file.
 pub fn unknown(name: &str) -> String {
     let names: Vec<&str> = BUILT_IN.iter().map(|(name, _, _)| *name).collect();
-    let hint = nearest(name, &names).map_or(String::new(), |near| format!(" (did you mean {near:?}?)"));
+    let hint =
+        nearest(name, &names).map_or(String::new(), |suggestion| format!(" (did you mean {suggestion:?}?)"));
     let name = shortened(name, 120);
     format!("no scenario or file is called {name:?}{hint}; built-in: {}", names.join(", "))
 }
@@ -76,15 +77,15 @@ mod tests {
 
     #[test]
     fn commas_inside_values_do_not_separate() {
-        for (word, changes) in [
+        for (argument, changes) in [
             ("a,k=1,l=2", &["k=1", "l=2"][..]),
             ("a,p={ q = 1, r = 2 },l=2", &["p={ q = 1, r = 2 }", "l=2"]),
             ("a,p={ q = [1, 2], r = { s = 1, t = 2 } }", &["p={ q = [1, 2], r = { s = 1, t = 2 } }"]),
             ("a,p=\"x, y=1\",q='},z=2'", &["p=\"x, y=1\"", "q='},z=2'"]),
             ("a,k=1,5", &["k=1,5"]),
         ] {
-            let (name, found) = with_changes(word);
-            assert_eq!((name.as_str(), found), ("a", changes.iter().map(|c| (*c).to_owned()).collect()));
+            let (name, parsed) = with_changes(argument);
+            assert_eq!((name.as_str(), parsed), ("a", changes.iter().map(|c| (*c).to_owned()).collect()));
         }
         assert_eq!(with_changes("my, file,k=1"), ("my, file".to_owned(), vec!["k=1".to_owned()]));
     }

@@ -108,14 +108,14 @@ pub fn select_by_name<T: Clone>(
     known: &[T],
     name: impl Fn(&T) -> &str,
 ) -> Result<Vec<T>, CommandError> {
-    let find = |word: &String| {
-        let found = known.iter().find(|one| name(one) == word).cloned();
-        let all: Vec<String> = known.iter().map(|one| format!("{:?}", name(one))).collect();
-        found.ok_or_else(|| {
-            CommandError::Usage(format!("{option}: found {word:?}, allowed: {}", all.join(", ")))
+    let find_known = |word: &String| {
+        let selected = known.iter().find(|item| name(item) == word).cloned();
+        let allowed: Vec<String> = known.iter().map(|item| format!("{:?}", name(item))).collect();
+        selected.ok_or_else(|| {
+            CommandError::Usage(format!("{option}: found {word:?}, allowed: {}", allowed.join(", ")))
         })
     };
-    names.iter().map(find).collect()
+    names.iter().map(find_known).collect()
 }
 
 /// Parses a finite number that satisfies `holds`.

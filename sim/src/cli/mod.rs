@@ -272,7 +272,7 @@ impl From<fedspan_sim_core::report::files::WriteError> for CommandError {
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let ended = match cli.command {
-        None => demo(&cli.demo),
+        None => run_demo(&cli.demo),
         Some(Command::List { licences: true, .. }) => output::print(LICENCES),
         Some(Command::List { algorithms, .. }) => output::print(&list(algorithms)),
         Some(Command::Show { name }) => match Scenario::built_in(&name) {
@@ -281,7 +281,7 @@ pub fn main() -> ExitCode {
         },
         Some(Command::Run { scenario, options }) => execute::command(&scenario, &options),
         Some(Command::Compare { what, options }) => compare::command(&what, &options),
-        Some(Command::Choose { threads }) => choose(threads),
+        Some(Command::Choose { threads }) => run_choose(threads),
         Some(Command::Emulate(options)) => emulate::command(&options),
         #[cfg(feature = "encoder")]
         Some(Command::Encoder(options)) => encoder::command(&options),
@@ -336,14 +336,14 @@ fn check_out(out: &std::path::Path) -> Result<(), CommandError> {
 
 /// Creates the result directory.
 fn make_out(out: &std::path::Path) -> Result<(), CommandError> {
-    let made = std::fs::create_dir_all(out);
-    made.map_err(|error| {
+    let created = std::fs::create_dir_all(out);
+    created.map_err(|error| {
         CommandError::Usage(format!("--out {}: cannot make this directory: {error}", out.display()))
     })
 }
 
 /// Runs command `choose`.
-fn choose(threads: Option<u16>) -> Result<(), CommandError> {
+fn run_choose(threads: Option<u16>) -> Result<(), CommandError> {
     use_threads(threads)?;
     let stop = interrupt::watch();
     let progress = progress::PartsProgress::new("choose");
@@ -360,7 +360,7 @@ fn choose(threads: Option<u16>) -> Result<(), CommandError> {
 }
 
 /// Runs the demo.
-fn demo(options: &DemoOptions) -> Result<(), CommandError> {
+fn run_demo(options: &DemoOptions) -> Result<(), CommandError> {
     use_threads(options.threads)?;
     check_out(&options.out)?;
     make_out(&options.out)?;

@@ -88,14 +88,16 @@ pub fn command(options: &PowerOptions) -> Result<(), CommandError> {
 /// Settings of the measurement; the number of threads is set later.
 fn settings(options: &PowerOptions, scenario: &Scenario) -> Result<Settings, CommandError> {
     let Some(section) = scenario.algorithm.power() else {
-        let word = scenario.algorithm_name();
+        let algorithm = scenario.algorithm_name();
         return Err(CommandError::Usage(format!(
-            "{}: algorithm.name is {word:?}, allowed: \"fedpower\"",
+            "{}: algorithm.name is {algorithm:?}, allowed: \"fedpower\"",
             scenario.name
         )));
     };
-    let known = [("paper", Some(Calibration::Paper)), ("tight", Some(Calibration::Tight)), ("none", None)];
-    let calibrations = select_by_name("--calibrations", &options.calibrations, &known, |(word, _)| word)?;
+    let known_calibrations =
+        [("paper", Some(Calibration::Paper)), ("tight", Some(Calibration::Tight)), ("none", None)];
+    let calibrations =
+        select_by_name("--calibrations", &options.calibrations, &known_calibrations, |(name, _)| name)?;
     let private = scenario.privacy;
     if private.is_none() && calibrations.iter().any(|(_, calibration)| calibration.is_some()) {
         return Err(CommandError::Usage(format!(

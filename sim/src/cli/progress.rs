@@ -17,7 +17,7 @@ use fedspan_sim_core::run::Watcher;
 const LINES: u32 = 10;
 
 /// Creates a progress bar, or returns `None` if standard error is not a terminal.
-fn bar(prefix: &str, length: u64) -> Option<ProgressBar> {
+fn create_bar(prefix: &str, length: u64) -> Option<ProgressBar> {
     if !std::io::stderr().is_terminal() {
         return None;
     }
@@ -41,7 +41,7 @@ pub struct Progress {
 impl Progress {
     /// Creates the display for the run `label`. The run ends after the current round if `stop` becomes true.
     pub fn new(label: String, rounds: u32, stop: &Arc<AtomicBool>) -> Self {
-        let bar = bar(&label, rounds.into());
+        let bar = create_bar(&label, rounds.into());
         Self { label, bar, stop: Arc::clone(stop) }
     }
 
@@ -54,7 +54,7 @@ impl Progress {
 }
 
 impl Watcher for Progress {
-    fn round(&mut self, done: u32, of: u32, scores: Option<&Scores>) -> bool {
+    fn round(&mut self, done: u32, total: u32, scores: Option<&Scores>) -> bool {
         let mut figures = String::new();
         if let Some(scores) = scores {
             for (name, value) in Figures::new(scores).iter() {
@@ -69,9 +69,9 @@ impl Watcher for Progress {
                 }
             }
             None => {
-                let every = of.div_ceil(LINES).max(1);
-                if done > 0 && (done.is_multiple_of(every) || done == of) {
-                    log_line(&format!("{}: round {done}/{of}{figures}", self.label));
+                let interval = total.div_ceil(LINES).max(1);
+                if done > 0 && (done.is_multiple_of(interval) || done == total) {
+                    log_line(&format!("{}: round {done}/{total}{figures}", self.label));
                 }
             }
         }
@@ -89,7 +89,7 @@ pub struct PartsProgress {
 impl PartsProgress {
     /// Creates a display at 0 %.
     pub fn new(label: &str) -> Self {
-        Self { label: label.to_owned(), bar: bar(label, 0), done: AtomicU64::new(0) }
+        Self { label: label.to_owned(), bar: create_bar(label, 0), done: AtomicU64::new(0) }
     }
 
     /// Removes the progress bar from the terminal.
@@ -101,21 +101,21 @@ impl PartsProgress {
 }
 
 impl fedspan_sim_core::progress::Progress for PartsProgress {
-    fn advance(&self, parts: u64, of: u64, what: &str) {
-        let before = self.done.fetch_add(parts, Ordering::Relaxed);
+    fn advance(&self, parts: u64, total: u64, what: &str) {
+        let done_before = self.done.fetch_add(parts, Ordering::Relaxed);
         match &self.bar {
             Some(bar) => {
-                bar.set_length(of);
-                bar.set_position(before + parts);
+                bar.set_length(total);
+                bar.set_position(done_before + parts);
                 bar.set_message(format!(", {what}"));
             }
             None => {
-                let tenth = |done: u64| done * u64::from(LINES) / of.max(1);
-                if tenth(before) != tenth(before + parts) {
+                let tenth = |done: u64| done * u64::from(LINES) / total.max(1);
+                if tenth(done_before) != tenth(done_before + parts) {
                     log_line(&format!(
                         "{}: {}% done, {what}",
                         self.label,
-                        (before + parts) * 100 / of.max(1)
+                        (done_before + parts) * 100 / total.max(1)
                     ));
                 }
             }

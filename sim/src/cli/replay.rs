@@ -36,14 +36,14 @@ pub fn command(options: &ReplayOptions) -> Result<(), CommandError> {
     let lines = journal::read(&options.journal).map_err(|error| CommandError::Usage(error.to_string()))?;
     let decided =
         check_replay(&scenario, &lines).map_err(|error| to_command_error(&options.journal, &error))?;
-    output::print(&format!("{}\n", verdict(&decided)?))
+    output::print(&format!("{}\n", equality_message(&decided)?))
 }
 
 /// Message that all decisions are equal.
 ///
 /// # Errors
 /// [`CommandError::Failed`] with the first difference if the decisions differ.
-fn verdict(decided: &ReplayCheck) -> Result<String, CommandError> {
+fn equality_message(decided: &ReplayCheck) -> Result<String, CommandError> {
     let rounds = decided.replay.rounds();
     match decided.replay.difference() {
         None => Ok(format!("{rounds} rounds: every decision equal")),

@@ -72,7 +72,9 @@ pub fn command(options: &SpeedupOptions) -> Result<(), CommandError> {
         _ => CommandError::Failed(error.to_string()),
     })?;
     let extra = ExtraFields { factor: options.factor, resamples: RESAMPLES, interrupted };
-    let (seed, seeds, scenario) = (options.seed, options.seeds, speedup::SCENARIO);
+    let seed = options.seed;
+    let seeds = options.seeds;
+    let scenario = speedup::SCENARIO;
     let figures = MeasurementFile {
         version: env!("CARGO_PKG_VERSION"),
         scenario,
@@ -111,10 +113,10 @@ fn settings(options: &SpeedupOptions) -> Result<Settings, CommandError> {
 
 /// Returns the schedules with the requested names, or all schedules without a request.
 fn policies(names: &[String]) -> Result<Vec<Policy>, CommandError> {
-    let known = Policy::known();
+    let known_policies = Policy::known();
     if names.is_empty() {
-        Ok(known)
+        Ok(known_policies)
     } else {
-        select_by_name("--schedules", names, &known, |policy| &policy.name)
+        select_by_name("--schedules", names, &known_policies, |policy| &policy.name)
     }
 }

@@ -71,9 +71,9 @@ impl TimeToAccuracyOptions {
             return Ok(());
         }
         for entry in entries {
-            if let Some(what) = depends_on_communication(&entry.scenario) {
+            if let Some(dependence) = depends_on_communication(&entry.scenario) {
                 let message = format!(
-                    "--communication: {} has {what}; allowed: runs that are the same at any cost of communication",
+                    "--communication: {} has {dependence}; allowed: runs that are the same at any cost of communication",
                     entry.label
                 );
                 return Err(CommandError::Usage(message));
@@ -95,7 +95,7 @@ impl TimeToAccuracyOptions {
         let finals: Vec<Option<f64>> =
             executed.runs.iter().map(|runs| final_accuracy(&runs.curves)).collect();
         let best = finals.iter().flatten().copied().fold(0.0, f64::max);
-        let mut all = Vec::new();
+        let mut reached_times = Vec::new();
         for (index, entry) in entries.iter().enumerate().take(executed.runs.len()) {
             let Some(accuracy) = finals.get(index).copied().flatten() else { continue };
             for communication in self.costs() {
@@ -112,26 +112,26 @@ impl TimeToAccuracyOptions {
                         _ => None,
                     };
                     let label = entry.label.clone();
-                    all.push(TimeToAccuracy { label, accuracy, communication, target, time, gain });
+                    reached_times.push(TimeToAccuracy { label, accuracy, communication, target, time, gain });
                 }
             }
         }
-        all
+        reached_times
     }
 
     /// Table of the times with one row for each entry.
     pub fn table(&self, times: &[TimeToAccuracy]) -> Table {
         let mut columns = vec!["simulated time".to_owned(), "final accuracy".to_owned()];
         let per_entry = self.costs().len() * self.reach.len();
-        for one in times.get(..per_entry).unwrap_or_default() {
-            let cost = one.communication.map_or(String::new(), |c| format!("C = {c}, "));
-            columns.push(format!("{cost}{:.4}", one.target));
+        for time in times.get(..per_entry).unwrap_or_default() {
+            let cost = time.communication.map_or(String::new(), |c| format!("C = {c}, "));
+            columns.push(format!("{cost}{:.4}", time.target));
         }
         let rows = times.chunks(per_entry.max(1)).map(|chunk| {
             let first = chunk.first();
-            let label = first.map_or(String::new(), |one| one.label.clone());
-            let accuracy = first.map_or(String::new(), |one| format!("{:.4}", one.accuracy));
-            [label, accuracy].into_iter().chain(chunk.iter().map(cell)).collect()
+            let label = first.map_or(String::new(), |time| time.label.clone());
+            let accuracy = first.map_or(String::new(), |time| format!("{:.4}", time.accuracy));
+            [label, accuracy].into_iter().chain(chunk.iter().map(format_cell)).collect()
         });
         Table {
             title: "simulated time to accuracies".to_owned(),
@@ -159,9 +159,9 @@ impl TimeToAccuracyOptions {
 }
 
 /// Formats a time and, in brackets, the gain of doubling participation.
-fn cell(one: &TimeToAccuracy) -> String {
-    let Some(time) = one.time else { return "-".to_owned() };
-    one.gain.map_or_else(|| format!("{time:.1}"), |gain| format!("{time:.1} (x{gain:.2})"))
+fn format_cell(reached: &TimeToAccuracy) -> String {
+    let Some(time) = reached.time else { return "-".to_owned() };
+    reached.gain.map_or_else(|| format!("{time:.1}"), |gain| format!("{time:.1} (x{gain:.2})"))
 }
 
 /// Name of a setting by which the server's decisions or the number of exchanges depend on the communication
@@ -208,8 +208,9 @@ fn counterpart(entries: &[Entry], entry: &Entry) -> Option<usize> {
 
 /// Converts the times of the curves to another communication cost.
 fn shifted(curves: &[Vec<Point>], scenario: &Scenario, communication: Option<f64>) -> Vec<Vec<Point>> {
-    let more = communication.map_or(0.0, |communication| communication - scenario.fleet.communication);
-    let shift = |point: &Point| Point { time: point.time + point.round * more, ..*point };
+    let extra_communication =
+        communication.map_or(0.0, |communication| communication - scenario.fleet.communication);
+    let shift = |point: &Point| Point { time: point.time + point.round * extra_communication, ..*point };
     curves.iter().map(|curve| curve.iter().map(shift).collect()).collect()
 }
 
@@ -239,8 +240,8 @@ fn median_crossing(curves: &[Vec<Point>], target: f64) -> Option<f64> {
     events.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
     let mut at_target = vec![false; curves.len()];
     for (time, seed, is_at_target) in events {
-        if let Some(place) = at_target.get_mut(seed) {
-            *place = is_at_target;
+        if let Some(entry) = at_target.get_mut(seed) {
+            *entry = is_at_target;
         }
         if 2 * at_target.iter().filter(|at_target| **at_target).count() > curves.len() {
             return Some(time);
@@ -269,20 +270,24 @@ mod tests {
     /// of the seeds are not a majority.
     #[test]
     fn majority_of_seeds_must_be_at_the_target() {
-        let lucky = curve(&[(1.0, 0.9), (2.0, 0.1), (5.0, 0.9)]);
-        let late = curve(&[(1.5, 0.1), (3.0, 0.9)]);
-        let never = curve(&[(1.0, 0.1), (9.0, 0.2)]);
-        assert_eq!(median_crossing(&[lucky.clone(), late.clone(), never.clone()], 0.5), Some(5.0));
-        assert_eq!(median_crossing(&[lucky.clone(), never.clone()], 0.5), None);
-        assert_eq!(median_crossing(&[lucky], 0.5), Some(1.0));
+        let early_curve = curve(&[(1.0, 0.9), (2.0, 0.1), (5.0, 0.9)]);
+        let late_curve = curve(&[(1.5, 0.1), (3.0, 0.9)]);
+        let unreached_curve = curve(&[(1.0, 0.1), (9.0, 0.2)]);
+        assert_eq!(
+            median_crossing(&[early_curve.clone(), late_curve.clone(), unreached_curve.clone()], 0.5),
+            Some(5.0)
+        );
+        assert_eq!(median_crossing(&[early_curve.clone(), unreached_curve.clone()], 0.5), None);
+        assert_eq!(median_crossing(&[early_curve], 0.5), Some(1.0));
         assert_eq!(median_crossing(&[], 0.5), None);
-        assert_eq!(median_crossing(&[never, late.clone(), late], 0.9), Some(3.0));
+        assert_eq!(median_crossing(&[unreached_curve, late_curve.clone(), late_curve], 0.9), Some(3.0));
     }
 
     #[test]
     fn final_accuracy_averages_the_last_ten_rounds() {
-        let long: Vec<(f64, f64)> = (0..20).map(|n| (f64::from(n), if n < 10 { 0.0 } else { 0.5 })).collect();
-        assert_eq!(final_accuracy(&[curve(&long), curve(&[(1.0, 1.0)])]), Some(0.75));
+        let long_curve: Vec<(f64, f64)> =
+            (0..20).map(|n| (f64::from(n), if n < 10 { 0.0 } else { 0.5 })).collect();
+        assert_eq!(final_accuracy(&[curve(&long_curve), curve(&[(1.0, 1.0)])]), Some(0.75));
         assert_eq!(final_accuracy(&[]), None);
     }
 }

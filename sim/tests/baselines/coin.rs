@@ -6,7 +6,7 @@ use fedspan_protocol::message::{Baseline, Descent, Task};
 
 use crate::baselines::fleet::{Fleet, parameters};
 use crate::baselines::oracle::{gradient, minus, plus};
-use crate::baselines::{ALL, SMALL, WHOLE, close, wide};
+use crate::baselines::{ALL, SMALL, WHOLE, assert_close, to_f64};
 
 /// Averaging step of the comparison with the published algorithm.
 const PART: f32 = 0.3;
@@ -17,7 +17,7 @@ const STEPS: Descent = Descent { momentum: 0.0, ..WHOLE };
 
 /// Number of averaging steps of size `single`, and number of repetitions of `body_epochs` local epochs, that
 /// a round requests.
-fn steps(task: Task, single: f32, body_epochs: u16) -> (i32, u16) {
+fn requested_steps(task: Task, single: f32, body_epochs: u16) -> (i32, u16) {
     let Task::Baseline { baseline: Baseline::L2gd { averaging_step: part }, epochs, .. } = task else {
         panic!("{task:?}")
     };
@@ -37,9 +37,9 @@ fn l2gd_with_recorded_coin_is_the_published_algorithm() {
     );
     let start: Vec<f64> = fleet.algorithm.representation().iter().copied().collect();
     let mut models = vec![start; 3];
-    let mut seen = Vec::new();
+    let mut flips_seen = Vec::new();
     for round in 0..6 {
-        let flips = steps(fleet.opening().0.task, PART, EPOCHS);
+        let flips = requested_steps(fleet.opening().0.task, PART, EPOCHS);
         for _ in 0..flips.0 {
             let mut mean = vec![0.0; models[0].len()];
             models.iter().for_each(|model| mean = plus(&mean, 1.0 / 3.0, model));
@@ -54,12 +54,15 @@ fn l2gd_with_recorded_coin_is_the_published_algorithm() {
         }
         fleet.run_round(&ALL);
         for device in ALL {
-            let what = format!("round {round} after {flips:?} steps, device {device}");
-            close(&what, wide(&fleet.scored(device)), &models[device]);
+            let context = format!("round {round} after {flips:?} steps, device {device}");
+            assert_close(&context, to_f64(&fleet.scored(device)), &models[device]);
         }
-        seen.push(flips);
+        flips_seen.push(flips);
     }
-    assert!(seen.iter().any(|flips| flips.0 > 1) && seen.iter().any(|flips| flips.1 > 1), "{seen:?}");
+    assert!(
+        flips_seen.iter().any(|flips| flips.0 > 1) && flips_seen.iter().any(|flips| flips.1 > 1),
+        "{flips_seen:?}"
+    );
 }
 
 /// The numbers of averaging steps and of local steps in a round are independent, geometrically distributed
@@ -71,11 +74,13 @@ fn coin_has_the_requested_probability() {
         let mut algorithm =
             NetworkMethod::L2gd(L2gd { averaging_step: SMALL_PART, averaging_probability: coin })
                 .server(parameters(SMALL, 1));
-        let (mut to_mean, mut local, mut both) = (0.0, 0.0, 0.0);
+        let mut to_mean = 0.0;
+        let mut local = 0.0;
+        let mut epochs_with_both = 0.0;
         for _ in 0..ROUNDS {
-            let (j, k) = steps(algorithm.request().task, SMALL_PART, 1);
+            let (j, k) = requested_steps(algorithm.request().task, SMALL_PART, 1);
             (to_mean, local) = (to_mean + f64::from(j), local + f64::from(k));
-            both += f64::from(u8::from((j, k) == (1, 1)));
+            epochs_with_both += f64::from(u8::from((j, k) == (1, 1)));
             algorithm.finish().unwrap();
         }
         let p = f64::from(coin);
@@ -84,9 +89,9 @@ fn coin_has_the_requested_probability() {
             let (mean, error) = (sum / f64::from(ROUNDS), ((1.0 - stop) / f64::from(ROUNDS)).sqrt() / stop);
             assert!((mean - 1.0 / stop).abs() < 4.0 * error, "{coin}: {mean} of {}", 1.0 / stop);
         }
-        let (often, chance) = (both / f64::from(ROUNDS), p * (1.0 - p));
-        let error = (chance * (1.0 - chance) / f64::from(ROUNDS)).sqrt();
-        assert!((often - chance).abs() < 4.0 * error, "{coin}: {often} of {chance}");
+        let (observed, expected) = (epochs_with_both / f64::from(ROUNDS), p * (1.0 - p));
+        let error = (expected * (1.0 - expected) / f64::from(ROUNDS)).sqrt();
+        assert!((observed - expected).abs() < 4.0 * error, "{coin}: {observed} of {expected}");
     }
 }
 
@@ -98,18 +103,18 @@ fn restarted_server_continues_the_coin() {
         fleet.run_round(&ALL);
     }
     let state = fleet.algorithm.state();
-    let mut again = method.server(parameters(SMALL, 1));
-    let fresh = again.request();
-    for wrong in [&state[..state.len() - 1], &[state.as_slice(), &[0.0]].concat(), &[]] {
-        assert!(!again.restore(wrong));
-        assert_eq!(again.request(), fresh);
+    let mut second_server = method.server(parameters(SMALL, 1));
+    let first_request = second_server.request();
+    for invalid_state in [&state[..state.len() - 1], &[state.as_slice(), &[0.0]].concat(), &[]] {
+        assert!(!second_server.restore(invalid_state));
+        assert_eq!(second_server.request(), first_request);
     }
-    assert!(again.restore(&state));
+    assert!(second_server.restore(&state));
     let mut tasks = Vec::new();
     for _ in 0..20 {
-        assert_eq!(again.request(), fleet.algorithm.request());
-        tasks.push(format!("{:?}", again.request().task));
-        again.finish().unwrap();
+        assert_eq!(second_server.request(), fleet.algorithm.request());
+        tasks.push(format!("{:?}", second_server.request().task));
+        second_server.finish().unwrap();
         fleet.algorithm.finish().unwrap();
     }
     tasks.sort();

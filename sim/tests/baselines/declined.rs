@@ -13,7 +13,10 @@ fn fleet_of(method: NetworkMethod) -> Fleet {
 }
 
 /// Answer of device 0 to a round opening that `change` modified.
-fn answer(fleet: &mut Fleet, change: impl FnOnce(&mut RoundOpen)) -> Result<(), DeclineReason> {
+fn answer_changed_opening(
+    fleet: &mut Fleet,
+    change: impl FnOnce(&mut RoundOpen),
+) -> Result<(), DeclineReason> {
     let (mut open, tensors) = fleet.opening();
     change(&mut open);
     fleet.answer(0, &(open, tensors)).map(drop)
@@ -22,14 +25,16 @@ fn answer(fleet: &mut Fleet, change: impl FnOnce(&mut RoundOpen)) -> Result<(), 
 #[test]
 fn numbers_out_of_range_are_declined() {
     let [infinite, nan] = [f32::INFINITY, f32::NAN];
-    let wrong: Vec<(NetworkMethod, Vec<Baseline>)> = vec![
+    let invalid_cases: Vec<(NetworkMethod, Vec<Baseline>)> = vec![
         (GLOBAL[0], [-0.1, infinite, nan].map(|pull| Baseline::FedProx { proximal_weight: pull }).to_vec()),
         (GLOBAL[2], [-0.1, infinite, nan].map(|inner_step| Baseline::PerFedAvg { inner_step }).to_vec()),
         (GLOBAL[3], [-0.1, infinite, nan].map(|inner_step| Baseline::PerFedAvgHf { inner_step }).to_vec()),
         (PERSONAL[0], [-0.1, infinite, nan].map(|pull| Baseline::Ditto { proximal_weight: pull }).to_vec()),
         (
             PERSONAL[1],
-            [-0.1, 1.1, nan].map(|own| Baseline::Apfl { mixing_weight: own, mixing_step_size: 0.0 }).to_vec(),
+            [-0.1, 1.1, nan]
+                .map(|mixing_weight| Baseline::Apfl { mixing_weight, mixing_step_size: 0.0 })
+                .to_vec(),
         ),
         (
             PERSONAL[1],
@@ -40,15 +45,19 @@ fn numbers_out_of_range_are_declined() {
         (PERSONAL[2], [-0.1, 1.1, nan].map(|part| Baseline::L2gd { averaging_step: part }).to_vec()),
         (PERSONAL[3], [-0.1, infinite, nan].map(|pull| Baseline::FedMtl { proximal_weight: pull }).to_vec()),
     ];
-    for (method, baselines) in wrong {
-        for wrong in baselines {
+    for (method, baselines) in invalid_cases {
+        for invalid_baseline in baselines {
             let mut fleet = fleet_of(method);
             let change = |open: &mut RoundOpen| {
                 if let Task::Baseline { baseline, .. } = &mut open.task {
-                    *baseline = wrong;
+                    *baseline = invalid_baseline;
                 }
             };
-            assert_eq!(answer(&mut fleet, change), Err(DeclineReason::Parameter), "{wrong:?}");
+            assert_eq!(
+                answer_changed_opening(&mut fleet, change),
+                Err(DeclineReason::Parameter),
+                "{invalid_baseline:?}"
+            );
             fleet.run_round(&ALL);
         }
     }
@@ -56,7 +65,7 @@ fn numbers_out_of_range_are_declined() {
 
 #[test]
 fn invalid_step_sizes_are_declined() {
-    let wrong = [
+    let invalid_descents = [
         Descent { step_size: f32::NAN, ..SMALL },
         Descent { step_size: -0.1, ..SMALL },
         Descent { momentum: 1.0, ..SMALL },
@@ -65,30 +74,34 @@ fn invalid_step_sizes_are_declined() {
     ];
     for method in PERSONAL.into_iter().chain(GLOBAL) {
         let mut fleet = fleet_of(method);
-        for wrong in wrong {
+        for invalid_descent in invalid_descents {
             let change = |open: &mut RoundOpen| {
                 if let Task::Baseline { descent, .. } = &mut open.task {
-                    *descent = wrong;
+                    *descent = invalid_descent;
                 }
             };
-            assert_eq!(answer(&mut fleet, change), Err(DeclineReason::Parameter), "{method:?} {wrong:?}");
+            assert_eq!(
+                answer_changed_opening(&mut fleet, change),
+                Err(DeclineReason::Parameter),
+                "{method:?} {invalid_descent:?}"
+            );
         }
         let change = |open: &mut RoundOpen| {
             if let Task::Baseline { epochs, .. } = &mut open.task {
                 *epochs = 0;
             }
         };
-        assert_eq!(answer(&mut fleet, change), Err(DeclineReason::Parameter));
+        assert_eq!(answer_changed_opening(&mut fleet, change), Err(DeclineReason::Parameter));
     }
     // SCAFFOLD's control variates require gradient steps without momentum and a positive step size.
     let mut fleet = fleet_of(NetworkMethod::Scaffold(Scaffold));
-    for wrong in [SMALL, Descent { step_size: 0.0, ..PLAIN }] {
+    for invalid_descent in [SMALL, Descent { step_size: 0.0, ..PLAIN }] {
         let change = |open: &mut RoundOpen| {
             if let Task::Baseline { descent, .. } = &mut open.task {
-                *descent = wrong;
+                *descent = invalid_descent;
             }
         };
-        assert_eq!(answer(&mut fleet, change), Err(DeclineReason::Parameter));
+        assert_eq!(answer_changed_opening(&mut fleet, change), Err(DeclineReason::Parameter));
     }
 }
 
@@ -109,7 +122,7 @@ fn tensors_of_another_shape_are_declined() {
             },
         ];
         for change in changes {
-            assert_eq!(answer(&mut fleet, change), Err(DeclineReason::Tensors), "{method:?}");
+            assert_eq!(answer_changed_opening(&mut fleet, change), Err(DeclineReason::Tensors), "{method:?}");
         }
         fleet.run_round(&ALL);
     }
@@ -119,7 +132,7 @@ fn tensors_of_another_shape_are_declined() {
 fn rounds_of_another_algorithm_are_declined() {
     for method in PERSONAL.into_iter().chain(GLOBAL).chain([NetworkMethod::FedAvg(FedAvg)]) {
         let mut fleet = fleet_of(method);
-        let other = if method == GLOBAL[0] {
+        let other_baseline = if method == GLOBAL[0] {
             Baseline::Ditto { proximal_weight: 0.0 }
         } else {
             Baseline::FedProx { proximal_weight: 0.0 }
@@ -130,9 +143,9 @@ fn rounds_of_another_algorithm_are_declined() {
             else {
                 panic!("{:?}", open.task)
             };
-            open.task = Task::Baseline { baseline: other, descent, epochs, encoding };
+            open.task = Task::Baseline { baseline: other_baseline, descent, epochs, encoding };
         };
-        assert_eq!(answer(&mut fleet, change), Err(DeclineReason::Task), "{method:?}");
+        assert_eq!(answer_changed_opening(&mut fleet, change), Err(DeclineReason::Task), "{method:?}");
     }
 }
 
@@ -155,7 +168,11 @@ fn diverged_device_declines_and_keeps_its_state() {
         let (scored, control) = (fleet.scored(0), fleet.devices[0].control().map(<[f32]>::to_vec));
         let set = fleet.sets[0].clone();
         fleet.sets[0].x.iter_mut().for_each(|value| *value *= 3e38);
-        assert_eq!(answer(&mut fleet, |_| {}), Err(DeclineReason::UpdateNonFinite), "{method:?}");
+        assert_eq!(
+            answer_changed_opening(&mut fleet, |_| {}),
+            Err(DeclineReason::UpdateNonFinite),
+            "{method:?}"
+        );
         fleet.sets[0] = set;
         assert_eq!(fleet.scored(0), scored);
         assert_eq!(fleet.devices[0].control().map(<[f32]>::to_vec), control);
@@ -168,12 +185,12 @@ fn device_without_samples_declines_and_bad_samples_are_skipped() {
     for method in PERSONAL.into_iter().chain(GLOBAL) {
         let mut fleet = fleet_of(method);
         fleet.sets[0] = samples(0, 0);
-        assert_eq!(answer(&mut fleet, |_| {}), Err(DeclineReason::NoSamples));
+        assert_eq!(answer_changed_opening(&mut fleet, |_| {}), Err(DeclineReason::NoSamples));
         // A sample that is not finite is skipped, and the results remain finite.
-        let mut bad = fleet_of(method);
-        bad.sets[1].x[4] = f32::NAN;
-        bad.run_round(&ALL);
-        assert!(bad.bits().iter().all(|value| f64::from_bits(*value).is_finite()));
-        assert!(bad.scored(1).iter().all(|value| value.is_finite()), "{method:?}");
+        let mut fleet_with_nan = fleet_of(method);
+        fleet_with_nan.sets[1].x[4] = f32::NAN;
+        fleet_with_nan.run_round(&ALL);
+        assert!(fleet_with_nan.bits().iter().all(|value| f64::from_bits(*value).is_finite()));
+        assert!(fleet_with_nan.scored(1).iter().all(|value| value.is_finite()), "{method:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Helpers of tests: a fleet that connects a server's algorithm directly with simulated devices, without a
+//! Test helpers: a fleet that connects a server's algorithm directly with simulated devices, without a
 //! network. The test chooses the participants of each round.
 
 use fedspan_client::Task;
@@ -12,7 +12,7 @@ use fedspan_protocol::tensor::Encoding;
 use fedspan_sim_core::data::{Labels, Set};
 use fedspan_sim_core::network::{JoinTime, NetworkConfig, SimNetwork};
 
-use crate::common::numbers;
+use crate::common::random_numbers;
 
 /// Number of features.
 pub const D: usize = 3;
@@ -25,7 +25,7 @@ pub const M: usize = 7;
 
 /// Random samples of a device, with classes that depend on the features and on the device.
 pub fn samples(device: u64, count: usize) -> Set {
-    let x: Vec<f32> = numbers(count * D, 100 + device).iter().map(|value| *value as f32).collect();
+    let x: Vec<f32> = random_numbers(count * D, 100 + device).iter().map(|value| *value as f32).collect();
     let class = |x: &[f32]| u8::from(x[0] > 0.2) + u8::from(x[1] + x[2] > 0.3 * device as f32);
     let classes = x.chunks(D).map(class).collect();
     Set::new(x, Labels::Classes(classes))
@@ -106,7 +106,7 @@ impl Fleet {
         }
         task.verify()?;
         task.run(open.id, &mut source(&self.sets[device]))?;
-        let sent = task.upload().into_iter().enumerate().map(|(index, tensor)| {
+        let sent_tensors = task.upload().into_iter().enumerate().map(|(index, tensor)| {
             let mut values = vec![f32::NAN; tensor.elements()];
             // The tensor is emitted in two parts, as it is for chunked frames.
             let (head, tail) = values.split_at_mut(5);
@@ -114,19 +114,19 @@ impl Fleet {
             task.emit(index, 5, tail);
             Tensor { role: tensor.role, rows: tensor.rows, cols: tensor.cols, values }
         });
-        Ok(sent.collect())
+        Ok(sent_tensors.collect())
     }
 
     /// Runs a round with the given participants.
     pub fn run_round(&mut self, participants: &[usize]) {
         let opening = self.opening();
         for &device in participants {
-            let sent = self.answer(device, &opening).unwrap();
+            let uploaded = self.answer(device, &opening).unwrap();
             assert_eq!(
-                sent.iter().map(|t| t.descriptor(Encoding::F32)).collect::<Vec<_>>(),
+                uploaded.iter().map(|t| t.descriptor(Encoding::F32)).collect::<Vec<_>>(),
                 self.algorithm.request().expects
             );
-            self.algorithm.absorb(DeviceId(device as u64), UpdateWeight::from_samples(M as u32), &sent);
+            self.algorithm.absorb(DeviceId(device as u64), UpdateWeight::from_samples(M as u32), &uploaded);
         }
         self.algorithm.finish().unwrap();
         self.round += 1;

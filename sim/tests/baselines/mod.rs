@@ -49,15 +49,15 @@ const GLOBAL: [NetworkMethod; 4] = [
 ];
 
 /// Asserts that all values are within 2e-6 of the expected values.
-fn close(what: &str, ours: impl IntoIterator<Item = f64>, wanted: &[f64]) {
-    let ours: Vec<f64> = ours.into_iter().collect();
-    assert_eq!(ours.len(), wanted.len());
-    let worst = ours.iter().zip(wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-    assert!(worst < 2e-6, "{what}: off by {worst}");
+fn assert_close(context: &str, computed: impl IntoIterator<Item = f64>, expected: &[f64]) {
+    let computed: Vec<f64> = computed.into_iter().collect();
+    assert_eq!(computed.len(), expected.len());
+    let largest_error = computed.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    assert!(largest_error < 2e-6, "{context}: off by {largest_error}");
 }
 
 /// Converts values to f64.
-fn wide(values: &[f32]) -> impl Iterator<Item = f64> {
+fn to_f64(values: &[f32]) -> impl Iterator<Item = f64> {
     values.iter().map(|value| f64::from(*value))
 }
 
@@ -76,10 +76,18 @@ fn each_algorithm_matches_its_formula() {
         for participants in [&[0, 1][..], &[1, 2], &ALL] {
             fleet.run_round(participants);
             oracle.run_round(participants, &fleet.sets);
-            close(&format!("{method:?}"), fleet.algorithm.representation().iter().copied(), &oracle.shared);
+            assert_close(
+                &format!("{method:?}"),
+                fleet.algorithm.representation().iter().copied(),
+                &oracle.shared,
+            );
             for device in ALL {
-                let what = format!("{method:?}, device {device} after {participants:?}");
-                close(&what, wide(&fleet.scored(device)), &oracle.scored(device, &fleet.sets[device]));
+                let context = format!("{method:?}, device {device} after {participants:?}");
+                assert_close(
+                    &context,
+                    to_f64(&fleet.scored(device)),
+                    &oracle.scored(device, &fleet.sets[device]),
+                );
             }
         }
     }
@@ -133,32 +141,32 @@ fn perfedavg_meta_step_takes_separate_batches() {
         let descent = Descent { step_size: 1e-3, momentum: 0.0, batch: 2 };
         let method = per_fedavg(0.0, hessian_free);
         let mut fleet = Fleet::new(method, descent, 1);
-        let before = fleet.algorithm.representation().clone();
+        let start = fleet.algorithm.representation().clone();
         // All samples are equal, so all batches have the same gradient.
         let first = fleet.sets[0].clone();
         for set in &mut fleet.sets {
             *set = fleet::repeated(&first, M);
         }
         fleet.run_round(&[0]);
-        let moved = (fleet.algorithm.representation() - &before).norm();
+        let distance_moved = (fleet.algorithm.representation() - &start).norm();
         let mut fedavg = Fleet::new(NetworkMethod::FedAvg(FedAvg), Descent { batch: 8, ..descent }, 1);
         fedavg.sets = fleet.sets.clone();
         fedavg.run_round(&[0]);
-        let once = (fedavg.algorithm.representation() - &before).norm();
-        assert!((moved / once - 2.0).abs() < 0.01, "{moved} {once}");
+        let fedavg_moved = (fedavg.algorithm.representation() - &start).norm();
+        assert!((distance_moved / fedavg_moved - 2.0).abs() < 0.01, "{distance_moved} {fedavg_moved}");
     }
 }
 
 #[test]
 fn first_scaffold_round_is_fedavg_without_momentum() {
-    let [mut ours, mut theirs] = [NetworkMethod::Scaffold(Scaffold), NetworkMethod::FedAvg(FedAvg)]
+    let [mut scaffold, mut fedavg] = [NetworkMethod::Scaffold(Scaffold), NetworkMethod::FedAvg(FedAvg)]
         .map(|method| Fleet::new(method, PLAIN, 2));
-    ours.run_round(&ALL);
-    theirs.run_round(&ALL);
-    assert_eq!(ours.bits(), theirs.bits());
-    ours.run_round(&ALL);
-    theirs.run_round(&ALL);
-    assert_ne!(ours.bits(), theirs.bits(), "from the second round on, steps are corrected");
+    scaffold.run_round(&ALL);
+    fedavg.run_round(&ALL);
+    assert_eq!(scaffold.bits(), fedavg.bits());
+    scaffold.run_round(&ALL);
+    fedavg.run_round(&ALL);
+    assert_ne!(scaffold.bits(), fedavg.bits(), "steps were not corrected in the second round");
 }
 
 /// The server's control variate c is the mean of the control variates of all devices, which are zero before a
@@ -171,18 +179,19 @@ fn scaffold_server_variate_is_the_mean_of_the_devices() {
         let state = fleet.algorithm.state();
         // In each layer the rows of the model precede the rows of c.
         let first = (fleet::D + 1) * fleet::H;
-        let rest = state.len() / 2 - first;
-        let c = [&state[first..2 * first], &state[2 * first + rest..]].concat();
+        let extra_state = state.len() / 2 - first;
+        let c = [&state[first..2 * first], &state[2 * first + extra_state..]].concat();
         assert!(c.iter().any(|value| value.abs() > 1e-3));
-        let control =
-            |device: usize| fleet.devices[device].control().map(|control| wide(control).collect::<Vec<_>>());
+        let control = |device: usize| {
+            fleet.devices[device].control().map(|control| to_f64(control).collect::<Vec<_>>())
+        };
         let mut mean = vec![0.0; c.len()];
         for control in ALL.iter().filter_map(|device| control(*device)) {
             for (mean, control) in mean.iter_mut().zip(control) {
                 *mean += control / 3.0;
             }
         }
-        close("c", c, &mean);
+        assert_close("c", c, &mean);
     }
 }
 
@@ -192,13 +201,13 @@ fn zero_coupling_equals_local_training() {
         NetworkMethod::L2gd(L2gd { averaging_step: 0.0, averaging_probability: 0.0 }),
         NetworkMethod::FedMtl(FedMtl { proximal_weight: 0.0 }),
     ] {
-        let [mut ours, mut local] =
+        let [mut fleet, mut local] =
             [method, NetworkMethod::LocalOnly(LocalOnly)].map(|method| Fleet::new(method, SMALL, 2));
         for participants in [&ALL[..], &[1, 2], &ALL] {
-            ours.run_round(participants);
+            fleet.run_round(participants);
             local.run_round(participants);
             for device in ALL {
-                assert_eq!(ours.scored(device), local.scored(device), "{method:?}");
+                assert_eq!(fleet.scored(device), local.scored(device), "{method:?}");
             }
         }
     }
@@ -252,12 +261,12 @@ fn newcomer_starts_from_the_shared_network() {
         fleet.replace(2, 5);
         let shared: Vec<f32> = fleet.shared().into_iter().flat_map(|tensor| tensor.values).collect();
         let fitted = fleet.fitted(2);
-        let far = fitted.iter().zip(&shared).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        let largest_change = fitted.iter().zip(&shared).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         // The scored network of Per-FedAvg is one step from the shared network.
         assert_eq!(
-            far > 1e-6,
+            largest_change > 1e-6,
             matches!(method, NetworkMethod::PerFedAvg(_) | NetworkMethod::PerFedAvgHf(_)),
-            "{method:?}: {far}"
+            "{method:?}: {largest_change}"
         );
     }
 }
@@ -285,8 +294,8 @@ fn newcomer_without_a_body_trains_all_layers() {
 /// network.
 #[test]
 fn diverged_newcomer_keeps_its_initial_network() {
-    let wild = Descent { step_size: 1e30, ..SMALL };
-    let mut fleet = Fleet::new(NetworkMethod::LocalOnly(LocalOnly), wild, 1);
+    let diverging = Descent { step_size: 1e30, ..SMALL };
+    let mut fleet = Fleet::new(NetworkMethod::LocalOnly(LocalOnly), diverging, 1);
     fleet.replace(1, 3);
     assert_eq!(fleet.try_fit(1), Err(DeclineReason::UpdateNonFinite));
     assert_eq!(fleet.devices[1].own(), fleet.devices[0].own());

@@ -1,5 +1,5 @@
-//! Helpers of tests: reference implementation of the baseline algorithms from the formulas of the papers, in
-//! f64 and with one batch of all samples. Gradients are central differences.
+//! Test helpers: reference implementation of the baseline algorithms from the formulas of the papers, in f64
+//! and with one batch of all samples. Gradients are central differences.
 
 use fedspan_engine::algorithm::network::{
     Apfl, Ditto, FedMtl, FedProx, L2gd, NetworkMethod, PerFedAvg, Scaffold,
@@ -15,8 +15,8 @@ type Vector = Vec<f64>;
 fn loss(set: &Set, w: &[f64]) -> f64 {
     let Labels::Classes(classes) = &set.y else { panic!("classes") };
     let dense = |x: &[f64], w: &[f64], outputs: usize| -> Vector {
-        let ones = x.iter().copied().chain([1.0]);
-        let products = ones.zip(w.chunks(outputs));
+        let with_constant = x.iter().copied().chain([1.0]);
+        let products = with_constant.zip(w.chunks(outputs));
         products
             .fold(vec![0.0; outputs], |sum, (x, row)| sum.iter().zip(row).map(|(s, w)| s + x * w).collect())
     };
@@ -41,12 +41,12 @@ pub fn minus(a: &[f64], b: &[f64]) -> Vector {
 
 /// Gradient of [`loss`] at `w`.
 pub fn gradient(set: &Set, w: &[f64]) -> Vector {
-    let at = |index: usize, h: f64| {
-        let mut moved = w.to_vec();
-        moved[index] += h;
-        loss(set, &moved)
+    let loss_at = |index: usize, h: f64| {
+        let mut shifted = w.to_vec();
+        shifted[index] += h;
+        loss(set, &shifted)
     };
-    (0..w.len()).map(|index| (at(index, 1e-5) - at(index, -1e-5)) / 2e-5).collect()
+    (0..w.len()).map(|index| (loss_at(index, 1e-5) - loss_at(index, -1e-5)) / 2e-5).collect()
 }
 
 /// State of a device: personal network, control variate of SCAFFOLD, and mixing weight of APFL.
@@ -153,8 +153,8 @@ impl Oracle {
                 (networks[..length].to_vec(), zero)
             }
             NetworkMethod::L2gd(L2gd { averaging_step, .. }) => {
-                let moved = plus(&device.own, averaging_step.into(), &minus(w0, &device.own));
-                device.own = self.descend(moved, g);
+                let averaged = plus(&device.own, averaging_step.into(), &minus(w0, &device.own));
+                device.own = self.descend(averaged, g);
                 (device.own.clone(), zero)
             }
             NetworkMethod::FedMtl(FedMtl { proximal_weight }) => {
@@ -170,8 +170,8 @@ impl Oracle {
         let mut devices = self.devices.clone();
         let (mut mean, mut changes) = (vec![0.0; self.shared.len()], vec![0.0; self.shared.len()]);
         for &index in participants {
-            let (sent, change) = self.local_round(&mut devices[index], &sets[index]);
-            mean = plus(&mean, 1.0 / participants.len() as f64, &sent);
+            let (uploaded, change) = self.local_round(&mut devices[index], &sets[index]);
+            mean = plus(&mean, 1.0 / participants.len() as f64, &uploaded);
             changes = plus(&changes, 1.0 / self.devices.len() as f64, &change);
         }
         self.devices = devices;

@@ -16,13 +16,13 @@ fn outcome(changes: &[&str]) -> Outcome {
 }
 
 /// Asserts that runs with two lists of changes have the same results, bit for bit.
-fn assert_same_results(left: &[&str], right: &[&str]) {
-    let (left, right) = (outcome(left), outcome(right));
-    for (a, b) in left.rounds.iter().zip(&right.rounds) {
+fn assert_same_results(first_outcome: &[&str], second_outcome: &[&str]) {
+    let (first_outcome, second_outcome) = (outcome(first_outcome), outcome(second_outcome));
+    for (a, b) in first_outcome.rounds.iter().zip(&second_outcome.rounds) {
         assert_eq!((a.round, &a.participants, a.scores), (b.round, &b.participants, b.scores));
     }
-    assert_eq!(left.clients, right.clients);
-    assert_ne!(left.rounds[0].scores, left.rounds.last().unwrap().scores);
+    assert_eq!(first_outcome.clients, second_outcome.clients);
+    assert_ne!(first_outcome.rounds[0].scores, first_outcome.rounds.last().unwrap().scores);
 }
 
 #[test]
@@ -32,8 +32,8 @@ fn fedprox_without_proximal_term_is_fedavg() {
 
 #[test]
 fn first_scaffold_round_equals_fedavg_without_momentum() {
-    let once = "algorithm.rounds=1";
-    assert_same_results(&["algorithm.name=scaffold", once], &["algorithm.momentum=0", once]);
+    let one_round = "algorithm.rounds=1";
+    assert_same_results(&["algorithm.name=scaffold", one_round], &["algorithm.momentum=0", one_round]);
 }
 
 #[test]
@@ -58,8 +58,8 @@ fn every_algorithm_learns() {
     let names =
         ["fedprox", "scaffold", "perfedavg", "perfedavg-hf", "ditto", "apfl", "l2gd", "fed-mtl", "ditto+ft"];
     for name in names {
-        let named = format!("algorithm.name={name}");
-        let ended = outcome(&[&named, "algorithm.rounds=8", "participation.r=1"]);
+        let algorithm = format!("algorithm.name={name}");
+        let ended = outcome(&[&algorithm, "algorithm.rounds=8", "participation.r=1"]);
         let (first, last) = (ended.rounds[0].scores.unwrap(), ended.scores);
         assert!(last.loss.unwrap() < 0.9 * first.loss.unwrap(), "{name}: {first:?} {last:?}");
         assert_eq!(ended.counters.rejected(), 0, "{name}");

@@ -1,11 +1,11 @@
-//! Helpers of tests: writers of arrays in NumPy's formats npy and npz, with every type, memory order, version
-//! and compression.
+//! Test helpers: writers of arrays in NumPy's formats npy and npz, with every type, memory order, version and
+//! compression.
 
 use std::io::Write;
 use std::path::Path;
 
 /// Content of an npy file with the given header fields and body.
-pub fn raw(descr: &str, fortran: bool, shape: &[usize], body: &[u8], version: u8) -> Vec<u8> {
+pub fn npy_bytes(descr: &str, fortran: bool, shape: &[usize], body: &[u8], version: u8) -> Vec<u8> {
     let shape: Vec<String> = shape.iter().map(usize::to_string).collect();
     let comma = if shape.len() == 1 { "," } else { "" };
     let order = if fortran { "True" } else { "False" };
@@ -22,7 +22,7 @@ pub fn raw(descr: &str, fortran: bool, shape: &[usize], body: &[u8], version: u8
 }
 
 /// Bits of the half-precision number that equals `value`; panics if there is no such number.
-fn half(value: f64) -> u16 {
+fn half_bits(value: f64) -> u16 {
     let bits = (value as f32).to_bits();
     if value == 0.0 {
         return 0;
@@ -39,7 +39,7 @@ pub fn numbers_as(descr: &str, values: &[f64]) -> Vec<u8> {
         .flat_map(|value| {
             let integer = *value as i64;
             let mut bytes = match &descr[1..] {
-                "f2" => half(*value).to_le_bytes().to_vec(),
+                "f2" => half_bits(*value).to_le_bytes().to_vec(),
                 "f4" => (*value as f32).to_le_bytes().to_vec(),
                 "f8" => value.to_le_bytes().to_vec(),
                 "b1" => vec![u8::from(*value != 0.0)],
@@ -82,18 +82,18 @@ pub fn texts_as(descr: &str, texts: &[String]) -> Vec<u8> {
 }
 
 /// Converts row-major values into column-major order.
-pub fn turned<T: Clone>(values: &[T], shape: &[usize]) -> Vec<T> {
+pub fn to_column_major<T: Clone>(values: &[T], shape: &[usize]) -> Vec<T> {
     let mut out = Vec::new();
     let strides: Vec<usize> =
         (0..shape.len()).map(|axis| shape[axis + 1..].iter().product::<usize>()).collect();
-    for place in 0..values.len() {
-        let mut rest = place;
-        let mut from = 0;
+    for index in 0..values.len() {
+        let mut remaining = index;
+        let mut source = 0;
         for (size, stride) in shape.iter().zip(&strides) {
-            from += rest % size * stride;
-            rest /= size;
+            source += remaining % size * stride;
+            remaining /= size;
         }
-        out.push(values[from].clone());
+        out.push(values[source].clone());
     }
     out
 }

@@ -1,4 +1,4 @@
-//! Helpers of tests: functions that run the program and create its input files.
+//! Test helpers: functions that run the program and create its input files.
 #![allow(dead_code, reason = "no test file uses all of it")]
 
 pub mod arrays;
@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 use proptest::prelude::*;
 
 /// Creates an empty directory.
-pub fn directory(name: &str) -> PathBuf {
+pub fn empty_directory(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = std::fs::remove_dir_all(&path);
     std::fs::create_dir_all(&path).unwrap();
@@ -18,23 +18,23 @@ pub fn directory(name: &str) -> PathBuf {
 }
 
 /// Runs `fedspan-sim` in a directory.
-pub fn program(directory: &Path, arguments: &[&str]) -> Output {
+pub fn run_program(directory: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fedspan-sim"));
     command.current_dir(directory).args(arguments).output().unwrap()
 }
 
 /// Exit code of a program.
-pub fn code(output: &Output) -> i32 {
+pub fn exit_code(output: &Output) -> i32 {
     output.status.code().unwrap()
 }
 
 /// Standard error of a program.
-pub fn errors(output: &Output) -> String {
+pub fn stderr_text(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
 /// Standard output of a program.
-pub fn text(output: &Output) -> String {
+pub fn stdout_text(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
@@ -66,32 +66,32 @@ pub fn npy<T: npyz::AutoSerialize + Copy>(shape: &[u64], values: &[T]) -> Vec<u8
 }
 
 /// Deterministic random numbers, uniform between -1 and 1.
-pub fn numbers(count: usize, seed: u64) -> Vec<f64> {
+pub fn random_numbers(count: usize, seed: u64) -> Vec<f64> {
     let mut state = seed;
-    let mut next = || {
+    let mut next_number = || {
         // Linear congruential generator with Knuth's multiplier for 64 bits.
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 11) as f64 / (1u64 << 53) as f64 * 2.0 - 1.0
     };
-    (0..count).map(|_| next()).collect()
+    (0..count).map(|_| next_number()).collect()
 }
 
 /// Sections of a scenario that follow its data section.
 pub const REST: &str = "[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 3\nstep_size = 0.25\n";
 
 /// Runs a scenario on invalid data and returns the error message.
-pub fn message(here: &Path, data: &str) -> String {
-    std::fs::write(here.join("my.toml"), format!("[data]\n{data}\n{REST}")).unwrap();
-    let output = program(here, &["run", "my.toml", "--out", "out"]);
-    let reported = errors(&output);
-    assert_eq!(code(&output), 2, "{reported}");
-    assert!(!here.join("out").exists(), "nothing is written");
+pub fn data_error_message(folder: &Path, data: &str) -> String {
+    std::fs::write(folder.join("my.toml"), format!("[data]\n{data}\n{REST}")).unwrap();
+    let output = run_program(folder, &["run", "my.toml", "--out", "out"]);
+    let reported = stderr_text(&output);
+    assert_eq!(exit_code(&output), 2, "{reported}");
+    assert!(!folder.join("out").exists(), "files were written");
     assert_eq!(reported.lines().count(), 1, "{reported}");
     reported
 }
 
 /// Asserts that a message contains all parts.
-pub fn has(reported: &str, parts: &[&str]) {
+pub fn assert_contains_all(reported: &str, parts: &[&str]) {
     for part in parts {
         assert!(reported.contains(part), "{part:?} is not in {reported:?}");
     }
@@ -107,11 +107,11 @@ pub fn idx_files() -> (Vec<u8>, Vec<u8>) {
 }
 
 /// Copy of a file that is truncated and in which some bytes are changed.
-pub fn damaged(whole: &[u8], cut: usize, flips: &[(usize, u8)]) -> Vec<u8> {
-    let mut bytes = whole.to_vec();
-    for (at, mask) in flips {
-        let at = at % bytes.len();
-        bytes[at] ^= mask;
+pub fn damaged(original: &[u8], cut: usize, flips: &[(usize, u8)]) -> Vec<u8> {
+    let mut bytes = original.to_vec();
+    for (index, mask) in flips {
+        let index = index % bytes.len();
+        bytes[index] ^= mask;
     }
     bytes.truncate(cut % (bytes.len() + 1));
     bytes

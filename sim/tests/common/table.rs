@@ -1,4 +1,4 @@
-//! Helpers of tests: a table, and a writer for the variants of CSV files that programs write.
+//! Test helpers: a table, and a writer for the variants of CSV files that programs write.
 
 use std::io::Write;
 
@@ -71,8 +71,8 @@ impl Writing {
 
     /// Writes a table and returns the bytes of the file.
     pub fn write(&self, grid: &Grid) -> Vec<u8> {
-        let header: Vec<String> = grid.header.iter().map(|name| self.quoted(name)).collect();
-        let row = |cells: &Vec<Cell>| cells.iter().map(|cell| self.cell(cell)).collect::<Vec<_>>();
+        let header: Vec<String> = grid.header.iter().map(|name| self.quote_cell(name)).collect();
+        let row = |cells: &Vec<Cell>| cells.iter().map(|cell| self.format_cell(cell)).collect::<Vec<_>>();
         let lines: Vec<String> = [header]
             .into_iter()
             .chain(grid.rows.iter().map(row))
@@ -82,19 +82,21 @@ impl Writing {
         if self.ended {
             text += self.end;
         }
-        self.packed(&self.encoded(&text))
+        self.compress(&self.encode_text(&text))
     }
 
-    fn cell(&self, cell: &Cell) -> String {
+    fn format_cell(&self, cell: &Cell) -> String {
         match cell {
-            Cell::Text(text) => self.quoted(text),
-            Cell::Number(value) => self.quoted(&value.to_string().replace('.', &self.decimal.to_string())),
-            Cell::Truth(truth) => self.quoted(self.truths[usize::from(*truth)]),
+            Cell::Text(text) => self.quote_cell(text),
+            Cell::Number(value) => {
+                self.quote_cell(&value.to_string().replace('.', &self.decimal.to_string()))
+            }
+            Cell::Truth(truth) => self.quote_cell(self.truths[usize::from(*truth)]),
         }
     }
 
     /// Cell with surrounding text and, if required, quotes.
-    fn quoted(&self, text: &str) -> String {
+    fn quote_cell(&self, text: &str) -> String {
         let needed = text.contains([self.delimiter, '"', '\n', '\r']) || text.trim() != text;
         let (before, after) = self.blanks;
         if needed || self.quotes {
@@ -105,7 +107,7 @@ impl Writing {
     }
 
     /// Bytes of a text in the encoding of this format.
-    pub fn encoded(&self, text: &str) -> Vec<u8> {
+    pub fn encode_text(&self, text: &str) -> Vec<u8> {
         let units = || ['\u{feff}'].into_iter().chain(text.chars()).collect::<String>();
         match self.encoding {
             Encoding::Utf8 => text.as_bytes().to_vec(),
@@ -116,7 +118,7 @@ impl Writing {
     }
 
     /// Bytes after compression.
-    pub fn packed(&self, bytes: &[u8]) -> Vec<u8> {
+    pub fn compress(&self, bytes: &[u8]) -> Vec<u8> {
         let gzip = |bytes: &[u8]| {
             let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
             encoder.write_all(bytes).unwrap();

@@ -5,28 +5,32 @@ use std::process::Output;
 
 use serde_json::Value;
 
-use crate::common::{code, directory, errors, program};
+use crate::common::{empty_directory, exit_code, run_program, stderr_text};
 use crate::tiny;
 
 /// Writes twelve groups of six sentences whose ratings depend on words of the tiny vocabulary.
-fn sentences(place: &Path) {
-    let about = ["the food was", "people were", "film of the day", "rain and", "a cafe was", "the smile was"];
-    let (good, bad) = (["good", "kind", "goodness"], ["bad", "not good", "badly"]);
+fn write_sentences(folder: &Path) {
+    let beginnings =
+        ["the food was", "people were", "film of the day", "rain and", "a cafe was", "the smile was"];
+    let (positive_words, negative_words) = (["good", "kind", "goodness"], ["bad", "not good", "badly"]);
     let mut text = String::new();
     for group in 0..12 {
-        for (sentence, about) in about.iter().enumerate() {
+        for (sentence, beginning) in beginnings.iter().enumerate() {
             let word = (group + sentence) % 3;
-            let (rating, word) =
-                if (group * 5 + sentence * 7) % 2 == 0 { (1.5, good[word]) } else { (-1.5, bad[word]) };
-            text.push_str(&format!("{group}_{sentence}\t{rating}\t{about} {word}\n"));
+            let (rating, word) = if (group * 5 + sentence * 7) % 2 == 0 {
+                (1.5, positive_words[word])
+            } else {
+                (-1.5, negative_words[word])
+            };
+            text.push_str(&format!("{group}_{sentence}\t{rating}\t{beginning} {word}\n"));
         }
     }
-    std::fs::write(place.join("rated.txt"), text).unwrap();
+    std::fs::write(folder.join("rated.txt"), text).unwrap();
 }
 
 /// Copies the tiny model, so that a test can damage it.
-fn weights(place: &Path) -> PathBuf {
-    let copy = place.join("weights");
+fn copy_weights(folder: &Path) -> PathBuf {
+    let copy = folder.join("weights");
     std::fs::create_dir_all(&copy).unwrap();
     for file in ["config.json", "model.safetensors", "vocab.txt"] {
         std::fs::copy(tiny().join(file), copy.join(file)).unwrap();
@@ -34,9 +38,9 @@ fn weights(place: &Path) -> PathBuf {
     copy
 }
 
-/// Runs the command with default options, which `more` overrides.
-fn run(place: &Path, more: &[&str]) -> Output {
-    let usual = [
+/// Runs the command with default options, which `further_arguments` overrides.
+fn run(folder: &Path, further_arguments: &[&str]) -> Output {
+    let default_arguments = [
         ["--clients", "3"],
         ["--rounds", "6"],
         ["--steps", "6"],
@@ -45,26 +49,27 @@ fn run(place: &Path, more: &[&str]) -> Output {
         ["--evaluate-every", "3"],
         ["--tokens", "24"],
     ];
-    let usual: Vec<&str> = usual.into_iter().filter(|[key, _]| !more.contains(key)).flatten().collect();
+    let default_arguments: Vec<&str> =
+        default_arguments.into_iter().filter(|[key, _]| !further_arguments.contains(key)).flatten().collect();
     let files = ["encoder", "--weights", "weights", "--sentences", "rated.txt"];
-    program(place, &[&files[..], &usual, more].concat())
+    run_program(folder, &[&files[..], &default_arguments, further_arguments].concat())
 }
 
 /// Lines of `rounds.jsonl`.
-fn rows(place: &Path, out: &str) -> Vec<Value> {
-    let text = std::fs::read_to_string(place.join(out).join("rounds.jsonl")).unwrap();
+fn read_rows(folder: &Path, out: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(folder.join(out).join("rounds.jsonl")).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 #[test]
 fn every_algorithm_learns_and_sends_only_trained_factors() {
-    let place = directory("encoder-methods");
-    sentences(&place);
-    weights(&place);
+    let folder = empty_directory("encoder-methods");
+    write_sentences(&folder);
+    copy_weights(&folder);
     for method in ["rolora", "lora", "ffa-lora"] {
-        let ran = run(&place, &["--method", method, "--rank", "2", "--out", method]);
-        assert_eq!(code(&ran), 0, "{method}: {}", errors(&ran));
-        let rows = rows(&place, method);
+        let output = run(&folder, &["--method", method, "--rank", "2", "--out", method]);
+        assert_eq!(exit_code(&output), 0, "{method}: {}", stderr_text(&output));
+        let rows = read_rows(&folder, method);
         assert_eq!(rows.len(), 7);
         let loss = |row: &Value| row["loss"].as_f64().unwrap();
         assert!(loss(&rows[6]) < 0.75 * loss(&rows[1]), "{method}: {} to {}", loss(&rows[1]), loss(&rows[6]));
@@ -78,45 +83,47 @@ fn every_algorithm_learns_and_sends_only_trained_factors() {
             assert_eq!(interference > 0.0, method == "lora", "{method}: {interference}");
         }
         let trained: Vec<&str> = rows[1..].iter().map(|row| row["trained"].as_str().unwrap()).collect();
-        let wanted = match method {
+        let expected_factors = match method {
             "rolora" => ["up", "down", "up", "down", "up", "down"],
             "lora" => ["plain"; 6],
             _ => ["up"; 6],
         };
-        assert_eq!(trained, wanted);
+        assert_eq!(trained, expected_factors);
     }
 }
 
 #[test]
 fn results_do_not_depend_on_threads() {
-    let place = directory("encoder-threads");
-    sentences(&place);
-    weights(&place);
+    let folder = empty_directory("encoder-threads");
+    write_sentences(&folder);
+    copy_weights(&folder);
     for threads in ["1", "3"] {
-        let ran =
-            run(&place, &["--method", "lora", "--participants", "2", "--threads", threads, "--out", threads]);
-        assert_eq!(code(&ran), 0, "{}", errors(&ran));
+        let output = run(
+            &folder,
+            &["--method", "lora", "--participants", "2", "--threads", threads, "--out", threads],
+        );
+        assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
     }
     for file in ["rounds.jsonl", "predictions.csv", "adapter/adapter_model.safetensors"] {
-        let read = |threads: &str| std::fs::read(place.join(threads).join(file)).unwrap();
+        let read = |threads: &str| std::fs::read(folder.join(threads).join(file)).unwrap();
         assert!(read("1") == read("3") && !read("1").is_empty(), "{file}");
     }
 }
 
 #[test]
 fn unusable_input_is_reported_in_one_line() {
-    let place = directory("encoder-refused");
-    sentences(&place);
-    let refused = |more: &[&str], reported: &[&str]| {
-        let ran = run(&place, &[more, &["--out", "out"]].concat());
-        let message = errors(&ran);
-        assert_eq!(code(&ran), 2, "{message}");
+    let folder = empty_directory("encoder-refused");
+    write_sentences(&folder);
+    let refused = |further_arguments: &[&str], reported: &[&str]| {
+        let output = run(&folder, &[further_arguments, &["--out", "out"]].concat());
+        let message = stderr_text(&output);
+        assert_eq!(exit_code(&output), 2, "{message}");
         for part in reported {
             assert!(message.contains(part), "{part}: {message}");
         }
-        assert!(!place.join("out").exists(), "{message}");
+        assert!(!folder.join("out").exists(), "{message}");
     };
-    let model_files = weights(&place);
+    let model_files = copy_weights(&folder);
     refused(&["--participants", "4"], &["--participants: found 4, allowed: 1 to 3"]);
     refused(&["--clients", "40"], &["--clients: 40 of them would share"]);
     refused(&["--step-size", "11"], &["--step-size", "allowed: a number from 0.000000001 to 10"]);
@@ -129,12 +136,12 @@ fn unusable_input_is_reported_in_one_line() {
         ("a\t0.1\tgood\n", "no sentence with a rating far enough from zero"),
         ("", "no sentence"),
     ] {
-        std::fs::write(place.join("rated.txt"), text).unwrap();
+        std::fs::write(folder.join("rated.txt"), text).unwrap();
         refused(&[], &["rated.txt", reported]);
     }
-    std::fs::write(place.join("rated.txt"), [0x61, 0xff]).unwrap();
+    std::fs::write(folder.join("rated.txt"), [0x61, 0xff]).unwrap();
     refused(&[], &["rated.txt: byte 1 is not UTF-8"]);
-    sentences(&place);
+    write_sentences(&folder);
 
     let with_damaged = |file: &str, bytes: &[u8], reported: &[&str]| {
         let original = std::fs::read(model_files.join(file)).unwrap();

@@ -45,8 +45,8 @@ fn tokens_equal_those_of_hugging_face() {
     let tokenizer = tokenizer();
     for pair in expected()["tokens"].as_array().unwrap() {
         let text = pair[0].as_str().unwrap();
-        let wanted: Vec<u32> = serde_json::from_value(pair[1].clone()).unwrap();
-        assert_eq!(tokenizer.tokens(text, 24), wanted, "{text:?}");
+        let expected_tokens: Vec<u32> = serde_json::from_value(pair[1].clone()).unwrap();
+        assert_eq!(tokenizer.tokens(text, 24), expected_tokens, "{text:?}");
     }
 }
 
@@ -54,9 +54,11 @@ fn tokens_equal_those_of_hugging_face() {
 fn logits_loss_and_gradients_equal_those_of_torch() {
     let model = Model::read(&tiny()).unwrap();
     let (adapter, batch, expected) = (adapter(&model.shape), batch(), expected());
-    let wanted: Vec<Vec<f64>> = serde_json::from_value(expected["logits"].clone()).unwrap();
-    for (found, wanted) in model.logits(&adapter, &batch).iter().zip(wanted.iter().flatten()) {
-        assert!((f64::from(*found) - wanted).abs() < 2e-6, "{found} {wanted}");
+    let expected_logits: Vec<Vec<f64>> = serde_json::from_value(expected["logits"].clone()).unwrap();
+    for (computed, expected_logits) in
+        model.logits(&adapter, &batch).iter().zip(expected_logits.iter().flatten())
+    {
+        assert!((f64::from(*computed) - expected_logits).abs() < 2e-6, "{computed} {expected_logits}");
     }
     let mut gradient = vec![0.0; adapter.values.len()];
     let loss = model.gradient(&adapter, &batch, &mut gradient);
@@ -64,11 +66,21 @@ fn logits_loss_and_gradients_equal_those_of_torch() {
     let torch = Tensors::read(&tiny().join("gradients.safetensors")).unwrap();
     assert_eq!(torch.names().len(), adapter.parts.len());
     for part in &adapter.parts {
-        let wanted = torch.get(&part.name, &part.shape).unwrap();
+        let expected_gradient = torch.get(&part.name, &part.shape).unwrap();
         let norm = |values: &[f32]| values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
-        let found = &gradient[part.range.clone()];
-        let apart: Vec<f32> = found.iter().zip(&wanted).map(|(found, wanted)| found - wanted).collect();
-        assert!(norm(&apart) < 1e-5 * norm(&wanted), "{}: {} of {}", part.name, norm(&apart), norm(&wanted));
+        let computed = &gradient[part.range.clone()];
+        let difference: Vec<f32> = computed
+            .iter()
+            .zip(&expected_gradient)
+            .map(|(computed, expected_gradient)| computed - expected_gradient)
+            .collect();
+        assert!(
+            norm(&difference) < 1e-5 * norm(&expected_gradient),
+            "{}: {} of {}",
+            part.name,
+            norm(&difference),
+            norm(&expected_gradient)
+        );
     }
 }
 

@@ -4,7 +4,7 @@
 
 mod oracle;
 
-use crate::common::{code, directory, errors, program, text};
+use crate::common::{empty_directory, exit_code, run_program, stderr_text, stdout_text};
 use fedspan_engine::linalg::{Matrix, random_basis};
 use fedspan_engine::random::{Purpose, stream};
 use fedspan_experiments::theory::rolora;
@@ -42,10 +42,10 @@ fn sines(outcome: &Outcome) -> Vec<f64> {
 }
 
 /// Unit vector whose angle to the unit vector `truth` has the given sine.
-fn tilted(truth: &Matrix, sine: f64, seed: u64) -> Matrix {
-    let across = random_basis(truth.nrows(), 1, &mut stream(seed, Purpose::Start, 0));
-    let across = (&across - truth * (truth.transpose() * &across)).normalize();
-    truth * (1.0 - sine * sine).sqrt() + across * sine
+fn tilted_vector(truth: &Matrix, sine: f64, seed: u64) -> Matrix {
+    let orthogonal = random_basis(truth.nrows(), 1, &mut stream(seed, Purpose::Start, 0));
+    let orthogonal = (&orthogonal - truth * (truth.transpose() * &orthogonal)).normalize();
+    truth * (1.0 - sine * sine).sqrt() + orthogonal * sine
 }
 
 /// Generated data are those of the paper: `y = B_i*^T A*^T x` with one A* for all clients, and factors B_i*
@@ -54,24 +54,24 @@ fn tilted(truth: &Matrix, sine: f64, seed: u64) -> Matrix {
 fn generated_data_have_requested_strength_and_heterogeneity() {
     for (rank, heterogeneity, seed) in [(1, 0.0, 1), (1, 0.7, 2), (3, 0.0, 3), (3, 2.5, 4)] {
         let data = LowRankRegression { outputs: 12, rank, heterogeneity, strength: 1.5, ..DATA };
-        let (a, ups) = data.truth(seed);
+        let (a, up_factors) = data.truth(seed);
         assert!((a.transpose() * &a - Matrix::identity(rank, rank)).amax() < 1e-12);
-        let center = ups.iter().fold(Matrix::zeros(rank, 12), |sum, b| sum + b) / 5.0;
+        let center = up_factors.iter().fold(Matrix::zeros(rank, 12), |sum, b| sum + b) / 5.0;
         let gram = &center * center.transpose();
         assert!((gram - Matrix::identity(rank, rank) * 2.25).amax() < 1e-12);
-        let spread: f64 = ups.iter().map(|b| (b - &center).norm_squared()).sum::<f64>() / 5.0;
+        let spread: f64 = up_factors.iter().map(|b| (b - &center).norm_squared()).sum::<f64>() / 5.0;
         assert!((spread.sqrt() - heterogeneity).abs() < 1e-12, "{spread}");
         let dataset = data.dataset(seed);
         assert_eq!((dataset.clients.len(), dataset.features, dataset.outputs), (5, 20, 12));
-        for (client, b) in dataset.clients.iter().zip(&ups) {
+        for (client, b) in dataset.clients.iter().zip(&up_factors) {
             let Client { x, y } = Client::of(&client.train, 20);
             assert_eq!((x.nrows(), y.ncols()), (50, 12));
-            assert!((x * &a * b - y).amax() < 1e-5, "targets are rounded once");
+            assert!((x * &a * b - y).amax() < 1e-5, "a target differs by more than one rounding");
         }
     }
     // With a single client there is no heterogeneity.
-    let (_, ups) = LowRankRegression { clients: 1, heterogeneity: 1.0, ..DATA }.truth(1);
-    assert!((ups[0].norm() - 1.0).abs() < 1e-12);
+    let (_, up_factors) = LowRankRegression { clients: 1, heterogeneity: 1.0, ..DATA }.truth(1);
+    assert!((up_factors[0].norm() - 1.0).abs() < 1e-12);
 }
 
 /// Every angle of a run equals the angle of Algorithm 2 in f64 on the same samples, up to 1e-6 for rounding,
@@ -102,15 +102,15 @@ fn devices_and_server_follow_algorithm_2() {
             let clients: Vec<Client> =
                 dataset.clients.iter().map(|client| Client::of(&client.train, 20)).collect();
             let outcome = outcome(&scenario, seed);
-            let found = sines(&outcome);
+            let computed = sines(&outcome);
             // The reference starts from the initial factor of the scenario.
             let start = fedspan_sim_core::run::given_start(&scenario, &dataset, seed).unwrap().unwrap();
-            let (mut a, mut worst) = (start, 0.0f64);
-            for (round, &found) in found.iter().enumerate().skip(1) {
+            let (mut a, mut largest_error) = (start, 0.0f64);
+            for (round, &computed) in computed.iter().enumerate().skip(1) {
                 if round % 2 == 0 {
                     a = down(&clients, &a, &up(&clients, &a), eta);
                 }
-                worst = worst.max((found - sine(&a, &truth)).abs());
+                largest_error = largest_error.max((computed - sine(&a, &truth)).abs());
                 if round % 2 == 1 {
                     // The loss of the simulator is half of the paper's loss.
                     let loss = outcome.rounds[round].scores.unwrap().loss.unwrap();
@@ -119,7 +119,7 @@ fn devices_and_server_follow_algorithm_2() {
                     assert!((loss - exact).abs() < 1e-5 * (0.1 + exact), "{changes:?}: {loss} {exact}");
                 }
             }
-            assert!(worst <= 1e-6, "{changes:?}, seed {seed}: {worst:e}");
+            assert!(largest_error <= 1e-6, "{changes:?}, seed {seed}: {largest_error:e}");
         }
     }
 }
@@ -127,36 +127,36 @@ fn devices_and_server_follow_algorithm_2() {
 /// True factor A*, and clients whose samples satisfy `X^T X = m I`. For such samples, Algorithm 2 has the
 /// same results as for the population (fact 4 of Algorithm 2).
 fn population(data: &LowRankRegression, seed: u64) -> (Matrix, Vec<Client>) {
-    let (a, ups) = data.truth(seed);
+    let (a, up_factors) = data.truth(seed);
     let client = |(number, b): (u64, &Matrix)| {
         let m = 2 * data.d;
         let x = random_basis(m, data.d, &mut stream(seed, Purpose::Samples, number)) * (m as f64).sqrt();
         let y = &x * &a * b;
         Client { x, y }
     };
-    let clients = (0..).zip(&ups).map(client).collect();
+    let clients = (0..).zip(&up_factors).map(client).collect();
     (a, clients)
 }
 
 #[test]
 fn iteration_follows_the_population_map() {
-    let mut worst = 0.0f64;
+    let mut largest_error = 0.0f64;
     for seed in 0..20u64 {
         let heterogeneity = [0.0, 0.3, 2.0][seed as usize % 3];
         let (truth, clients) = population(&LowRankRegression { heterogeneity, ..DATA }, seed);
         for start in [0.05, 0.5, 0.9, 0.999] {
             for x in [0.1, 0.25, 0.5, 1.0] {
-                let mut a = tilted(&truth, start, seed);
+                let mut a = tilted_vector(&truth, start, seed);
                 for iterations in 0..6 {
-                    let (found, predicted) = (sine(&a, &truth), rolora::sine_after(iterations, start, x));
-                    worst = worst.max((found - predicted).abs());
+                    let (computed, predicted) = (sine(&a, &truth), rolora::sine_after(iterations, start, x));
+                    largest_error = largest_error.max((computed - predicted).abs());
                     a = down(&clients, &a, &up(&clients, &a), x);
                 }
             }
         }
     }
-    assert!(worst <= 1e-12, "{worst:e}");
-    println!("population map: {worst:e}");
+    assert!(largest_error <= 1e-12, "{largest_error:e}");
+    println!("population map: {largest_error:e}");
 }
 
 /// For the population, Lemma 5.3 and Lemma A.16 hold up to eta = 1 / (2 L^2). Lemma 5.3 is also stated for
@@ -182,11 +182,11 @@ fn lemma_5_3_fails_at_its_endpoint() {
         }
     }
     // At eta = 1/L^2 a small angle hardly decreases, although the lemma predicts a large decrease.
-    let (predicted, is) = (rolora::identical_clients_bound(1, 0.1, 1.0), rolora::sine_after(1, 0.1, 1.0));
-    assert!((predicted - 0.01).abs() < 1e-12 && is > 0.095, "{predicted} {is}");
+    let (predicted, actual) = (rolora::identical_clients_bound(1, 0.1, 1.0), rolora::sine_after(1, 0.1, 1.0));
+    assert!((predicted - 0.01).abs() < 1e-12 && actual > 0.095, "{predicted} {actual}");
     // Algorithm 2 behaves in the same way.
     let (truth, clients) = population(&DATA, 3);
-    let a = tilted(&truth, 0.1, 3);
+    let a = tilted_vector(&truth, 0.1, 3);
     let b = up(&clients, &a);
     assert!(sine(&down(&clients, &a, &b, 1.0), &truth) > 9.0 * predicted);
     assert!(sine(&down(&clients, &a, &b, 0.5), &truth) < rolora::identical_clients_bound(1, 0.1, 0.5));
@@ -198,7 +198,7 @@ fn lemma_5_3_fails_at_its_endpoint() {
 fn ffa_lora_ends_at_its_floor_and_rolora_below() {
     for (seed, heterogeneity, start) in [(1, 0.0, 0.9), (2, 0.5, 0.3), (3, 1.5, 0.7)] {
         let (truth, clients) = population(&LowRankRegression { heterogeneity, strength: 1.2, ..DATA }, seed);
-        let mut a = tilted(&truth, start, seed);
+        let mut a = tilted_vector(&truth, start, seed);
         let loss = |a: &Matrix| {
             let b = up(&clients, a);
             mean(&clients, |client| client.loss(a, &b))
@@ -222,12 +222,12 @@ fn finite_sample_floor_matches_proposition_5_5() {
     let data = LowRankRegression { clients, samples, d: 8, outputs: 4, ..DATA };
     let losses: Vec<f64> = (0..draws)
         .map(|seed| {
-            let (truth, ups) = data.truth(seed);
-            let a = tilted(&truth, 0.6, seed);
+            let (truth, up_factors) = data.truth(seed);
+            let a = tilted_vector(&truth, 0.6, seed);
             let client = |number: u64| {
                 let mut random = stream(seed, Purpose::Samples, number);
                 let x = Matrix::from_fn(samples, 8, |_, _| random.normal());
-                let y = &x * &truth * &ups[0];
+                let y = &x * &truth * &up_factors[0];
                 Client { x, y }
             };
             let clients: Vec<Client> = (0..clients as u64).map(client).collect();
@@ -240,7 +240,10 @@ fn finite_sample_floor_matches_proposition_5_5() {
     let error = (variance / draws as f64).sqrt();
     let predicted = 1.0 + rolora::finite_sample_excess(clients as u32, samples as u32);
     assert!((center - predicted).abs() < 4.0 * error, "{center} {predicted} {error}");
-    assert!((center - 1.0).abs() > 4.0 * error, "so few draws show nothing: {center} {error}");
+    assert!(
+        (center - 1.0).abs() > 4.0 * error,
+        "the draws do not distinguish the two floors: {center} {error}"
+    );
     println!("floor over population: {center:.4} +- {error:.4}, predicted {predicted:.4}");
 }
 
@@ -327,10 +330,12 @@ fn impossible_adapters_are_refused() {
 
 #[test]
 fn theory_command_shows_angles_and_bounds() {
-    let here = directory("theory-rolora");
-    let output =
-        program(&here, &["theory", "rolora", "--seeds", "5", "--iterations", "1,10", "--format", "json"]);
-    assert_eq!(code(&output), 0, "{}", errors(&output));
+    let folder = empty_directory("theory-rolora");
+    let output = run_program(
+        &folder,
+        &["theory", "rolora", "--seeds", "5", "--iterations", "1,10", "--format", "json"],
+    );
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
     let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let parts = figures["parts"].as_array().unwrap();
     assert_eq!(parts.len(), 2);
@@ -342,9 +347,10 @@ fn theory_command_shows_angles_and_bounds() {
             assert!(median < bound, "{row}");
         }
     }
-    let output = program(&here, &["theory", "rolora", "--seeds", "2", "--steps", "1", "--iterations", "2"]);
-    let shown = text(&output);
-    assert!(shown.contains("eta L^2 = 1:") && shown.contains("Lemma 5.3"), "{shown}");
+    let output =
+        run_program(&folder, &["theory", "rolora", "--seeds", "2", "--steps", "1", "--iterations", "2"]);
+    let printed = stdout_text(&output);
+    assert!(printed.contains("eta L^2 = 1:") && printed.contains("Lemma 5.3"), "{printed}");
     for (arguments, predicted) in [
         (&["--scenario", "linear"][..], "its data are not \"low-rank-regression\""),
         (&["--set", "algorithm.name=ffa-lora"], "its algorithm is not \"rolora\""),
@@ -352,33 +358,34 @@ fn theory_command_shows_angles_and_bounds() {
         (&["--steps", "1.5"], "a number above 0 and at most 1"),
         (&["--set", "stop.distance=0.5", "--seeds", "2"], "a run ended before"),
     ] {
-        let output = program(&here, &[&["theory", "rolora"][..], arguments].concat());
-        assert_eq!(code(&output), 2, "{arguments:?}");
-        assert!(errors(&output).contains(predicted), "{arguments:?}: {}", errors(&output));
+        let output = run_program(&folder, &[&["theory", "rolora"][..], arguments].concat());
+        assert_eq!(exit_code(&output), 2, "{arguments:?}");
+        assert!(stderr_text(&output).contains(predicted), "{arguments:?}: {}", stderr_text(&output));
     }
 }
 
 /// Algorithms are compared by loss for regression, which has no accuracy.
 #[test]
 fn regression_algorithms_are_compared_by_loss() {
-    let here = directory("compare-rolora");
-    let short = ["--algorithms", "all", "--seeds", "2"];
-    let output = program(&here, &[&["compare", "rolora"][..], &short].concat());
-    let shown = text(&output);
-    assert_eq!(code(&output), 0, "{}", errors(&output));
-    assert!(shown.contains("loss, 2 seeds: mean +- standard deviation\n"), "{shown}");
-    let row = |name: &str| shown.lines().find(|line| line.trim_start().starts_with(name)).unwrap().to_owned();
-    assert!(row("rolora ").contains("0.0000 +- 0.0000"), "{shown}");
-    assert!(row("ffa-lora ").contains("0.3") || row("ffa-lora ").contains("0.4"), "{shown}");
+    let folder = empty_directory("compare-rolora");
+    let arguments = ["--algorithms", "all", "--seeds", "2"];
+    let output = run_program(&folder, &[&["compare", "rolora"][..], &arguments].concat());
+    let printed = stdout_text(&output);
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+    assert!(printed.contains("loss, 2 seeds: mean +- standard deviation\n"), "{printed}");
+    let row =
+        |name: &str| printed.lines().find(|line| line.trim_start().starts_with(name)).unwrap().to_owned();
+    assert!(row("rolora ").contains("0.0000 +- 0.0000"), "{printed}");
+    assert!(row("ffa-lora ").contains("0.3") || row("ffa-lora ").contains("0.4"), "{printed}");
 }
 
 /// The table in `ADAPTERS.md` equals the output of the command.
 #[test]
 fn adapters_page_equals_the_command_output() {
-    let here = directory("theory-rolora-page");
-    let shown = text(&program(&here, &["theory", "rolora"]));
+    let folder = empty_directory("theory-rolora-page");
+    let printed = stdout_text(&run_program(&folder, &["theory", "rolora"]));
     let page = include_str!("../../ADAPTERS.md");
-    let rows = shown.lines().filter(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit()));
+    let rows = printed.lines().filter(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit()));
     let rows: Vec<&str> = rows.collect();
     assert_eq!(rows.len(), 8);
     for row in rows {

@@ -1,5 +1,5 @@
-//! Helpers of tests: reference implementation of RoLoRA's Algorithm 2 in f64 (Chen et al. 2025). The loss is
-//! that of the paper, `(1/m) |X A B - Y|^2`.
+//! Test helpers: reference implementation of RoLoRA's Algorithm 2 in f64 (Chen et al. 2025). The loss is that
+//! of the paper, `(1/m) |X A B - Y|^2`.
 
 use fedspan_engine::linalg::Matrix;
 use fedspan_sim_core::data::{Labels, Set};
@@ -14,10 +14,10 @@ impl Client {
     /// Converts a set with d features.
     pub fn of(set: &Set, d: usize) -> Self {
         let Labels::Values { values, outputs } = &set.y else { panic!("no values") };
-        let wide = |values: &[f32]| values.iter().copied().map(f64::from).collect::<Vec<_>>();
+        let to_f64 = |values: &[f32]| values.iter().copied().map(f64::from).collect::<Vec<_>>();
         Self {
-            x: Matrix::from_row_slice(set.len(), d, &wide(&set.x)),
-            y: Matrix::from_row_slice(set.len(), *outputs, &wide(values)),
+            x: Matrix::from_row_slice(set.len(), d, &to_f64(&set.x)),
+            y: Matrix::from_row_slice(set.len(), *outputs, &to_f64(values)),
         }
     }
 
@@ -44,11 +44,12 @@ impl Client {
 }
 
 /// Mean of a quantity over clients.
-pub fn mean<T>(clients: &[Client], of: impl Fn(&Client) -> T) -> T
+pub fn mean<T>(clients: &[Client], value: impl Fn(&Client) -> T) -> T
 where
     T: std::ops::Add<Output = T> + std::ops::Div<f64, Output = T>,
 {
-    clients.iter().map(of).reduce(|sum, one| sum + one).unwrap() / clients.len() as f64
+    clients.iter().map(value).reduce(|sum, value_of_client| sum + value_of_client).unwrap()
+        / clients.len() as f64
 }
 
 /// Update of B (lines 4 to 7 of the algorithm).
@@ -65,6 +66,6 @@ pub fn down(clients: &[Client], a: &Matrix, b: &Matrix, eta: f64) -> Matrix {
 
 /// Sine of the largest angle between A and A*, i.e. the spectral norm of `(I - A A^T) A*`.
 pub fn sine(a: &Matrix, truth: &Matrix) -> f64 {
-    let rest = truth - a * (a.transpose() * truth);
-    rest.svd(false, false).singular_values.max()
+    let outside = truth - a * (a.transpose() * truth);
+    outside.svd(false, false).singular_values.max()
 }

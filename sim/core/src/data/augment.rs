@@ -38,21 +38,21 @@ impl Augment {
         for row in set.x.chunks_exact(d) {
             let (down, right) = (random.below(2 * PADDING + 1), random.below(2 * PADDING + 1));
             let mirrored = random.below(2) == 1;
-            let (image, rest) = row.split_at(channels * area);
+            let (image, other_values) = row.split_at(channels * area);
             for i in 0..height {
                 for j in 0..width {
                     let column = if mirrored { width - 1 - j } else { j };
                     // Position in the image with a border of PADDING pixels.
                     let from = (i + down).checked_sub(PADDING).filter(|i| *i < height);
-                    let at = (column + right).checked_sub(PADDING).filter(|j| *j < width);
-                    let pixel = from.zip(at).map(|(i, j)| (i * width + j) * channels);
+                    let source_column = (column + right).checked_sub(PADDING).filter(|j| *j < width);
+                    let pixel = from.zip(source_column).map(|(i, j)| (i * width + j) * channels);
                     match pixel.and_then(|start| image.get(start..start + channels)) {
                         Some(pixel) => x.extend_from_slice(pixel),
                         None => x.extend(std::iter::repeat_n(0.0, channels)),
                     }
                 }
             }
-            x.extend_from_slice(rest);
+            x.extend_from_slice(other_values);
         }
         Set::new(x, set.y.clone())
     }
@@ -65,7 +65,7 @@ mod tests {
 
     const SHAPE: Shape = Shape::Image { channels: 2, height: 6, width: 5 };
 
-    /// Makes `count` images whose values identify the image and the pixel, each followed by a constant.
+    /// Creates `count` images whose values identify the image and the pixel, each followed by a constant.
     fn images(count: u8) -> Set {
         let pixel = |k: u8| (1..=60).map(move |value: u8| f32::from(k) * 100.0 + f32::from(value));
         let x = (0..count).flat_map(|k| pixel(k).chain([1.0])).collect();
@@ -77,7 +77,7 @@ mod tests {
         let (set, augment) = (images(200), Augment { seed: 3, client: 5, shape: SHAPE });
         let out = augment.apply(&set, 7);
         assert_eq!((out.x.len(), &out.y), (set.x.len(), &set.y));
-        let (mut mirrored, mut still) = (0, 0);
+        let (mut mirrored, mut unchanged) = (0, 0);
         for (k, row) in out.x.chunks_exact(61).enumerate() {
             assert_eq!(row[60].to_bits(), 1f32.to_bits());
             let source = &set.x[k * 61..k * 61 + 60];
@@ -89,18 +89,18 @@ mod tests {
                     let (colour, i, j) = (p % 2, p / 10, p / 2 % 5);
                     let j = if *mirror { 4 - j } else { j };
                     let (i, j) = (i + down, j + right);
-                    let inside = (4..10).contains(&i) && (4..9).contains(&j);
-                    let value = if inside { source[((i - 4) * 5 + j - 4) * 2 + colour] } else { 0.0 };
+                    let is_inside = (4..10).contains(&i) && (4..9).contains(&j);
+                    let value = if is_inside { source[((i - 4) * 5 + j - 4) * 2 + colour] } else { 0.0 };
                     row[p].to_bits() == value.to_bits()
                 })
             };
-            let found: Vec<_> = moves.filter(explains).collect();
-            assert!(!found.is_empty(), "image {k}");
-            mirrored += usize::from(found.iter().all(|(_, _, mirror)| *mirror));
-            still += usize::from(found.contains(&(4, 4, false)));
+            let matching_moves: Vec<_> = moves.filter(explains).collect();
+            assert!(!matching_moves.is_empty(), "image {k}");
+            mirrored += usize::from(matching_moves.iter().all(|(_, _, mirror)| *mirror));
+            unchanged += usize::from(matching_moves.contains(&(4, 4, false)));
         }
         assert!((60..140).contains(&mirrored), "about half: {mirrored}");
-        assert!(still < 10, "one in 162: {still}");
+        assert!(unchanged < 10, "one in 162: {unchanged}");
     }
 
     #[test]

@@ -130,8 +130,8 @@ pub enum DatasetError {
 /// Iterates over the training and test sets of `clients`, each with its place in the data set.
 fn sets(clients: &[Client], newcomer: bool) -> impl Iterator<Item = (SetPlace, &Set)> {
     clients.iter().enumerate().flat_map(move |(client, Client { train, test, .. })| {
-        let place = |test| SetPlace { client, newcomer, test };
-        [(place(false), train.as_ref()), (place(true), test.as_ref())]
+        let place_of = |test| SetPlace { client, newcomer, test };
+        [(place_of(false), train.as_ref()), (place_of(true), test.as_ref())]
     })
 }
 
@@ -144,11 +144,12 @@ impl Dataset {
     pub fn check(&self) -> Result<(), DatasetError> {
         let Self { features, outputs, classification, clients, newcomers, .. } = self;
         let (features, outputs) = (*features, *outputs);
-        let (what, most) = if *classification { ("classes", CLASSES_MAX) } else { ("outputs", FEATURES_MAX) };
+        let (what, max_outputs) =
+            if *classification { ("classes", CLASSES_MAX) } else { ("outputs", FEATURES_MAX) };
         for (what, found, most) in [
             ("clients", clients.len(), 1_000_000),
             ("features", features, FEATURES_MAX),
-            (what, outputs, most),
+            (what, outputs, max_outputs),
         ] {
             if !(1..=most).contains(&found) {
                 return Err(DatasetError::Size { what, found, most });
@@ -160,8 +161,8 @@ impl Dataset {
             return Err(DatasetError::Values { found });
         }
         let has_targets = self.has_targets();
-        for (place, set) in sets().filter(|(_, set)| !set.x.is_empty() || !set.is_empty()) {
-            self.check_set(place, set, has_targets)?;
+        for (set_place, set) in sets().filter(|(_, set)| !set.x.is_empty() || !set.is_empty()) {
+            self.check_set(set_place, set, has_targets)?;
         }
         let names = [
             ("clients", self.client_names.len(), clients.len()),
@@ -169,7 +170,7 @@ impl Dataset {
             ("features", self.feature_names.len(), features - usize::from(self.layout.constant)),
             ("classes", self.class_names.len(), if *classification { outputs } else { 0 }),
         ];
-        if let Some((what, found, allowed)) = names.into_iter().find(|(_, n, all)| *n > 0 && n != all) {
+        if let Some((what, found, allowed)) = names.into_iter().find(|(_, n, needed)| *n > 0 && n != needed) {
             return Err(DatasetError::Names { what, found, allowed });
         }
         if let Some(found) = self.truth.as_ref().map(|truth| truth.nrows()).filter(|rows| *rows != features) {
@@ -199,8 +200,8 @@ impl Dataset {
             return Err(DatasetError::Targets { place, found, allowed });
         }
         let samples = set.len();
-        let all = [Some(set.x.len()), set.x_f64.as_ref().map(Vec::len)];
-        for values in all.into_iter().flatten() {
+        let value_counts = [Some(set.x.len()), set.x_f64.as_ref().map(Vec::len)];
+        for values in value_counts.into_iter().flatten() {
             if values != samples * features {
                 return Err(DatasetError::Width { place, values, samples, features });
             }
@@ -212,15 +213,15 @@ impl Dataset {
             column: index % width,
             value,
         };
-        let wrong = |values: &[f32]| {
+        let first_not_finite = |values: &[f32]| {
             let index = values.iter().position(|value| !value.is_finite())?;
             Some((index, f64::from(*values.get(index)?)))
         };
-        if let Some(found) = wrong(&set.x) {
+        if let Some(found) = first_not_finite(&set.x) {
             return Err(infinite("feature", features, found));
         }
         match &set.y {
-            Labels::Values { values, outputs } => match wrong(values) {
+            Labels::Values { values, outputs } => match first_not_finite(values) {
                 Some(found) => Err(infinite("target", *outputs, found)),
                 None if values.len() == samples * outputs => Ok(()),
                 None => {
@@ -249,15 +250,15 @@ mod tests {
     use crate::data::Layout;
     use fedspan_engine::linalg::Matrix;
 
-    /// Makes a valid data set: two clients and a newcomer, with two features and two classes.
-    fn good() -> Dataset {
+    /// Creates a valid data set: two clients and a newcomer, with two features and two classes.
+    fn valid_dataset() -> Dataset {
         let set = || Set::new(vec![1.0, 2.0, 3.0, 4.0], Labels::Classes(vec![0, 1]));
         let client = || Client::new(set(), set());
         Dataset::classes(2, 2, vec![client(), client()]).with_newcomers(vec![client()])
     }
 
     fn error(change: impl FnOnce(&mut Dataset)) -> String {
-        let mut dataset = good();
+        let mut dataset = valid_dataset();
         change(&mut dataset);
         dataset.check().unwrap_err().to_string()
     }
@@ -268,7 +269,7 @@ mod tests {
 
     #[test]
     fn good_data_pass() {
-        good().check().unwrap();
+        valid_dataset().check().unwrap();
         let values = Set::new(vec![1.0, 2.0], Labels::values(vec![0.5, 0.5]));
         let clients = vec![Client::new(values, Set::empty(true))];
         Dataset::regression(1, 1, clients).check().unwrap();

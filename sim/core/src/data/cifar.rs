@@ -98,34 +98,36 @@ pub fn read(directory: &str, kind: Kind, files: &mut Files<'_>) -> Result<Pool, 
 /// # Errors
 /// [`DataError`] naming the file and the offset if the file is truncated or has a bad label.
 pub fn append(bytes: &[u8], name: &str, kind: Kind, set: &mut Set) -> Result<(), DataError> {
-    let (which, labels, classes) = kind.labels();
+    let (label_index, labels, classes) = kind.labels();
     let record = labels + PIXELS;
-    let (count, rest) = (bytes.len() / record, bytes.len() % record);
-    if rest != 0 || count == 0 {
-        let message =
-            format!("truncated record at byte {}: found {rest} bytes, expected {record}", count * record);
+    let (count, extra_bytes) = (bytes.len() / record, bytes.len() % record);
+    if extra_bytes != 0 || count == 0 {
+        let message = format!(
+            "truncated record at byte {}: found {extra_bytes} bytes, expected {record}",
+            count * record
+        );
         return Err(DataError::new(name, message));
     }
     set.x.reserve_exact(count * (PIXELS + 1));
     for (number, record_bytes) in bytes.chunks_exact(record).enumerate() {
         let (record_labels, image) = record_bytes.split_at(labels);
-        let label = record_labels.get(which).copied().unwrap_or(0);
+        let label = record_labels.get(label_index).copied().unwrap_or(0);
         if usize::from(label) >= classes {
-            let at = number * record + which;
+            let label_offset = number * record + label_index;
             return Err(DataError::new(
                 name,
-                format!("label {label} at byte {at}, expected 0 to {}", classes - 1),
+                format!("label {label} at byte {label_offset}, expected 0 to {}", classes - 1),
             ));
         }
-        for place in 0..SIDE * SIDE {
+        for pixel_index in 0..SIDE * SIDE {
             for (colour, (mean, deviation)) in image.chunks_exact(SIDE * SIDE).zip(COLOURS) {
-                let pixel = colour.get(place).copied().unwrap_or(0);
+                let pixel = colour.get(pixel_index).copied().unwrap_or(0);
                 set.x.push((f32::from(pixel) / 255.0 - mean) / deviation);
             }
         }
         set.x.push(1.0);
-        if let Labels::Classes(all) = &mut set.y {
-            all.push(label);
+        if let Labels::Classes(set_labels) = &mut set.y {
+            set_labels.push(label);
         }
     }
     Ok(())

@@ -32,13 +32,13 @@ pub struct Gram {
 }
 
 impl Gram {
-    /// Makes an accumulator without rows, for `d` features.
+    /// Creates an accumulator without rows, for `d` features.
     #[must_use]
     pub fn new(d: usize) -> Self {
         Self { d, rows: 0, sums: vec![0.0; d * d], block: Vec::with_capacity(BLOCK * d) }
     }
 
-    /// Makes an accumulator of a client's training rows.
+    /// Creates an accumulator of a client's training rows.
     #[must_use]
     pub fn from_client(client: &Client, d: usize) -> Self {
         let mut gram = Self::new(d);
@@ -64,9 +64,9 @@ impl Gram {
         let d = self.d;
         for (i, sums) in self.sums.chunks_exact_mut(d.max(1)).enumerate() {
             let sums = sums.get_mut(i..).unwrap_or_default();
-            let mut fours = self.block.chunks_exact(4 * d);
-            for four in &mut fours {
-                let mut rows = four.chunks_exact(d).filter_map(|row| row.get(i..));
+            let mut blocks_of_four = self.block.chunks_exact(4 * d);
+            for block in &mut blocks_of_four {
+                let mut rows = block.chunks_exact(d).filter_map(|row| row.get(i..));
                 let (Some(a), Some(b), Some(c), Some(e)) =
                     (rows.next(), rows.next(), rows.next(), rows.next())
                 else {
@@ -82,7 +82,7 @@ impl Gram {
                     *sum = *sum + fa * a + fb * b + fc * c + fe * e;
                 }
             }
-            for row in fours.remainder().chunks_exact(d).filter_map(|row| row.get(i..)) {
+            for row in blocks_of_four.remainder().chunks_exact(d).filter_map(|row| row.get(i..)) {
                 let factor = row.first().copied().unwrap_or(0.0);
                 for (sum, x) in sums.iter_mut().zip(row) {
                     *sum += factor * x;
@@ -97,8 +97,8 @@ impl Gram {
         self.flush();
         other.flush();
         self.rows += other.rows;
-        for (sum, more) in self.sums.iter_mut().zip(&other.sums) {
-            *sum += more;
+        for (sum, other_sum) in self.sums.iter_mut().zip(&other.sums) {
+            *sum += other_sum;
         }
     }
 
@@ -114,8 +114,8 @@ impl Gram {
     pub fn mean(mut self) -> Matrix {
         self.flush();
         let (d, count) = (self.d, self.rows.max(1) as f64);
-        let at = |i: usize, j: usize| self.sums.get(i.min(j) * d + i.max(j)).copied().unwrap_or(0.0);
-        Matrix::from_fn(d, d, |i, j| at(i, j) / count)
+        let sum_at = |i: usize, j: usize| self.sums.get(i.min(j) * d + i.max(j)).copied().unwrap_or(0.0);
+        Matrix::from_fn(d, d, |i, j| sum_at(i, j) / count)
     }
 }
 
@@ -123,15 +123,15 @@ impl Gram {
 /// client with a given number. Clients are accumulated in parallel and summed in the order of their numbers.
 pub fn pooled(d: usize, clients: usize, gram: impl Fn(usize) -> Gram + Sync) -> Matrix {
     let numbers: Vec<usize> = (0..clients).collect();
-    let several = clients_per_batch(d);
-    let mut all = Gram::new(d);
-    for numbers in numbers.chunks(several) {
+    let batch_size = clients_per_batch(d);
+    let mut total = Gram::new(d);
+    for numbers in numbers.chunks(batch_size) {
         let grams: Vec<Gram> = numbers.par_iter().map(|&client| gram(client)).collect();
         for gram in grams {
-            all.append(gram);
+            total.append(gram);
         }
     }
-    all.mean()
+    total.mean()
 }
 
 /// Number of clients that are processed at once. It affects memory only, not the result.
@@ -143,8 +143,8 @@ fn clients_per_batch(d: usize) -> usize {
 /// are not included.
 #[must_use]
 pub fn values(d: usize) -> u64 {
-    let each = 2 * (d as u64).saturating_mul(d as u64);
-    each.saturating_mul(clients_per_batch(d) as u64 + 4)
+    let values_per_gram = 2 * (d as u64).saturating_mul(d as u64);
+    values_per_gram.saturating_mul(clients_per_batch(d) as u64 + 4)
 }
 
 /// Reason why an eigenspace cannot be computed.
@@ -212,25 +212,27 @@ impl Eigenspace {
         if k > d {
             return Err(NoEigenspace::TooManyDimensions { k, d });
         }
-        let wrong = symmetric.iter().position(|value| !value.is_finite());
-        if let Some((row, column)) = wrong.map(|place| (place % d, place / d)) {
+        let not_finite = symmetric.iter().position(|value| !value.is_finite());
+        if let Some((row, column)) = not_finite.map(|index| (index % d, index / d)) {
             return Err(NoEigenspace::NotFinite { row, column, value: symmetric[(row, column)] });
         }
         let vectors = top_eigenspace(symmetric, k + 1);
-        let eigenvalues: Vec<f64> =
-            (0..vectors.ncols()).map(|j| quotient(symmetric, &vectors.columns(j, 1).into_owned())).collect();
-        let at = |place: usize| eigenvalues.get(place).copied().unwrap_or(0.0);
-        let (largest, inside, outside) = (at(0), at(k.saturating_sub(1)), at(k));
+        let eigenvalues: Vec<f64> = (0..vectors.ncols())
+            .map(|j| rayleigh_quotient(symmetric, &vectors.columns(j, 1).into_owned()))
+            .collect();
+        let eigenvalue = |index: usize| eigenvalues.get(index).copied().unwrap_or(0.0);
+        let (largest, last_kept, first_dropped) =
+            (eigenvalue(0), eigenvalue(k.saturating_sub(1)), eigenvalue(k));
         // The whole space and the space of dimension 0 are always unique.
-        if (1..d).contains(&k) && inside - outside <= MIN_GAP * largest {
-            return Err(NoEigenspace::Undetermined { k, inside, outside, largest });
+        if (1..d).contains(&k) && last_kept - first_dropped <= MIN_GAP * largest {
+            return Err(NoEigenspace::Undetermined { k, inside: last_kept, outside: first_dropped, largest });
         }
         Ok(Self { basis: vectors.columns(0, k).into_owned(), eigenvalues })
     }
 }
 
 /// Rayleigh quotient `v^T A v`: the eigenvalue of an eigenvector of norm 1.
-fn quotient(symmetric: &Matrix, v: &Matrix) -> f64 {
+fn rayleigh_quotient(symmetric: &Matrix, v: &Matrix) -> f64 {
     // A symmetric matrix equals its transpose.
     product_transposed(v, &product_transposed(symmetric, v)).sum()
 }
@@ -267,7 +269,7 @@ mod tests {
     use super::super::{Layout, Set};
     use super::*;
 
-    /// Makes rows with norms from about 0.5 to 5. A quarter of the values are zero.
+    /// Creates rows with norms from about 0.5 to 5. A quarter of the values are zero.
     fn rows(count: usize, d: usize, seed: u64) -> Vec<f32> {
         let mut random = stream(seed, Purpose::Test, 0);
         let scale = 2.0 / (d as f64).sqrt();
@@ -277,7 +279,7 @@ mod tests {
     }
 
     /// Computes the mean `(1/n) M^T M` by its definition, summed in the order of the rows.
-    fn plain(rows: &[f32], d: usize) -> Matrix {
+    fn mean_products(rows: &[f32], d: usize) -> Matrix {
         let mut sums = Matrix::zeros(d, d);
         for row in rows.chunks(d) {
             let row: Vec<f64> = row.iter().map(|&x| f64::from(x)).collect();
@@ -292,7 +294,7 @@ mod tests {
         sums / (rows.len() / d).max(1) as f64
     }
 
-    /// Makes a data set of clients with these numbers of rows.
+    /// Creates a data set of clients with these numbers of rows.
     fn clients(sizes: &[usize], d: usize) -> Dataset {
         let set = |(seed, size): (u64, &usize)| Set::unlabelled(rows(*size, d, seed), d);
         let client = |set| Client::new(set, Set::unlabelled(Vec::new(), d));
@@ -313,24 +315,24 @@ mod tests {
             let rows = rows(count, d, 1);
             let mut grouped = Gram::new(d);
             grouped.add(&rows);
-            let mut single = Gram::new(d);
-            rows.chunks(d).for_each(|row| single.add(row));
+            let mut single_gram = Gram::new(d);
+            rows.chunks(d).for_each(|row| single_gram.add(row));
             let grouped = grouped.mean();
-            assert_eq!(grouped, plain(&rows, d), "{count} x {d}");
-            assert_eq!(grouped, single.mean(), "{count} x {d}");
+            assert_eq!(grouped, mean_products(&rows, d), "{count} x {d}");
+            assert_eq!(grouped, single_gram.mean(), "{count} x {d}");
         }
     }
 
     #[test]
     fn long_rows_count_by_direction() {
-        let (short, long) = ([0.3f32, 0.4], [3e37f32, 4e37]);
+        let (small_row, large_row) = ([0.3f32, 0.4], [3e37f32, 4e37]);
         let mean_trace = |row: &[f32]| {
             let mut gram = Gram::new(2);
             gram.add(row);
             gram.mean().trace()
         };
         // 0.3 and 0.4 are not exact in f32.
-        assert!((mean_trace(&short) - 0.25).abs() < 1e-7 && (mean_trace(&long) - 1.0).abs() < 1e-15);
+        assert!((mean_trace(&small_row) - 0.25).abs() < 1e-7 && (mean_trace(&large_row) - 1.0).abs() < 1e-15);
         assert_eq!(mean_trace(&[0.0, 0.0]), 0.0);
     }
 
@@ -343,8 +345,8 @@ mod tests {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             pool.install(|| pooled(6, 40, |client| Gram::from_client(&dataset.clients[client], 6)))
         };
-        let all: Vec<f32> = dataset.clients.iter().flat_map(|client| client.train.x.clone()).collect();
-        assert!((run(1) - plain(&all, 6)).amax() < 1e-15);
+        let all_values: Vec<f32> = dataset.clients.iter().flat_map(|client| client.train.x.clone()).collect();
+        assert!((run(1) - mean_products(&all_values, 6)).amax() < 1e-15);
         assert_eq!(run(1), run(2));
         assert_eq!(run(1), run(5));
     }
@@ -356,12 +358,12 @@ mod tests {
             let known: Vec<f64> = (0..d).map(|j| 1.0 / (j + 1) as f64).collect();
             let diagonal = Matrix::from_fn(d, d, |i, j| if i == j { known[i] } else { 0.0 });
             let symmetric = &basis * diagonal * basis.transpose();
-            let found = Eigenspace::top(&symmetric, k).unwrap();
+            let computed = Eigenspace::top(&symmetric, k).unwrap();
             let truth = basis.columns(0, k).into_owned();
-            assert!(principal_angle_distance(&found.basis, &truth) < 1e-11, "{d}, {k}");
-            assert_eq!(found.eigenvalues.len(), (k + 1).min(d));
-            for (found, known) in found.eigenvalues.iter().zip(&known) {
-                assert!((found - known).abs() < 1e-13, "{d}, {k}: {found} is not {known}");
+            assert!(principal_angle_distance(&computed.basis, &truth) < 1e-11, "{d}, {k}");
+            assert_eq!(computed.eigenvalues.len(), (k + 1).min(d));
+            for (computed, known) in computed.eigenvalues.iter().zip(&known) {
+                assert!((computed - known).abs() < 1e-13, "{d}, {k}: {computed} is not {known}");
             }
         }
     }
@@ -369,14 +371,17 @@ mod tests {
     #[test]
     fn ambiguous_eigenspace_is_an_error_with_numbers() {
         let fails = |symmetric: &Matrix, k: usize| Eigenspace::top(symmetric, k).unwrap_err();
-        let two = Matrix::from_diagonal(&[2.0, 1.0, 1.0].to_vec().into());
-        assert_eq!(fails(&two, 4), NoEigenspace::TooManyDimensions { k: 4, d: 3 });
-        let message = fails(&two, 2).to_string();
+        let repeated_eigenvalue = Matrix::from_diagonal(&[2.0, 1.0, 1.0].to_vec().into());
+        assert_eq!(fails(&repeated_eigenvalue, 4), NoEigenspace::TooManyDimensions { k: 4, d: 3 });
+        let message = fails(&repeated_eigenvalue, 2).to_string();
         assert!(message.contains("eigenvalues 2 and 3") && message.contains("1e0, of 2e0"), "{message}");
-        assert!(Eigenspace::top(&two, 1).is_ok() && Eigenspace::top(&two, 3).is_ok());
+        assert!(
+            Eigenspace::top(&repeated_eigenvalue, 1).is_ok()
+                && Eigenspace::top(&repeated_eigenvalue, 3).is_ok()
+        );
         // In a zero matrix all eigenvalues are equal, so no eigenspace is unique.
         assert!(matches!(fails(&Matrix::zeros(3, 3), 1), NoEigenspace::Undetermined { k: 1, .. }));
-        let mut broken = two;
+        let mut broken = repeated_eigenvalue;
         broken[(2, 1)] = f64::INFINITY;
         assert_eq!(fails(&broken, 1), NoEigenspace::NotFinite { row: 2, column: 1, value: f64::INFINITY });
         let wide = clients(&[1], LARGEST_FEATURES + 1);
@@ -386,16 +391,16 @@ mod tests {
     #[test]
     fn pooled_truth_uses_training_rows_only() {
         let mut dataset = clients(&[30, 10, 0], 5);
-        let all: Vec<f32> = dataset.clients.iter().flat_map(|client| client.train.x.clone()).collect();
-        let expected = Eigenspace::top(&plain(&all, 5), 2).unwrap().basis;
+        let all_values: Vec<f32> = dataset.clients.iter().flat_map(|client| client.train.x.clone()).collect();
+        let expected = Eigenspace::top(&mean_products(&all_values, 5), 2).unwrap().basis;
         assert!(principal_angle_distance(&pooled_truth(&dataset, 2).unwrap(), &expected) < 1e-13);
-        let found = pooled_truth(&dataset, 2).unwrap();
-        let other = Arc::new(Set::unlabelled(rows(50, 5, 9), 5));
+        let before = pooled_truth(&dataset, 2).unwrap();
+        let other_tests = Arc::new(Set::unlabelled(rows(50, 5, 9), 5));
         for client in &mut dataset.clients {
-            client.test = Arc::clone(&other);
+            client.test = Arc::clone(&other_tests);
         }
-        assert_eq!(pooled_truth(&dataset, 2).unwrap(), found);
-        dataset.clients[2].train = other;
-        assert_ne!(pooled_truth(&dataset, 2).unwrap(), found);
+        assert_eq!(pooled_truth(&dataset, 2).unwrap(), before);
+        dataset.clients[2].train = other_tests;
+        assert_ne!(pooled_truth(&dataset, 2).unwrap(), before);
     }
 }

@@ -30,7 +30,7 @@ pub struct Files<'a> {
 }
 
 impl<'a> Files<'a> {
-    /// Makes a reader of the files of the scenario file `scenario`, with their checksums.
+    /// Creates a reader of the files of the scenario file `scenario`, with their checksums.
     #[must_use]
     pub fn new(scenario: &'a str, checksums: &'a [String]) -> Self {
         Self { scenario, checksums, read: 0 }
@@ -52,12 +52,12 @@ impl<'a> Files<'a> {
         let expected = self.checksums.get(self.read);
         self.read += 1;
         if let Some(expected) = expected {
-            let found = sha256(&bytes);
-            if !found.eq_ignore_ascii_case(expected) {
+            let checksum = sha256(&bytes);
+            if !checksum.eq_ignore_ascii_case(expected) {
                 return Err(DataError::new(
                     path,
                     format!(
-                        "found SHA-256 {found}, but data.sha256 lists {expected}; use the right file or fix the list"
+                        "found SHA-256 {checksum}, but data.sha256 lists {expected}; use the right file or fix the list"
                     ),
                 ));
             }
@@ -96,20 +96,20 @@ fn sha256(bytes: &[u8]) -> String {
 /// # Errors
 /// [`DataError`] if the file cannot be read, is larger than `largest`, or is not a regular file.
 pub fn read(path: &str, largest: u64) -> Result<Vec<u8>, DataError> {
-    let wrong = |message: String| DataError::new(path, message);
-    let about = fs::metadata(path).map_err(|error| wrong(error.to_string()))?;
-    if !about.is_file() {
-        let what = if about.is_dir() { "a directory" } else { "a pipe or a device" };
-        return Err(wrong(format!("found {what}, expected a regular file")));
+    let data_error = |message: String| DataError::new(path, message);
+    let metadata = fs::metadata(path).map_err(|error| data_error(error.to_string()))?;
+    if !metadata.is_file() {
+        let kind = if metadata.is_dir() { "a directory" } else { "a pipe or a device" };
+        return Err(data_error(format!("found {kind}, expected a regular file")));
     }
-    let larger = || wrong(format!("found more than {largest} bytes, allowed: at most that"));
-    if about.len() > largest {
+    let larger = || data_error(format!("found more than {largest} bytes, allowed: at most that"));
+    if metadata.len() > largest {
         return Err(larger());
     }
-    let file = File::open(path).map_err(|error| wrong(error.to_string()))?;
-    let mut bytes = Vec::with_capacity(usize::try_from(about.len()).unwrap_or(0));
+    let file = File::open(path).map_err(|error| data_error(error.to_string()))?;
+    let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or(0));
     let read = file.take(largest.saturating_add(1)).read_to_end(&mut bytes);
-    read.map_err(|error| wrong(error.to_string()))?;
+    read.map_err(|error| data_error(error.to_string()))?;
     if bytes.len() as u64 > largest {
         return Err(larger());
     }
@@ -146,9 +146,10 @@ pub fn unpack<'a>(bytes: &'a [u8], path: &str, largest: u64) -> Result<Cow<'a, [
         let read = decoder.by_ref().take(UNPACK_CHUNK as u64).read_to_end(&mut plain);
         let read = read.map_err(|error| DataError::new(path, format!("gzip: {error}")))?;
         let packed = bytes.len() - decoder.get_ref().len();
-        let most = largest.min(unpack_limit(packed as u64));
-        if plain.len() as u64 > most {
-            let message = format!("more than {most} bytes after decompression of its first {packed} bytes");
+        let max_bytes = largest.min(unpack_limit(packed as u64));
+        if plain.len() as u64 > max_bytes {
+            let message =
+                format!("more than {max_bytes} bytes after decompression of its first {packed} bytes");
             return Err(DataError::new(path, message));
         }
         if read < UNPACK_CHUNK {

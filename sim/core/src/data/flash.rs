@@ -32,7 +32,7 @@ pub enum ImageError {
     Data(#[from] DataError),
 }
 
-/// Makes the flash image of a wearer. Wearers are numbered from 1: training wearers first, then newcomers.
+/// Builds the flash image of a wearer. Wearers are numbered from 1: training wearers first, then newcomers.
 ///
 /// # Errors
 /// [`ImageError`] if the scenario has no such wearer, a draw is too large, or the recordings cannot be read.
@@ -47,8 +47,8 @@ pub fn image(settings: &WatchSettings, seed: u64, wearer: usize) -> Result<Vec<u
     };
     let head = draw("data.head_samples_per_class", if trains { settings.head_samples_per_class } else { 0 })?;
     let labelled = draw("split.labels_per_class", if trains { 0 } else { settings.labels_per_class })?;
-    let all = recordings()?;
-    let recorded: Vec<_> = all
+    let recordings = recordings()?;
+    let recorded: Vec<_> = recordings
         .iter()
         .filter(|series| series.person == person)
         .filter_map(|series| {
@@ -57,18 +57,18 @@ pub fn image(settings: &WatchSettings, seed: u64, wearer: usize) -> Result<Vec<u
             Some((class, series, bytes))
         })
         .collect();
-    let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+    let to_u16 = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
     let series: Vec<Series<'_>> = recorded
         .iter()
         .map(|(class, series, bytes)| {
             let split = settings.split(series.windows());
-            let (train, test) = (small(split.trained), small(split.test.start)..small(split.test.end));
+            let (train, test) = (to_u16(split.trained), to_u16(split.test.start)..to_u16(split.test.end));
             Series { class: *class, train, test, samples: bytes }
         })
         .collect();
     let header = Header {
-        classes: small(if settings.programmes { PROGRAMME_MAX } else { EXERCISES }),
-        hop: small(HOP),
+        classes: to_u16(if settings.programmes { PROGRAMME_MAX } else { EXERCISES }),
+        hop: to_u16(HOP),
         seed,
         wearer: person as u64,
         head_per_class: head,
@@ -80,7 +80,7 @@ pub fn image(settings: &WatchSettings, seed: u64, wearer: usize) -> Result<Vec<u
     Ok(with_crc(image))
 }
 
-/// Makes the flash image of a client's samples with `d` features, as a regression table. Class numbers are
+/// Builds the flash image of a client's samples with `d` features, as a regression table. Class numbers are
 /// written as values, and missing targets as zeros.
 #[must_use]
 pub fn table(client: &Client, d: usize) -> Vec<u8> {

@@ -28,7 +28,7 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// Makes the generator of the client's test samples, whose targets have no noise.
+    /// Creates the generator of the client's test samples, whose targets have no noise.
     #[must_use]
     pub fn tests(&self, samples: usize) -> Self {
         Self { noise_std: 0.0, samples, purpose: Purpose::Test, ..self.clone() }
@@ -41,17 +41,17 @@ impl Generator {
         let outputs = self.outputs.max(1);
         let mut x = Vec::with_capacity(self.samples * self.map.len() / outputs);
         let mut y = Vec::with_capacity(self.samples * outputs);
-        let mut clean = vec![0.0; outputs];
+        let mut noiseless = vec![0.0; outputs];
         for _ in 0..self.samples {
-            clean.fill(0.0);
+            noiseless.fill(0.0);
             for row in self.map.chunks_exact(outputs) {
                 let value = self.feature_std * random.normal();
-                for (sum, factor) in clean.iter_mut().zip(row) {
+                for (sum, factor) in noiseless.iter_mut().zip(row) {
                     *sum += factor * value;
                 }
                 x.push(narrow(value));
             }
-            y.extend(clean.iter().map(|clean| narrow(clean + self.noise_std * random.normal())));
+            y.extend(noiseless.iter().map(|noiseless| narrow(noiseless + self.noise_std * random.normal())));
         }
         Set::new(x, Labels::Values { values: y, outputs })
     }

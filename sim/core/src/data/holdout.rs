@@ -31,21 +31,21 @@ impl Holdout {
         path: &str,
         seed: u64,
     ) -> Result<Dataset, DataError> {
-        let Self { clients: held, fold, key, .. } = *self;
-        if held == 0 {
+        let Self { clients: newcomers, fold, key, .. } = *self;
+        if newcomers == 0 {
             dataset.client_names = names.to_vec();
             return Ok(dataset);
         }
         let clients = dataset.clients.len();
-        if held >= clients || fold >= clients / held {
-            let folds = clients.checked_div(held).unwrap_or(0);
+        if newcomers >= clients || fold >= clients / newcomers {
+            let folds = clients.checked_div(newcomers).unwrap_or(0);
             let message = format!(
-                "split.{key} = {held}, split.fold = {fold}, but there are {clients} clients in {folds} such folds, and at least \
+                "split.{key} = {newcomers}, split.fold = {fold}, but there are {clients} clients in {folds} such folds, and at least \
                  one client must stay to train"
             );
             return Err(DataError::new(path, message));
         }
-        let group = fold * held..(fold + 1) * held;
+        let group = fold * newcomers..(fold + 1) * newcomers;
         for (index, (client, name)) in dataset.clients.drain(..).zip(names).enumerate().collect::<Vec<_>>() {
             if group.contains(&index) {
                 let newcomer = self.make_newcomer(client, name, index as u64, path, seed)?;
@@ -59,8 +59,8 @@ impl Holdout {
         Ok(dataset)
     }
 
-    /// Makes a newcomer from a client: replaces the training samples by the labelled samples. `index` selects
-    /// the random draw and is unique to the newcomer.
+    /// Creates a newcomer from a client: replaces the training samples by the labelled samples. `index`
+    /// selects the random draw and is unique to the newcomer.
     ///
     /// # Errors
     /// [`DataError`] if the client has too few training samples.
@@ -72,23 +72,23 @@ impl Holdout {
         path: &str,
         seed: u64,
     ) -> Result<Client, DataError> {
-        let wrong = |message: String| Err(DataError::new(path, message));
+        let fail = |message: String| Err(DataError::new(path, message));
         let (set, samples) = (&client.train, self.samples);
         let chosen = if set.is_classes() {
             if samples == 0 {
                 return Ok(client);
             }
-            if let Some((class, there)) = first_scarce_class(set, samples) {
-                return wrong(format!(
-                    "client {name:?} has {there} samples of class {class} to label, but split.labels_per_class is {samples}"
+            if let Some((class, available)) = first_scarce_class(set, samples) {
+                return fail(format!(
+                    "client {name:?} has {available} samples of class {class} to label, but split.labels_per_class is {samples}"
                 ));
             }
             draw_per_class(set, samples, seed, index)
         } else {
-            let there = set.len();
-            if there < samples {
-                return wrong(format!(
-                    "client {name:?} has {there} samples to label, but split.new_samples is {samples}"
+            let available = set.len();
+            if available < samples {
+                return fail(format!(
+                    "client {name:?} has {available} samples to label, but split.new_samples is {samples}"
                 ));
             }
             (0..samples).collect()

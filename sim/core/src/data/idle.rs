@@ -6,8 +6,8 @@ impl Dataset {
     /// Removes clients and newcomers without a training sample, and counts them as dropped users.
     #[must_use]
     pub fn without_idle(mut self) -> Self {
-        let idle = without(&mut self.clients, &mut self.client_names)
-            + without(&mut self.newcomers, &mut self.newcomer_names);
+        let idle = remove_clients_without_samples(&mut self.clients, &mut self.client_names)
+            + remove_clients_without_samples(&mut self.newcomers, &mut self.newcomer_names);
         self.dropped_users += idle;
         self
     }
@@ -15,12 +15,12 @@ impl Dataset {
 
 /// Removes clients without training samples, and their names if clients have names. Returns the number of
 /// removed clients.
-fn without(clients: &mut Vec<Client>, names: &mut Vec<String>) -> usize {
-    let busy: Vec<bool> =
+fn remove_clients_without_samples(clients: &mut Vec<Client>, names: &mut Vec<String>) -> usize {
+    let has_samples: Vec<bool> =
         clients.iter().map(|client| client.fresh.is_some() || !client.train.is_empty()).collect();
-    let mut order = busy.iter();
+    let mut order = has_samples.iter();
     clients.retain(|_| *order.next().unwrap_or(&true));
-    let mut order = busy.iter();
+    let mut order = has_samples.iter();
     names.retain(|_| *order.next().unwrap_or(&true));
-    busy.iter().filter(|busy| !**busy).count()
+    has_samples.iter().filter(|has_samples| !**has_samples).count()
 }

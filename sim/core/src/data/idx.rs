@@ -45,8 +45,8 @@ pub struct Idx {
 ///
 /// # Errors
 /// [`DataError`] if the file in the program is damaged.
-pub fn bundled(which: Bundled) -> Result<Pool, DataError> {
-    let ([images, labels], name) = match which {
+pub fn bundled(data_set: Bundled) -> Result<Pool, DataError> {
+    let ([images, labels], name) = match data_set {
         Bundled::Digits => (DIGITS, "digits"),
         Bundled::Mnist5k => (MNIST5K, "mnist5k"),
     };
@@ -85,9 +85,9 @@ impl Idx {
     ) -> Result<Pool, DataError> {
         let plain = (unpack(images.0, images.1, LARGEST)?, unpack(labels.0, labels.1, LARGEST)?);
         let train = Part::parse(&plain.0, images.1, &plain.1, labels.1)?;
-        let Some([images, labels]) = test else { return pool(self, &train, None) };
+        let Some([images, labels]) = test else { return build_pool(self, &train, None) };
         let plain = (unpack(images.0, images.1, LARGEST)?, unpack(labels.0, labels.1, LARGEST)?);
-        pool(self, &train, Some(&Part::parse(&plain.0, images.1, &plain.1, labels.1)?))
+        build_pool(self, &train, Some(&Part::parse(&plain.0, images.1, &plain.1, labels.1)?))
     }
 }
 
@@ -109,8 +109,8 @@ impl<'a> Part<'a> {
         labels: &'a [u8],
         labels_name: &'a str,
     ) -> Result<Self, DataError> {
-        let (shape, pixels) = header(images, name, 3)?;
-        let (count, labels) = header(labels, labels_name, 1)?;
+        let (shape, pixels) = parse_header(images, name, 3)?;
+        let (count, labels) = parse_header(labels, labels_name, 1)?;
         let [n, rows, cols] = *shape.as_slice() else {
             return Err(DataError::new(name, "found another number of dimensions, expected 3"));
         };
@@ -134,11 +134,11 @@ impl<'a> Part<'a> {
             }
             x.push(1.0);
         }
-        for (at, label) in (LABELS_AT..).zip(self.labels) {
+        for (offset, label) in (LABELS_AT..).zip(self.labels) {
             let class = label.checked_sub(files.first_label).ok_or_else(|| {
                 let first = files.first_label;
                 let message = format!(
-                    "found label {label} at byte {at}, allowed: from {first}, the value of data.first_label"
+                    "found label {label} at byte {offset}, allowed: from {first}, the value of data.first_label"
                 );
                 DataError::new(self.labels_name, message)
             })?;
@@ -148,9 +148,9 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Makes a pool from the training part and the test part. Pixels are divided by the largest training pixel,
+/// Builds a pool from the training part and the test part. Pixels are divided by the largest training pixel,
 /// so training pixels are in 0..=1, and a constant 1 follows the pixels of an image.
-fn pool(files: &Idx, train: &Part<'_>, test: Option<&Part<'_>>) -> Result<Pool, DataError> {
+fn build_pool(files: &Idx, train: &Part<'_>, test: Option<&Part<'_>>) -> Result<Pool, DataError> {
     let scale = train.pixels.iter().copied().max().map_or(1.0, |largest| f32::from(largest.max(1)));
     let (mut x, mut y) = (Vec::new(), Vec::new());
     train.append(files, scale, &mut x, &mut y)?;
@@ -178,12 +178,16 @@ fn pool(files: &Idx, train: &Part<'_>, test: Option<&Part<'_>>) -> Result<Pool, 
 }
 
 /// Parses an IDX file of unsigned bytes: returns the sizes of its dimensions and its elements.
-fn header<'a>(bytes: &'a [u8], name: &str, dimensions: usize) -> Result<(Vec<usize>, &'a [u8]), DataError> {
-    let word = |at: usize| match bytes.get(at..at + 4) {
+fn parse_header<'a>(
+    bytes: &'a [u8],
+    name: &str,
+    dimensions: usize,
+) -> Result<(Vec<usize>, &'a [u8]), DataError> {
+    let read_word = |offset: usize| match bytes.get(offset..offset + 4) {
         Some(&[a, b, c, d]) => Ok(u32::from_be_bytes([a, b, c, d])),
         _ => Err(DataError::new(name, format!("ends in the header, at byte {}", bytes.len()))),
     };
-    let magic = word(0)?;
+    let magic = read_word(0)?;
     let expected = 0x0000_0800 | u32::try_from(dimensions).unwrap_or(0);
     if magic != expected {
         let message =
@@ -193,7 +197,7 @@ fn header<'a>(bytes: &'a [u8], name: &str, dimensions: usize) -> Result<(Vec<usi
     let mut shape = Vec::new();
     let mut elements = 1usize;
     for dimension in 0..dimensions {
-        let size = word(4 + 4 * dimension)? as usize;
+        let size = read_word(4 + 4 * dimension)? as usize;
         let product = elements.checked_mul(size).filter(|_| size > 0);
         elements = product.ok_or_else(|| {
             DataError::new(

@@ -47,8 +47,8 @@ impl Shape {
             Self::Image { channels, height, width } => [height, width, channels],
             Self::Series { steps, channels } => [1, steps, channels],
         };
-        let small = |n: usize| u16::try_from(n).ok();
-        Some(Image { height: small(height)?, width: small(width)?, channels: small(channels)? })
+        let to_u16 = |n: usize| u16::try_from(n).ok();
+        Some(Image { height: to_u16(height)?, width: to_u16(width)?, channels: to_u16(channels)? })
     }
 
     /// Number of values.
@@ -84,22 +84,24 @@ impl Dataset {
         }
         let d = self.features;
         // Pairs of original and shortened sets. Keeping the original alive keeps its address unique.
-        let mut cut: Vec<(Arc<Set>, Arc<Set>)> = Vec::new();
-        let mut shared = |set: &mut Arc<Set>| {
-            if let Some((_, short)) = cut.iter().find(|(whole, _)| Arc::ptr_eq(whole, set)) {
-                *set = Arc::clone(short);
+        let mut shortened_sets: Vec<(Arc<Set>, Arc<Set>)> = Vec::new();
+        let mut shorten = |set: &mut Arc<Set>| {
+            if let Some((_, shortened_set)) =
+                shortened_sets.iter().find(|(original, _)| Arc::ptr_eq(original, set))
+            {
+                *set = Arc::clone(shortened_set);
                 return;
             }
-            let short = Arc::new(shortened(set, d));
+            let shortened_set = Arc::new(shortened(set, d));
             // A set with a single reference is not shared.
             if Arc::strong_count(set) > 1 {
-                cut.push((Arc::clone(set), Arc::clone(&short)));
+                shortened_sets.push((Arc::clone(set), Arc::clone(&shortened_set)));
             }
-            *set = short;
+            *set = shortened_set;
         };
         for Client { train, test, .. } in self.clients.iter_mut().chain(&mut self.newcomers) {
-            shared(train);
-            shared(test);
+            shorten(train);
+            shorten(test);
         }
         self.features = d - 1;
         self.layout.constant = false;
@@ -131,7 +133,7 @@ mod tests {
     #[test]
     fn without_constant_shortens_rows_and_keeps_the_rest() {
         // Six images of 8 x 8 different values, each followed by the constant.
-        let value = |at: u16| if at % 65 == 64 { 1.0 } else { f32::from(at) / 400.0 };
+        let value = |index: u16| if index % 65 == 64 { 1.0 } else { f32::from(index) / 400.0 };
         let images = Set::new((0..6 * 65).map(value).collect(), Labels::Classes(vec![0, 1, 2, 3, 4, 5]));
         let test = Arc::new(images.select(65, &[5, 3]));
         let client = |part: &[usize]| Client {
@@ -148,16 +150,23 @@ mod tests {
             layout: Layout { shape: Some(Shape::Image { channels: 1, height: 8, width: 8 }), constant: true },
             ..Dataset::default()
         };
-        let short = dataset.clone().without_constant();
-        assert_eq!((dataset.features, short.features), (65, 64));
-        assert_eq!(short.layout.shape.map(Shape::len), Some(64));
-        let (a, b) = (&dataset.clients[0].train, &short.clients[0].train);
+        let without_constant = dataset.clone().without_constant();
+        assert_eq!((dataset.features, without_constant.features), (65, 64));
+        assert_eq!(without_constant.layout.shape.map(Shape::len), Some(64));
+        let (a, b) = (&dataset.clients[0].train, &without_constant.clients[0].train);
         for row in 0..2 {
             assert_eq!(a.x[row * 65..row * 65 + 64], b.x[row * 64..row * 64 + 64]);
             assert_eq!(a.x[row * 65 + 64].to_bits(), 1f32.to_bits());
         }
         assert!(matches!(&b.y, Labels::Classes(classes) if classes.len() == 2));
-        assert!(Arc::ptr_eq(&short.clients[1].test, &short.newcomers[0].test), "shared as before");
-        assert_eq!(short.clone().without_constant().features, 64, "a second call changes nothing");
+        assert!(
+            Arc::ptr_eq(&without_constant.clients[1].test, &without_constant.newcomers[0].test),
+            "the test set is no longer shared"
+        );
+        assert_eq!(
+            without_constant.clone().without_constant().features,
+            64,
+            "a second call changed the data set"
+        );
     }
 }

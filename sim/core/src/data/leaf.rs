@@ -72,18 +72,18 @@ impl Leaf {
             parts.push(read_part(path, files)?);
         }
         let name = files.locate(&self.path);
-        let wrong = |message: &str| Err(DataError::new(&name, message));
+        let fail = |message: &str| Err(DataError::new(&name, message));
         let samples = || parts.iter().flat_map(BTreeMap::values);
         let text = samples().any(|samples| !samples.texts.is_empty());
         let numbers = samples().any(|samples| !samples.rows.is_empty());
         let text = match (text, numbers, &self.vectors) {
-            (true, true, _) => return wrong("found samples of numbers and of text, allowed: one kind"),
-            (false, false, _) => return wrong("found no sample of any user"),
+            (true, true, _) => return fail("found samples of numbers and of text, allowed: one kind"),
+            (false, false, _) => return fail("found no sample of any user"),
             (true, false, None) => {
-                return wrong("samples are text: set data.vectors to a file of word vectors");
+                return fail("samples are text: set data.vectors to a file of word vectors");
             }
             (false, true, Some(_)) => {
-                return wrong("samples are numbers: data.vectors is for text, leave it out");
+                return fail("samples are numbers: data.vectors is for text, leave it out");
             }
             (true, false, Some(vectors)) => {
                 let (bytes, path) = files.read(vectors, LARGEST)?;
@@ -96,7 +96,7 @@ impl Leaf {
         pool(&name, &parts, text.as_ref())
     }
 
-    /// Makes a one-line warning about users of the test part that have no training samples.
+    /// Formats a one-line warning about users of the test part that have no training samples.
     ///
     /// # Errors
     /// [`DataError`] if no user of the test part has training samples, so that no client could be scored.
@@ -110,20 +110,20 @@ impl Leaf {
         let is_untrained = |user: &&User| user.samples.iter().all(|sample| *sample >= pool.tests_from);
         let tested =
             || pool.users.iter().filter(|user| user.samples.iter().any(|sample| *sample >= pool.tests_from));
-        let (all, untrained) = (tested().count(), tested().filter(is_untrained).count());
+        let (tested_count, untrained) = (tested().count(), tested().filter(is_untrained).count());
         let Some(first) = tested().find(is_untrained).map(|user| &user.name) else { return Ok(None) };
-        if untrained == all {
+        if untrained == tested_count {
             return Err(DataError::new(
                 test_path,
                 format!(
-                    "none of its {all} users (the first is {first:?}) has samples in {path}, so no client would be scored; \
+                    "none of its {tested_count} users (the first is {first:?}) has samples in {path}, so no client would be scored; \
                      allowed: a test part of the same users. Newcomers belong among the other users, and \
                      split.holdout_clients sets their number"
                 ),
             ));
         }
         Ok(Some(format!(
-            "{test_path}: {untrained} of {all} users (the first is {first:?}) have no samples in {path} and are dropped"
+            "{test_path}: {untrained} of {tested_count} users (the first is {first:?}) have no samples in {path} and are dropped"
         )))
     }
 }
@@ -131,33 +131,33 @@ impl Leaf {
 /// Reads a file, or all `.json` files of a directory in the order of their names. A user may occur in one
 /// file only: in a directory with both training and test files, test samples would be trained on.
 fn read_part(path: &str, files: &mut Files<'_>) -> Result<Users, DataError> {
-    let place = files.locate(path);
+    let located = files.locate(path);
     let mut paths = Vec::new();
-    if Path::new(&place).is_dir() {
-        let wrong = |error: std::io::Error| DataError::new(&place, error.to_string());
-        for entry in std::fs::read_dir(&place).map_err(wrong)? {
-            let file = entry.map_err(wrong)?.path();
+    if Path::new(&located).is_dir() {
+        let data_error = |error: std::io::Error| DataError::new(&located, error.to_string());
+        for entry in std::fs::read_dir(&located).map_err(data_error)? {
+            let file = entry.map_err(data_error)?.path();
             if file.extension().is_some_and(|extension| extension == "json") {
                 paths.push(file.display().to_string());
             }
         }
         paths.sort();
         if paths.is_empty() {
-            return Err(DataError::new(place, "found no .json file in this directory"));
+            return Err(DataError::new(located, "found no .json file in this directory"));
         }
     } else {
-        paths.push(place.clone());
+        paths.push(located.clone());
     }
     let mut users = Users::new();
-    let mut found: BTreeMap<String, String> = BTreeMap::new();
+    let mut file_of_user: BTreeMap<String, String> = BTreeMap::new();
     for path in paths {
         let (bytes, path) = files.read(&path, LARGEST)?;
         for (user, samples) in json::parse(&bytes, &path)? {
-            if let Some(before) = found.insert(user.clone(), path.clone()) {
+            if let Some(first_file) = file_of_user.insert(user.clone(), path.clone()) {
                 return Err(DataError::new(
-                    place,
+                    located,
                     format!(
-                        "found user {user:?} in {before} and in {path}; allowed: each user in one file (a test part goes \
+                        "found user {user:?} in {first_file} and in {path}; allowed: each user in one file (a test part goes \
                          into data.test_path)"
                     ),
                 ));
@@ -168,25 +168,25 @@ fn read_part(path: &str, files: &mut Files<'_>) -> Result<Users, DataError> {
     Ok(users)
 }
 
-/// Makes a pool of the samples of all parts, in the order of the parts.
+/// Builds a pool of the samples of all parts, in the order of the parts.
 ///
 /// # Errors
 /// [`DataError`] if samples have different lengths, or do not fit in memory.
 pub fn pool(name: &str, parts: &[Users], text: Option<&Text>) -> Result<Pool, DataError> {
-    let wrong = |message: String| Err(DataError::new(name, message));
-    let all = || parts.iter().flatten();
+    let fail = |message: String| Err(DataError::new(name, message));
+    let all_users = || parts.iter().flatten();
     let width = match text {
         Some(text) => text.width(),
-        None => all().find_map(|(_, samples)| samples.rows.first()).map_or(0, Vec::len),
+        None => all_users().find_map(|(_, samples)| samples.rows.first()).map_or(0, Vec::len),
     };
     if text.is_some() && width > MAX_TEXT_VALUES {
-        return wrong(format!(
+        return fail(format!(
             "found texts of {width} numbers, allowed: at most {MAX_TEXT_VALUES}; reduce data.words"
         ));
     }
-    let count: usize = all().map(|(_, samples)| samples.labels.len()).sum();
+    let count: usize = all_users().map(|(_, samples)| samples.labels.len()).sum();
     if (count as u64).saturating_mul(width as u64 + 1) > LARGEST_VALUES {
-        return wrong(format!(
+        return fail(format!(
             "found {count} samples of {width} values, allowed: at most {LARGEST_VALUES} values in all"
         ));
     }
@@ -197,7 +197,7 @@ pub fn pool(name: &str, parts: &[Users], text: Option<&Text>) -> Result<Pool, Da
         for (user, Samples { rows, texts, labels }) in part {
             for (sample, row) in rows.iter().enumerate() {
                 if row.len() != width {
-                    return wrong(format!(
+                    return fail(format!(
                         "user {user:?}, sample {sample}: found {} values, expected {width} as in the other samples",
                         row.len()
                     ));

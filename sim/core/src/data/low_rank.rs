@@ -47,10 +47,10 @@ impl LowRankRegression {
         // A new batch is in memory together with the first batch; a client's map is f64.
         let rows =
             to_u64(samples).saturating_mul(if fresh { 2 } else { 1 }).saturating_add(to_u64(test_samples));
-        let each = rows
+        let values_per_client = rows
             .saturating_mul(to_u64(d).saturating_add(to_u64(outputs)))
             .saturating_add((2 * to_u64(d)).saturating_mul(to_u64(outputs)));
-        let values = to_u64(clients).saturating_mul(each);
+        let values = to_u64(clients).saturating_mul(values_per_client);
         if values <= LARGEST_VALUES {
             return Ok(());
         }
@@ -66,8 +66,9 @@ impl LowRankRegression {
         let mut random = stream(seed, Purpose::Truth, 0);
         let down = random_basis(self.d, self.rank, &mut random);
         let mean = random_basis(self.outputs, self.rank, &mut random).transpose() * self.strength;
-        let ups = self.deviations(&mut random).into_iter().map(|deviation| &mean + deviation).collect();
-        (down, ups)
+        let up_factors =
+            self.deviations(&mut random).into_iter().map(|deviation| &mean + deviation).collect();
+        (down, up_factors)
     }
 
     /// Draws the deviation of each client from the mean of the B_i*, r x C: normal entries, centred to mean
@@ -75,10 +76,10 @@ impl LowRankRegression {
     #[allow(clippy::cast_precision_loss, reason = "a count of clients")]
     fn deviations(&self, random: &mut Stream) -> Vec<Matrix> {
         let (r, c, n) = (self.rank, self.outputs, self.clients as f64);
-        let drawn: Vec<Matrix> =
+        let random_maps: Vec<Matrix> =
             (0..self.clients).map(|_| Matrix::from_fn(r, c, |_, _| random.normal())).collect();
-        let mean = drawn.iter().fold(Matrix::zeros(r, c), |sum, deviation| sum + deviation) / n;
-        let centered: Vec<Matrix> = drawn.into_iter().map(|deviation| deviation - &mean).collect();
+        let mean = random_maps.iter().fold(Matrix::zeros(r, c), |sum, deviation| sum + deviation) / n;
+        let centered: Vec<Matrix> = random_maps.into_iter().map(|deviation| deviation - &mean).collect();
         let square = centered.iter().flat_map(Matrix::iter).fold(0.0, |sum, v| sum + v * v) / n;
         // The deviation of a single client is zero.
         let scale = if square > 0.0 { self.heterogeneity / square.sqrt() } else { 0.0 };

@@ -66,13 +66,14 @@ pub struct DataError {
 }
 
 impl DataError {
-    /// Makes an error about a file. Control characters in the message are escaped, so that the message is one
-    /// line for any file content.
+    /// Creates an error about a file. Control characters in the message are escaped, so that the message is
+    /// one line for any file content.
     pub fn new(file: impl Into<String>, message: impl Into<String>) -> Self {
         let mut message: String = message.into();
         if message.contains(char::is_control) {
-            let shown = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
-            message = message.chars().map(shown).collect();
+            let escape =
+                |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+            message = message.chars().map(escape).collect();
         }
         Self { file: file.into(), message }
     }
@@ -96,13 +97,13 @@ pub struct Client {
 }
 
 impl Client {
-    /// Makes a client with fixed samples.
+    /// Creates a client with fixed samples.
     #[must_use]
     pub fn new(train: Set, test: Set) -> Self {
         Self { train: Arc::new(train), test: Arc::new(test), fresh: None, episode: None, augment: None }
     }
 
-    /// Makes the sample source of the client's device.
+    /// Creates the sample source of the client's device.
     #[must_use]
     pub fn source(&self) -> ClientSource {
         let set = Arc::clone(&self.train);
@@ -154,14 +155,14 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// Makes a data set of `classes` classes from clients whose targets are class numbers. Linear models have
-    /// no offset: add a feature that is always 1 if an offset is needed.
+    /// Creates a data set of `classes` classes from clients whose targets are class numbers. Linear models
+    /// have no offset: add a feature that is always 1 if an offset is needed.
     #[must_use]
     pub fn classes(features: usize, classes: usize, clients: Vec<Client>) -> Self {
         Self { features, outputs: classes, classification: true, clients, ..Self::default() }
     }
 
-    /// Makes a data set from clients with `outputs` real-valued targets for each sample. Linear models have
+    /// Creates a data set from clients with `outputs` real-valued targets for each sample. Linear models have
     /// no offset: add a feature that is always 1 if an offset is needed.
     #[must_use]
     pub fn regression(features: usize, outputs: usize, clients: Vec<Client>) -> Self {
@@ -174,8 +175,8 @@ impl Dataset {
         Self { newcomers, ..self }
     }
 
-    /// Makes a data set without targets. Its true representation is the top eigenspace, of `k` dimensions, of
-    /// all rows.
+    /// Creates a data set without targets. Its true representation is the top eigenspace, of `k` dimensions,
+    /// of all rows.
     ///
     /// # Errors
     /// [`NoEigenspace`] if the eigenspace is not unique or cannot be computed.
@@ -225,8 +226,8 @@ impl ClientSource {
         if let Some(generator) = &self.fresh {
             self.set = Arc::new(generator.batch(id.round.into()));
         }
-        if let Some((augment, whole)) = &self.augment {
-            self.set = Arc::new(augment.apply(whole, id.round));
+        if let Some((augment, unaugmented)) = &self.augment {
+            self.set = Arc::new(augment.apply(unaugmented, id.round));
         }
         if let Some((count, seed, client)) = self.episode {
             let d = self.set.x.len().checked_div(self.set.len()).unwrap_or(0);
@@ -264,10 +265,10 @@ impl SampleSource for ClientSource {
         self.samples_from(index, 1)
     }
 
-    fn samples_from(&mut self, index: usize, most: usize) -> Option<Samples<'_>> {
+    fn samples_from(&mut self, index: usize, max_samples: usize) -> Option<Samples<'_>> {
         let set = self.part.as_ref().filter(|_| self.head_pass).unwrap_or(&self.set);
         let d = set.x.len().checked_div(set.len())?;
         let outputs = if let Labels::Values { outputs, .. } = set.y { outputs } else { 1 };
-        set.samples().slice(index, most, d, outputs)
+        set.samples().slice(index, max_samples, d, outputs)
     }
 }

@@ -32,26 +32,26 @@ pub struct Array {
 
 impl Array {
     /// First value that satisfies a condition, preceded by its index in every dimension.
-    fn first(&self, is: impl Fn(f64) -> bool) -> Option<(Vec<usize>, f64)> {
-        let place = self.values.iter().position(|&value| is(value))?;
-        self.values.get(place).map(|&value| (index(&self.shape, place), value))
+    fn first(&self, matches: impl Fn(f64) -> bool) -> Option<(Vec<usize>, f64)> {
+        let position = self.values.iter().position(|&value| matches(value))?;
+        self.values.get(position).map(|&value| (index(&self.shape, position), value))
     }
 }
 
 /// Converts a position among row-major values to an index in every dimension.
-fn index(shape: &[usize], place: usize) -> Vec<usize> {
-    let mut rest = place;
-    let mut at: Vec<usize> = shape
+fn index(shape: &[usize], flat_index: usize) -> Vec<usize> {
+    let mut remaining = flat_index;
+    let mut reversed: Vec<usize> = shape
         .iter()
         .rev()
         .map(|&n| {
-            let index = rest % n.max(1);
-            rest /= n.max(1);
+            let index = remaining % n.max(1);
+            remaining /= n.max(1);
             index
         })
         .collect();
-    at.reverse();
-    at
+    reversed.reverse();
+    reversed
 }
 
 /// Reads a matrix of `rows` rows from an npy file.
@@ -62,8 +62,8 @@ fn index(shape: &[usize], place: usize) -> Vec<usize> {
 pub fn read_matrix(path: &str, rows: usize) -> Result<Matrix, DataError> {
     let key = "the array";
     let bytes = file::read(path, LARGEST_FILE)?;
-    let room = file::unpack_limit(bytes.len() as u64);
-    let values = values::read(bytes.as_slice(), bytes.len() as u64, LARGEST, room);
+    let max_memory = file::unpack_limit(bytes.len() as u64);
+    let values = values::read(bytes.as_slice(), bytes.len() as u64, LARGEST, max_memory);
     let array =
         values.and_then(|values| values.numbers()).map_err(|message| DataError::new(path, message))?;
     matrix(&array, path, key, rows)
@@ -91,15 +91,17 @@ pub fn write(path: &Path, shape: &[u64], values: &[f64]) -> Result<(), DataError
 /// Converts an array to a matrix, and checks that it has `rows` rows, at most as many columns, and finite
 /// values.
 fn matrix(array: &Array, name: &str, key: &str, rows: usize) -> Result<Matrix, DataError> {
-    let wrong = |message: String| DataError::new(name, format!("{key} {message}"));
+    let data_error = |message: String| DataError::new(name, format!("{key} {message}"));
     let [r, c] = *array.shape.as_slice() else {
-        return Err(wrong(format!("has shape {:?}, expected ({rows}, k)", array.shape)));
+        return Err(data_error(format!("has shape {:?}, expected ({rows}, k)", array.shape)));
     };
     if r != rows || c == 0 || c > r {
-        return Err(wrong(format!("has shape ({r}, {c}), expected ({rows}, k) with k from 1 to {rows}")));
+        return Err(data_error(format!(
+            "has shape ({r}, {c}), expected ({rows}, k) with k from 1 to {rows}"
+        )));
     }
-    if let Some((at, value)) = array.first(|value| !value.is_finite()) {
-        return Err(wrong(format!("at {at:?}: found {value:?}, expected a finite number")));
+    if let Some((position, value)) = array.first(|value| !value.is_finite()) {
+        return Err(data_error(format!("at {position:?}: found {value:?}, expected a finite number")));
     }
     Ok(Matrix::from_row_slice(r, c, &array.values))
 }

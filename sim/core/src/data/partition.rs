@@ -73,12 +73,14 @@ impl Partition {
     /// Checks that `samples` samples of `classes` classes suffice for the configured clients.
     fn check(&self, samples: usize, classes: usize) -> Result<(), String> {
         match *self {
-            Self::Shards { classes: own, .. } if own > classes => Err(format!(
-                "data.partition.classes = {own}, allowed: at most {classes}, the number of classes"
+            Self::Shards { classes: per_client, .. } if per_client > classes => Err(format!(
+                "data.partition.classes = {per_client}, allowed: at most {classes}, the number of classes"
             )),
-            Self::Shards { clients, classes: own, .. } if clients * own > samples => Err(format!(
-                "found {samples} samples, needed: {clients} clients x {own} shards; reduce data.partition.clients"
-            )),
+            Self::Shards { clients, classes: per_client, .. } if clients * per_client > samples => {
+                Err(format!(
+                    "found {samples} samples, needed: {clients} clients x {per_client} shards; reduce data.partition.clients"
+                ))
+            }
             Self::Iid { clients, .. } if clients > samples => Err(format!(
                 "found {samples} samples, needed: at least one for each of {clients} clients; reduce data.partition.clients"
             )),
@@ -93,8 +95,8 @@ impl Partition {
     #[must_use]
     pub fn resized(self, clients: usize, classes: usize) -> Self {
         match self {
-            Self::Shards { classes: own, shares, .. } => {
-                Self::Shards { clients, classes: own.min(classes), shares }
+            Self::Shards { classes: per_client, shares, .. } => {
+                Self::Shards { clients, classes: per_client.min(classes), shares }
             }
             Self::Iid { shares, .. } => Self::Iid { clients, shares },
             Self::Dirichlet { alpha, min_samples, .. } => Self::Dirichlet { clients, alpha, min_samples },
@@ -122,10 +124,10 @@ impl Partition {
 /// # Errors
 /// A one-line message with the numbers if there are too few samples or classes.
 pub fn partition(labels: &[u8], method: Partition, seed: u64) -> Result<Vec<Vec<usize>>, String> {
-    method.check(labels.len(), classes(labels))?;
+    method.check(labels.len(), count_classes(labels))?;
     let mut random = stream(seed, Purpose::Partition, 0);
-    let all: Vec<usize> = (0..labels.len()).collect();
-    let shuffled = random.choose(&all, all.len());
+    let indices: Vec<usize> = (0..labels.len()).collect();
+    let shuffled = random.choose(&indices, indices.len());
     let label = |i: &usize| labels.get(*i).copied();
     match method {
         Partition::Natural { .. } => Ok(Vec::new()),
@@ -145,8 +147,8 @@ pub fn partition(labels: &[u8], method: Partition, seed: u64) -> Result<Vec<Vec<
         Partition::Shards { clients, classes, shares } => {
             let mut sorted = shuffled;
             sorted.sort_by_key(label);
-            let places: Vec<usize> = (0..clients * classes).collect();
-            let order = random.choose(&places, places.len());
+            let shard_places: Vec<usize> = (0..clients * classes).collect();
+            let order = random.choose(&shard_places, shard_places.len());
             let shards = match shares.counts(clients, seed) {
                 None => {
                     let weights = shares.weights(clients, seed);
@@ -157,9 +159,9 @@ pub fn partition(labels: &[u8], method: Partition, seed: u64) -> Result<Vec<Vec<
                 }
                 Some(counts) => {
                     check_counts(&counts, sorted.len())?;
-                    if let Some(few) = counts.iter().find(|count| **count < classes) {
+                    if let Some(too_few) = counts.iter().find(|count| **count < classes) {
                         return Err(format!(
-                            "found a client of {few} samples, allowed: at least {classes}, one for each shard"
+                            "found a client of {too_few} samples, allowed: at least {classes}, one for each shard"
                         ));
                     }
                     // The lengths of a client's shards differ by at most one sample.
@@ -170,18 +172,20 @@ pub fn partition(labels: &[u8], method: Partition, seed: u64) -> Result<Vec<Vec<
                     cut_runs(&kept, &per_shard(&order, classes, length))
                 }
             };
-            let own = |own: &[usize]| own.iter().filter_map(|&s| shards.get(s)).flatten().copied().collect();
-            Ok(order.chunks(classes.max(1)).map(own).collect())
+            let samples_of = |shard_numbers: &[usize]| {
+                shard_numbers.iter().filter_map(|&s| shards.get(s)).flatten().copied().collect()
+            };
+            Ok(order.chunks(classes.max(1)).map(samples_of).collect())
         }
     }
 }
 
 /// Number of distinct labels.
-fn classes(labels: &[u8]) -> usize {
+fn count_classes(labels: &[u8]) -> usize {
     let mut seen = [false; 256];
     for label in labels {
-        if let Some(place) = seen.get_mut(usize::from(*label)) {
-            *place = true;
+        if let Some(is_seen) = seen.get_mut(usize::from(*label)) {
+            *is_seen = true;
         }
     }
     seen.iter().filter(|seen| **seen).count()
@@ -195,10 +199,10 @@ fn per_shard<T: Copy + Default>(
     value: impl Fn(usize, usize) -> Option<T>,
 ) -> Vec<T> {
     let mut values = vec![T::default(); order.len()];
-    for (client, own) in order.chunks(classes.max(1)).enumerate() {
-        for (which, &shard) in own.iter().enumerate() {
-            if let (Some(place), Some(value)) = (values.get_mut(shard), value(client, which)) {
-                *place = value;
+    for (client, client_shards) in order.chunks(classes.max(1)).enumerate() {
+        for (index, &shard) in client_shards.iter().enumerate() {
+            if let (Some(entry), Some(value)) = (values.get_mut(shard), value(client, index)) {
+                *entry = value;
             }
         }
     }
@@ -207,12 +211,12 @@ fn per_shard<T: Copy + Default>(
 
 /// Checks that there are as many samples as all clients together need.
 fn check_counts(counts: &[usize], samples: usize) -> Result<(), String> {
-    let wanted: usize = counts.iter().sum();
-    if wanted <= samples {
+    let needed: usize = counts.iter().sum();
+    if needed <= samples {
         return Ok(());
     }
     Err(format!(
-        "data.partition.samples: found {samples} samples, needed: {wanted} for {} clients",
+        "data.partition.samples: found {samples} samples, needed: {needed} for {} clients",
         counts.len()
     ))
 }
@@ -224,16 +228,16 @@ fn subsample(items: &[usize], count: usize, label: impl Fn(&usize) -> Option<u8>
     let mut passed = 0;
     for class in items.chunk_by(|a, b| label(a) == label(b)) {
         passed += class.len();
-        let wanted = (count * passed).checked_div(items.len()).unwrap_or(0);
-        kept.extend(class.iter().take(wanted.saturating_sub(kept.len())));
+        let target_count = (count * passed).checked_div(items.len()).unwrap_or(0);
+        kept.extend(class.iter().take(target_count.saturating_sub(kept.len())));
     }
     kept
 }
 
 /// Cuts the items into runs of the given lengths.
 fn cut_runs(items: &[usize], lengths: &[usize]) -> Vec<Vec<usize>> {
-    let mut rest = items.iter().copied();
-    lengths.iter().map(|length| rest.by_ref().take(*length).collect()).collect()
+    let mut remaining = items.iter().copied();
+    lengths.iter().map(|length| remaining.by_ref().take(*length).collect()).collect()
 }
 
 /// Cuts the items into one run for each weight, with lengths in proportion to the weights. No run is empty if
@@ -243,7 +247,7 @@ fn split_by_weight(items: &[usize], weights: &[f64]) -> Vec<Vec<usize>> {
     let parts = weights.len();
     let (total, equal) =
         (weights.iter().sum::<f64>(), weights.windows(2).all(|pair| pair.first() == pair.last()));
-    let spare = items.len().saturating_sub(parts);
+    let spare_items = items.len().saturating_sub(parts);
     let mut sum = 0.0;
     let mut start = 0;
     let mut runs = Vec::with_capacity(parts);
@@ -254,7 +258,7 @@ fn split_by_weight(items: &[usize], weights: &[f64]) -> Vec<Vec<usize>> {
         } else if number == parts {
             items.len()
         } else {
-            number + (spare as f64 * (sum / total)) as usize
+            number + (spare_items as f64 * (sum / total)) as usize
         };
         let end = end.clamp(start, items.len());
         runs.push(items.get(start..end).unwrap_or_default().to_vec());

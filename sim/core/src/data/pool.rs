@@ -100,16 +100,16 @@ impl SplitPlan {
     /// # Errors
     /// [`DataError`] with the numbers if there are too few samples, classes or users.
     pub fn dataset(&self, pool: &Pool, seed: u64) -> Result<Dataset, DataError> {
-        let wrong = |message: String| DataError::new(&pool.name, message);
+        let data_error = |message: String| DataError::new(&pool.name, message);
         // Regression samples are partitioned as samples of a single class.
         let single_class = match &pool.set.y {
             Labels::Classes(_) => Vec::new(),
             Labels::Values { .. } => vec![0; pool.set.len()],
-            Labels::Absent(_) => return Err(wrong("no targets".to_owned())),
+            Labels::Absent(_) => return Err(data_error("no targets".to_owned())),
         };
         let classification = pool.set.is_classes();
         let labels = if let Labels::Classes(labels) = &pool.set.y { labels } else { &single_class };
-        let parts = self.parts(pool, labels, seed).map_err(wrong)?;
+        let parts = self.parts(pool, labels, seed).map_err(data_error)?;
         let mut dataset = Dataset {
             features: pool.features,
             outputs: pool.classes,
@@ -122,7 +122,7 @@ impl SplitPlan {
         };
         if self.holdout_classes.is_empty() {
             let (clients, dropped_users) =
-                self.clients(pool, labels, &parts, self.partition, seed).map_err(wrong)?;
+                self.clients(pool, labels, &parts, self.partition, seed).map_err(data_error)?;
             dataset.dropped_users = dropped_users;
             dataset.class_names.clone_from(&pool.class_names);
             let (names, clients): (Vec<String>, Vec<Client>) = clients.into_iter().unzip();
@@ -135,43 +135,43 @@ impl SplitPlan {
             }
             return Ok(dataset);
         }
-        let held_classes = held_classes(&self.holdout_classes, &pool.class_names).map_err(wrong)?;
-        let held = |i: &usize| labels.get(*i).is_some_and(|label| held_classes.contains(label));
-        let part = |later: bool| Parts {
-            train: parts.train.iter().copied().filter(|i| held(i) == later).collect(),
-            test: parts.test.iter().copied().filter(|i| held(i) == later).collect(),
+        let held_classes = held_classes(&self.holdout_classes, &pool.class_names).map_err(data_error)?;
+        let is_held_out = |i: &usize| labels.get(*i).is_some_and(|label| held_classes.contains(label));
+        let part = |for_newcomers: bool| Parts {
+            train: parts.train.iter().copied().filter(|i| is_held_out(i) == for_newcomers).collect(),
+            test: parts.test.iter().copied().filter(|i| is_held_out(i) == for_newcomers).collect(),
         };
-        let occurs = |class: &&u8| !labels.contains(class);
-        if let Some(absent) = held_classes.iter().find(occurs) {
-            return Err(wrong(format!("split.holdout_classes: there is no sample of class {absent}")));
+        let is_missing = |class: &&u8| !labels.contains(class);
+        if let Some(absent) = held_classes.iter().find(is_missing) {
+            return Err(data_error(format!("split.holdout_classes: there is no sample of class {absent}")));
         }
-        let all = self.partition.clients();
-        let later = self.holdout.clients;
-        let stay = all.saturating_sub(later);
-        if stay == 0 && all > 0 {
-            return Err(wrong(format!(
-                "split.{} = {later} of {all} clients: at least one client must stay to train",
+        let client_count = self.partition.clients();
+        let newcomer_count = self.holdout.clients;
+        let stay = client_count.saturating_sub(newcomer_count);
+        if stay == 0 && client_count > 0 {
+            return Err(data_error(format!(
+                "split.{} = {newcomer_count} of {client_count} clients: at least one client must stay to train",
                 self.holdout.key
             )));
         }
         let classes = held_classes.len();
         let (stay_partition, newcomer_partition) =
-            (self.partition.resized(stay, 256), self.partition.resized(later, classes));
-        let numbers = |later| {
-            let all = (0..=u8::MAX).take(pool.classes);
-            all.filter(|class| held_classes.contains(class) == later).collect::<Vec<u8>>()
+            (self.partition.resized(stay, 256), self.partition.resized(newcomer_count, classes));
+        let numbers = |for_newcomers| {
+            let class_numbers = (0..=u8::MAX).take(pool.classes);
+            class_numbers.filter(|class| held_classes.contains(class) == for_newcomers).collect::<Vec<u8>>()
         };
         let (stay_classes, newcomer_classes) = (numbers(false), numbers(true));
         dataset.outputs = stay_classes.len().max(newcomer_classes.len());
         let (clients, dropped_users) =
-            self.clients(pool, labels, &part(false), stay_partition, seed).map_err(wrong)?;
-        dataset.clients.extend(clients.iter().map(|(_, client)| renumbered(client, &stay_classes)));
-        let (newcomers, more) =
-            self.clients(pool, labels, &part(true), newcomer_partition, seed).map_err(wrong)?;
-        dataset.dropped_users = dropped_users + more;
-        for (index, (name, client)) in (all as u64..).zip(newcomers) {
+            self.clients(pool, labels, &part(false), stay_partition, seed).map_err(data_error)?;
+        dataset.clients.extend(clients.iter().map(|(_, client)| renumber_classes(client, &stay_classes)));
+        let (newcomers, newcomers_dropped) =
+            self.clients(pool, labels, &part(true), newcomer_partition, seed).map_err(data_error)?;
+        dataset.dropped_users = dropped_users + newcomers_dropped;
+        for (index, (name, client)) in (client_count as u64..).zip(newcomers) {
             let client = self.holdout.make_newcomer(client, &name, index, &pool.name, seed)?;
-            dataset.newcomers.push(renumbered(&client, &newcomer_classes));
+            dataset.newcomers.push(renumber_classes(&client, &newcomer_classes));
         }
         Ok(dataset)
     }
@@ -179,12 +179,12 @@ impl SplitPlan {
     /// Splits all samples into training and test samples. The test part is empty if the samples of each
     /// client are split later.
     fn parts(&self, pool: &Pool, labels: &[u8], seed: u64) -> Result<Parts, String> {
-        let all: Vec<usize> = (0..labels.len()).collect();
-        let (train, test) = all.split_at(pool.tests_from.min(all.len()));
+        let indices: Vec<usize> = (0..labels.len()).collect();
+        let (train, test) = indices.split_at(pool.tests_from.min(indices.len()));
         match self.by {
-            SplitBy::Clients => Ok(Parts { train: all, test: Vec::new() }),
-            SplitBy::Classes(0) => Ok(self.split.split_by_class(labels, &all, seed)),
-            SplitBy::Classes(count) => Ok(self.split.split_by_count(count, labels, &all, seed)),
+            SplitBy::Clients => Ok(Parts { train: indices, test: Vec::new() }),
+            SplitBy::Classes(0) => Ok(self.split.split_by_class(labels, &indices, seed)),
+            SplitBy::Classes(count) => Ok(self.split.split_by_count(count, labels, &indices, seed)),
             SplitBy::Files if test.is_empty() => {
                 Err("split.by = \"files\": found data without a test part; allowed here: a value that cuts a part off, \
                      such as \"random\""
@@ -202,8 +202,8 @@ impl SplitPlan {
         matches!(self.partition, Partition::Natural { .. })
     }
 
-    /// Makes the clients of a partition. Also returns the number of users that were dropped because they have
-    /// too few samples or no training samples.
+    /// Creates the clients of a partition. Also returns the number of users that were dropped because they
+    /// have too few samples or no training samples.
     fn clients(
         &self,
         pool: &Pool,
@@ -215,21 +215,21 @@ impl SplitPlan {
         let mut dropped_users = 0;
         let (owners, natural): (Vec<(String, Parts)>, bool) = match method {
             Partition::Natural { users, min_samples } => {
-                let all = natural_users(pool, parts, min_samples)?;
-                dropped_users = pool.users.len() - all.len();
-                (draw_users(pool, all, (users, min_samples), seed)?, true)
+                let candidates = natural_users(pool, parts, min_samples)?;
+                dropped_users = pool.users.len() - candidates.len();
+                (draw_users(pool, candidates, (users, min_samples), seed)?, true)
             }
             _ => {
                 let train_labels: Vec<u8> =
                     parts.train.iter().filter_map(|&i| labels.get(i).copied()).collect();
-                let cut = partition(&train_labels, method, seed)?;
+                let indices_by_client = partition(&train_labels, method, seed)?;
                 let part = |indices: &Vec<usize>| {
                     indices.iter().filter_map(|&i| parts.train.get(i).copied()).collect()
                 };
                 let owner = |(number, indices): (usize, &Vec<usize>)| {
                     (number.to_string(), Parts { train: part(indices), test: Vec::new() })
                 };
-                ((0usize..).zip(&cut).map(owner).collect(), false)
+                ((0usize..).zip(&indices_by_client).map(owner).collect(), false)
             }
         };
         let d = pool.features;
@@ -261,25 +261,28 @@ impl SplitPlan {
             (name, Client { train, test: Arc::clone(test), ..empty })
         };
         let mut clients: Vec<(String, Client)> = (0..).zip(owners).map(client).collect();
-        let all = clients.len();
+        let count_before = clients.len();
         clients.retain(|(_, client)| !client.train.is_empty());
-        let dropped_users = dropped_users + all - clients.len();
+        let dropped_users = dropped_users + count_before - clients.len();
         Ok((clients, dropped_users))
     }
 }
 
 /// Numbers of the given classes, sorted. Each text is the name of a class, or the number of a class, from 0.
 /// Numbers are allowed only if classes have no names, or no name of a class is a number.
-fn held_classes(given: &[String], names: &[String]) -> Result<Vec<u8>, String> {
-    let numbered = names.is_empty() || !names.iter().any(|name| is_number(name));
+fn held_classes(class_texts: &[String], names: &[String]) -> Result<Vec<u8>, String> {
+    let allows_numbers = names.is_empty() || !names.iter().any(|name| is_number(name));
     let class = |text: &String| {
-        let named = names.iter().position(|name| name == text || is_same_number(name, text));
-        let number =
-            || text.parse::<usize>().ok().filter(|at| numbered && (names.is_empty() || *at < names.len()));
-        let class = named.or_else(number).and_then(|class| u8::try_from(class).ok());
+        let index_of_name = names.iter().position(|name| name == text || is_same_number(name, text));
+        let number = || {
+            text.parse::<usize>()
+                .ok()
+                .filter(|index| allows_numbers && (names.is_empty() || *index < names.len()))
+        };
+        let class = index_of_name.or_else(number).and_then(|class| u8::try_from(class).ok());
         class.ok_or_else(|| format!("split.holdout_classes: found {text:?}, allowed: {}", names.join(", ")))
     };
-    let mut classes: Vec<u8> = given.iter().map(class).collect::<Result<_, _>>()?;
+    let mut classes: Vec<u8> = class_texts.iter().map(class).collect::<Result<_, _>>()?;
     classes.sort_unstable();
     classes.dedup();
     Ok(classes)
@@ -299,7 +302,7 @@ fn natural_users(pool: &Pool, parts: &Parts, min_samples: usize) -> Result<Vec<(
             }
         }
     }
-    let own = |user: &User, trains: bool| {
+    let samples_with_role = |user: &User, trains: bool| {
         let has_role = |i: &usize| roles.get(*i).copied().flatten() == Some(trains);
         user.samples.iter().copied().filter(has_role).collect::<Vec<usize>>()
     };
@@ -307,7 +310,12 @@ fn natural_users(pool: &Pool, parts: &Parts, min_samples: usize) -> Result<Vec<(
         .users
         .iter()
         .filter(|user| user.samples.len() >= min_samples)
-        .map(|user| (user.name.clone(), Parts { train: own(user, true), test: own(user, false) }))
+        .map(|user| {
+            (
+                user.name.clone(),
+                Parts { train: samples_with_role(user, true), test: samples_with_role(user, false) },
+            )
+        })
         // All samples of a user may be test samples.
         .filter(|(_, parts)| !parts.train.is_empty())
         .collect())
@@ -316,30 +324,30 @@ fn natural_users(pool: &Pool, parts: &Parts, min_samples: usize) -> Result<Vec<(
 /// Draws the given number of users at random; 0 selects all users.
 fn draw_users(
     pool: &Pool,
-    all: Vec<(String, Parts)>,
+    candidates: Vec<(String, Parts)>,
     (users, min_samples): (usize, usize),
     seed: u64,
 ) -> Result<Vec<(String, Parts)>, String> {
-    if all.is_empty() || users > all.len() {
+    if candidates.is_empty() || users > candidates.len() {
         return Err(format!(
             "data.partition.users = {users}, but of {} users only {} have min_samples = {min_samples} samples and some to train on",
             pool.users.len(),
-            all.len()
+            candidates.len()
         ));
     }
     if users == 0 {
-        if all.len() > CLIENTS {
-            let found = all.len();
+        if candidates.len() > CLIENTS {
+            let user_count = candidates.len();
             return Err(format!(
-                "found {found} users, allowed: at most {CLIENTS} clients; set data.partition.users to draw some of them"
+                "found {user_count} users, allowed: at most {CLIENTS} clients; set data.partition.users to draw some of them"
             ));
         }
-        return Ok(all);
+        return Ok(candidates);
     }
-    let numbers: Vec<usize> = (0..all.len()).collect();
+    let numbers: Vec<usize> = (0..candidates.len()).collect();
     let mut chosen = stream(seed, Purpose::Partition, 4001).choose(&numbers, users);
     chosen.sort_unstable();
-    Ok(chosen.into_iter().filter_map(|number| all.get(number).cloned()).collect())
+    Ok(chosen.into_iter().filter_map(|number| candidates.get(number).cloned()).collect())
 }
 
 /// Divides the test samples of each class among clients, in proportion to their training samples of the
@@ -348,8 +356,8 @@ fn deal_tests(labels: &[u8], owners: &[(String, Parts)], test: &[usize]) -> Vec<
     let mut tests = vec![Vec::new(); owners.len()];
     for class in 0..=u8::MAX {
         let of_class = |i: &usize| labels.get(*i) == Some(&class);
-        let own: Vec<usize> = test.iter().copied().filter(of_class).collect();
-        if own.is_empty() {
+        let class_tests: Vec<usize> = test.iter().copied().filter(of_class).collect();
+        if class_tests.is_empty() {
             continue;
         }
         let counts: Vec<usize> =
@@ -358,8 +366,8 @@ fn deal_tests(labels: &[u8], owners: &[(String, Parts)], test: &[usize]) -> Vec<
         let (mut sum, mut start) = (0, 0);
         for (tests, count) in tests.iter_mut().zip(counts) {
             sum += count;
-            let end = (own.len() * sum).checked_div(total).unwrap_or(0);
-            tests.extend_from_slice(own.get(start..end).unwrap_or_default());
+            let end = (class_tests.len() * sum).checked_div(total).unwrap_or(0);
+            tests.extend_from_slice(class_tests.get(start..end).unwrap_or_default());
             start = end;
         }
     }
@@ -379,30 +387,31 @@ fn all_tests_of_classes(
         let mut classes: Vec<u8> = parts.train.iter().filter_map(|&i| labels.get(i).copied()).collect();
         classes.sort_unstable();
         classes.dedup();
-        let has = |i: &usize| labels.get(*i).is_some_and(|label| classes.binary_search(label).is_ok());
-        let own: Vec<usize> = test.iter().copied().filter(has).collect();
-        sizes.insert(classes, own.len() as u64 * pool.features as u64);
+        let is_of_client_class =
+            |i: &usize| labels.get(*i).is_some_and(|label| classes.binary_search(label).is_ok());
+        let client_tests: Vec<usize> = test.iter().copied().filter(is_of_client_class).collect();
+        sizes.insert(classes, client_tests.len() as u64 * pool.features as u64);
         // Counts the list of indices of each client too; an index takes as much memory as two values.
-        let values = sizes.values().sum::<u64>() + 2 * (tests.len() as u64 + 1) * own.len() as u64;
+        let values = sizes.values().sum::<u64>() + 2 * (tests.len() as u64 + 1) * client_tests.len() as u64;
         if values > LARGEST_VALUES {
             return Err(format!(
                 "split.tests = \"all\" needs test sets of more than {LARGEST_VALUES} values; \"share\" takes no more than the \
                  data"
             ));
         }
-        tests.push(own);
+        tests.push(client_tests);
     }
     Ok(tests)
 }
 
 /// Replaces each class number of a client by its position in `numbers`.
-fn renumbered(client: &Client, numbers: &[u8]) -> Client {
+fn renumber_classes(client: &Client, numbers: &[u8]) -> Client {
     let set = |set: &Set| {
         let mut set = set.clone();
         if let Labels::Classes(labels) = &mut set.y {
             for label in labels {
-                let place = numbers.iter().position(|number| number == label).unwrap_or(0);
-                *label = u8::try_from(place).unwrap_or(0);
+                let code = numbers.iter().position(|number| number == label).unwrap_or(0);
+                *label = u8::try_from(code).unwrap_or(0);
             }
         }
         Arc::new(set)

@@ -64,26 +64,30 @@ impl Scale {
         let d = dataset.features;
         let columns: Vec<FeatureScale> = match self {
             Self::None => Vec::new(),
-            _ => (0..names.len()).map(|feature| self.fit(&mut training(&dataset, d, feature))).collect(),
+            _ => {
+                (0..names.len()).map(|feature| self.fit(&mut training_values(&dataset, d, feature))).collect()
+            }
         };
-        let mut differ = vec![0u64; columns.len()];
+        let mut differing_rows = vec![0u64; columns.len()];
         let mut shared: Vec<(Arc<Set>, Arc<Set>)> = Vec::new();
         for client in dataset.clients.iter_mut().chain(&mut dataset.newcomers) {
             for set in [&mut client.train, &mut client.test] {
-                if let Some(own) = Arc::get_mut(set) {
-                    scale_rows(own, d, &columns, &mut differ, names, path)?;
-                } else if let Some((_, done)) = shared.iter().find(|(from, _)| Arc::ptr_eq(from, set)) {
-                    *set = Arc::clone(done);
+                if let Some(unshared) = Arc::get_mut(set) {
+                    scale_rows(unshared, d, &columns, &mut differing_rows, names, path)?;
+                } else if let Some((_, scaled)) =
+                    shared.iter().find(|(original, _)| Arc::ptr_eq(original, set))
+                {
+                    *set = Arc::clone(scaled);
                 } else {
-                    let mut own = Set::clone(set);
-                    scale_rows(&mut own, d, &columns, &mut differ, names, path)?;
-                    let done = Arc::new(own);
-                    shared.push((Arc::clone(set), Arc::clone(&done)));
-                    *set = done;
+                    let mut unshared = Set::clone(set);
+                    scale_rows(&mut unshared, d, &columns, &mut differing_rows, names, path)?;
+                    let scaled = Arc::new(unshared);
+                    shared.push((Arc::clone(set), Arc::clone(&scaled)));
+                    *set = scaled;
                 }
             }
         }
-        for ((name, rows), column) in names.iter().zip(differ).zip(&columns) {
+        for ((name, rows), column) in names.iter().zip(differing_rows).zip(&columns) {
             if rows > 0 {
                 dataset.warnings.push(format!(
                     "{path}: {name:?} is {} in every training row, but differs in {rows} other rows: data.scale = {:?} \
@@ -121,7 +125,7 @@ impl Scale {
 }
 
 /// Collects the values of a feature in all training rows.
-fn training(dataset: &Dataset, d: usize, feature: usize) -> Vec<f64> {
+fn training_values(dataset: &Dataset, d: usize, feature: usize) -> Vec<f64> {
     let rows = dataset.clients.iter().filter_map(|client| client.train.x_f64.as_ref());
     rows.flat_map(|wide| wide.iter().skip(feature).step_by(d.max(1))).copied().collect()
 }
@@ -149,37 +153,38 @@ fn robust(values: &mut [f64]) -> (f64, f64) {
 
 /// Quantile of sorted values, linearly interpolated.
 fn quantile(sorted: &[f64], part: f64) -> f64 {
-    let place = part * (sorted.len().saturating_sub(1)) as f64;
+    let position = part * (sorted.len().saturating_sub(1)) as f64;
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a place among values")]
-    let below = place.floor() as usize;
-    let at = |place: usize| sorted.get(place.min(sorted.len().saturating_sub(1))).copied().unwrap_or(0.0);
-    let (low, high) = (at(below), at(below + 1));
-    low + (high - low) * (place - place.floor())
+    let below = position.floor() as usize;
+    let value_at =
+        |position: usize| sorted.get(position.min(sorted.len().saturating_sub(1))).copied().unwrap_or(0.0);
+    let (low, high) = (value_at(below), value_at(below + 1));
+    low + (high - low) * (position - position.floor())
 }
 
-/// Scales rows of `d` values in place and rounds them to f32. For each constant feature, `differ` counts the
-/// values that differ from the constant.
+/// Scales rows of `d` values in place and rounds them to f32. For each constant feature, `differing_rows`
+/// counts the values that differ from the constant.
 fn scale_rows(
     set: &mut Set,
     d: usize,
     columns: &[FeatureScale],
-    differ: &mut [u64],
+    differing_rows: &mut [u64],
     names: &[String],
     path: &str,
 ) -> Result<(), DataError> {
     let Some(wide) = &mut set.x_f64 else { return Ok(()) };
     for row in wide.chunks_exact_mut(d.max(1)) {
-        for ((value, column), differ) in row.iter_mut().zip(columns).zip(differ.iter_mut()) {
-            *differ += u64::from(column.constant && *value != column.shift);
+        for ((value, column), differing_rows) in row.iter_mut().zip(columns).zip(differing_rows.iter_mut()) {
+            *differing_rows += u64::from(column.constant && *value != column.shift);
             *value = (*value - column.shift) * column.factor;
         }
     }
     set.x = wide.iter().map(|value| narrow(*value)).collect();
-    if let Some(at) = set.x.iter().position(|value| !value.is_finite()) {
-        let name = names.get(at % d.max(1)).map_or("", String::as_str);
+    if let Some(index) = set.x.iter().position(|value| !value.is_finite()) {
+        let name = names.get(index % d.max(1)).map_or("", String::as_str);
         let message = format!(
             "found {:e} in {name:?} once it is scaled, which does not fit an f32; remove the row or the feature",
-            wide.get(at).unwrap_or(&0.0)
+            wide.get(index).unwrap_or(&0.0)
         );
         return Err(DataError::new(path, message));
     }
@@ -198,7 +203,7 @@ mod tests {
         Set { x: Vec::new(), y, x_f64: Some(wide), y_f64: None }
     }
 
-    /// Makes two clients and one newcomer with the features `a` and `b` and a constant 1.
+    /// Creates two clients and one newcomer with the features `a` and `b` and a constant 1.
     fn dataset() -> Dataset {
         let test = Arc::new(set(&[[100.0, 7.0, 1.0]]));
         let client =
@@ -220,7 +225,10 @@ mod tests {
         let Scaling { shift, factor, scale, .. } = scaled.scale.clone().unwrap();
         assert_eq!((shift, factor, scale), (vec![1013.0, 7.0], vec![1.0 / deviation, 1.0], "standard"));
         assert_eq!(scaled.clients[0].train.x, [0.0, 0.0, 1.0, (2.0 / deviation) as f32, 0.0, 1.0]);
-        assert!(Arc::ptr_eq(&scaled.clients[0].test, &scaled.newcomers[0].test), "shared as before");
+        assert!(
+            Arc::ptr_eq(&scaled.clients[0].test, &scaled.newcomers[0].test),
+            "the test set is no longer shared"
+        );
         assert!((scaled.clients[1].test.x_f64.as_ref().unwrap()[0] + 913.0 / deviation).abs() < 1e-9);
         assert_eq!(scaled.newcomers[0].train.x[1..], [1.0, 1.0]);
         // The value 8 of the newcomer differs from the constant 7; the value 7 of the test set does not.
@@ -244,8 +252,8 @@ mod tests {
         let column = Scale::Standard.fit(&mut values.to_vec());
         assert!((column.shift - 3.516_666_666_666_667).abs() < 1e-14);
         assert!((1.0 / column.factor - 2.639_707_475_375_928).abs() < 1e-13, "{}", 1.0 / column.factor);
-        let mostly = [0.0, 0.0, 0.0, 0.0, 0.0, 6.0];
-        let column = Scale::Robust.fit(&mut mostly.to_vec());
+        let mostly_zero = [0.0, 0.0, 0.0, 0.0, 0.0, 6.0];
+        let column = Scale::Robust.fit(&mut mostly_zero.to_vec());
         assert!(column.shift == 0.0 && (1.0 / column.factor - 5.0f64.sqrt()).abs() < 1e-14);
     }
 
@@ -256,10 +264,11 @@ mod tests {
         let values: Vec<f64> = (0..50).map(|i| f64::from(i * i % 17)).collect();
         let plain = Scale::Standard.fit(&mut values.clone());
         for (unit, offset) in [(1e-200, 0.0), (1e30, 0.0), (1.0, 1e9), (1e-6, -3e3)] {
-            let mut moved: Vec<f64> = values.iter().map(|value| value * unit + offset).collect();
-            let column = Scale::Standard.fit(&mut moved);
-            for (value, moved) in values.iter().zip(&moved) {
-                let (a, b) = ((value - plain.shift) * plain.factor, (moved - column.shift) * column.factor);
+            let mut rescaled: Vec<f64> = values.iter().map(|value| value * unit + offset).collect();
+            let column = Scale::Standard.fit(&mut rescaled);
+            for (value, rescaled) in values.iter().zip(&rescaled) {
+                let (a, b) =
+                    ((value - plain.shift) * plain.factor, (rescaled - column.shift) * column.factor);
                 assert!((a - b).abs() < 1e-5, "{unit} {offset}: {a} {b}");
             }
         }

@@ -16,10 +16,11 @@ impl Dataset {
     /// not unique.
     #[must_use]
     pub fn scaled(&self, scale: &Scale, pooled: Option<usize>) -> Self {
-        let each = |clients: &[Client]| clients.iter().map(|client| scaled_client(client, scale)).collect();
+        let scale_all =
+            |clients: &[Client]| clients.iter().map(|client| scaled_client(client, scale)).collect();
         let mut dataset = Self {
-            clients: each(&self.clients),
-            newcomers: each(&self.newcomers),
+            clients: scale_all(&self.clients),
+            newcomers: scale_all(&self.newcomers),
             truth: None,
             ..self.clone()
         };

@@ -41,7 +41,7 @@ impl Default for Labels {
 }
 
 impl Labels {
-    /// Makes targets of a regression with one value per sample.
+    /// Creates targets of a regression with one value per sample.
     #[must_use]
     pub fn values(values: Vec<f32>) -> Self {
         Self::Values { values, outputs: 1 }
@@ -49,13 +49,13 @@ impl Labels {
 }
 
 impl Set {
-    /// Makes a set of f32 values, without f64 values.
+    /// Creates a set of f32 values, without f64 values.
     #[must_use]
     pub fn new(x: Vec<f32>, y: Labels) -> Self {
         Self { x, y, x_f64: None, y_f64: None }
     }
 
-    /// Makes a set without targets from rows of `d` values.
+    /// Creates a set without targets from rows of `d` values.
     #[must_use]
     pub fn unlabelled(x: Vec<f32>, d: usize) -> Self {
         let count = x.len().checked_div(d).unwrap_or(0);
@@ -74,7 +74,7 @@ impl Set {
         matches!(self.y, Labels::Classes(_))
     }
 
-    /// Makes an empty set.
+    /// Creates an empty set.
     #[must_use]
     pub fn empty(classes: bool) -> Self {
         let y = if classes { Labels::Classes(Vec::new()) } else { Labels::values(Vec::new()) };
@@ -140,21 +140,22 @@ impl Set {
     /// Appends another set with the same kind of targets. A set with another kind of targets is ignored.
     /// Values in f64 are kept only if both sets have f64 values.
     pub fn append(&mut self, other: &Self) {
-        let (ours, theirs) = (self.len(), other.len());
+        let (own_count, other_count) = (self.len(), other.len());
         match (&mut self.y, &other.y) {
-            (Labels::Values { values, outputs }, Labels::Values { values: others, outputs: of_others })
-                if outputs == of_others || values.is_empty() =>
-            {
-                *outputs = *of_others;
-                values.extend_from_slice(others);
+            (
+                Labels::Values { values, outputs },
+                Labels::Values { values: other_values, outputs: other_outputs },
+            ) if outputs == other_outputs || values.is_empty() => {
+                *outputs = *other_outputs;
+                values.extend_from_slice(other_values);
             }
             (Labels::Absent(a), Labels::Absent(b)) => a.extend_from_slice(b),
             (Labels::Classes(a), Labels::Classes(b)) => a.extend_from_slice(b),
             _ => return,
         }
         self.x.extend_from_slice(&other.x);
-        append_f64(&mut self.x_f64, &other.x_f64, ours, theirs);
-        append_f64(&mut self.y_f64, &other.y_f64, ours, theirs);
+        append_f64(&mut self.x_f64, &other.x_f64, own_count, other_count);
+        append_f64(&mut self.y_f64, &other.y_f64, own_count, other_count);
     }
 }
 
@@ -164,11 +165,11 @@ pub fn first_scarce_class(set: &Set, count: usize) -> Option<(u8, usize)> {
     let Labels::Classes(labels) = &set.y else { return None };
     let mut counts = [0usize; 256];
     for label in labels {
-        if let Some(place) = counts.get_mut(usize::from(*label)) {
-            *place += 1;
+        if let Some(class_count) = counts.get_mut(usize::from(*label)) {
+            *class_count += 1;
         }
     }
-    (0..=u8::MAX).zip(counts).find(|(_, there)| (1..count).contains(there))
+    (0..=u8::MAX).zip(counts).find(|(_, available)| (1..count).contains(available))
 }
 
 /// Draws the indices of `count` random samples of each class that occurs.
@@ -178,9 +179,9 @@ pub fn draw_per_class(set: &Set, count: usize, seed: u64, index: u64) -> Vec<usi
     let mut random = stream(seed, Purpose::Partition, 2000 + index);
     let mut chosen = Vec::new();
     for class in 0..=labels.iter().copied().max().unwrap_or(0) {
-        let own: Vec<usize> =
+        let of_class: Vec<usize> =
             labels.iter().enumerate().filter(|(_, label)| **label == class).map(|(i, _)| i).collect();
-        chosen.extend(random.choose(&own, count));
+        chosen.extend(random.choose(&of_class, count));
     }
     chosen
 }
@@ -190,13 +191,13 @@ fn pick_rows<T: Copy>(values: &[T], d: usize, indices: &[usize]) -> Vec<T> {
     indices.iter().flat_map(|&i| values.get(i * d..(i + 1) * d).unwrap_or_default()).copied().collect()
 }
 
-/// Appends the f64 values of a set of `theirs` samples to those of a set of `ours` samples. Removes the f64
-/// values if one of the sets has samples without f64 values.
-fn append_f64(own: &mut Option<Vec<f64>>, other: &Option<Vec<f64>>, ours: usize, theirs: usize) {
-    match (own.as_mut(), other) {
-        (Some(own), Some(other)) => own.extend_from_slice(other),
-        (None, Some(other)) if ours == 0 => *own = Some(other.clone()),
-        _ if theirs > 0 => *own = None,
+/// Appends the f64 values of a set of `other_count` samples to those of a set of `own_count` samples. Removes
+/// the f64 values if one of the sets has samples without f64 values.
+fn append_f64(values: &mut Option<Vec<f64>>, other: &Option<Vec<f64>>, own_count: usize, other_count: usize) {
+    match (values.as_mut(), other) {
+        (Some(values), Some(other)) => values.extend_from_slice(other),
+        (None, Some(other)) if own_count == 0 => *values = Some(other.clone()),
+        _ if other_count > 0 => *values = None,
         _ => {}
     }
 }
@@ -206,30 +207,31 @@ fn append_f64(own: &mut Option<Vec<f64>>, other: &Option<Vec<f64>>, ours: usize,
 mod tests {
     use super::*;
 
-    /// Makes rows of two values in f64 with targets. Values are multiples of 0.1, which f32 rounds.
+    /// Creates rows of two values in f64 with targets. Values are multiples of 0.1, which f32 rounds.
     fn wide(rows: std::ops::Range<u32>) -> Set {
         let x: Vec<f64> = rows.clone().flat_map(|row| [f64::from(row) / 10.0, 1.0]).collect();
         let y: Vec<f64> = rows.map(|row| f64::from(row) / 7.0).collect();
-        let narrow = |values: &[f64]| values.iter().map(|value| *value as f32).collect::<Vec<f32>>();
+        let to_f32 = |values: &[f64]| values.iter().map(|value| *value as f32).collect::<Vec<f32>>();
         Set {
             x_f64: Some(x.clone()),
             y_f64: Some(y.clone()),
-            ..Set::new(narrow(&x), Labels::values(narrow(&y)))
+            ..Set::new(to_f32(&x), Labels::values(to_f32(&y)))
         }
     }
 
     #[test]
     fn select_and_append_keep_f64_values() {
-        let all = wide(0..6);
-        let parts = [all.select(2, &[0, 1]), all.select(2, &[2, 3, 4]), all.select(2, &[5])];
+        let whole_set = wide(0..6);
+        let parts =
+            [whole_set.select(2, &[0, 1]), whole_set.select(2, &[2, 3, 4]), whole_set.select(2, &[5])];
         let mut joined = Set::empty(false);
         for part in &parts {
             joined.append(part);
         }
-        assert_eq!(joined, all);
+        assert_eq!(joined, whole_set);
         joined.append(&Set::empty(false));
-        assert_eq!(joined, all, "an empty set changes nothing");
-        let swapped = all.select(2, &[3, 1]);
+        assert_eq!(joined, whole_set, "an empty set changed the other set");
+        let swapped = whole_set.select(2, &[3, 1]);
         assert_eq!(swapped.x_f64.unwrap(), [0.3, 1.0, 0.1, 1.0]);
         assert_eq!(swapped.y_f64.unwrap(), [3.0 / 7.0, 1.0 / 7.0]);
     }

@@ -59,8 +59,8 @@ impl Model {
     pub fn new(settings: SpikedCovariance, seed: u64) -> Self {
         let mut random = stream(seed, Purpose::Truth, 0);
         let directions = loop {
-            let drawn = Matrix::from_fn(settings.d, settings.k, |_, _| 0.5 + random.normal());
-            if let Ok(directions) = orthonormal(&drawn) {
+            let random_matrix = Matrix::from_fn(settings.d, settings.k, |_, _| 0.5 + random.normal());
+            if let Ok(directions) = orthonormal(&random_matrix) {
                 break directions;
             }
         };
@@ -73,7 +73,7 @@ impl Model {
         &self.directions
     }
 
-    /// Makes the generator of a client's rows, which starts at the first row.
+    /// Creates the generator of a client's rows, which starts at the first row.
     fn rows(&self, client: usize) -> Rows {
         let d = self.settings.d;
         Rows {
@@ -123,7 +123,7 @@ impl Model {
         Eigenspace::top(&pooled(d, clients, |client| self.gram(client)), k)
     }
 
-    /// Makes a data set with the rows of all clients.
+    /// Creates a data set with the rows of all clients.
     ///
     /// # Errors
     /// [`NoEigenspace`] if the top eigenspace of all rows is not unique.
@@ -152,8 +152,8 @@ impl Rows {
         let Self { random, u, noise_std, z, drawn } = self;
         z.fill_with(|| random.normal());
         for (x, u) in drawn.iter_mut().zip(u.chunks_exact(z.len().max(1))) {
-            let clean = u.iter().zip(z.iter()).fold(0.0, |sum, (u, z)| sum + u * z);
-            *x = clean + *noise_std * random.normal();
+            let noiseless = u.iter().zip(z.iter()).fold(0.0, |sum, (u, z)| sum + u * z);
+            *x = noiseless + *noise_std * random.normal();
         }
     }
 
@@ -180,7 +180,9 @@ mod tests {
     fn unscaled_rows_have_model_covariance() {
         let settings = SpikedCovariance { d: 6, ..SMALL };
         let model = Model::new(settings, 3);
-        let (count, d, mut rows) = (40_000, 6, model.rows(0));
+        let count = 40_000;
+        let d = 6;
+        let mut rows = model.rows(0);
         let mut sums = Matrix::zeros(d, d);
         let mut mean = vec![0.0; d];
         for _ in 0..count {
@@ -199,8 +201,8 @@ mod tests {
             assert!(mean[i].abs() < 5.0 * deviation, "{i}: {} of {deviation}", mean[i]);
             for j in 0..d {
                 let square = sigma[(i, i)] * sigma[(j, j)] + sigma[(i, j)] * sigma[(i, j)];
-                let (off, deviation) = (sums[(i, j)] - sigma[(i, j)], (square / count as f64).sqrt());
-                assert!(off.abs() < 5.0 * deviation, "({i}, {j}): {off} of {deviation}");
+                let (error, deviation) = (sums[(i, j)] - sigma[(i, j)], (square / count as f64).sqrt());
+                assert!(error.abs() < 5.0 * deviation, "({i}, {j}): {error} of {deviation}");
             }
         }
     }
@@ -224,8 +226,8 @@ mod tests {
         // Entries before normalisation have mean 1/2 and mean square 1 + 1/4; (1/2)^2 is a fifth of 1 + 1/4.
         let part = model.directions().sum().powi(2) / 3000.0;
         assert!((part - 0.2).abs() < 0.04, "{part}");
-        let wide = Model::new(SMALL, 2);
-        let products = wide.directions().transpose() * wide.directions();
+        let other_seed = Model::new(SMALL, 2);
+        let products = other_seed.directions().transpose() * other_seed.directions();
         assert!((products - Matrix::identity(2, 2)).amax() < 1e-14);
     }
 
@@ -247,14 +249,14 @@ mod tests {
             let rows: Vec<Vec<f32>> = dataset.clients.iter().map(|client| client.train.x.clone()).collect();
             (rows, dataset.truth)
         };
-        let one = data(1, 1);
-        assert!(one == data(1, 2) && one == data(1, 3));
-        let other = data(2, 1);
-        assert!(one.1 != other.1);
-        let mut all: Vec<Vec<f32>> = one.0.into_iter().chain(other.0).collect();
-        all.sort_by(|a, b| a.partial_cmp(b).unwrap());
-        all.dedup();
-        assert_eq!(all.len(), 10);
+        let seed_1 = data(1, 1);
+        assert!(seed_1 == data(1, 2) && seed_1 == data(1, 3));
+        let seed_2 = data(2, 1);
+        assert!(seed_1.1 != seed_2.1);
+        let mut all_rows: Vec<Vec<f32>> = seed_1.0.into_iter().chain(seed_2.0).collect();
+        all_rows.sort_by(|a, b| a.partial_cmp(b).unwrap());
+        all_rows.dedup();
+        assert_eq!(all_rows.len(), 10);
     }
 
     /// Uses the sizes of the paper, with a tenth of the samples.
@@ -262,14 +264,17 @@ mod tests {
     fn eigenspace_of_many_rows_approaches_directions() {
         let settings = SpikedCovariance { clients: 20, d: 100, k: 4, samples: 10_000, noise_std: 0.6 };
         let model = Model::new(settings, 1);
-        let found = model.eigenspace().unwrap();
-        let distance = principal_angle_distance(&found.basis, model.directions());
+        let eigenspace = model.eigenspace().unwrap();
+        let distance = principal_angle_distance(&eigenspace.basis, model.directions());
         assert!(distance < 0.03, "{distance}");
         // Four directions have variance 1 + 0.36 each, and the total variance is 4 + 100 x 0.36 = 40. The
         // mean of quotients is slightly smaller than the quotient of means.
         let expected = 1.36 / 40.0;
-        assert!(found.eigenvalues[..4].iter().all(|value| (value / expected - 1.0).abs() < 0.1), "{found:?}");
-        assert!(found.eigenvalues[4] < 0.36 / 40.0 * 1.15, "{}", found.eigenvalues[4]);
+        assert!(
+            eigenspace.eigenvalues[..4].iter().all(|value| (value / expected - 1.0).abs() < 0.1),
+            "{eigenspace:?}"
+        );
+        assert!(eigenspace.eigenvalues[4] < 0.36 / 40.0 * 1.15, "{}", eigenspace.eigenvalues[4]);
     }
 
     #[test]
@@ -280,7 +285,7 @@ mod tests {
         let message = SpikedCovariance { clients: 300, ..paper }.check().unwrap_err();
         // 300 x 100000 rows have 101 values each; 20 matrices of 100 x 100 are in f64.
         assert!(message.contains("3030400000 values (12121600000 bytes)"), "{message}");
-        let most = SpikedCovariance { clients: usize::MAX, samples: usize::MAX, ..paper };
-        assert!(most.check().is_err());
+        let too_large = SpikedCovariance { clients: usize::MAX, samples: usize::MAX, ..paper };
+        assert!(too_large.check().is_err());
     }
 }

@@ -41,22 +41,29 @@ pub struct Parts {
 impl OrderSplit {
     /// Splits the samples of client number `client`.
     #[must_use]
-    pub fn split_client(&self, order: Order, labels: &[u8], own: &[usize], client: u64, seed: u64) -> Parts {
-        let parts = |all: &[usize]| {
-            let (train, test) = self.cut(all);
+    pub fn split_client(
+        &self,
+        order: Order,
+        labels: &[u8],
+        samples: &[usize],
+        client: u64,
+        seed: u64,
+    ) -> Parts {
+        let parts = |ordered: &[usize]| {
+            let (train, test) = self.split_ordered(ordered);
             Parts { train: train.to_vec(), test: test.to_vec() }
         };
         match order {
             Order::Time => {
                 // A partition may have reordered the rows, for example by class.
-                let mut rows = own.to_vec();
+                let mut rows = samples.to_vec();
                 rows.sort_unstable();
                 parts(&rows)
             }
-            Order::Random => {
-                parts(&stream(seed, Purpose::Partition, RANDOM_STREAMS + client).choose(own, own.len()))
-            }
-            Order::Stratified => self.split_by_class(labels, own, seed),
+            Order::Random => parts(
+                &stream(seed, Purpose::Partition, RANDOM_STREAMS + client).choose(samples, samples.len()),
+            ),
+            Order::Stratified => self.split_by_class(labels, samples, seed),
         }
     }
 
@@ -68,24 +75,24 @@ impl OrderSplit {
         Parts { train: train.to_vec(), test: test.to_vec() }
     }
 
-    /// Splits the samples `own`, which have no order in time, such as images. Each class is shuffled and
+    /// Splits the samples `samples`, which have no order in time, such as images. Each class is shuffled and
     /// split separately, so that both parts have the same classes.
     #[must_use]
-    pub fn split_by_class(&self, labels: &[u8], own: &[usize], seed: u64) -> Parts {
-        by_class(labels, own, seed, |order| self.cut(order))
+    pub fn split_by_class(&self, labels: &[u8], samples: &[usize], seed: u64) -> Parts {
+        by_class(labels, samples, seed, |order| self.split_ordered(order))
     }
 
     /// Like [`Self::split_by_class`], with `count` training samples of each class in place of a fraction.
     #[must_use]
-    pub fn split_by_count(&self, count: usize, labels: &[u8], own: &[usize], seed: u64) -> Parts {
-        by_class(labels, own, seed, |order| {
+    pub fn split_by_count(&self, count: usize, labels: &[u8], samples: &[usize], seed: u64) -> Parts {
+        by_class(labels, samples, seed, |order| {
             let (train, test) = order.split_at(count.min(order.len()));
             self.scored_parts(train, test)
         })
     }
 
-    /// Makes the parts for given training and test samples. If the fraction of validation samples is above 0,
-    /// validation samples are split off the training part and replace the test part.
+    /// Creates the parts for given training and test samples. If the fraction of validation samples is above
+    /// 0, validation samples are split off the training part and replace the test part.
     #[must_use]
     pub fn with_test_part(&self, labels: &[u8], train: Vec<usize>, test: Vec<usize>, seed: u64) -> Parts {
         if self.validation > 0.0 {
@@ -95,34 +102,34 @@ impl OrderSplit {
         }
     }
 
-    fn cut<'a>(&self, all: &'a [usize]) -> (&'a [usize], &'a [usize]) {
-        let (train, test) = cut(all, self.test, self.gap);
+    fn split_ordered<'a>(&self, ordered: &'a [usize]) -> (&'a [usize], &'a [usize]) {
+        let (train, test) = split_off_end(ordered, self.test, self.gap);
         self.scored_parts(train, test)
     }
 
     fn scored_parts<'a>(&self, train: &'a [usize], test: &'a [usize]) -> (&'a [usize], &'a [usize]) {
-        if self.validation > 0.0 { cut(train, self.validation, self.gap) } else { (train, test) }
+        if self.validation > 0.0 { split_off_end(train, self.validation, self.gap) } else { (train, test) }
     }
 }
 
 /// Shuffles the samples of each class and splits them with the given function.
 fn by_class(
     labels: &[u8],
-    own: &[usize],
+    of_class: &[usize],
     seed: u64,
-    cut: impl for<'a> Fn(&'a [usize]) -> (&'a [usize], &'a [usize]),
+    split: impl for<'a> Fn(&'a [usize]) -> (&'a [usize], &'a [usize]),
 ) -> Parts {
     let mut classes: Vec<Vec<usize>> = vec![Vec::new(); 256];
-    for &i in own {
+    for &i in of_class {
         let class = labels.get(i).and_then(|label| classes.get_mut(usize::from(*label)));
         if let Some(class) = class {
             class.push(i);
         }
     }
     let mut parts = Parts::default();
-    for (class, own) in (0..).zip(&classes) {
-        let order = stream(seed, Purpose::Partition, 3000 + class).choose(own, own.len());
-        let (train, test) = cut(&order);
+    for (class, of_class) in (0..).zip(&classes) {
+        let order = stream(seed, Purpose::Partition, 3000 + class).choose(of_class, of_class.len());
+        let (train, test) = split(&order);
         parts.train.extend_from_slice(train);
         parts.test.extend_from_slice(test);
     }
@@ -130,14 +137,14 @@ fn by_class(
 }
 
 /// Splits off the last `fraction` of the samples, and drops the `gap` samples before them.
-fn cut(all: &[usize], fraction: f64, gap: usize) -> (&[usize], &[usize]) {
+fn split_off_end(ordered: &[usize], fraction: f64, gap: usize) -> (&[usize], &[usize]) {
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         clippy::cast_precision_loss,
         reason = "a fraction of a count"
     )]
-    let second = ((all.len() as f64 * fraction).round() as usize).min(all.len());
-    let (first, second) = all.split_at(all.len() - second);
+    let second = ((ordered.len() as f64 * fraction).round() as usize).min(ordered.len());
+    let (first, second) = ordered.split_at(ordered.len() - second);
     (first.get(..first.len().saturating_sub(gap)).unwrap_or_default(), second)
 }

@@ -77,13 +77,13 @@ impl StochasticBlockModel {
         for row in x.chunks_exact_mut(d.max(1)) {
             let degree = row.iter().fold(0.0, |sum, &x| sum + f64::from(x));
             #[allow(clippy::cast_possible_truncation, reason = "devices hold f32")]
-            let each = (1.0 / degree.max(1.0).sqrt()) as f32;
-            row.iter_mut().for_each(|x| *x *= each);
+            let factor = (1.0 / degree.max(1.0).sqrt()) as f32;
+            row.iter_mut().for_each(|x| *x *= factor);
         }
         Set::unlabelled(x, d)
     }
 
-    /// Makes a data set with the rows of all clients.
+    /// Creates a data set with the rows of all clients.
     ///
     /// # Errors
     /// [`NoEigenspace`] if the top eigenspace of all rows is not unique.
@@ -138,8 +138,8 @@ mod tests {
     fn isolated_node_is_a_row_of_zeros() {
         let single = StochasticBlockModel { clients: 1, d: 1, k: 1 };
         assert_eq!(single.set(0, 1).x, [0.0]);
-        let few = StochasticBlockModel { clients: 1, d: 4, k: 1 };
-        let rows: Vec<f32> = (0..50).flat_map(|seed| few.set(0, seed).x).collect();
+        let one_client = StochasticBlockModel { clients: 1, d: 4, k: 1 };
+        let rows: Vec<f32> = (0..50).flat_map(|seed| one_client.set(0, seed).x).collect();
         let isolated = rows.chunks(4).filter(|row| row.iter().all(|x| *x == 0.0)).count();
         // Each of 200 nodes is isolated with probability 0.8^3. The wide range allows for dependence between
         // the nodes of one graph.
@@ -153,19 +153,19 @@ mod tests {
             let set = GRAPHS.set(client, 2);
             // Three of five clients are in the first half.
             let density = if client < 3 { 0.8 } else { 0.6 };
-            for within in [true, false] {
+            for same_community in [true, false] {
                 let (mut edges, mut pairs) = (0.0, 0.0);
                 for i in 0..300 {
                     for j in i + 1..300 {
-                        if (i / 100 == j / 100) == within {
+                        if (i / 100 == j / 100) == same_community {
                             pairs += 1.0;
                             edges += f64::from(u8::from(set.x[i * 300 + j] > 0.0));
                         }
                     }
                 }
-                let p: f64 = density * if within { 0.25 } else { 0.1 };
-                let off = (edges - p * pairs) / (pairs * p * (1.0 - p)).sqrt();
-                assert!(off.abs() < 5.0, "client {client}, {within}: {off} deviations");
+                let p: f64 = density * if same_community { 0.25 } else { 0.1 };
+                let deviation = (edges - p * pairs) / (pairs * p * (1.0 - p)).sqrt();
+                assert!(deviation.abs() < 5.0, "client {client}, {same_community}: {deviation} deviations");
             }
         }
     }
@@ -179,20 +179,21 @@ mod tests {
             let rows: Vec<Vec<f32>> = dataset.clients.iter().map(|client| client.train.x.clone()).collect();
             (rows, dataset.truth)
         };
-        let one = data(1, 1);
-        assert!(one == data(1, 2) && one == data(1, 3));
-        let other = data(2, 1);
-        assert!(one.1 != other.1);
-        let mut all: Vec<Vec<f32>> = one.0.into_iter().chain(other.0).collect();
-        all.sort_by(|a, b| a.partial_cmp(b).unwrap());
-        all.dedup();
-        assert_eq!(all.len(), 10);
+        let seed_1 = data(1, 1);
+        assert!(seed_1 == data(1, 2) && seed_1 == data(1, 3));
+        let seed_2 = data(2, 1);
+        assert!(seed_1.1 != seed_2.1);
+        let mut all_rows: Vec<Vec<f32>> = seed_1.0.into_iter().chain(seed_2.0).collect();
+        all_rows.sort_by(|a, b| a.partial_cmp(b).unwrap());
+        all_rows.dedup();
+        assert_eq!(all_rows.len(), 10);
     }
 
     #[test]
     fn eigenspace_separates_communities() {
         let truth = GRAPHS.dataset(3).unwrap().truth.unwrap();
-        let communities = Matrix::from_fn(300, 3, |node, own| if node / 100 == own { 0.1 } else { 0.0 });
+        let communities =
+            Matrix::from_fn(300, 3, |node, community| if node / 100 == community { 0.1 } else { 0.0 });
         let distance = principal_angle_distance(&truth, &communities);
         assert!(distance < 0.35, "{distance}");
     }

@@ -68,9 +68,9 @@ impl LinearRegression {
                 .fold(0, u64::saturating_add),
         };
         // A new batch is in memory together with the first batch.
-        let own = samples.saturating_mul(if self.fresh { 2 } else { 1 });
+        let client_samples = samples.saturating_mul(if self.fresh { 2 } else { 1 });
         // An f64 counts as two values.
-        own.saturating_add(clients * tests).saturating_mul(d).saturating_add(
+        client_samples.saturating_add(clients * tests).saturating_mul(d).saturating_add(
             new * (to_u64(self.new_samples) + tests) * d + 2 * (clients + new) * (d + k) + 2 * d * k,
         )
     }
@@ -85,12 +85,12 @@ impl LinearRegression {
             return Ok(());
         }
         let Self { clients, d, k, samples, new_clients, new_samples, test_samples, .. } = self;
-        let each = match self.sizes {
+        let size_text = match self.sizes {
             Sizes::Equal => samples.to_string(),
             _ => format!("{samples} or more"),
         };
         Err(format!(
-            "{clients} clients x ({each} + {test_samples} samples) x {d} features, {new_clients} new x \
+            "{clients} clients x ({size_text} + {test_samples} samples) x {d} features, {new_clients} new x \
              ({new_samples} + {test_samples}) x {d}, k = {k}: {values} values, allowed: at most {LARGEST_VALUES} \
              (2^31, 8 GiB)"
         ))
@@ -101,7 +101,7 @@ impl LinearRegression {
 #[must_use]
 pub fn linear_regression(settings: &LinearRegression, seed: u64) -> Dataset {
     let LinearRegression { d, k, .. } = *settings;
-    let (truth, heads) = truth(settings, seed);
+    let (truth, heads) = draw_truth(settings, seed);
     let client = |index: usize, samples: usize, fresh: bool| {
         let direction: Vec<f64> =
             (0..d).map(|i| (0..k).fold(0.0, |sum, j| sum + truth[(i, j)] * heads[(index, j)])).collect();
@@ -115,8 +115,8 @@ pub fn linear_regression(settings: &LinearRegression, seed: u64) -> Dataset {
             client: index as u64,
             purpose: Purpose::Samples,
         };
-        let clean = generator.tests(settings.test_samples);
-        let mut client = Client::new(generator.batch(0), clean.batch(0));
+        let test_generator = generator.tests(settings.test_samples);
+        let mut client = Client::new(generator.batch(0), test_generator.batch(0));
         if fresh {
             client.fresh = Some(generator);
         }
@@ -141,7 +141,7 @@ pub fn linear_regression(settings: &LinearRegression, seed: u64) -> Dataset {
 /// coordinate divided by the norm of the head, from 0 to 1.
 #[must_use]
 pub fn alignments(settings: &LinearRegression, seed: u64) -> Vec<f64> {
-    let (_, heads) = truth(settings, seed);
+    let (_, heads) = draw_truth(settings, seed);
     let alignment = |row: usize| {
         let head = heads.row(row);
         head.iter().next().map_or(0.0, |first| first.abs() / head.norm().max(f64::MIN_POSITIVE))
@@ -150,17 +150,17 @@ pub fn alignments(settings: &LinearRegression, seed: u64) -> Vec<f64> {
 }
 
 /// Draws the true representation, d x k, and the true heads, one row for each client.
-fn truth(settings: &LinearRegression, seed: u64) -> (Matrix, Matrix) {
+fn draw_truth(settings: &LinearRegression, seed: u64) -> (Matrix, Matrix) {
     let mut random = stream(seed, Purpose::Truth, 0);
     let truth = random_basis(settings.d, settings.k, &mut random);
     let total = settings.clients + settings.new_clients;
-    let heads = heads(total, settings.k, settings.head_norm, &mut random);
+    let heads = draw_heads(total, settings.k, settings.head_norm, &mut random);
     (truth, heads)
 }
 
 /// Draws `n` true heads of width `k`, one row each, and scales them.
 #[allow(clippy::cast_precision_loss, reason = "a width")]
-fn heads(n: usize, k: usize, norm: HeadNorm, random: &mut Stream) -> Matrix {
+fn draw_heads(n: usize, k: usize, norm: HeadNorm, random: &mut Stream) -> Matrix {
     let mut heads = Matrix::from_fn(n, k, |_, _| random.normal());
     let sqrt_k = (k as f64).sqrt();
     match norm {

@@ -81,12 +81,12 @@ impl WatchSettings {
     #[must_use]
     pub fn split(&self, n: usize) -> WindowSplit {
         #[allow(clippy::cast_precision_loss, reason = "a count of windows")]
-        let before = |n: usize, fraction: f64| n - to_index((n as f64 * fraction).ceil()).min(n);
+        let count_before = |n: usize, fraction: f64| n - to_index((n as f64 * fraction).ceil()).min(n);
         let (trained, end) = match self.validation {
-            None => (before(n, self.test), n),
+            None => (count_before(n, self.test), n),
             Some(validation) => {
-                let whole = before(n, self.test);
-                (before(whole, validation.fraction), whole)
+                let training_end = count_before(n, self.test);
+                (count_before(training_end, validation.fraction), training_end)
             }
         };
         WindowSplit { trained, test: (trained + self.gap).min(end)..end }
@@ -97,13 +97,13 @@ impl WatchSettings {
     pub fn roles(&self) -> Roles {
         let group = |fold: usize| fold * self.holdout_users..(fold + 1) * self.holdout_users;
         let mut people: Vec<usize> = (0..PEOPLE).collect();
-        let mut held: Vec<usize> = people.get(group(self.fold)).unwrap_or_default().to_vec();
+        let mut held_out: Vec<usize> = people.get(group(self.fold)).unwrap_or_default().to_vec();
         if let Some(validation) = self.validation {
-            people.retain(|person| !held.contains(person));
-            held = people.get(group(validation.fold)).unwrap_or_default().to_vec();
+            people.retain(|person| !held_out.contains(person));
+            held_out = people.get(group(validation.fold)).unwrap_or_default().to_vec();
         }
-        people.retain(|person| !held.contains(person));
-        Roles { clients: people, newcomers: held }
+        people.retain(|person| !held_out.contains(person));
+        Roles { clients: people, newcomers: held_out }
     }
 }
 
@@ -140,7 +140,7 @@ impl Series {
     /// Number of windows.
     #[must_use]
     pub fn windows(&self) -> usize {
-        self.raw.len().checked_sub(WINDOW).map_or(0, |rest| rest / HOP + 1)
+        self.raw.len().checked_sub(WINDOW).map_or(0, |last_start| last_start / HOP + 1)
     }
 }
 
@@ -153,8 +153,8 @@ pub fn recordings() -> Result<Vec<Series>, DataError> {
     let mut read = |key: &str| archive.required(key).map(|array| array.values);
     let samples = read("samples")?;
     let mut scale = [0.0; CHANNELS];
-    for (place, value) in scale.iter_mut().zip(read("scale")?) {
-        *place = narrow(value);
+    for (entry, value) in scale.iter_mut().zip(read("scale")?) {
+        *entry = narrow(value);
     }
     let starts = read("series_start")?;
     let (people, sides, exercises) = (read("subject")?, read("side")?, read("exercise")?);
@@ -165,7 +165,7 @@ pub fn recordings() -> Result<Vec<Series>, DataError> {
         let convert = |row: &[f64]| {
             let mut values = [0; CHANNELS];
             for (value, raw) in values.iter_mut().zip(row) {
-                *value = short(*raw);
+                *value = to_i16(*raw);
             }
             values
         };
@@ -282,10 +282,10 @@ pub fn dataset_from_windows(
             }
         }
     }
-    let Roles { clients: trained, newcomers: held } = settings.roles();
+    let Roles { clients: trained, newcomers: held_out } = settings.roles();
     for (person, (train, test)) in people.iter().enumerate() {
-        if held.contains(&person) || trained.contains(&person) {
-            check(settings, person, held.contains(&person), train, test)?;
+        if held_out.contains(&person) || trained.contains(&person) {
+            check_person(settings, person, held_out.contains(&person), train, test)?;
         }
     }
     let nothing = (Set::empty(true), Set::empty(true));
@@ -302,7 +302,7 @@ pub fn dataset_from_windows(
         let labelled = draw_per_class(&train, settings.labels_per_class, seed, person as u64);
         Client::new(train.select(windows.width, &labelled), test)
     };
-    let newcomers = held.into_iter().map(|person| newcomer(take(person), person)).collect();
+    let newcomers = held_out.into_iter().map(|person| newcomer(take(person), person)).collect();
     Ok(Dataset {
         features: windows.width,
         outputs: if settings.programmes { PROGRAMME_MAX } else { EXERCISES },
@@ -316,7 +316,7 @@ pub fn dataset_from_windows(
 }
 
 /// Checks that a person has as many windows as the settings require, and windows to score.
-fn check(
+fn check_person(
     settings: &WatchSettings,
     person: usize,
     newcomer: bool,
@@ -329,9 +329,10 @@ fn check(
         true => ("split.labels_per_class", settings.labels_per_class),
         false => ("data.head_samples_per_class", settings.head_samples_per_class),
     };
-    if let Some((class, there)) = first_scarce_class(train, count) {
-        let message =
-            format!("person {person} has {there} training windows of class {class}, but {key} is {count}");
+    if let Some((class, available)) = first_scarce_class(train, count) {
+        let message = format!(
+            "person {person} has {available} training windows of class {class}, but {key} is {count}"
+        );
         return Err(DataError::new(NAME, message));
     }
     if test.is_empty() {
@@ -359,7 +360,7 @@ pub fn programme_label(programmes: bool, seed: u64, person: usize, exercise: u8)
     let size = 3 + random.below(3);
     let exercises: Vec<u8> = (0u8..).take(EXERCISES).collect();
     let programme = random.choose(&exercises, size);
-    programme.iter().position(|&e| e == exercise).and_then(|place| u8::try_from(place).ok())
+    programme.iter().position(|&e| e == exercise).and_then(|index| u8::try_from(index).ok())
 }
 
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "indices stored as numbers")]
@@ -368,7 +369,7 @@ fn to_index(value: f64) -> usize {
 }
 
 #[allow(clippy::cast_possible_truncation, reason = "stored as i16")]
-fn short(value: f64) -> i16 {
+fn to_i16(value: f64) -> i16 {
     value as i16
 }
 

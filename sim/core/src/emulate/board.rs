@@ -176,9 +176,9 @@ impl Core {
     pub fn emulator(&self, root: &Path) -> Result<PathBuf, EmulateError> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let unpacked = root.join("target/boards/qemu/bin");
-        let found = std::env::split_paths(&path).chain([unpacked]).map(|folder| folder.join(self.qemu));
-        let mut found = found.filter(|file| file.is_file());
-        found.next().ok_or(EmulateError::NoQemu { program: self.qemu })
+        let programs = std::env::split_paths(&path).chain([unpacked]).map(|folder| folder.join(self.qemu));
+        let mut programs = programs.filter(|file| file.is_file());
+        programs.next().ok_or(EmulateError::NoQemu { program: self.qemu })
     }
 
     /// Builds the client firmware for this core with cargo and returns its path. The environment variables of
@@ -207,10 +207,10 @@ impl Core {
         if let Some(feature) = self.feature {
             cargo.args(["--no-default-features", "--features", feature]);
         }
-        let failed = |reason: String| EmulateError::Build { folder: folder.clone(), reason };
-        let status = cargo.status().await.map_err(|error| failed(error.to_string()))?;
+        let build_error = |reason: String| EmulateError::Build { folder: folder.clone(), reason };
+        let status = cargo.status().await.map_err(|error| build_error(error.to_string()))?;
         if !status.success() {
-            return Err(failed(format!(
+            return Err(build_error(format!(
                 "cargo ended with {status}; `tests/setup --install` installs missing targets"
             )));
         }

@@ -55,10 +55,10 @@ impl BoardRun {
     /// Starts the board once, and again after each injected power cut. Returns the report of the board.
     pub async fn run(self) -> Result<BoardReport, EmulateError> {
         let (mut record_lines, mut stderr) = (Vec::new(), String::new());
-        let mut cut = 0;
+        let mut cut_count = 0;
         loop {
-            cut += 1;
-            let end_after = (cut <= self.faults.power_cuts).then_some(cut);
+            cut_count += 1;
+            let end_after = (cut_count <= self.faults.power_cuts).then_some(cut_count);
             let child = self.core.start(&BoardArgs {
                 emulator: &self.emulator,
                 firmware: &self.firmware,

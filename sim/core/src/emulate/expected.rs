@@ -27,20 +27,20 @@ pub struct Expected {
 /// [`RunError`] if the simulation fails.
 pub fn expected(scenario: &Scenario) -> Result<(Outcome, Vec<Expected>), RunError> {
     let outcome = run(scenario, scenario.seed, &mut NoProgress)?;
-    let as_it_is = scenario.algorithm.download == Encoding::F32;
-    let hash = |values: &[f32]| as_it_is.then(|| format!("{:08x}", crc32c_f32(values)));
+    let is_unrounded = scenario.algorithm.download == Encoding::F32;
+    let hash = |values: &[f32]| is_unrounded.then(|| format!("{:08x}", crc32c_f32(values)));
     // The heads in the scores are f32 values that were converted to f64, so the conversion back is exact.
     #[allow(clippy::cast_possible_truncation, reason = "the same number")]
-    let narrow = |head: &[f64]| head.iter().map(|weight| *weight as f32).collect::<Vec<f32>>();
+    let narrow_head = |head: &[f64]| head.iter().map(|weight| *weight as f32).collect::<Vec<f32>>();
     let representation = outcome.representation.as_ref().and_then(|b| hash(&to_f32(b)));
-    let each = outcome.clients.iter().map(|client| Expected {
+    let expected_results = outcome.clients.iter().map(|client| Expected {
         accuracy: client.accuracy,
         test_mse: client.test_mse,
         representation: representation.clone(),
-        head: hash(&narrow(&client.head)),
+        head: hash(&narrow_head(&client.head)),
     });
-    let each = each.collect();
-    Ok((outcome, each))
+    let expected_results = expected_results.collect();
+    Ok((outcome, expected_results))
 }
 
 impl Expected {
@@ -48,15 +48,17 @@ impl Expected {
     /// accuracy is the same.
     #[must_use]
     pub fn agrees(&self, report: &BoardReport) -> bool {
-        let same = |key: &str, expected: &Option<String>| match expected {
-            Some(expected) => report.line.get(key).and_then(|found| found.as_str()) == Some(expected),
+        let matches_report = |key: &str, expected: &Option<String>| match expected {
+            Some(expected) => report.line.get(key).and_then(|reported| reported.as_str()) == Some(expected),
             None => true,
         };
         let accurate = match self.accuracy {
-            Some(expected) => report.accuracy().is_some_and(|found| (found - expected).abs() < 1e-12),
+            Some(expected) => report.accuracy().is_some_and(|reported| (reported - expected).abs() < 1e-12),
             None => true,
         };
-        accurate && same("representation", &self.representation) && same("head", &self.head)
+        accurate
+            && matches_report("representation", &self.representation)
+            && matches_report("head", &self.head)
     }
 }
 

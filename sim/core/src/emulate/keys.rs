@@ -13,7 +13,7 @@ use rand_core::TryRng;
 
 use super::{EmulateError, Plan};
 
-/// Makes the security section of the server's configuration.
+/// Creates the security section of the server's configuration.
 pub(super) fn security(plan: &Plan<'_>) -> Security {
     if plan.plaintext {
         return Security::Plaintext;
@@ -21,27 +21,28 @@ pub(super) fn security(plan: &Plan<'_>) -> Security {
     Security::Keys { store: plan.scratch.join("keys"), key_file: Some(plan.scratch.join("keys.key")) }
 }
 
-/// Makes the keys of all boards, writes their provisioning records, and returns the protection of the server.
+/// Creates the keys of all boards, writes their provisioning records, and returns the protection of the
+/// server.
 pub(super) fn protection(security: &Security, plan: &Plan<'_>) -> Result<Protection, EmulateError> {
     let Security::Keys { store, key_file: Some(key_file) } = security else {
         return Ok(Protection::Plaintext);
     };
-    let failed = |error: &dyn std::fmt::Display| EmulateError::Keys { reason: error.to_string() };
+    let key_error = |error: &dyn std::fmt::Display| EmulateError::Keys { reason: error.to_string() };
     let mut secret = [0; 32];
-    SysRng.try_fill_bytes(&mut secret).map_err(|error| failed(&error))?;
-    create_private(key_file, &secret).map_err(|error| failed(&error))?;
-    let unlock = Unlock::from_key_file(key_file).map_err(|error| failed(&error))?;
-    let mut store =
-        KeyStore::create(store, &unlock, Argon2Cost::RECOMMENDED, SysRng).map_err(|error| failed(&error))?;
+    SysRng.try_fill_bytes(&mut secret).map_err(|error| key_error(&error))?;
+    create_private(key_file, &secret).map_err(|error| key_error(&error))?;
+    let unlock = Unlock::from_key_file(key_file).map_err(|error| key_error(&error))?;
+    let mut store = KeyStore::create(store, &unlock, Argon2Cost::RECOMMENDED, SysRng)
+        .map_err(|error| key_error(&error))?;
     let devices: Vec<DeviceId> = (1..=plan.boards as u64).map(DeviceId).collect();
     // The creation time is irrelevant, since the keys are used for this run only.
-    store.add(&devices, false, 0).map_err(|error| failed(&error))?;
+    store.add(&devices, false, 0).map_err(|error| key_error(&error))?;
     for device in devices {
-        let accepted = store.keys().lookup(device, 0).ok_or_else(|| failed(&"no key was made"))?;
+        let accepted = store.keys().lookup(device, 0).ok_or_else(|| key_error(&"no key was made"))?;
         let mut record = [0; PROVISION];
         let provision = Provision { device: device.0, key: accepted.key().clone(), noise: None };
-        provision.write(&mut record).map_err(|error| failed(&error))?;
-        create_private(&file(plan.scratch, device.0), &record).map_err(|error| failed(&error))?;
+        provision.write(&mut record).map_err(|error| key_error(&error))?;
+        create_private(&file(plan.scratch, device.0), &record).map_err(|error| key_error(&error))?;
     }
     Ok(Protection::Keys(store, Box::new(SysRng)))
 }

@@ -155,7 +155,9 @@ pub async fn run(
             }
         };
         let provision = (!plan.plaintext).then(|| keys::file(plan.scratch, device));
-        let (core, emulator, firmware) = (plan.core, emulator.clone(), firmware.clone());
+        let core = plan.core;
+        let emulator = emulator.clone();
+        let firmware = firmware.clone();
         boards.push(BoardRun {
             core,
             emulator,
@@ -207,14 +209,14 @@ pub async fn run(
                 status = Some(served?);
             }
             _ = ask.tick() => {
-                let asked = query(&state, "status", |line| {
+                let status_query = query(&state, "status", |line| {
                     if let Ok(value) = serde_json::from_str(line) {
                         watcher.status(&value);
                     }
                     Ok(())
                 });
                 // Errors are ignored: the server may not have started yet, or may have ended.
-                let _ = asked.await;
+                let _ = status_query.await;
             }
         }
     }
@@ -247,9 +249,9 @@ const MAX_ATTEMPTS: u32 = 500;
 /// Starts a task that collects the server's reports on its rounds until the server ends. Returns as soon as
 /// the server has accepted the subscription. Boards are started afterwards, so no report is missed.
 async fn watch_rounds(state: &Path) -> JoinHandle<Vec<serde_json::Value>> {
-    let up = async || matches!(query(state, "status", |_| Ok(())).await, Ok(Some(())));
+    let is_up = async || matches!(query(state, "status", |_| Ok(())).await, Ok(Some(())));
     for _ in 0..MAX_ATTEMPTS {
-        if up().await {
+        if is_up().await {
             break;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -267,20 +269,20 @@ async fn watch_rounds(state: &Path) -> JoinHandle<Vec<serde_json::Value>> {
     });
     // The server answers requests in order, so the subscription has been accepted once this request is
     // answered.
-    let early = tokio::select! {
+    let early_exit = tokio::select! {
         biased;
         rounds = &mut rounds => Some(rounds),
-        _ = up() => None,
+        _ = is_up() => None,
     };
     tokio::spawn(async move {
-        match early {
+        match early_exit {
             Some(rounds) => rounds,
             None => rounds.await,
         }
     })
 }
 
-/// Makes the configuration of the server, which runs the scenario's campaign with the boards.
+/// Creates the configuration of the server, which runs the scenario's campaign with the boards.
 fn fleet(plan: &Plan<'_>, security: Security) -> Fleet {
     let Scenario { seed, model, algorithm, rule, norm, samples, participation, stop, .. } = plan.scenario;
     let shape = plan.core.firmware.shape();
@@ -323,7 +325,7 @@ fn fleet(plan: &Plan<'_>, security: Security) -> Fleet {
     }
 }
 
-/// Makes a named pipe with the program `mkfifo`, which is part of every Unix.
+/// Creates a named pipe with the program `mkfifo`, which is part of every Unix.
 fn make_pipe(path: &Path) -> std::io::Result<()> {
     let status = std::process::Command::new("mkfifo").arg("-m").arg("600").arg(path).status()?;
     if status.success() { Ok(()) } else { Err(std::io::Error::other(format!("mkfifo ended with {status}"))) }

@@ -18,7 +18,7 @@ pub struct SampleImages<'a> {
 }
 
 impl<'a> SampleImages<'a> {
-    /// Makes the builder, and checks that the core's firmware supports the scenario.
+    /// Creates the builder, and checks that the core's firmware supports the scenario.
     ///
     /// # Errors
     /// [`EmulateError::Scenario`] if the firmware does not support the scenario, [`EmulateError::Data`] if
@@ -26,20 +26,20 @@ impl<'a> SampleImages<'a> {
     pub fn new(plan: &'a Plan<'a>) -> Result<Self, EmulateError> {
         let scenario = plan.scenario;
         let shape = plan.core.firmware.shape();
-        let unsuitable = |wanted| EmulateError::Scenario {
+        let unsuitable = |requirement| EmulateError::Scenario {
             name: scenario.name.clone(),
             core: plan.core.description,
-            wanted,
+            wanted: requirement,
         };
         if scenario.scale != ScaleSource::None {
             return Err(unsuitable("do not scale their samples: leave out data.scale"));
         }
-        let wanted = match plan.core.firmware {
+        let requirement = match plan.core.firmware {
             Firmware::Watch => WATCH,
             Firmware::Table => TABLE,
         };
         if scenario.algorithm.numeric != Numeric::F32 {
-            return Err(unsuitable(wanted));
+            return Err(unsuitable(requirement));
         }
         match (plan.core.firmware, &scenario.data) {
             (Firmware::Watch, DataSection::Watch(settings)) if !settings.programmes => {
@@ -51,8 +51,8 @@ impl<'a> SampleImages<'a> {
             (Firmware::Watch, _) => Err(unsuitable(WATCH)),
             (Firmware::Table, data) => {
                 // Samples in flash are fixed, so a new batch in every round is not supported.
-                let changing = matches!(data, DataSection::Linear(settings) if settings.fresh);
-                if changing || matches!(data, DataSection::Watch(_)) || scenario.model.k != shape.width {
+                let is_fresh = matches!(data, DataSection::Linear(settings) if settings.fresh);
+                if is_fresh || matches!(data, DataSection::Watch(_)) || scenario.model.k != shape.width {
                     return Err(unsuitable(TABLE));
                 }
                 let dataset = scenario.dataset(scenario.seed)?;
@@ -73,23 +73,28 @@ impl<'a> SampleImages<'a> {
         self.clients
     }
 
-    /// Makes the partition content with the samples of a client, whose number counts from 1.
+    /// Builds the partition content with the samples of a client, whose number counts from 1.
     ///
     /// # Errors
     /// [`EmulateError::Image`] if a recording cannot be written, [`EmulateError::Room`] if the samples do not
     /// fit the partition.
     pub fn image(&self, client: usize) -> Result<Vec<u8>, EmulateError> {
         let table_of = |dataset: &Dataset| {
-            let found: Option<&Client> = client.checked_sub(1).and_then(|index| dataset.clients.get(index));
-            found.map(|client| table(client, dataset.features)).unwrap_or_default()
+            let own_client: Option<&Client> =
+                client.checked_sub(1).and_then(|index| dataset.clients.get(index));
+            own_client.map(|client| table(client, dataset.features)).unwrap_or_default()
         };
         let bytes = match (&self.dataset, &self.plan.scenario.data) {
             (Some(dataset), _) => table_of(dataset),
             (None, DataSection::Watch(settings)) => image(settings, self.plan.scenario.seed, client)?,
             (None, _) => Vec::new(),
         };
-        let (needed, room) = (bytes.len(), self.plan.core.partition_size);
-        if needed > room { Err(EmulateError::Room { client, needed, room }) } else { Ok(bytes) }
+        let (needed, available) = (bytes.len(), self.plan.core.partition_size);
+        if needed > available {
+            Err(EmulateError::Room { client, needed, room: available })
+        } else {
+            Ok(bytes)
+        }
     }
 }
 

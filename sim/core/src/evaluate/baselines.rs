@@ -19,14 +19,14 @@ pub fn local_only(dataset: &Dataset, clients: &[Client], head: HeadSolve) -> Vec
         return Vec::new();
     }
     let score_client = |client: &Client| {
-        let Fit { weights, dropped } = fitted(&client.train, dataset, head);
-        ClientScore { dropped, ..scored(weights, client, dataset) }
+        let Fit { weights, dropped } = fit_linear_model(&client.train, dataset, head);
+        ClientScore { dropped, ..score_weights(weights, client, dataset) }
     };
     clients.par_iter().map(score_client).collect()
 }
 
 /// Fits one model to the pooled samples of all clients, in which each sample of `extra` counts `weight`
-/// times, and computes its figures on `scored`. The figures are empty if the data set has no targets.
+/// times, and computes its metrics on `scored`. The metrics are empty if the data set has no targets.
 #[must_use]
 pub fn pooled(
     dataset: &Dataset,
@@ -44,29 +44,29 @@ pub fn pooled_with_dropped(
     dataset: &Dataset,
     extra: &[Client],
     weight: usize,
-    on: &[Client],
+    scored_clients: &[Client],
     head: HeadSolve,
 ) -> (Scores, DroppedDirections) {
     if !dataset.has_targets() {
         return (Scores::default(), DroppedDirections::default());
     }
-    let mut all = Set::empty(dataset.classification);
+    let mut pooled = Set::empty(dataset.classification);
     for client in &dataset.clients {
-        all.append(&client.train);
+        pooled.append(&client.train);
     }
     for client in extra {
         for _ in 0..weight {
-            all.append(&client.train);
+            pooled.append(&client.train);
         }
     }
-    let Fit { weights, dropped } = fitted(&all, dataset, head);
-    let score_client = |client: &Client| scored(weights.clone(), client, dataset);
-    let each: Vec<ClientScore> = on.par_iter().map(score_client).collect();
-    (average(&each), dropped)
+    let Fit { weights, dropped } = fit_linear_model(&pooled, dataset, head);
+    let score_client = |client: &Client| score_weights(weights.clone(), client, dataset);
+    let scores: Vec<ClientScore> = scored_clients.par_iter().map(score_client).collect();
+    (average(&scores), dropped)
 }
 
 /// Fits a linear model to a set by least squares, with the ridge or leave-one-out choice of `head`.
-fn fitted(set: &Set, dataset: &Dataset, head: HeadSolve) -> Fit {
+fn fit_linear_model(set: &Set, dataset: &Dataset, head: HeadSolve) -> Fit {
     let (leave_one_out, ridge) = match head {
         HeadSolve::LeastSquares { ridge } => (false, ridge),
         HeadSolve::LeaveOneOut { fallback_ridge: otherwise } => (can_leave_one_out(set), otherwise),
@@ -111,10 +111,10 @@ fn features(set: &Set) -> Cow<'_, [f64]> {
 fn targets(set: &Set, outputs: usize) -> Vec<f64> {
     match (&set.y, &set.y_f64) {
         (Labels::Classes(classes), _) => {
-            let one = |&class: &u8| {
+            let one_hot = |&class: &u8| {
                 (0..outputs).map(move |output| f64::from(u8::from(output == usize::from(class))))
             };
-            classes.iter().flat_map(one).collect()
+            classes.iter().flat_map(one_hot).collect()
         }
         (_, Some(wide)) => wide.clone(),
         (Labels::Values { values, .. } | Labels::Absent(values), None) => {
@@ -124,7 +124,7 @@ fn targets(set: &Set, outputs: usize) -> Vec<f64> {
 }
 
 /// Scores the weights of all features (d x C, row-major) on a client.
-fn scored(weights: Vec<f64>, client: &Client, dataset: &Dataset) -> ClientScore {
+fn score_weights(weights: Vec<f64>, client: &Client, dataset: &Dataset) -> ClientScore {
     let (train, test) = (errors(&weights, &client.train, dataset), errors(&weights, &client.test, dataset));
     let mean = |sum: f64, count: usize| (count > 0).then(|| sum / count as f64);
     let classes = client.test.is_classes();
@@ -148,19 +148,19 @@ fn errors(weights: &[f64], set: &Set, dataset: &Dataset) -> Errors {
     let c = dataset.outputs;
     let (mut total, mut out) = (Errors { squares: 0.0, correct: 0 }, vec![0.0; c]);
     let (x, y) = (features(set), targets(set, c));
-    for (at, (x, y)) in x.chunks_exact(dataset.features.max(1)).zip(y.chunks_exact(c.max(1))).enumerate() {
+    for (index, (x, y)) in x.chunks_exact(dataset.features.max(1)).zip(y.chunks_exact(c.max(1))).enumerate() {
         predict(weights, x, &mut out);
         total.squares += out.iter().zip(y).map(|(a, b)| (a - b) * (a - b)).sum::<f64>();
         if let Labels::Classes(classes) = &set.y {
-            let class = classes.get(at).map_or(usize::MAX, |class| usize::from(*class));
-            total.correct += usize::from(largest(&out) == class);
+            let class = classes.get(index).map_or(usize::MAX, |class| usize::from(*class));
+            total.correct += usize::from(index_of_largest(&out) == class);
         }
     }
     total
 }
 
 /// Index of the largest value; the first index if several values are equal.
-fn largest(values: &[f64]) -> usize {
+fn index_of_largest(values: &[f64]) -> usize {
     let first = |best: (usize, f64), (index, value): (usize, &f64)| {
         if *value > best.1 { (index, *value) } else { best }
     };

@@ -32,7 +32,7 @@ pub fn choose(
 /// Fraction of the mean square of the features below which a ridge has almost no effect on a head.
 const NEGLIGIBLE: f64 = 0.01;
 
-/// Makes a one-line warning if the chosen ridge may not be the best: no client compared ridges, or all
+/// Formats a one-line warning if the chosen ridge may not be the best: no client compared ridges, or all
 /// compared ridges are too small or too large relative to the mean square of the features.
 #[must_use]
 pub fn warning(chosen: &ChosenRidge, dataset: &Dataset) -> Option<String> {
@@ -45,15 +45,15 @@ pub fn warning(chosen: &ChosenRidge, dataset: &Dataset) -> Option<String> {
             chosen.ridge
         ));
     }
-    let (least, most) = chosen.ridges.first().zip(chosen.ridges.last())?;
+    let (smallest, largest) = chosen.ridges.first().zip(chosen.ridges.last())?;
     let size = mean_square(dataset);
-    let most_of_size = f64::from(*most) / size;
+    let relative_largest = f64::from(*largest) / size;
     // If no compared ridge has an effect, the choice between them is random.
-    let is_small = chosen.ridge == *most && most_of_size < 1.0 || most_of_size < NEGLIGIBLE;
-    let is_large = chosen.ridge == *least && f64::from(*least) > size;
+    let is_small = chosen.ridge == *largest && relative_largest < 1.0 || relative_largest < NEGLIGIBLE;
+    let is_large = chosen.ridge == *smallest && f64::from(*smallest) > size;
     (is_small || is_large).then(|| {
         format!(
-            "clients chose {} as the ridge for final heads on a few samples, among {least} to {most}; the features' mean square is \
+            "clients chose {} as the ridge for final heads on a few samples, among {smallest} to {largest}; the features' mean square is \
              {size:.3e}, so a better ridge may lie outside that range: scale the features (data.scale), or set \
              algorithm.final_ridge",
             chosen.ridge
@@ -73,12 +73,12 @@ fn mean_square(dataset: &Dataset) -> f64 {
 /// Ridge scores of all clients. The scores of a client are computed from its training samples.
 #[must_use]
 pub fn scores(clients: &[Client], features: usize, outputs: usize, labels_per_class: u16) -> RidgeScores {
-    let each: Vec<Option<(u32, Vec<u32>)>> = clients
+    let counts: Vec<Option<(u32, Vec<u32>)>> = clients
         .par_iter()
         .map(|client| count_correct(client, features, outputs, labels_per_class.into()))
         .collect();
     let mut scores = RidgeScores::new(labels_per_class);
-    for (samples, correct) in each.into_iter().flatten() {
+    for (samples, correct) in counts.into_iter().flatten() {
         #[allow(clippy::cast_precision_loss, reason = "as a device sends them")]
         let values = correct.iter().map(|correct| *correct as f32).collect();
         scores
@@ -102,52 +102,55 @@ fn count_correct(client: &Client, features: usize, outputs: usize, labels: u32) 
         return None;
     }
     let mut correct = vec![0; GRID.count.into()];
-    let mut tried = 0;
+    let mut classified = 0;
     for draw in 0..RIDGE_DRAWS {
-        let (labelled, others) = split_draw(classes, &present, labels, draw);
+        let (labelled, unlabelled) = split_draw(classes, &present, labels, draw);
         let y = Matrix::from_fn(labelled.len(), outputs, |i, output| {
             f64::from(u8::from(labelled.get(i).is_some_and(|index| class(*index) == output)))
         });
-        let inner =
+        let inner_product =
             |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
         let products = |rows: &[usize]| {
             Matrix::from_fn(rows.len(), labelled.len(), |i, j| {
-                rows.get(i).zip(labelled.get(j)).map_or(0.0, |(a, b)| inner(row(*a), row(*b)))
+                rows.get(i).zip(labelled.get(j)).map_or(0.0, |(a, b)| inner_product(row(*a), row(*b)))
             })
         };
         // Solves the dual problem (X X^T + m a I)^-1 Y, whose number of unknowns is the number of labelled
         // samples and does not depend on the number of features.
         let eigen = products(&labelled).symmetric_eigen();
-        let (seen, known) = (products(&others) * &eigen.eigenvectors, eigen.eigenvectors.transpose() * y);
+        let (unlabelled_products, label_coordinates) =
+            (products(&unlabelled) * &eigen.eigenvectors, eigen.eigenvectors.transpose() * y);
         #[allow(clippy::cast_precision_loss, reason = "a count of samples")]
         let m = labelled.len() as f64;
         for (correct, ridge) in correct.iter_mut().zip(GRID.ridges()) {
-            let extra = f64::from(ridge) * m;
-            let scaled = Matrix::from_fn(known.nrows(), outputs, |i, output| {
-                known[(i, output)] / (eigen.eigenvalues[i].max(0.0) + extra)
+            let ridge_term = f64::from(ridge) * m;
+            let scaled = Matrix::from_fn(label_coordinates.nrows(), outputs, |i, output| {
+                label_coordinates[(i, output)] / (eigen.eigenvalues[i].max(0.0) + ridge_term)
             });
-            let answers = &seen * scaled;
-            let is_right = |(place, index): (usize, &usize)| {
-                let row = answers.row(place);
+            let answers = &unlabelled_products * scaled;
+            let is_right = |(row_index, index): (usize, &usize)| {
+                let row = answers.row(row_index);
                 let best = (0..outputs).rev().max_by(|a, b| row[*a].total_cmp(&row[*b]));
                 best == Some(class(*index))
             };
-            *correct += others.iter().enumerate().map(is_right).map(u32::from).sum::<u32>();
+            *correct += unlabelled.iter().enumerate().map(is_right).map(u32::from).sum::<u32>();
         }
-        tried += u32::try_from(others.len()).ok()?;
+        classified += u32::try_from(unlabelled.len()).ok()?;
     }
-    (tried > 0).then_some((tried, correct))
+    (classified > 0).then_some((classified, correct))
 }
 
 /// Indices of the samples that are labelled in a draw, and indices of the other samples.
 fn split_draw(classes: &[u8], present: &[u32], labels: u32, draw: u32) -> (Vec<usize>, Vec<usize>) {
-    let mut left = present.to_vec();
+    let mut remaining = present.to_vec();
     let mut needed: Vec<u32> = present.iter().map(|count| labels.min(*count)).collect();
     let is_drawn = |(index, class): (usize, &u8)| {
         let class = usize::from(*class);
-        let (Some(left), Some(needed)) = (left.get_mut(class), needed.get_mut(class)) else { return false };
-        let labelled = is_labelled(draw, u32::try_from(index).unwrap_or(u32::MAX), *left, *needed);
-        *left -= 1;
+        let (Some(remaining), Some(needed)) = (remaining.get_mut(class), needed.get_mut(class)) else {
+            return false;
+        };
+        let labelled = is_labelled(draw, u32::try_from(index).unwrap_or(u32::MAX), *remaining, *needed);
+        *remaining -= 1;
         *needed -= u32::from(labelled);
         labelled
     };

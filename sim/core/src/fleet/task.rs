@@ -89,8 +89,8 @@ impl Task for SimTask {
         delegate!(self, task => task.emit(index, first, out));
     }
 
-    fn cost(&self, asked: &message::Task) -> u64 {
-        delegate!(self, task => task.cost(asked))
+    fn cost(&self, task_message: &message::Task) -> u64 {
+        delegate!(self, task => task.cost(task_message))
     }
 
     fn slot(&self) -> Millis {

@@ -33,35 +33,36 @@ pub fn solve(columns: &Columns) -> Option<Vec<f64>> {
     for (j, entry) in columns.ridge.iter().enumerate() {
         *gram.get_mut(j * p + j)? += entry * entry;
     }
-    factor(&mut gram, p)?;
+    factorise(&mut gram, p)?;
     let trace = inverse_trace(&gram, p)?;
-    let least = columns.data_noise();
+    let min_singular_value = columns.data_noise();
     // The comparisons are false for NaN.
-    let trusted = trace * p as f64 <= MAX_SQUARED_CONDITION && trace * least * least <= 0.25;
+    let trusted =
+        trace * p as f64 <= MAX_SQUARED_CONDITION && trace * min_singular_value * min_singular_value <= 0.25;
     if !trusted {
         return None;
     }
     for j in 0..p {
-        forward(&gram, &mut solution, p, c, j)?;
+        substitute_forward(&gram, &mut solution, p, c, j)?;
     }
     for j in (0..p).rev() {
-        backward(&gram, &mut solution, p, c, j)?;
+        substitute_backward(&gram, &mut solution, p, c, j)?;
     }
     Some(solution)
 }
 
 /// Computes the lower Cholesky factor in place; `None` if a pivot is not positive and finite.
-fn factor(gram: &mut [f64], p: usize) -> Option<()> {
+fn factorise(gram: &mut [f64], p: usize) -> Option<()> {
     for j in 0..p {
-        let (above, row) = gram.split_at_mut_checked(j * p)?;
-        for (i, finished) in above.chunks_exact(p).enumerate() {
-            let (done, rest) = row.split_at_mut_checked(i)?;
-            let value = rest.first_mut()?;
-            *value = (*value - dot(done, finished)) / finished.get(i)?;
+        let (finished_rows, row) = gram.split_at_mut_checked(j * p)?;
+        for (i, finished) in finished_rows.chunks_exact(p).enumerate() {
+            let (factored, remaining) = row.split_at_mut_checked(i)?;
+            let value = remaining.first_mut()?;
+            *value = (*value - dot(factored, finished)) / finished.get(i)?;
         }
-        let (done, rest) = row.split_at_mut_checked(j)?;
-        let pivot = rest.first_mut()?;
-        let square = *pivot - dot(done, done);
+        let (factored, remaining) = row.split_at_mut_checked(j)?;
+        let pivot = remaining.first_mut()?;
+        let square = *pivot - dot(factored, factored);
         if !(square > 0.0 && square.is_finite()) {
             return None;
         }
@@ -88,12 +89,12 @@ fn inverse_trace(factor: &[f64], p: usize) -> Option<f64> {
 }
 
 /// Performs forward substitution for row `j`.
-fn forward(factor: &[f64], solution: &mut [f64], p: usize, c: usize, j: usize) -> Option<()> {
+fn substitute_forward(factor: &[f64], solution: &mut [f64], p: usize, c: usize, j: usize) -> Option<()> {
     let (above, current) = solution.split_at_mut_checked(j * c)?;
     let (pivot, row) = factor.get(j * p..j * p + j + 1)?.split_last()?;
-    for (entry, done) in row.iter().zip(above.chunks_exact(c)) {
-        for (value, done) in current.iter_mut().zip(done) {
-            *value -= entry * done;
+    for (entry, solved) in row.iter().zip(above.chunks_exact(c)) {
+        for (value, solved) in current.iter_mut().zip(solved) {
+            *value -= entry * solved;
         }
     }
     current.iter_mut().take(c).for_each(|value| *value /= pivot);
@@ -102,13 +103,13 @@ fn forward(factor: &[f64], solution: &mut [f64], p: usize, c: usize, j: usize) -
 
 /// Performs backward substitution for row `j`: computes the row and subtracts its contribution from the rows
 /// above.
-fn backward(factor: &[f64], solution: &mut [f64], p: usize, c: usize, j: usize) -> Option<()> {
+fn substitute_backward(factor: &[f64], solution: &mut [f64], p: usize, c: usize, j: usize) -> Option<()> {
     let (above, current) = solution.split_at_mut_checked(j * c)?;
     let (pivot, row) = factor.get(j * p..j * p + j + 1)?.split_last()?;
     current.iter_mut().take(c).for_each(|value| *value /= pivot);
-    for (entry, rest) in row.iter().zip(above.chunks_exact_mut(c)) {
-        for (rest, value) in rest.iter_mut().zip(current.iter()) {
-            *rest -= entry * value;
+    for (entry, above_values) in row.iter().zip(above.chunks_exact_mut(c)) {
+        for (above_values, value) in above_values.iter_mut().zip(current.iter()) {
+            *above_values -= entry * value;
         }
     }
     Some(())

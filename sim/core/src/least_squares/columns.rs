@@ -82,7 +82,7 @@ impl Columns {
             let value = constants.iter().fold(0.0f64, |norm, (_, value)| norm.hypot(*value));
             Constant {
                 column,
-                parts: constants.iter().map(|(j, own)| (*j, own / value)).collect(),
+                parts: constants.iter().map(|(j, column_value)| (*j, column_value / value)).collect(),
                 value,
                 weighted_value: value + ridge / value,
                 means: (0..d).map(|j| if valued(j).is_some() { 0.0 } else { mean(x, d, j, m) }).collect(),
@@ -99,7 +99,7 @@ impl Columns {
             }
             None => (0.0, 0.0),
         };
-        let mut all = Self {
+        let mut prepared = Self {
             m,
             d,
             c,
@@ -118,47 +118,48 @@ impl Columns {
             if value.is_some() {
                 continue;
             }
-            let (part, below) = share(
+            let (part, ridge_entry) = share(
                 constant.as_ref().map_or(0.0, |constant| constant.means.get(j).copied().unwrap_or(0.0)),
             );
             let largest = column(j).fold(0.0f64, |largest, value| largest.max(value.abs()));
             // Values are divided by the largest value, so that squares do not overflow.
-            let (mut size, mut left) = (0.0, 0.0);
+            let (mut size, mut remainder) = (0.0, 0.0);
             for value in column(j) {
                 size += (value / largest).powi(2);
-                left += ((value - part) / largest).powi(2);
+                remainder += ((value - part) / largest).powi(2);
             }
-            let amplification = (size / left).sqrt();
-            let most = (1.0 / (MIN_DEVIATION_ROUNDOFFS * roundoff)).min(MAX_AMPLIFICATION);
+            let amplification = (size / remainder).sqrt();
+            let max_amplification = (1.0 / (MIN_DEVIATION_ROUNDOFFS * roundoff)).min(MAX_AMPLIFICATION);
             // NaN is treated as constant.
-            if amplification.is_nan() || amplification > most {
-                all.near_constant.push(j);
+            if amplification.is_nan() || amplification > max_amplification {
+                prepared.near_constant.push(j);
                 continue;
             }
-            all.amplification = all.amplification.hypot(amplification);
-            let norm = largest * (left + ((below / largest).powi(2) + (root / largest).powi(2))).sqrt();
-            all.varying.push(j);
-            all.unit.push(1.0 / norm);
-            all.ridge.push(root / norm);
-            shares.push((part, below / norm));
+            prepared.amplification = prepared.amplification.hypot(amplification);
+            let norm =
+                largest * (remainder + ((ridge_entry / largest).powi(2) + (root / largest).powi(2))).sqrt();
+            prepared.varying.push(j);
+            prepared.unit.push(1.0 / norm);
+            prepared.ridge.push(root / norm);
+            shares.push((part, ridge_entry / norm));
         }
-        all.fill(problem, &shares);
+        prepared.fill(problem, &shares);
         if ridge > 0.0 && constant.is_some() {
-            all.z.extend(shares.iter().map(|(_, below)| below));
+            prepared.z.extend(shares.iter().map(|(_, ridge_entry)| ridge_entry));
         }
         for targets in y.chunks_exact(c.max(1)) {
             for (output, target) in targets.iter().enumerate() {
                 let mean = constant
                     .as_ref()
                     .map_or(0.0, |constant| constant.targets.get(output).copied().unwrap_or(0.0));
-                all.y.push(target - share(mean).0);
+                prepared.y.push(target - share(mean).0);
             }
         }
         if let (true, Some(constant)) = (ridge > 0.0, &constant) {
-            all.y.extend(constant.targets.iter().map(|mean| share(*mean).1));
+            prepared.y.extend(constant.targets.iter().map(|mean| share(*mean).1));
         }
-        all.constant = constant;
-        all
+        prepared.constant = constant;
+        prepared
     }
 
     /// Appends the rows of the varying columns to `z`.
@@ -225,18 +226,18 @@ impl Columns {
     /// Sets the weights of the constant columns so that they are optimal for the other weights.
     pub fn set_constant(&self, weights: &mut [f64]) {
         let Some(constant) = &self.constant else { return };
-        let mut rest = constant.targets.clone();
+        let mut residual = constant.targets.clone();
         for (row, mean) in weights.chunks_exact(self.c).zip(&constant.means) {
             // The mean of a constant column is stored as 0.
             if *mean == 0.0 {
                 continue;
             }
-            for (rest, weight) in rest.iter_mut().zip(row) {
-                *rest -= mean * weight;
+            for (residual, weight) in residual.iter_mut().zip(row) {
+                *residual -= mean * weight;
             }
         }
-        rest.iter_mut().for_each(|rest| *rest /= constant.weighted_value);
-        constant.distribute(weights, &rest);
+        residual.iter_mut().for_each(|residual| *residual /= constant.weighted_value);
+        constant.distribute(weights, &residual);
     }
 }
 
@@ -254,12 +255,12 @@ impl Constant {
 /// Mean of a column. A second pass over the deviations from the mean corrects rounding errors of the first
 /// pass.
 fn mean(values: &[f64], width: usize, column: usize, m: usize) -> f64 {
-    let all = || values.iter().skip(column).step_by(width.max(1));
-    let largest = all().fold(0.0f64, |largest, value| largest.max(value.abs()));
+    let scaled_column = || values.iter().skip(column).step_by(width.max(1));
+    let largest = scaled_column().fold(0.0f64, |largest, value| largest.max(value.abs()));
     if largest == 0.0 {
         return 0.0;
     }
-    let first = all().map(|value| value / largest).sum::<f64>() / m as f64;
-    let rest = all().map(|value| value / largest - first).sum::<f64>() / m as f64;
-    (first + rest) * largest
+    let first_mean = scaled_column().map(|value| value / largest).sum::<f64>() / m as f64;
+    let correction = scaled_column().map(|value| value / largest - first_mean).sum::<f64>() / m as f64;
+    (first_mean + correction) * largest
 }

@@ -96,15 +96,15 @@ impl Directions {
     /// to 1.
     fn error(&self, columns: &Columns, ridge: f64) -> f64 {
         let shares: Vec<f64> = self.squares.iter().map(|square| square / (square + ridge)).collect();
-        let free = if columns.constant.is_some() { 1.0 / columns.m as f64 } else { 0.0 };
+        let constant_leverage = if columns.constant.is_some() { 1.0 / columns.m as f64 } else { 0.0 };
         let mut sum = 0.0;
         for i in 0..columns.m {
             let row = self.left.row(i);
             let leverage: f64 = row.iter().zip(&shares).map(|(u, share)| u * u * share).sum();
-            let remainder = 1.0 - free - leverage;
+            let remainder = 1.0 - constant_leverage - leverage;
             // The comparison is false for NaN.
-            let compares = remainder >= f64::from(LEAST_REMAINDER);
-            if !compares {
+            let is_defined = remainder >= f64::from(LEAST_REMAINDER);
+            if !is_defined {
                 return f64::INFINITY;
             }
             for output in 0..columns.c {
@@ -140,9 +140,16 @@ mod tests {
     use super::*;
     use crate::least_squares::F64_ROUNDOFF;
 
-    /// Makes a random problem whose features have different units and an offset. Appends a constant 1 to the
-    /// features if `constant` is true.
-    fn numbers(seed: u64, m: usize, d: usize, c: usize, constant: bool, offset: f64) -> (Vec<f64>, Vec<f64>) {
+    /// Creates a random problem whose features have different units and an offset. Appends a constant 1 to
+    /// the features if `constant` is true.
+    fn random_problem(
+        seed: u64,
+        m: usize,
+        d: usize,
+        c: usize,
+        constant: bool,
+        offset: f64,
+    ) -> (Vec<f64>, Vec<f64>) {
         let mut random = stream(seed, Purpose::Test, 1);
         let (mut x, mut y) = (Vec::new(), Vec::new());
         for _ in 0..m {
@@ -164,18 +171,18 @@ mod tests {
         for (seed, m, d, constant) in [(1, 12, 3, true), (2, 9, 3, false), (3, 5, 8, true), (4, 30, 6, true)]
         {
             let (c, width) = (2, d + usize::from(constant));
-            let (x, y) = numbers(seed, m, d, c, constant, 2.0);
+            let (x, y) = random_problem(seed, m, d, c, constant, 2.0);
             let problem =
                 Problem { x: &x, y: &y, features: width, outputs: c, ridge: 0.0, roundoff: F64_ROUNDOFF };
             let columns = Columns::new(&problem, m);
             let directions = Directions::new(&columns).unwrap();
             for ridge in [0.01, 0.3, 4.0] {
                 let mut expected = 0.0;
-                for out in 0..m {
-                    let rest: Vec<usize> = (0..m).filter(|i| *i != out).collect();
-                    let wide = d + 1;
-                    let z = Matrix::from_fn(m - 1, wide, |i, j| match j < d {
-                        true => directions.z[(rest[i], j)],
+                for left_out in 0..m {
+                    let kept_samples: Vec<usize> = (0..m).filter(|i| *i != left_out).collect();
+                    let z_width = d + 1;
+                    let z = Matrix::from_fn(m - 1, z_width, |i, j| match j < d {
+                        true => directions.z[(kept_samples[i], j)],
                         false => f64::from(u8::from(constant)),
                     });
                     let mut gram = z.transpose() * &z;
@@ -183,17 +190,21 @@ mod tests {
                     if !constant {
                         gram[(d, d)] = 1.0;
                     }
-                    let targets = Matrix::from_fn(m - 1, c, |i, output| directions.y[(rest[i], output)]);
+                    let targets =
+                        Matrix::from_fn(m - 1, c, |i, output| directions.y[(kept_samples[i], output)]);
                     let w = gram.lu().solve(&(z.transpose() * targets)).unwrap();
                     for output in 0..c {
                         let fitted: f64 =
-                            (0..d).map(|j| directions.z[(out, j)] * w[(j, output)]).sum::<f64>()
+                            (0..d).map(|j| directions.z[(left_out, j)] * w[(j, output)]).sum::<f64>()
                                 + w[(d, output)];
-                        expected += (directions.y[(out, output)] - fitted).powi(2);
+                        expected += (directions.y[(left_out, output)] - fitted).powi(2);
                     }
                 }
-                let found = directions.error(&columns, ridge);
-                assert!((found - expected).abs() <= 1e-8 * expected, "{seed} {ridge}: {found} {expected}");
+                let computed = directions.error(&columns, ridge);
+                assert!(
+                    (computed - expected).abs() <= 1e-8 * expected,
+                    "{seed} {ridge}: {computed} {expected}"
+                );
             }
         }
     }
@@ -205,7 +216,7 @@ mod tests {
         for seed in 0..20 {
             let (m, d) = (24, 4);
             let fitted = |offset: f64, scale: f64| {
-                let (mut x, y) = numbers(seed, m, d, 1, true, offset);
+                let (mut x, y) = random_problem(seed, m, d, 1, true, offset);
                 let width = d + 1;
                 x.iter_mut().enumerate().for_each(|(i, x)| {
                     if i % width == 1 {

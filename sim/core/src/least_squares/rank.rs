@@ -13,14 +13,14 @@ const NAMED_SHARE: f64 = 0.1;
 /// Solves the least-squares problem by singular values.
 pub fn solve(columns: &Columns) -> Fit {
     let p = columns.p();
-    let (kept, mut dropped) = directions(columns);
+    let (kept, mut dropped) = split_directions(columns);
     dropped.directions += columns.near_constant.len() + columns.extra_constants();
     dropped.columns.extend(&columns.near_constant);
     dropped.few_samples = columns.is_short();
     let weights = if kept.len() == p && columns.is_complete() {
-        columns.weights(&combine(columns, &kept))
+        columns.weights(&sum_directions(columns, &kept))
     } else {
-        least_norm(columns, &kept).unwrap_or_else(|| columns.weights(&combine(columns, &kept)))
+        least_norm(columns, &kept).unwrap_or_else(|| columns.weights(&sum_directions(columns, &kept)))
     };
     dropped.columns.sort_unstable();
     dropped.columns.dedup();
@@ -34,22 +34,23 @@ struct Direction {
 }
 
 /// Splits the space of columns into directions that are kept and directions that are dropped.
-fn directions(columns: &Columns) -> (Vec<Direction>, DroppedDirections) {
+fn split_directions(columns: &Columns) -> (Vec<Direction>, DroppedDirections) {
     let (p, c) = (columns.p(), columns.c);
     let mut dropped = DroppedDirections::default();
     if p == 0 {
         return (Vec::new(), dropped);
     }
-    let given = columns.z.len() / p;
-    let extra = if columns.ridge.iter().any(|entry| *entry > 0.0) { p } else { 0 };
-    let entry = |i: usize, j: usize| match i.checked_sub(given) {
+    let sample_rows = columns.z.len() / p;
+    let ridge_rows = if columns.ridge.iter().any(|entry| *entry > 0.0) { p } else { 0 };
+    let entry = |i: usize, j: usize| match i.checked_sub(sample_rows) {
         None => columns.z.get(i * p + j).copied().unwrap_or(0.0),
-        Some(own) if own == j => columns.ridge.get(j).copied().unwrap_or(0.0),
+        Some(ridge_row) if ridge_row == j => columns.ridge.get(j).copied().unwrap_or(0.0),
         Some(_) => 0.0,
     };
-    let z = Matrix::from_fn(given + extra, p, entry);
-    let mut y =
-        Matrix::from_fn(given + extra, c, |i, output| columns.y.get(i * c + output).copied().unwrap_or(0.0));
+    let z = Matrix::from_fn(sample_rows + ridge_rows, p, entry);
+    let mut y = Matrix::from_fn(sample_rows + ridge_rows, c, |i, output| {
+        columns.y.get(i * c + output).copied().unwrap_or(0.0)
+    });
     // With more rows than columns, the triangular factor of the QR decomposition replaces the matrix.
     let z = if z.nrows() > p {
         let qr = z.qr();
@@ -78,9 +79,9 @@ fn directions(columns: &Columns) -> (Vec<Direction>, DroppedDirections) {
         }
         dropped.directions += 1;
         if value > arithmetic {
-            let named =
+            let reported =
                 columns.varying.iter().zip(&row.values).filter(|(_, part)| part.abs() >= NAMED_SHARE * value);
-            dropped.columns.extend(named.map(|(column, _)| *column));
+            dropped.columns.extend(reported.map(|(column, _)| *column));
         }
     }
     (kept, dropped)
@@ -109,28 +110,28 @@ const ZERO_NORM: f64 = 1e-18;
 /// Afterwards each row is a right singular vector times its singular value.
 fn orthogonalise(rows: &mut [Row]) {
     rows.sort_by(|a, b| b.norm().total_cmp(&a.norm()));
-    let least = ZERO_NORM * rows.first().map_or(0.0, Row::norm);
+    let zero_norm = ZERO_NORM * rows.first().map_or(0.0, Row::norm);
     let tolerance = f64::EPSILON * (rows.len() as f64).sqrt().max(2.0);
     for _ in 0..SWEEPS {
         let mut converged = true;
         for second in 1..rows.len() {
-            let (above, below) = rows.split_at_mut(second);
-            let Some(b) = below.first_mut() else { return };
-            for a in above {
+            let (earlier_rows, later_rows) = rows.split_at_mut(second);
+            let Some(b) = later_rows.first_mut() else { return };
+            for a in earlier_rows {
                 let (aa, bb) = (dot(&a.values, &a.values), dot(&b.values, &b.values));
                 let ab = dot(&a.values, &b.values);
-                let short = aa.min(bb).sqrt() <= least;
+                let is_negligible = aa.min(bb).sqrt() <= zero_norm;
                 // A row with NaN is treated as orthogonal to all other rows.
-                let product = tolerance * aa.sqrt() * bb.sqrt();
-                if short || ab.is_nan() || product.is_nan() || ab.abs() <= product {
+                let threshold = tolerance * aa.sqrt() * bb.sqrt();
+                if is_negligible || ab.is_nan() || threshold.is_nan() || ab.abs() <= threshold {
                     continue;
                 }
                 let cotangent = (bb - aa) / (2.0 * ab);
                 let tangent = 1.0 / (cotangent.abs() + cotangent.hypot(1.0));
                 let tangent = if cotangent < 0.0 { -tangent } else { tangent };
                 let cosine = 1.0 / tangent.hypot(1.0);
-                rotate(cosine, cosine * tangent, &mut a.values, &mut b.values);
-                rotate(cosine, cosine * tangent, &mut a.targets, &mut b.targets);
+                rotate_rows(cosine, cosine * tangent, &mut a.values, &mut b.values);
+                rotate_rows(cosine, cosine * tangent, &mut a.targets, &mut b.targets);
                 converged = false;
             }
         }
@@ -141,14 +142,14 @@ fn orthogonalise(rows: &mut [Row]) {
 }
 
 /// Rotates a pair of rows: `a, b <- cosine a - sine b, sine a + cosine b`.
-fn rotate(cosine: f64, sine: f64, a: &mut [f64], b: &mut [f64]) {
+fn rotate_rows(cosine: f64, sine: f64, a: &mut [f64], b: &mut [f64]) {
     for (a, b) in a.iter_mut().zip(b) {
         (*a, *b) = (cosine * *a - sine * *b, sine * *a + cosine * *b);
     }
 }
 
 /// Weights of the columns of `z` (p x C), which are summed over the kept directions.
-fn combine(columns: &Columns, kept: &[Direction]) -> Vec<f64> {
+fn sum_directions(columns: &Columns, kept: &[Direction]) -> Vec<f64> {
     let (p, c) = (columns.p(), columns.c);
     let mut solution = vec![0.0; p * c];
     for Direction { vector, answers } in kept {
@@ -172,19 +173,19 @@ fn column_scales(columns: &Columns) -> Vec<f64> {
     let mean = |j: usize| {
         columns.constant.as_ref().and_then(|constant| constant.means.get(j)).copied().unwrap_or(0.0)
     };
-    let mut set = |j: usize, size: f64| {
-        if let Some(place) = sizes.get_mut(j) {
-            *place = size;
+    let mut set_size = |j: usize, size: f64| {
+        if let Some(stored) = sizes.get_mut(j) {
+            *stored = size;
         }
     };
     for (&j, unit) in columns.varying.iter().zip(&columns.unit) {
-        set(j, (mean(j) * root).hypot(1.0 / unit));
+        set_size(j, (mean(j) * root).hypot(1.0 / unit));
     }
     for &j in &columns.near_constant {
-        set(j, mean(j).abs() * root);
+        set_size(j, mean(j).abs() * root);
     }
     if let Some(constant) = &columns.constant {
-        set(constant.column, constant.value * root);
+        set_size(constant.column, constant.value * root);
     }
     let longest = sizes.iter().fold(0.0f64, |longest, size| longest.max(*size));
     let scale = |size: f64| match longest / size {
@@ -212,13 +213,13 @@ fn refine(columns: &Columns, kept: &[Direction], weights: &mut [f64]) {
     let mut change = vec![0.0; p * c];
     for Direction { vector, answers } in kept {
         for (output, answer) in answers.iter().enumerate() {
-            let found: f64 = vector
+            let reproduced: f64 = vector
                 .iter()
                 .zip(normalised.iter().skip(output).step_by(c))
                 .map(|(part, value)| part * value)
                 .sum();
             for (value, part) in change.iter_mut().skip(output).step_by(c).zip(vector) {
-                *value += part * (answer - found);
+                *value += part * (answer - reproduced);
             }
         }
     }
@@ -282,8 +283,8 @@ fn least_norm(columns: &Columns, kept: &[Direction]) -> Option<Vec<f64>> {
     // Solves R^T t = answers by forward substitution.
     for i in 0..count {
         for output in 0..c {
-            let done: f64 = (0..i).map(|above| r[(above, i)] * answers[(above, output)]).sum();
-            let value = (answers[(i, output)] - done) / r[(i, i)];
+            let solved: f64 = (0..i).map(|above| r[(above, i)] * answers[(above, output)]).sum();
+            let value = (answers[(i, output)] - solved) / r[(i, i)];
             if !value.is_finite() {
                 return None;
             }

@@ -48,15 +48,15 @@ async fn relay_down(
     let mut decoder = Decoder::new(vec![0; limit]);
     // Encoded bytes of the frame that is being received.
     let mut frame = Vec::new();
-    let mut held: Option<HeldRound> = None;
+    let mut held_round: Option<HeldRound> = None;
     let mut bytes = [0u8; READ_SIZE];
     loop {
-        let until = held.as_ref().map(|held| held.until);
+        let until = held_round.as_ref().map(|held_round| held_round.until);
         let read = tokio::select! {
             read = server.read(&mut bytes) => read?,
             () = tokio::time::sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {
-                if let Some(held) = held.take() {
-                    session.write_all(&held.frames).await?;
+                if let Some(held_round) = held_round.take() {
+                    session.write_all(&held_round.frames).await?;
                 }
                 continue;
             }
@@ -66,28 +66,32 @@ async fn relay_down(
         }
         let mut input = bytes.get(..read).unwrap_or_default();
         while !input.is_empty() {
-            let before = input;
+            let message_start = input;
             let message = match decoder.feed(&mut input) {
                 FeedResult::Message(message) => decode::<ToDevice>(message).ok().map(|(message, _)| message),
                 FeedResult::NeedMore | FeedResult::Dropped(_) | FeedResult::Sealed(_) => None,
             };
-            frame.extend_from_slice(before.get(..before.len() - input.len()).unwrap_or_default());
+            frame.extend_from_slice(
+                message_start.get(..message_start.len() - input.len()).unwrap_or_default(),
+            );
             if frame.last() != Some(&0) {
                 continue;
             }
             match message {
                 Some(ToDevice::RoundOpen(open)) => {
                     // If the opening is repeated, the delivery time of the first opening is kept.
-                    let same = held.take().filter(|held| held.id == open.id);
-                    let until =
-                        same.map_or_else(|| Instant::now() + sleep(&open).min(MAX_DELAY), |held| held.until);
-                    held = Some(HeldRound { id: open.id, until, frames: Vec::new() });
+                    let same_round = held_round.take().filter(|held_round| held_round.id == open.id);
+                    let until = same_round.map_or_else(
+                        || Instant::now() + sleep(&open).min(MAX_DELAY),
+                        |held_round| held_round.until,
+                    );
+                    held_round = Some(HeldRound { id: open.id, until, frames: Vec::new() });
                 }
-                Some(ToDevice::RoundClosed(_)) => held = None,
+                Some(ToDevice::RoundClosed(_)) => held_round = None,
                 _ => {}
             }
-            match &mut held {
-                Some(held) => held.frames.append(&mut frame),
+            match &mut held_round {
+                Some(held_round) => held_round.frames.append(&mut frame),
                 None => session.write_all(&frame).await?,
             }
             frame.clear();
@@ -124,15 +128,15 @@ mod tests {
         frame(&ToDevice::RoundOpen(RoundOpen { id: id(round), task, tensors: Descriptors::new() }))
     }
 
-    /// Makes a link on which round n takes n hours. Returns the server's end and the session's end.
-    fn line() -> (DuplexStream, DuplexStream) {
+    /// Creates a link on which round n takes n hours. Returns the server's end and the session's end.
+    fn delayed_link() -> (DuplexStream, DuplexStream) {
         let (server, server_side) = tokio::io::duplex(1 << 12);
         let (session_side, session) = tokio::io::duplex(1 << 12);
         tokio::spawn(relay(server_side, session_side, 256, |open| HOUR * open.id.round));
         (server, session)
     }
 
-    async fn receives(session: &mut DuplexStream, expected: &[u8]) -> Duration {
+    async fn time_until_received(session: &mut DuplexStream, expected: &[u8]) -> Duration {
         let began = Instant::now();
         let mut received = vec![0; expected.len()];
         session.read_exact(&mut received).await.unwrap();
@@ -146,40 +150,40 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn opened_round_and_later_frames_are_delayed() {
-        let (mut server, mut session) = line();
+        let (mut server, mut session) = delayed_link();
         let welcome = frame(&ToDevice::Welcome(Welcome { campaign: 1, idle_milliseconds: 1 }));
         let bytes = [welcome.clone(), open(2), welcome.clone()].concat();
         // Chunks of three bytes, so that chunk boundaries differ from frame boundaries.
         for part in bytes.chunks(3) {
             server.write_all(part).await.unwrap();
         }
-        assert_close(receives(&mut session, &welcome).await, Duration::ZERO);
-        assert_close(receives(&mut session, &[open(2), welcome].concat()).await, 2 * HOUR);
+        assert_close(time_until_received(&mut session, &welcome).await, Duration::ZERO);
+        assert_close(time_until_received(&mut session, &[open(2), welcome].concat()).await, 2 * HOUR);
     }
 
     #[tokio::test(start_paused = true)]
     async fn closed_round_is_not_delivered() {
-        let (mut server, mut session) = line();
+        let (mut server, mut session) = delayed_link();
         let closed = frame(&ToDevice::RoundClosed(id(9)));
         server.write_all(&[open(9), closed.clone(), open(1)].concat()).await.unwrap();
-        assert_close(receives(&mut session, &closed).await, Duration::ZERO);
-        assert_close(receives(&mut session, &open(1)).await, HOUR);
+        assert_close(time_until_received(&mut session, &closed).await, Duration::ZERO);
+        assert_close(time_until_received(&mut session, &open(1)).await, HOUR);
     }
 
     #[tokio::test(start_paused = true)]
     async fn reopened_round_keeps_its_time() {
-        let (mut server, mut session) = line();
+        let (mut server, mut session) = delayed_link();
         server.write_all(&open(2)).await.unwrap();
         tokio::time::sleep(HOUR).await;
         server.write_all(&open(2)).await.unwrap();
-        assert_close(receives(&mut session, &open(2)).await, HOUR);
+        assert_close(time_until_received(&mut session, &open(2)).await, HOUR);
     }
 
     #[tokio::test(start_paused = true)]
     async fn session_output_passes_while_round_waits() {
-        let (mut server, mut session) = line();
+        let (mut server, mut session) = delayed_link();
         server.write_all(&open(2)).await.unwrap();
         session.write_all(b"alive").await.unwrap();
-        assert_close(receives(&mut server, b"alive").await, Duration::ZERO);
+        assert_close(time_until_received(&mut server, b"alive").await, Duration::ZERO);
     }
 }

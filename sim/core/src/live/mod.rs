@@ -80,18 +80,18 @@ pub enum LiveError {
     Interrupted,
 }
 
-/// Makes the server's configuration for a scenario. The engine is configured as in the simulator, and limits
+/// Builds the server's configuration for a scenario. The engine is configured as in the simulator, and limits
 /// are so high that a run on loopback does not reach them.
 ///
 /// # Errors
 /// [`LiveError::Scenario`] or [`LiveError::AttackNotAllowed`] if a server cannot run the scenario.
 pub fn campaign(scenario: &Scenario, dataset: &Dataset, state: &Path) -> Result<Fleet, LiveError> {
-    if let Some(why) = scenario.not_served_because() {
-        return Err(LiveError::Scenario(format!("{}: {why}", scenario.name)));
+    if let Some(reason) = scenario.not_served_because() {
+        return Err(LiveError::Scenario(format!("{}: {reason}", scenario.name)));
     }
     scenario.check_runs_on_devices()?;
     let clients = dataset.clients.len();
-    let long = Duration::from_secs(86_400);
+    let one_day = Duration::from_secs(86_400);
     Ok(Fleet {
         seed: scenario.seed,
         state: state.to_owned(),
@@ -119,9 +119,9 @@ pub fn campaign(scenario: &Scenario, dataset: &Dataset, state: &Path) -> Result<
             updates: u32::MAX,
             hello: Duration::from_secs(60),
             // A sleeping device sends nothing, but must not be disconnected or asked again.
-            idle: long,
+            idle: one_day,
             frame: Duration::from_secs(60),
-            repeat: long,
+            repeat: one_day,
             norm: scenario.norm,
             samples: scenario.samples,
         },
@@ -187,14 +187,14 @@ pub async fn run(
             Some(served) = serving.join_next() => return Ok(served??),
             Some(ended) = devices.join_next() => ended??,
             _ = ask.tick() => {
-                let asked = query(state, "status", |line| {
+                let status_query = query(state, "status", |line| {
                     if let Ok(status) = serde_json::from_str(line) {
                         progress(&status);
                     }
                     Ok(())
                 });
                 // Errors are ignored: the server may not have started yet, or may have ended.
-                let _ = asked.await;
+                let _ = status_query.await;
             }
         }
     }

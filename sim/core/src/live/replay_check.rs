@@ -82,15 +82,15 @@ pub fn check_replay(scenario: &Scenario, lines: &[JournalEntry]) -> Result<Repla
 /// started.
 fn with_served_settings(scenario: Scenario, server: &Server) -> Result<Scenario, ReplayCheckError> {
     let dataset = scenario.dataset(scenario.seed).map_err(RunError::from)?;
-    let own = campaign(&scenario, &dataset, std::path::Path::new(""))?;
-    let (mut different, resumed) = match own.resumed(&server.configuration) {
+    let expected = campaign(&scenario, &dataset, std::path::Path::new(""))?;
+    let (mut different, resumed) = match expected.resumed(&server.configuration) {
         Ok(resumed) => (String::new(), Some(resumed.fleet)),
         Err(Mismatch::Differs(different)) => (different, None),
         Err(Mismatch::Unreadable(problem)) => (problem.to_string(), None),
     };
-    if server.expected != own.expected && !different.contains("devices.expected") {
-        let (was, is) = (server.expected, own.expected);
-        different += &format!("\n- devices.expected = {was}\n+ devices.expected = {is}");
+    if server.expected != expected.expected && !different.contains("devices.expected") {
+        let (recorded, derived) = (server.expected, expected.expected);
+        different += &format!("\n- devices.expected = {recorded}\n+ devices.expected = {derived}");
     }
     match resumed {
         Some(fleet) if different.is_empty() => {
@@ -126,7 +126,9 @@ impl ReplayCheck {
         let rows = self.outcome.iter().flat_map(|outcome| &outcome.rounds);
         let distances: Vec<(u32, Option<f64>)> =
             rows.map(|row| (row.round, row.scores.and_then(|scores| scores.distance))).collect();
-        let distance = |round| distances.iter().find(|(known, _)| *known == round).and_then(|(_, d)| *d);
+        let distance = |round| {
+            distances.iter().find(|(distance_round, _)| *distance_round == round).and_then(|(_, d)| *d)
+        };
         let mut timed = Vec::new();
         let (mut began, mut open) = (None, None);
         for line in self.replay.decisions() {
@@ -140,8 +142,8 @@ impl ReplayCheck {
                 }
                 JournalEntry::Committed(committed) => {
                     if let (Some(began), Some(round)) = (began, open.take()) {
-                        let after = Duration::from_millis((committed.at - began).as_u64());
-                        timed.push(TimedRound { round, after, distance: distance(round) });
+                        let elapsed = Duration::from_millis((committed.at - began).as_u64());
+                        timed.push(TimedRound { round, after: elapsed, distance: distance(round) });
                     }
                 }
                 _ => {}

@@ -22,7 +22,7 @@ pub struct HeapNetwork {
 }
 
 impl HeapNetwork {
-    /// Makes zeroed memory for a device with `samples` samples. All devices share `base`.
+    /// Creates zeroed memory for a device with `samples` samples. All devices share `base`.
     #[must_use]
     pub fn new(shape: NetworkShape, momentum: bool, samples: usize, base: Option<Arc<BaseNetwork>>) -> Self {
         let parameters = shape.parameters();
@@ -40,7 +40,7 @@ impl HeapNetwork {
 }
 
 impl HeapNetwork {
-    /// Makes working memory without parameters and velocity.
+    /// Creates working memory without parameters and velocity.
     pub(super) fn scratch(shape: NetworkShape) -> Self {
         Self { parameters: Vec::new(), velocity: Vec::new(), ..Self::new(shape, false, 0, None) }
     }
@@ -57,7 +57,7 @@ impl NetworkMemory for HeapNetwork {
             classes,
             pool_indices,
             body_cache,
-            frozen: layer(base),
+            frozen: frozen_layer(base),
         }
     }
 
@@ -70,11 +70,11 @@ impl NetworkMemory for HeapNetwork {
     }
 
     fn frozen(&self) -> Frozen<'_> {
-        layer(&self.base)
+        frozen_layer(&self.base)
     }
 }
 
 /// Frozen layer of the base network, if there is a base network.
-fn layer(base: &Option<Arc<BaseNetwork>>) -> Frozen<'_> {
+fn frozen_layer(base: &Option<Arc<BaseNetwork>>) -> Frozen<'_> {
     base.as_ref().map_or(Frozen::Nothing, |base| Frozen::F32(&base.frozen))
 }

@@ -127,7 +127,7 @@ pub struct SimNetwork {
 }
 
 impl SimNetwork {
-    /// Makes the network of a device with `samples` training samples. All devices start from the same
+    /// Creates the network of a device with `samples` training samples. All devices start from the same
     /// network. If the server sends the body, the initial head is zero, as on a board.
     #[must_use]
     pub fn new(build: &NetworkConfig, device: u64, samples: usize, join_time: JoinTime) -> Self {
@@ -178,11 +178,11 @@ impl SimNetwork {
         let shape = self.network.shape();
         let mut parameters = self.network.parameters().to_vec();
         let layers = layers_of(shape, shared);
-        let mut rest = parameters.get_mut(shape.range(layers)).unwrap_or_default();
+        let mut remaining = parameters.get_mut(shape.range(layers)).unwrap_or_default();
         for tensor in shared {
-            let (own, after) = rest.split_at_mut(tensor.values.len().min(rest.len()));
-            own.copy_from_slice(tensor.values.get(..own.len()).unwrap_or_default());
-            rest = after;
+            let (destination, following) = remaining.split_at_mut(tensor.values.len().min(remaining.len()));
+            destination.copy_from_slice(tensor.values.get(..destination.len()).unwrap_or_default());
+            remaining = following;
         }
         parameters
     }
@@ -215,15 +215,15 @@ impl SimNetwork {
             let _ = self.network.set_parameters(&scored);
         }
         if let Some(task) = self.local_training {
-            let began = self.network.parameters().to_vec();
-            let ran = self
+            let initial_parameters = self.network.parameters().to_vec();
+            let result = self
                 .network
                 .open(&RoundOpen { task, ..fit.clone() })
                 .and_then(|()| self.network.run(id, source))
                 .and_then(|_| self.network.open(fit));
-            if let Err(reason) = ran {
-                // Cannot fail: `began` has as many values as the network.
-                let _ = self.network.set_parameters(&began);
+            if let Err(reason) = result {
+                // Cannot fail: `initial_parameters` has as many values as the network.
+                let _ = self.network.set_parameters(&initial_parameters);
                 return Err(reason);
             }
             // If the head fit is repeated, for example after a reset, the body is already trained.
@@ -258,14 +258,14 @@ fn layers_of(shape: NetworkShape, tensors: &[Tensor]) -> Range<usize> {
 
 impl Task for SimNetwork {
     fn capabilities(&self) -> Capabilities {
-        let own = self.network.capabilities();
-        let Some(baseline) = &self.baseline else { return own };
+        let network_capabilities = self.network.capabilities();
+        let Some(baseline) = &self.baseline else { return network_capabilities };
         let copies = u32::try_from(baseline.copies()).unwrap_or(u32::MAX);
         Capabilities {
-            tasks: own.tasks | TaskKind::Baseline.bit(),
-            tensor_elements: own.tensor_elements.saturating_mul(copies),
-            total_elements: own.total_elements.saturating_mul(copies),
-            ..own
+            tasks: network_capabilities.tasks | TaskKind::Baseline.bit(),
+            tensor_elements: network_capabilities.tensor_elements.saturating_mul(copies),
+            total_elements: network_capabilities.total_elements.saturating_mul(copies),
+            ..network_capabilities
         }
     }
 
@@ -335,8 +335,8 @@ impl Task for SimNetwork {
     fn emit(&self, index: usize, first: usize, out: &mut [f32]) {
         match &self.baseline {
             Some(baseline) if baseline.is_open() => {
-                for (place, value) in out.iter_mut().zip(baseline.tensor(index).iter().skip(first)) {
-                    *place = *value;
+                for (entry, value) in out.iter_mut().zip(baseline.tensor(index).iter().skip(first)) {
+                    *entry = *value;
                 }
             }
             _ => self.network.emit(index, first, out),

@@ -12,7 +12,7 @@ use crate::evaluate::largest;
 const BATCH: usize = 32;
 
 /// Largest number of values that a layer may save for a batch. Exceeded only if a single sample needs more.
-const NOTED: usize = 1 << 20;
+const MAX_SAVED_VALUES: usize = 1 << 20;
 
 /// Errors of a network on a set.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -31,35 +31,37 @@ pub struct Errors {
 pub fn errors(shape: NetworkShape, frozen: Frozen<'_>, parameters: &[f32], set: &Set) -> Errors {
     let mut total = Errors::default();
     let Labels::Classes(classes) = &set.y else { return total };
-    let (mut below, mut above) = (Vec::<f32>::new(), Vec::new());
-    let (mut saved, mut pool_indices, mut scratch) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut layer_inputs, mut layer_outputs) = (Vec::<f32>::new(), Vec::new());
+    let mut saved = Vec::new();
+    let mut pool_indices = Vec::new();
+    let mut scratch = Vec::new();
     // Layers save values for the backward pass. The size of a batch is limited so that these values take a
     // few megabytes.
-    let noted = |layer| shape.layer(layer).saved() + shape.layer(layer).pool_indices();
-    let noted: usize = (0..shape.layers()).map(noted).max().unwrap_or(0);
-    let batch = (NOTED / noted.max(1)).clamp(1, BATCH);
+    let saved_values = |layer| shape.layer(layer).saved() + shape.layer(layer).pool_indices();
+    let saved_values: usize = (0..shape.layers()).map(saved_values).max().unwrap_or(0);
+    let batch = (MAX_SAVED_VALUES / saved_values.max(1)).clamp(1, BATCH);
     for (x, classes) in set.x.chunks(batch * shape.features).zip(classes.chunks(batch)) {
         for layer in 0..shape.layers() {
             let weights = parameters.get(shape.range(layer..layer + 1)).unwrap_or_default();
-            let this = shape.layer(layer);
-            above.clear();
-            above.resize(classes.len() * this.outputs(), 0.0);
-            saved.resize(saved.len().max(classes.len() * this.saved()), 0.0);
-            pool_indices.resize(pool_indices.len().max(classes.len() * this.pool_indices()), 0);
-            scratch.resize(scratch.len().max(this.scratch()), 0.0);
-            let inputs = if layer == 0 { x } else { &below };
-            if matches!(this, Layer::Up { .. }) {
-                frozen.forward(x, this.outputs(), &mut above);
+            let current = shape.layer(layer);
+            layer_outputs.clear();
+            layer_outputs.resize(classes.len() * current.outputs(), 0.0);
+            saved.resize(saved.len().max(classes.len() * current.saved()), 0.0);
+            pool_indices.resize(pool_indices.len().max(classes.len() * current.pool_indices()), 0);
+            scratch.resize(scratch.len().max(current.scratch()), 0.0);
+            let inputs = if layer == 0 { x } else { &layer_inputs };
+            if matches!(current, Layer::Up { .. }) {
+                frozen.forward(x, current.outputs(), &mut layer_outputs);
             }
-            let room =
+            let buffers =
                 LayerBuffers { saved: &mut saved, pool_indices: &mut pool_indices, scratch: &mut scratch };
-            this.forward(inputs, weights, &mut above, room);
-            if layer + 1 < shape.layers() && this.has_relu() {
-                dense::relu(&mut above);
+            current.forward(inputs, weights, &mut layer_outputs, buffers);
+            if layer + 1 < shape.layers() && current.has_relu() {
+                dense::relu(&mut layer_outputs);
             }
-            std::mem::swap(&mut below, &mut above);
+            std::mem::swap(&mut layer_inputs, &mut layer_outputs);
         }
-        for (logits, &class) in below.chunks_exact(shape.outputs.max(1)).zip(classes) {
+        for (logits, &class) in layer_inputs.chunks_exact(shape.outputs.max(1)).zip(classes) {
             total.count += 1;
             total.correct += usize::from(largest(logits) == usize::from(class));
             total.loss += dense::cross_entropy(logits, class.into());

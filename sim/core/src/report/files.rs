@@ -188,30 +188,34 @@ pub fn write_run(directory: &Path, summary: &Summary, outcome: &Outcome) -> Resu
 }
 
 /// Text of `clients.csv`: one line for each client, newcomers last. A line has the number of the client from
-/// 0, the time at which the client joined, the figures and the name of the client. Figures that do not apply
+/// 0, the time at which the client joined, the metrics and the name of the client. Metrics that do not apply
 /// are empty.
 #[must_use]
 pub fn clients(outcome: &Outcome) -> String {
     let mut text = String::from("client,came,accuracy,accuracy_tuned,loss,test_mse,name\n");
     let cell = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
-    let all = outcome.clients.iter().zip(names(&outcome.names.clients)).map(|one| ("before", one));
-    let newcomers = outcome.newcomers.iter().zip(names(&outcome.names.newcomers));
-    let all = all.chain(newcomers.map(|one| ("after", one)));
-    for (number, (came, (client, name))) in all.enumerate() {
+    let scored_clients = outcome
+        .clients
+        .iter()
+        .zip(client_names_or_empty(&outcome.names.clients))
+        .map(|client_and_name| ("before", client_and_name));
+    let newcomers = outcome.newcomers.iter().zip(client_names_or_empty(&outcome.names.newcomers));
+    let scored_clients = scored_clients.chain(newcomers.map(|client_and_name| ("after", client_and_name)));
+    for (number, (joined, (client, name))) in scored_clients.enumerate() {
         let tuned = outcome.tuned.get(number).and_then(|tuned| tuned.accuracy);
         let figures = [client.accuracy, tuned, Some(client.loss), client.test_mse].map(cell);
-        text.push_str(&format!("{number},{came},{},{}\n", figures.join(","), quoted(name)));
+        text.push_str(&format!("{number},{joined},{},{}\n", figures.join(","), quote_cell(name)));
     }
     text
 }
 
 /// Iterates over the known names, followed by infinitely many empty names.
-fn names(known: &[String]) -> impl Iterator<Item = &str> {
-    known.iter().map(String::as_str).chain(std::iter::repeat(""))
+fn client_names_or_empty(client_names: &[String]) -> impl Iterator<Item = &str> {
+    client_names.iter().map(String::as_str).chain(std::iter::repeat(""))
 }
 
 /// Quotes a CSV cell if RFC 4180 requires quotes.
-fn quoted(name: &str) -> String {
+fn quote_cell(name: &str) -> String {
     match name.contains([',', '"', '\n', '\r']) {
         true => format!("\"{}\"", name.replace('"', "\"\"")),
         false => name.to_owned(),

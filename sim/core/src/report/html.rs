@@ -12,7 +12,7 @@ pub struct Page {
     pub title: String,
     /// Introduction below the heading.
     pub intro: String,
-    /// Tables of figures.
+    /// Tables of metrics.
     pub tables: Vec<Table>,
     /// Groups of curves, each with a heading; an empty heading is omitted.
     pub curves: Vec<(String, Vec<Series>)>,
@@ -66,7 +66,7 @@ impl Page {
     }
 }
 
-/// Renders the charts of all figures that apply. The horizontal axis is selected with radio buttons and CSS,
+/// Renders the charts of all metrics that apply. The horizontal axis is selected with radio buttons and CSS,
 /// without a script.
 fn curves(group: usize, heading: &str, series: &[Series], axes: &[Axis]) -> String {
     let mut panels = String::new();

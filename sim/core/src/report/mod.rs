@@ -1,4 +1,4 @@
-//! Result files and reports: summaries of the figures ([`summary`]), result files ([`files`]), tables
+//! Result files and reports: summaries of the metrics ([`summary`]), result files ([`files`]), tables
 //! ([`table`]), curves ([`plot`]) and the report page ([`html`]). `RESULTS.md` lists the contents of the
 //! files.
 

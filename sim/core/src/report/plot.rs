@@ -27,7 +27,7 @@ pub struct Point {
     pub time: f64,
     /// Cumulative number of uploaded and downloaded bytes.
     pub bytes: f64,
-    /// Figures after the round.
+    /// Metrics after the round.
     pub scores: Scores,
 }
 
@@ -38,8 +38,8 @@ pub fn curve(outcome: &Outcome) -> Vec<Point> {
     let mut bytes = 0.0;
     for row in &outcome.rounds {
         #[allow(clippy::cast_precision_loss, reason = "for a plot")]
-        let more = (row.bytes_up + row.bytes_down) as f64;
-        bytes += more;
+        let round_bytes = (row.bytes_up + row.bytes_down) as f64;
+        bytes += round_bytes;
         if let Some(scores) = row.scores {
             points.push(Point { round: row.round.into(), time: row.time, bytes, scores });
         }
@@ -56,7 +56,7 @@ pub struct Series {
     pub runs: Vec<Vec<Point>>,
 }
 
-/// Figure on the vertical axis.
+/// Metric on the vertical axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metric {
     /// Distance from the true representation, on a logarithmic axis.
@@ -150,16 +150,16 @@ impl Axis {
 
     fn label(self, value: f64) -> String {
         match self {
-            Self::Bytes if value >= 1e9 => format!("{} GB", trim(value / 1e9)),
-            Self::Bytes if value >= 1e6 => format!("{} MB", trim(value / 1e6)),
-            Self::Bytes if value >= 1e3 => format!("{} kB", trim(value / 1e3)),
-            _ => trim(value),
+            Self::Bytes if value >= 1e9 => format!("{} GB", format_trimmed(value / 1e9)),
+            Self::Bytes if value >= 1e6 => format!("{} MB", format_trimmed(value / 1e6)),
+            Self::Bytes if value >= 1e3 => format!("{} kB", format_trimmed(value / 1e3)),
+            _ => format_trimmed(value),
         }
     }
 }
 
 /// Formats a value without trailing zeros.
-fn trim(value: f64) -> String {
+fn format_trimmed(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
@@ -188,16 +188,16 @@ pub fn chart(series: &[Series], metric: Metric, axis: Axis) -> Option<String> {
     let mut lines = Vec::new();
     for (index, entry) in series.iter().enumerate() {
         let colour = RGBColor(1, 2, u8::try_from(index % SERIES_COLOURS).unwrap_or(0));
-        let places = |run: &Vec<Point>| -> Vec<(f64, f64)> {
+        let points_of = |run: &Vec<Point>| -> Vec<(f64, f64)> {
             run.iter().filter_map(|p| metric.value(&p.scores).map(|y| (axis.position(p), y))).collect()
         };
         let runs: Vec<Vec<(f64, f64)>> =
-            entry.runs.iter().map(places).filter(|points| !points.is_empty()).collect();
-        let middle = median(&runs);
-        if middle.is_empty() {
+            entry.runs.iter().map(points_of).filter(|points| !points.is_empty()).collect();
+        let median = pointwise_median(&runs);
+        if median.is_empty() {
             continue;
         }
-        let style = if middle.len() == 1 { LineStyle::Level } else { LineStyle::Full };
+        let style = if median.len() == 1 { LineStyle::Level } else { LineStyle::Full };
         if runs.len() > 1 && style == LineStyle::Full {
             lines.extend(runs.into_iter().map(|points| ChartLine {
                 points,
@@ -205,7 +205,7 @@ pub fn chart(series: &[Series], metric: Metric, axis: Axis) -> Option<String> {
                 style: LineStyle::Faint,
             }));
         }
-        lines.push(ChartLine { points: middle, colour, style });
+        lines.push(ChartLine { points: median, colour, style });
     }
     lines.iter().any(|line| line.style == LineStyle::Full).then_some(())?;
     // Faint lines are drawn first, so the medians are on top.
@@ -213,12 +213,14 @@ pub fn chart(series: &[Series], metric: Metric, axis: Axis) -> Option<String> {
     if metric.is_logarithmic() {
         // A horizontal line far outside the range of the curves would flatten the curves, so it is omitted.
         let (low, high) = range(&lines, |line| line.style != LineStyle::Level);
-        let near = |y: f64| y > low / 30.0 && y < high * 30.0;
-        lines.retain(|line| line.style != LineStyle::Level || line.points.iter().all(|point| near(point.1)));
+        let is_near = |y: f64| y > low / 30.0 && y < high * 30.0;
+        lines.retain(|line| {
+            line.style != LineStyle::Level || line.points.iter().all(|point| is_near(point.1))
+        });
     }
     let (low, high) = range(&lines, |_| true);
-    let right = lines.iter().flat_map(|line| &line.points).map(|(x, _)| *x).fold(0.0, f64::max);
-    let right = if right > 0.0 { right } else { 1.0 };
+    let x_max = lines.iter().flat_map(|line| &line.points).map(|(x, _)| *x).fold(0.0, f64::max);
+    let x_max = if x_max > 0.0 { x_max } else { 1.0 };
     let scale = if metric.is_logarithmic() {
         Scale::logarithmic(low / 1.3, high * 1.3)
     } else {
@@ -226,8 +228,8 @@ pub fn chart(series: &[Series], metric: Metric, axis: Axis) -> Option<String> {
         Scale::linear((low - margin).max(0.0), (high + margin).min(1.0))
     };
     let mut svg = String::new();
-    let drawn = draw(&mut svg, &lines, axis, right, scale);
-    drawn.is_ok().then(|| themed(&svg))
+    let result = draw_chart(&mut svg, &lines, axis, x_max, scale);
+    result.is_ok().then(|| use_page_colours(&svg))
 }
 
 /// Scale of the vertical axis: range and ticks.
@@ -244,7 +246,7 @@ impl Scale {
         Self { low, high, ticks, logarithmic: false }
     }
 
-    /// Makes a logarithmic scale. Ticks are at 1, 2 and 5 times powers of ten for a range of up to three
+    /// Creates a logarithmic scale. Ticks are at 1, 2 and 5 times powers of ten for a range of up to three
     /// decades, otherwise at powers of ten.
     fn logarithmic(low: f64, high: f64) -> Self {
         let (first, last) = (low.log10().floor(), high.log10().ceil());
@@ -290,14 +292,14 @@ impl ValueFormatter<f64> for Scale {
     }
 }
 
-/// Range of the vertical values of the lines for which `of` is true.
-fn range(lines: &[ChartLine], of: impl Fn(&ChartLine) -> bool) -> (f64, f64) {
-    let places = lines.iter().filter(|line| of(line)).flat_map(|line| &line.points).map(|(_, y)| *y);
-    places.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), y| (low.min(y), high.max(y)))
+/// Range of the vertical values of the lines for which `is_included` is true.
+fn range(lines: &[ChartLine], is_included: impl Fn(&ChartLine) -> bool) -> (f64, f64) {
+    let values = lines.iter().filter(|line| is_included(line)).flat_map(|line| &line.points).map(|(_, y)| *y);
+    values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), y| (low.min(y), high.max(y)))
 }
 
 /// Draws the axes and all lines. `right` is the right end of the horizontal axis, which starts at 0.
-fn draw(
+fn draw_chart(
     svg: &mut String,
     lines: &[ChartLine],
     axis: Axis,
@@ -345,19 +347,19 @@ fn draw(
 }
 
 /// Pointwise median of several runs, as long as the shortest run.
-fn median(runs: &[Vec<(f64, f64)>]) -> Vec<(f64, f64)> {
+fn pointwise_median(runs: &[Vec<(f64, f64)>]) -> Vec<(f64, f64)> {
     let length = runs.iter().map(Vec::len).min().unwrap_or(0);
-    let middle = |at: usize, pick: fn(&(f64, f64)) -> f64| {
-        let mut values: Vec<f64> = runs.iter().filter_map(|run| run.get(at)).map(pick).collect();
+    let median_at = |index: usize, pick: fn(&(f64, f64)) -> f64| {
+        let mut values: Vec<f64> = runs.iter().filter_map(|run| run.get(index)).map(pick).collect();
         values.sort_by(f64::total_cmp);
         let (low, high) = ((values.len() - 1) / 2, values.len() / 2);
         (values.get(low).copied().unwrap_or(0.0) + values.get(high).copied().unwrap_or(0.0)) / 2.0
     };
-    (0..length).map(|at| (middle(at, |p| p.0), middle(at, |p| p.1))).collect()
+    (0..length).map(|index| (median_at(index, |p| p.0), median_at(index, |p| p.1))).collect()
 }
 
 /// Replaces the placeholder colours by CSS variables of the page.
-fn themed(svg: &str) -> String {
+fn use_page_colours(svg: &str) -> String {
     let hex = |colour: RGBColor| format!("\"#{:02X}{:02X}{:02X}\"", colour.0, colour.1, colour.2);
     let mut out = svg.replace(&hex(INK), "\"var(--ink)\"");
     out = out.replace(&hex(GRID), "\"var(--grid)\"").replace(&hex(AXIS), "\"var(--axis)\"");

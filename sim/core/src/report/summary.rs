@@ -51,7 +51,7 @@ pub struct Bytes {
     pub new_clients_down: Option<u64>,
 }
 
-/// Figures that depend on the machine.
+/// Metrics that depend on the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Timing {
     /// Wall-clock time of the run in seconds.
@@ -108,7 +108,7 @@ pub struct Summary {
     pub scored_new_clients: Option<&'static str>,
     /// Stages of the participation schedule.
     pub stages: Vec<Stage>,
-    /// Figures of the final model.
+    /// Metrics of the final model.
     #[serde(rename = "final")]
     pub figures: Figures,
     /// Simulated time.
@@ -127,7 +127,7 @@ pub struct Summary {
     /// Ridge that the clients chose for heads that are fitted on a few samples, and the scores of all ridges.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ridge: Option<ChosenRidge>,
-    /// Figures that depend on the machine.
+    /// Metrics that depend on the machine.
     pub timing: Timing,
 }
 
@@ -139,7 +139,7 @@ impl Summary {
         if let Some(network) = scenario.algorithm.network() {
             figures.push("accuracy_worst_decile", worst_decile(&outcome.clients));
             if !network.tuned {
-                figures.push("accuracy_last_10", recent(outcome));
+                figures.push("accuracy_last_10", recent_accuracy(outcome));
                 figures.push("accuracy_tuned", average(&outcome.tuned).accuracy);
                 figures.push("accuracy_tuned_worst_decile", worst_decile(&outcome.tuned));
             }
@@ -207,7 +207,7 @@ impl Summary {
 }
 
 /// Mean accuracy after each of the last ten rounds, if all these rounds were evaluated.
-fn recent(outcome: &Outcome) -> Option<f64> {
+fn recent_accuracy(outcome: &Outcome) -> Option<f64> {
     let last = outcome.rounds.last()?.round;
     let rows = outcome.rounds.iter().filter(|row| row.round > 0 && row.round + RECENT_ROUNDS > last);
     let accuracies: Option<Vec<f64>> = rows.map(|row| row.scores?.accuracy).collect();
@@ -255,15 +255,15 @@ impl Spread {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
         let last = sorted.len().checked_sub(1)?;
-        let at = |quarters: usize| {
-            let (whole, rest) = (quarters * last / 4, quarters * last % 4);
-            let low = sorted.get(whole).copied().unwrap_or_default();
-            let high = sorted.get(whole + 1).copied().unwrap_or(low);
+        let quartile = |quarters: usize| {
+            let (lower, remainder) = (quarters * last / 4, quarters * last % 4);
+            let low = sorted.get(lower).copied().unwrap_or_default();
+            let high = sorted.get(lower + 1).copied().unwrap_or(low);
             #[allow(clippy::cast_precision_loss, reason = "0 to 3")]
-            let part = rest as f64 / 4.0;
+            let part = remainder as f64 / 4.0;
             low + (high - low) * part
         };
-        Some(Self { median: at(2), q25: at(1), q75: at(3) })
+        Some(Self { median: quartile(2), q25: quartile(1), q75: quartile(3) })
     }
 }
 
@@ -278,7 +278,7 @@ pub struct SeedsSummary {
     pub algorithm: &'static str,
     /// Seeds of the summarised runs.
     pub seeds: Vec<u64>,
-    /// Seeds that diverged; the figures exclude them.
+    /// Seeds that diverged; the metrics exclude them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub diverged: Vec<u64>,
     /// Largest number of dropped users over all seeds; `None` if no users were dropped.
@@ -290,14 +290,14 @@ pub struct SeedsSummary {
     /// True if the user pressed Ctrl-C before the runs of all seeds had finished.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub interrupted: bool,
-    /// Spread of each figure that is available for every seed.
+    /// Spread of each metric that is available for every seed.
     #[serde(rename = "final", serialize_with = "as_map")]
     pub figures: Vec<(&'static str, Spread)>,
-    /// Figures that depend on the machine.
+    /// Metrics that depend on the machine.
     pub timing: SeedsTiming,
 }
 
-/// Figures over several seeds that depend on the machine.
+/// Metrics over several seeds that depend on the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SeedsTiming {
     /// Sum of the wall-clock times of all seeds in seconds.
@@ -317,15 +317,15 @@ impl SeedsSummary {
     /// run remains.
     #[must_use]
     pub fn new(runs: &[Summary], interrupted: bool) -> Option<Self> {
-        let done: Vec<&Summary> =
+        let completed: Vec<&Summary> =
             runs.iter().filter(|run| !run.interrupted && run.diverged.is_none()).collect();
-        let first = done.first()?;
+        let first = completed.first()?;
         let spread = |(name, _)| {
-            let values: Option<Vec<f64>> = done.iter().map(|run| run.figures.get(name)).collect();
+            let values: Option<Vec<f64>> = completed.iter().map(|run| run.figures.get(name)).collect();
             values.and_then(|values| Spread::new(&values)).map(|spread| (name, spread))
         };
         let mut warnings: Vec<String> = Vec::new();
-        for warning in done.iter().flat_map(|run| &run.warnings) {
+        for warning in completed.iter().flat_map(|run| &run.warnings) {
             if !warnings.contains(warning) {
                 warnings.push(warning.clone());
             }
@@ -334,13 +334,13 @@ impl SeedsSummary {
             version: first.version,
             scenario: first.scenario.clone(),
             algorithm: first.algorithm,
-            seeds: done.iter().map(|run| run.seed).collect(),
+            seeds: completed.iter().map(|run| run.seed).collect(),
             diverged: runs.iter().filter(|run| run.diverged.is_some()).map(|run| run.seed).collect(),
-            users_left_out: done.iter().filter_map(|run| run.users_left_out).max(),
+            users_left_out: completed.iter().filter_map(|run| run.users_left_out).max(),
             warnings,
             interrupted,
             figures: first.figures.iter().filter_map(spread).collect(),
-            timing: SeedsTiming { wall_s: done.iter().map(|run| run.timing.wall_s).sum() },
+            timing: SeedsTiming { wall_s: completed.iter().map(|run| run.timing.wall_s).sum() },
         })
     }
 }

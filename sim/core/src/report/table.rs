@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-/// Table of results. The first column has the names of the rows; the other columns have figures.
+/// Table of results. The first column has the names of the rows; the other columns have numbers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Table {
     /// Title above the table.
@@ -108,7 +108,7 @@ pub fn markdown_row(cells: &[String]) -> String {
     line
 }
 
-/// True if a column contains figures, which are right-aligned.
+/// True if a column contains numbers, which are right-aligned.
 fn is_figure_column(table: &Table, column: usize) -> bool {
     let starts = |cell: &String| cell.starts_with(|c: char| c.is_ascii_digit() || "-–".contains(c));
     table.rows.iter().filter_map(|row| row.get(column)).all(starts)
@@ -139,7 +139,7 @@ pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// Formats a figure by its name: accuracies with four decimals, other figures with four significant digits.
+/// Formats a metric by its name: accuracies with four decimals, other metrics with four significant digits.
 #[must_use]
 pub fn figure(name: &str, value: f64) -> String {
     if name.starts_with("accuracy") {

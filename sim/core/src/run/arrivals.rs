@@ -37,7 +37,7 @@ pub struct ArrivalQueue {
 }
 
 impl ArrivalQueue {
-    /// Makes an empty queue.
+    /// Creates an empty queue.
     pub fn new(scenario: &Scenario, dataset: &Dataset, seed: u64, frame_limit: u16, times: Times) -> Self {
         let honest = dataset.clients.iter().map(|client| client.train.len() as u64).max().unwrap_or(0);
         let declared = scenario.attack.and_then(|attack| attack.samples).unwrap_or(0);
@@ -79,12 +79,12 @@ impl ArrivalQueue {
     }
 
     /// Adds the expected answer of a device.
-    pub fn insert(&mut self, index: usize, asked: PendingAnswer) {
+    pub fn insert(&mut self, index: usize, pending_answer: PendingAnswer) {
         if self.pending.len() <= index {
             self.pending.resize(index + 1, None);
         }
         if let Some(pending) = self.pending.get_mut(index) {
-            *pending = Some(asked);
+            *pending = Some(pending_answer);
         }
     }
 
@@ -105,11 +105,11 @@ impl ArrivalQueue {
 
     /// Devices that dropped out without a notification of the server.
     pub fn silent_devices(&self) -> Vec<usize> {
-        let never = |pending: &Option<PendingAnswer>| {
-            pending.is_some_and(|asked| asked.dropped_out && asked.at.is_infinite())
+        let never_answers = |pending: &Option<PendingAnswer>| {
+            pending.is_some_and(|answer| answer.dropped_out && answer.at.is_infinite())
         };
-        let silent = self.pending.iter().enumerate().filter(|(_, pending)| never(pending));
-        silent.map(|(index, _)| index).collect()
+        let never_answering = self.pending.iter().enumerate().filter(|(_, pending)| never_answers(pending));
+        never_answering.map(|(index, _)| index).collect()
     }
 
     /// Removes and returns the next answers in the order of their times. Returns as many of the answers
@@ -119,10 +119,11 @@ impl ArrivalQueue {
         round: Option<&OpenRound>,
         in_time: impl Fn(f64) -> bool,
     ) -> Vec<(usize, PendingAnswer)> {
-        let asked = self.pending.iter().enumerate().filter_map(|(index, pending)| Some((index, (*pending)?)));
-        let mut asked: Vec<(usize, PendingAnswer)> =
-            asked.filter(|(_, asked)| asked.at.is_finite() && in_time(asked.at)).collect();
-        asked.sort_by(|(_, a), (_, b)| a.at.total_cmp(&b.at).then(a.rank.cmp(&b.rank)));
+        let pending =
+            self.pending.iter().enumerate().filter_map(|(index, pending)| Some((index, (*pending)?)));
+        let mut due: Vec<(usize, PendingAnswer)> =
+            pending.filter(|(_, answer)| answer.at.is_finite() && in_time(answer.at)).collect();
+        due.sort_by(|(_, a), (_, b)| a.at.total_cmp(&b.at).then(a.rank.cmp(&b.rank)));
         let needed = round.map_or(1, |round| {
             let answers = round.target.saturating_sub(round.participants.len());
             // Lower bound on the number of answers that are still needed. Further answers are requested after
@@ -135,15 +136,15 @@ impl ArrivalQueue {
                     // A later answer may raise the weight of earlier answers, so samples give no lower bound.
                     false => 0,
                 };
-                let others = sample_target.answers.saturating_sub(round.participants.len());
-                usize::try_from(samples).unwrap_or(usize::MAX).max(others)
+                let missing_answers = sample_target.answers.saturating_sub(round.participants.len());
+                usize::try_from(samples).unwrap_or(usize::MAX).max(missing_answers)
             });
             fewest.min(answers)
         });
-        asked.truncate(needed.max(1));
-        for (index, _) in &asked {
+        due.truncate(needed.max(1));
+        for (index, _) in &due {
             self.remove(*index);
         }
-        asked
+        due
     }
 }

@@ -41,8 +41,8 @@ impl Attackers {
             reason = "under half of a number of clients"
         )]
         let count = (attack.fraction * clients as f64).round() as usize;
-        let all: Vec<usize> = (0..clients).collect();
-        let indices = stream(seed, Purpose::Attackers, 0).choose(&all, count);
+        let all_clients: Vec<usize> = (0..clients).collect();
+        let indices = stream(seed, Purpose::Attackers, 0).choose(&all_clients, count);
         Self {
             attack,
             seed,
@@ -59,7 +59,7 @@ impl Attackers {
         self.replaced
     }
 
-    /// Data set without the attackers' clients, on which figures are computed.
+    /// Data set without the attackers' clients, on which metrics are computed.
     pub fn honest(&self, dataset: &Dataset) -> Dataset {
         Dataset {
             clients: self.without_attackers(&dataset.clients),
@@ -68,9 +68,9 @@ impl Attackers {
         }
     }
 
-    fn without_attackers<T: Clone>(&self, all: &[T]) -> Vec<T> {
-        let honest = all.iter().enumerate().filter(|(index, _)| !self.indices.contains(index));
-        honest.map(|(_, one)| one.clone()).collect()
+    fn without_attackers<T: Clone>(&self, per_client: &[T]) -> Vec<T> {
+        let honest = per_client.iter().enumerate().filter(|(index, _)| !self.indices.contains(index));
+        honest.map(|(_, value)| value.clone()).collect()
     }
 
     /// Replaces the attackers' updates among the answers that the engine processes next.
@@ -87,79 +87,92 @@ impl Attackers {
         if opening.id != self.round {
             (self.round, self.honest) = (opening.id, BTreeMap::new());
         }
-        let base = base(opening);
-        let mut own = BTreeMap::new();
+        let base = step_base(opening);
+        let mut attacker_steps = BTreeMap::new();
         for (index, _) in answers {
             let Some(device) = devices.get(*index) else { continue };
-            for update in updates(&mut device.inbox, opening.id) {
-                let steps = if self.indices.contains(index) { &mut own } else { &mut self.honest };
-                steps.insert(*index, step(update, &base));
+            for update in updates_of_round(&mut device.inbox, opening.id) {
+                let steps = if self.indices.contains(index) { &mut attacker_steps } else { &mut self.honest };
+                steps.insert(*index, step_of_update(update, &base));
             }
         }
         // Before the first honest update, the updates that the attackers computed honestly are used (Baruch
         // et al. 2019).
-        let known: Vec<&Vec<f64>> =
-            if self.honest.is_empty() { own.values().collect() } else { self.honest.values().collect() };
-        for (index, own) in &own {
-            let attacked = self.attacked(*index, own, &known, opening);
+        let known_steps: Vec<&Vec<f64>> = if self.honest.is_empty() {
+            attacker_steps.values().collect()
+        } else {
+            self.honest.values().collect()
+        };
+        for (index, honest_step) in &attacker_steps {
+            let attacked = self.attacked_step(*index, honest_step, &known_steps, opening);
             let Some(device) = devices.get(*index) else { continue };
-            for update in updates(&mut device.inbox, opening.id) {
+            for update in updates_of_round(&mut device.inbox, opening.id) {
                 self.replaced += 1;
-                replace(update, &attacked, &base);
+                replace_step(update, &attacked, &base);
                 update.samples = self.attack.samples.unwrap_or(update.samples);
             }
         }
     }
 
-    /// Computes the step that an attacker uploads. `own` is the step that it computed honestly, and `known`
-    /// are the honest steps.
+    /// Computes the step that an attacker uploads. `honest_step` is the step that it computed
+    /// honestly, and `known_steps` are the honest steps.
     #[allow(clippy::cast_precision_loss, reason = "counts of devices and values")]
-    fn attacked(&self, index: usize, own: &[f64], known: &[&Vec<f64>], opening: &RoundBroadcast) -> Vec<f64> {
-        let scaled = |values: &[f64], by: f64| values.iter().map(|value| value * by).collect();
+    fn attacked_step(
+        &self,
+        index: usize,
+        honest_step: &[f64],
+        known_steps: &[&Vec<f64>],
+        opening: &RoundBroadcast,
+    ) -> Vec<f64> {
+        let scaled = |values: &[f64], factor: f64| values.iter().map(|value| value * factor).collect();
         match self.attack.kind {
-            Attack::SignFlip(strength) => scaled(own, -strength),
-            Attack::InnerProduct(strength) => scaled(&mean(known), -strength),
+            Attack::SignFlip(strength) => scaled(honest_step, -strength),
+            Attack::InnerProduct(strength) => scaled(&mean_step(known_steps), -strength),
             Attack::LittleIsEnough(z) => {
                 let z = z.unwrap_or_else(|| little_is_enough_z(self.clients, self.indices.len()));
-                let mean = mean(known);
-                let deviation = deviation(known, &mean);
+                let mean = mean_step(known_steps);
+                let deviation = step_deviation(known_steps, &mean);
                 mean.iter().zip(deviation).map(|(mean, deviation)| mean - z * deviation).collect()
             }
             Attack::Gaussian(strength) => {
-                let squares: f64 = known.iter().flat_map(|step| step.iter()).map(|value| value * value).sum();
-                let each = (squares / (known.len() * own.len()).max(1) as f64).sqrt();
-                let place = u64::from(opening.id.round) << 32 | index as u64;
-                let mut random = stream(self.seed, Purpose::Attack, place);
-                own.iter().map(|_| strength * each * random.normal()).collect()
+                let squares: f64 =
+                    known_steps.iter().flat_map(|step| step.iter()).map(|value| value * value).sum();
+                let root_mean_square =
+                    (squares / (known_steps.len() * honest_step.len()).max(1) as f64).sqrt();
+                let stream_id = u64::from(opening.id.round) << 32 | index as u64;
+                let mut random = stream(self.seed, Purpose::Attack, stream_id);
+                honest_step.iter().map(|_| strength * root_mean_square * random.normal()).collect()
             }
-            Attack::Scale(strength) => scaled(own, strength),
-            Attack::Mimic => known.first().map_or_else(|| own.to_vec(), |step| (*step).clone()),
-            Attack::Nan => with_first(own, f64::NAN),
-            Attack::Infinite => with_first(own, f64::INFINITY),
-            Attack::Samples => own.to_vec(),
-            Attack::OrthogonalPlane => self.orthogonal_plane(own, opening),
+            Attack::Scale(strength) => scaled(honest_step, strength),
+            Attack::Mimic => known_steps.first().map_or_else(|| honest_step.to_vec(), |step| (*step).clone()),
+            Attack::Nan => with_first(honest_step, f64::NAN),
+            Attack::Infinite => with_first(honest_step, f64::INFINITY),
+            Attack::Samples => honest_step.to_vec(),
+            Attack::OrthogonalPlane => self.orthogonal_plane(honest_step, opening),
         }
     }
 
-    /// Step from the downloaded representation to a plane orthogonal to it. In a start round, whose upload is
-    /// not a representation, the plane is scaled to the norm of the device's computed upload.
-    fn orthogonal_plane(&self, own: &[f64], opening: &RoundBroadcast) -> Vec<f64> {
-        let Some(sent) = opening.request.tensors.first() else { return own.to_vec() };
-        let (d, k) = (usize::from(sent.rows), usize::from(sent.cols));
-        if own.len() != d * k {
-            return own.to_vec();
+    /// Step from the downloaded representation to a plane orthogonal to it. In a start round (which computes
+    /// the initial representation), whose upload is not a representation, the plane is scaled to the norm of
+    /// the device's computed upload.
+    fn orthogonal_plane(&self, honest_step: &[f64], opening: &RoundBroadcast) -> Vec<f64> {
+        let Some(downloaded) = opening.request.tensors.first() else { return honest_step.to_vec() };
+        let (d, k) = (usize::from(downloaded.rows), usize::from(downloaded.cols));
+        if honest_step.len() != d * k {
+            return honest_step.to_vec();
         }
-        let held = from_f32(d, k, &sent.values);
+        let current = from_f32(d, k, &downloaded.values);
         let plane = random_basis(d, k, &mut stream(self.seed, Purpose::Attackers, 1));
-        let plane = orthonormal(&complement(&held, &plane)).unwrap_or(plane);
-        let asked = opening.request.expects.first().is_some_and(|asked| asked.role == Role::Representation);
-        let step = if asked { plane - held } else { plane * norm(own) };
+        let plane = orthonormal(&complement(&current, &plane)).unwrap_or(plane);
+        let is_representation =
+            opening.request.expects.first().is_some_and(|tensor| tensor.role == Role::Representation);
+        let step = if is_representation { plane - current } else { plane * norm(honest_step) };
         to_f32(&step).into_iter().map(f64::from).collect()
     }
 }
 
 /// Updates for round `id` in the inbox of a device.
-fn updates(inbox: &mut [PeerMessage], id: RoundId) -> impl Iterator<Item = &mut Update> {
+fn updates_of_round(inbox: &mut [PeerMessage], id: RoundId) -> impl Iterator<Item = &mut Update> {
     inbox.iter_mut().filter_map(move |inbound| match inbound {
         PeerMessage::Update(update) if update.id == id => Some(update),
         _ => None,
@@ -167,35 +180,35 @@ fn updates(inbox: &mut [PeerMessage], id: RoundId) -> impl Iterator<Item = &mut 
 }
 
 /// Values to which the step of an update is relative: the downloaded models, and zeros for other tensors.
-fn base(opening: &RoundBroadcast) -> Vec<f64> {
+fn step_base(opening: &RoundBroadcast) -> Vec<f64> {
     let mut base = Vec::new();
-    for asked in &opening.request.expects {
-        let is_model = matches!(asked.role, Role::Representation | Role::SharedHead);
-        let sent = opening.request.tensors.iter().find(|sent| is_model && sent.role == asked.role);
-        match sent {
-            Some(sent) => base.extend(sent.values.iter().map(|value| f64::from(*value))),
-            None => base.resize(base.len() + asked.elements(), 0.0),
+    for expected in &opening.request.expects {
+        let is_model = matches!(expected.role, Role::Representation | Role::SharedHead);
+        let tensor = opening.request.tensors.iter().find(|tensor| is_model && tensor.role == expected.role);
+        match tensor {
+            Some(tensor) => base.extend(tensor.values.iter().map(|value| f64::from(*value))),
+            None => base.resize(base.len() + expected.elements(), 0.0),
         }
     }
     base
 }
 
-fn step(update: &Update, base: &[f64]) -> Vec<f64> {
+fn step_of_update(update: &Update, base: &[f64]) -> Vec<f64> {
     let values = update.tensors.iter().flat_map(|tensor| tensor.values.iter());
     values.zip(base).map(|(value, base)| f64::from(*value) - base).collect()
 }
 
-fn replace(update: &mut Update, step: &[f64], base: &[f64]) {
+fn replace_step(update: &mut Update, step: &[f64], base: &[f64]) {
     let values = update.tensors.iter_mut().flat_map(|tensor| tensor.values.iter_mut());
     for (value, (step, base)) in values.zip(step.iter().zip(base)) {
         #[allow(clippy::cast_possible_truncation, reason = "what is sent is f32")]
-        let sent = (step + base) as f32;
-        *value = sent;
+        let uploaded = (step + base) as f32;
+        *value = uploaded;
     }
 }
 
-fn with_first(own: &[f64], value: f64) -> Vec<f64> {
-    let mut step = own.to_vec();
+fn with_first(honest_step: &[f64], value: f64) -> Vec<f64> {
+    let mut step = honest_step.to_vec();
     if let Some(first) = step.first_mut() {
         *first = value;
     }
@@ -203,7 +216,7 @@ fn with_first(own: &[f64], value: f64) -> Vec<f64> {
 }
 
 #[allow(clippy::cast_precision_loss, reason = "a number of devices")]
-fn mean(steps: &[&Vec<f64>]) -> Vec<f64> {
+fn mean_step(steps: &[&Vec<f64>]) -> Vec<f64> {
     let mut sum = vec![0.0; steps.first().map_or(0, |step| step.len())];
     for step in steps {
         for (sum, value) in sum.iter_mut().zip(step.iter()) {
@@ -214,7 +227,7 @@ fn mean(steps: &[&Vec<f64>]) -> Vec<f64> {
 }
 
 #[allow(clippy::cast_precision_loss, reason = "a number of devices")]
-fn deviation(steps: &[&Vec<f64>], mean: &[f64]) -> Vec<f64> {
+fn step_deviation(steps: &[&Vec<f64>], mean: &[f64]) -> Vec<f64> {
     let mut squares = vec![0.0; mean.len()];
     for step in steps {
         for (square, (value, mean)) in squares.iter_mut().zip(step.iter().zip(mean)) {
@@ -235,12 +248,12 @@ fn norm(values: &[f64]) -> f64 {
 fn little_is_enough_z(n: usize, f: usize) -> f64 {
     let honest = n.saturating_sub(f).max(1);
     let supporters = (n / 2 + 1).saturating_sub(f).min(honest);
-    let wanted = (honest - supporters) as f64 / honest as f64;
-    let below = |z: f64| 0.5 * libm::erfc(-z / core::f64::consts::SQRT_2);
+    let target_quantile = (honest - supporters) as f64 / honest as f64;
+    let normal_cdf = |z: f64| 0.5 * libm::erfc(-z / core::f64::consts::SQRT_2);
     let (mut low, mut high) = (0.0, 8.0);
     for _ in 0..60 {
         let middle = (low + high) / 2.0;
-        if below(middle) < wanted { low = middle } else { high = middle }
+        if normal_cdf(middle) < target_quantile { low = middle } else { high = middle }
     }
     low
 }
@@ -273,9 +286,9 @@ mod tests {
     #[test]
     fn mean_and_deviation_are_taken_over_steps() {
         let (a, b) = (vec![1.0, -2.0], vec![3.0, 4.0]);
-        let m = mean(&[&a, &b]);
+        let m = mean_step(&[&a, &b]);
         assert_eq!(m, [2.0, 1.0]);
-        assert_eq!(deviation(&[&a, &b], &m), [1.0, 3.0]);
+        assert_eq!(step_deviation(&[&a, &b], &m), [1.0, 3.0]);
         assert_eq!(norm(&[3.0, 4.0]), 5.0);
     }
 }

@@ -17,7 +17,7 @@ use crate::scenario::Scenario;
 pub struct Simulation;
 
 impl Simulation {
-    /// Makes the builder of a simulation of a scenario; [`SimulationBuilder::run`] runs the simulation.
+    /// Creates the builder of a simulation of a scenario; [`SimulationBuilder::run`] runs the simulation.
     pub fn builder(scenario: &Scenario) -> SimulationBuilder<'_> {
         SimulationBuilder { scenario, seed: scenario.seed, custom: CustomParts::default(), watcher: None }
     }
@@ -73,7 +73,7 @@ impl<'a> SimulationBuilder<'a> {
         Self { watcher: Some(watcher), ..self }
     }
 
-    /// Makes or reads the data and runs the simulation.
+    /// Generates or reads the data and runs the simulation.
     ///
     /// # Errors
     /// [`RunError`] if the data cannot be used, data or custom parts do not fit the scenario, or the campaign
@@ -82,8 +82,8 @@ impl<'a> SimulationBuilder<'a> {
         let Self { scenario, seed, custom, watcher } = self;
         let scenario = match custom.rule() {
             Some(rule) => {
-                let ruled = scenario.clone().with_rule(rule);
-                Cow::Owned(ruled.map_err(|problem| RunError::Mismatch(problem.to_string()))?)
+                let scenario_with_rule = scenario.clone().with_rule(rule);
+                Cow::Owned(scenario_with_rule.map_err(|problem| RunError::Mismatch(problem.to_string()))?)
             }
             None => Cow::Borrowed(scenario),
         };

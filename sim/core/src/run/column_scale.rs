@@ -39,8 +39,8 @@ struct Column {
     is_rare: bool,
 }
 
-/// Makes a one-line warning about badly scaled columns. Returns `None` for models without gradient steps on a
-/// linear representation, for images and time series, whose values have the same unit, and without targets.
+/// Formats a one-line warning about badly scaled columns. Returns `None` for models without gradient steps on
+/// a linear representation, for images and time series, whose values have the same unit, and without targets.
 pub fn column_scale_warning(scenario: &Scenario, dataset: &Dataset) -> Option<String> {
     let linear = scenario.model.network.is_none() && scenario.algorithm.power().is_none();
     if !scenario.is_federated() || !linear || dataset.layout.shape.is_some() || !dataset.has_targets() {
@@ -53,41 +53,43 @@ pub fn column_scale_warning(scenario: &Scenario, dataset: &Dataset) -> Option<St
     }
     let mut sizes: Vec<f64> = columns.iter().map(|column| column.size).collect();
     sizes.sort_by(|a, b| b.total_cmp(a));
-    let others = sizes.get(scenario.model.k.saturating_sub(1)).or(sizes.last()).copied().unwrap_or(0.0);
-    let learnt =
+    let kth_size = sizes.get(scenario.model.k.saturating_sub(1)).or(sizes.last()).copied().unwrap_or(0.0);
+    let max_learnt_ratio =
         (RATIO_PER_ROOT_ROUND * f64::from(scenario.algorithm.rounds).sqrt()).clamp(MIN_RATIO, F32_RATIO);
     let varies = || columns.iter().filter(|column| column.deviation > 0.0 && !column.is_rare);
     let offset: Vec<&Column> =
         varies().filter(|column| column.mean.abs() > MAX_OFFSET * column.deviation).collect();
-    let small: Vec<&Column> = varies().filter(|column| others > learnt * column.deviation).collect();
-    let least = varies().map(|column| column.deviation).fold(f64::INFINITY, f64::min);
-    let large: Vec<&Column> = varies().filter(|column| column.size > F32_RATIO * least).collect();
-    let named = |columns: &[&Column]| {
+    let small: Vec<&Column> =
+        varies().filter(|column| kth_size > max_learnt_ratio * column.deviation).collect();
+    let smallest_deviation = varies().map(|column| column.deviation).fold(f64::INFINITY, f64::min);
+    let large: Vec<&Column> =
+        varies().filter(|column| column.size > F32_RATIO * smallest_deviation).collect();
+    let list_names = |columns: &[&Column]| {
         join_names(&columns.iter().map(|column| column_name(column.number, dataset)).collect::<Vec<_>>())
     };
-    let worst = |columns: &[&Column], of: &dyn Fn(&Column) -> f64| {
-        columns.iter().fold(0.0f64, |most, column| most.max(of(column)))
+    let largest_ratio = |columns: &[&Column], ratio: &dyn Fn(&Column) -> f64| {
+        columns.iter().fold(0.0f64, |max_ratio, column| max_ratio.max(ratio(column)))
     };
     let mut findings = Vec::new();
     if !offset.is_empty() {
-        let most = worst(&offset, &|column| column.mean.abs() / column.deviation);
+        let max_ratio = largest_ratio(&offset, &|column| column.mean.abs() / column.deviation);
         findings.push(format!(
-            "up to {most:.3e} deviations from zero (at most {MAX_OFFSET}): {}",
-            named(&offset)
+            "up to {max_ratio:.3e} deviations from zero (at most {MAX_OFFSET}): {}",
+            list_names(&offset)
         ));
     }
     if !small.is_empty() {
-        let most = worst(&small, &|column| others / column.deviation);
+        let max_ratio = largest_ratio(&small, &|column| kth_size / column.deviation);
         findings.push(format!(
-            "up to {most:.3e} times smaller than others (at most {learnt:.0}): {}",
-            named(&small)
+            "up to {max_ratio:.3e} times smaller than others (at most {max_learnt_ratio:.0}): {}",
+            list_names(&small)
         ));
     }
     if !large.is_empty() {
-        let most = worst(&large, &|column| column.size / least);
+        let max_ratio = largest_ratio(&large, &|column| column.size / smallest_deviation);
         findings.push(format!(
-            "up to {most:.3e} times larger than others (at most {F32_RATIO}, in f32): {}",
-            named(&large)
+            "up to {max_ratio:.3e} times larger than others (at most {F32_RATIO}, in f32): {}",
+            list_names(&large)
         ));
     }
     (!findings.is_empty()).then(|| {
@@ -99,19 +101,19 @@ pub fn column_scale_warning(scenario: &Scenario, dataset: &Dataset) -> Option<St
     })
 }
 
-/// Makes a one-line warning about columns that lose precision because devices round them to f32 before the
+/// Formats a one-line warning about columns that lose precision because devices round them to f32 before the
 /// fleet-wide scale is applied.
 fn precision_warning(columns: &[Column], dataset: &Dataset) -> Option<String> {
     let offset = |column: &Column| column.mean.abs() / column.deviation;
-    let faint: Vec<&Column> = columns
+    let imprecise: Vec<&Column> = columns
         .iter()
         .filter(|column| column.deviation > 0.0 && !column.is_rare && offset(column) > F32_RATIO)
         .collect();
-    let most = faint.iter().fold(0.0f64, |most, column| most.max(offset(column)));
-    let names: Vec<String> = faint.iter().map(|column| column_name(column.number, dataset)).collect();
+    let max_offset = imprecise.iter().fold(0.0f64, |max_offset, column| max_offset.max(offset(column)));
+    let names: Vec<String> = imprecise.iter().map(|column| column_name(column.number, dataset)).collect();
     (!names.is_empty()).then(|| {
         format!(
-            "columns have few digits in f32, in which devices scale them: up to {most:.3e} deviations from zero (at most \
+            "columns have few digits in f32, in which devices scale them: up to {max_offset:.3e} deviations from zero (at most \
              {F32_RATIO}): {}; subtract a constant on the device, or set data.scale = \"standard\" in a simulation",
             join_names(&names)
         )
@@ -132,7 +134,13 @@ fn column(clients: &[Client], d: usize, number: usize) -> Option<Column> {
     let mean = values.iter().sum::<f64>() / count;
     let deviation = (values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / count).sqrt();
     values.sort_by(f64::total_cmp);
-    let middle = values.get(values.len() / 2).copied()?;
-    let same = values.iter().filter(|value| **value == middle).count();
-    Some(Column { number, mean, deviation, size: mean.hypot(deviation), is_rare: 2 * same > values.len() })
+    let median = values.get(values.len() / 2).copied()?;
+    let modal_count = values.iter().filter(|value| **value == median).count();
+    Some(Column {
+        number,
+        mean,
+        deviation,
+        size: mean.hypot(deviation),
+        is_rare: 2 * modal_count > values.len(),
+    })
 }

@@ -15,7 +15,7 @@ use crate::fleet::{DeviceFactory, SimDevice, deterministic_rng};
 use crate::network::JoinTime;
 use crate::scenario::Scenario;
 
-/// Makes the acceptor, which admits devices by the requirements of a campaign. Frames are not encrypted,
+/// Creates the acceptor, which admits devices by the requirements of a campaign. Frames are not encrypted,
 /// since they do not leave the process.
 #[must_use]
 pub fn gate(scenario: &Scenario, build: &DeviceFactory, engine: &Engine) -> Arc<Acceptor> {
@@ -28,7 +28,7 @@ pub fn gate(scenario: &Scenario, build: &DeviceFactory, engine: &Engine) -> Arc<
 pub struct Devices {
     build: DeviceFactory,
     seed: u64,
-    gate: Arc<Acceptor>,
+    acceptor: Arc<Acceptor>,
     all: Vec<SimDevice>,
     /// Privacy parameters that each device declared in its hello.
     privacy: Vec<Privacy>,
@@ -37,12 +37,12 @@ pub struct Devices {
 }
 
 impl Devices {
-    /// Makes an empty set of devices.
-    pub fn new(build: DeviceFactory, seed: u64, gate: Arc<Acceptor>) -> Self {
-        Self { build, seed, gate, all: Vec::new(), privacy: Vec::new(), last_traffic: (0, 0) }
+    /// Creates an empty set of devices.
+    pub fn new(build: DeviceFactory, seed: u64, acceptor: Arc<Acceptor>) -> Self {
+        Self { build, seed, acceptor, all: Vec::new(), privacy: Vec::new(), last_traffic: (0, 0) }
     }
 
-    /// Makes and connects a device for each client. Hello, admission and welcome are exchanged as with a
+    /// Creates and connects a device for each client. Hello, admission and welcome are exchanged as with a
     /// server.
     ///
     /// # Errors
@@ -53,9 +53,9 @@ impl Devices {
         for client in clients {
             let id = self.all.len() as u64;
             let config = Config { frame_limit: limit, ..Config::new(id) };
-            let (bench, random) = (Protection::Plaintext, deterministic_rng(self.seed, id));
-            let session = self.build.session(config, bench, client, join_time, random)?;
-            let mut device = SimDevice::connect(session, Arc::clone(&self.gate));
+            let (protection, random) = (Protection::Plaintext, deterministic_rng(self.seed, id));
+            let session = self.build.session(config, protection, client, join_time, random)?;
+            let mut device = SimDevice::connect(session, Arc::clone(&self.acceptor));
             for inbound in device.inbox.drain(..) {
                 match inbound {
                     PeerMessage::Hello(hello) => self.privacy.push(hello.capabilities.privacy),
@@ -114,9 +114,9 @@ impl Devices {
 
     /// Numbers of uploaded and downloaded bytes since the previous call.
     pub fn traffic_since(&mut self) -> (u64, u64) {
-        let now = self.traffic();
-        let before = std::mem::replace(&mut self.last_traffic, now);
-        (now.0 - before.0, now.1 - before.1)
+        let current = self.traffic();
+        let previous = std::mem::replace(&mut self.last_traffic, current);
+        (current.0 - previous.0, current.1 - previous.1)
     }
 
     /// Numbers of uploaded and downloaded bytes at the last call of [`Self::traffic_since`].

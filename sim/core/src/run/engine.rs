@@ -10,11 +10,11 @@ use crate::scenario::Scenario;
 /// Ticks of the engine's clock per unit of simulated time.
 pub const TICKS: f64 = 1e6;
 
-/// Builds the engine of a scenario in the same way as a server does. `given` is the initial representation,
+/// Builds the engine of a scenario in the same way as a server does. `initial` is the initial representation,
 /// if the scenario provides one.
 #[must_use]
-pub fn engine(scenario: &Scenario, dataset: &Dataset, seed: u64, given: Option<Matrix>) -> Engine {
-    custom_engine(scenario, dataset, seed, given, CustomParts::default())
+pub fn engine(scenario: &Scenario, dataset: &Dataset, seed: u64, initial: Option<Matrix>) -> Engine {
+    custom_engine(scenario, dataset, seed, initial, CustomParts::default())
 }
 
 /// Builds the engine of a scenario with a custom algorithm, policy or rule.

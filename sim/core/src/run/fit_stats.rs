@@ -27,8 +27,9 @@ impl FitStats {
     /// Counts the fits of a run.
     #[must_use]
     pub fn new(fits: &[DroppedDirections], dataset: &Dataset) -> Self {
-        let count =
-            |is: &dyn Fn(&DroppedDirections) -> bool| fits.iter().filter(|dropped| is(dropped)).count();
+        let count = |has_property: &dyn Fn(&DroppedDirections) -> bool| {
+            fits.iter().filter(|dropped| has_property(dropped)).count()
+        };
         let columns: BTreeSet<usize> = fits
             .iter()
             .filter(|dropped| dropped.is_loss())
@@ -43,7 +44,7 @@ impl FitStats {
         }
     }
 
-    /// Makes a one-line warning if directions were lost.
+    /// Formats a one-line warning if directions were lost.
     #[must_use]
     pub fn warning(&self) -> Option<String> {
         (self.lost > 0).then(|| {
@@ -70,7 +71,7 @@ pub fn column_name(column: usize, dataset: &Dataset) -> String {
 pub fn join_names(names: &[String]) -> String {
     let first = names.iter().take(MAX_NAMES).map(String::as_str).collect::<Vec<_>>().join(", ");
     match names.len().checked_sub(MAX_NAMES) {
-        Some(more @ 1..) => format!("{first} and {more} more"),
+        Some(hidden_count @ 1..) => format!("{first} and {hidden_count} more"),
         _ => first,
     }
 }

@@ -47,7 +47,8 @@ pub struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    /// Makes or reads the data of a scenario for a seed, and checks that data and scenario are compatible.
+    /// Generates or reads the data of a scenario for a seed, and checks that data and scenario are
+    /// compatible.
     ///
     /// # Errors
     /// [`RunError::Data`] if a file cannot be used, [`RunError::Mismatch`] if data and scenario are not
@@ -110,7 +111,7 @@ impl<'a> Job<'a> {
         Ok(Self { scenario, seed, dataset, given, metrics: MetricSet::All, times })
     }
 
-    /// Selects the figures that are computed after rounds and at the end.
+    /// Selects the metrics that are computed after rounds and at the end.
     #[must_use]
     pub fn with_metrics(self, metrics: MetricSet) -> Self {
         Self { metrics, ..self }
@@ -145,7 +146,7 @@ impl<'a> Job<'a> {
     /// Runs the scenario.
     ///
     /// # Errors
-    /// [`RunError::Failed`] if the campaign cannot continue, [`RunError::NotFinite`] if a figure is not
+    /// [`RunError::Failed`] if the campaign cannot continue, [`RunError::NotFinite`] if a metric is not
     /// finite, [`RunError::Silent`] if the simulator has a bug.
     pub fn run(&self, watcher: &mut dyn Watcher) -> Result<Outcome, RunError> {
         self.run_custom(CustomParts::default(), watcher)
@@ -175,7 +176,7 @@ impl<'a> Job<'a> {
         custom.check(shape, scenario.scale != ScaleSource::None, scenario.privacy.is_some())?;
         let mut outcome = match scenario.is_federated() {
             true => self.custom_simulation(custom)?.with_metrics(self.metrics).run(watcher)?,
-            false => baseline(scenario, &self.dataset, self.seed)?,
+            false => run_baseline(scenario, &self.dataset, self.seed)?,
         };
         if self.scenario.measured.step_size {
             outcome.step_size = Some(self.scenario.algorithm.step_size);
@@ -241,8 +242,8 @@ fn with_measured_steps<'a>(
         algorithm.head_step_size = steps.head_step_size;
         if let HeadSolve::Gradient { step_size, .. } = &mut algorithm.head {
             #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
-            let narrow = steps.head_step_size as f32;
-            *step_size = narrow;
+            let rounded_step_size = steps.head_step_size as f32;
+            *step_size = rounded_step_size;
         }
     }
     Ok(Cow::Owned(scenario))
@@ -286,26 +287,30 @@ fn check_network(network: &NetworkConfig, dataset: &Dataset) -> Result<(), RunEr
 /// Checks that all models together have at most [`LARGEST_VALUES`] values, the same limit as for the data.
 fn check_models(scenario: &Scenario, build: &DeviceFactory, dataset: &Dataset) -> Result<(), RunError> {
     let (d, c) = (dataset.features as u64, dataset.outputs as u64);
-    let (values, what) = if let Some(network) = &build.network {
+    let (values, description) = if let Some(network) = &build.network {
         let clients = (dataset.clients.len() + dataset.newcomers.len()) as u64;
         // Memory per client: parameters, velocity, received layers, and a control variate or personal
         // network.
-        let each = 6 * network.shape.parameters() as u64 + network.shape.scratch() as u64;
+        let values_per_client = 6 * network.shape.parameters() as u64 + network.shape.scratch() as u64;
         let samples: usize =
             dataset.clients.iter().chain(&dataset.newcomers).map(|client| client.train.len()).sum();
-        let kept = network.shape.body_cache_len(samples) as u64;
-        (clients.saturating_mul(each).saturating_add(kept), format!("{clients} clients' networks"))
+        let cache_size = network.shape.body_cache_len(samples) as u64;
+        (
+            clients.saturating_mul(values_per_client).saturating_add(cache_size),
+            format!("{clients} clients' networks"),
+        )
     } else if scenario.is_federated() {
         let (k, clients) =
             (scenario.model.k as u64, (dataset.clients.len() + dataset.newcomers.len()) as u64);
-        let each = d * k + k * k + d * c + 2 * k * c;
-        (clients.saturating_mul(each), format!("{clients} clients' models of {d} x {k} x {c}"))
+        let values_per_client = d * k + k * k + d * c + 2 * k * c;
+        (clients.saturating_mul(values_per_client), format!("{clients} clients' models of {d} x {k} x {c}"))
     } else {
         // Memory of the identity, which replaces the representation, and of the normal equations.
         (5 * d * d + 3 * d * c, format!("least squares on {d} features"))
     };
     if values > LARGEST_VALUES {
-        let message = format!("{what} would take {values} values, allowed: at most {LARGEST_VALUES} (2^31)");
+        let message =
+            format!("{description} would take {values} values, allowed: at most {LARGEST_VALUES} (2^31)");
         return Err(RunError::Mismatch(message));
     }
     Ok(())
@@ -321,9 +326,9 @@ fn fleet_scale(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Opti
     for first in (0..dataset.features).step_by(half) {
         let mut sums = FeatureSums::new(half.min(dataset.features - first));
         for client in &dataset.clients {
-            let sent = build.feature_sums(client, first..(first + half).min(dataset.features))?;
-            if let Some((samples, sent)) = sent {
-                sums.absorb(samples, &sent);
+            let feature_sums = build.feature_sums(client, first..(first + half).min(dataset.features))?;
+            if let Some((samples, feature_sums)) = feature_sums {
+                sums.absorb(samples, &feature_sums);
             }
         }
         moments.extend(sums.moments().into_iter().flatten());
@@ -372,7 +377,7 @@ fn basis_at_angle(truth: &Matrix, sine: f64, seed: u64) -> Matrix {
 }
 
 /// Runs a method without training rounds: one model on pooled data, or one model per client.
-fn baseline(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Outcome, RunError> {
+fn run_baseline(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Outcome, RunError> {
     let began = Instant::now();
     let scale = fleet_scale(scenario, dataset, seed)?;
     let scaled = scale.as_ref().map(|scale| dataset.scaled(scale, None));
@@ -382,7 +387,7 @@ fn baseline(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Outcome
     let (scores, clients, newcomers, fits) = match scenario.algorithm.linear() {
         Some(LinearMethod::Pooled(_)) => {
             let (scores, dropped) = evaluate::pooled_with_dropped(dataset, &[], 0, &dataset.clients, head);
-            let each = |client: &Client| {
+            let score_client = |client: &Client| {
                 let newcomer = std::slice::from_ref(client);
                 let (scores, dropped) = evaluate::pooled_with_dropped(dataset, newcomer, 1, newcomer, head);
                 ClientScore {
@@ -393,7 +398,7 @@ fn baseline(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Outcome
                     dropped,
                 }
             };
-            let newcomers: Vec<ClientScore> = dataset.newcomers.iter().map(each).collect();
+            let newcomers: Vec<ClientScore> = dataset.newcomers.iter().map(score_client).collect();
             let fits =
                 [dropped].into_iter().chain(newcomers.iter().map(|score| score.dropped.clone())).collect();
             (Scores { accuracy_global: scores.accuracy, ..scores }, Vec::new(), newcomers, fits)

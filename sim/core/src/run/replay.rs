@@ -29,9 +29,9 @@ pub enum ReplayError {
     Gap {
         /// Number of the line, from 1.
         line: usize,
-        /// Exchange after which the server resumed.
+        /// Round after which the server resumed, counted over all phases.
         after: u32,
-        /// Last exchange in the journal before the restart.
+        /// Last round in the journal before the restart.
         known: u32,
     },
 }
@@ -64,8 +64,8 @@ impl fmt::Display for DisplayDecision<'_> {
                 samples.map_or(Ok(()), |samples| write!(f, " or {samples} samples"))
             }
             Some(JournalEntry::Committed(Committed { round, participants, representation, .. })) => {
-                let with = "committed with";
-                write!(f, "exchange {round} {with} {participants:?}, representation {representation}")
+                let verb = "committed with";
+                write!(f, "exchange {round} {verb} {participants:?}, representation {representation}")
             }
             _ => write!(f, "nothing more"),
         }
@@ -76,11 +76,11 @@ impl fmt::Display for DisplayDecision<'_> {
 #[derive(Clone, Debug)]
 pub struct Replay {
     server: Server,
-    /// Openings and commits of start rounds and training rounds.
+    /// Openings and commits of start rounds (which compute the initial representation) and training rounds.
     decisions: Vec<JournalEntry>,
-    /// Answers of a device in an exchange, in order: time in milliseconds, and index of the line.
+    /// Answers of a device in a round, in order: time in milliseconds, and index of the line.
     answers: BTreeMap<(u32, DeviceId), VecDeque<(f64, usize)>>,
-    /// Devices that answered an exchange after it was closed.
+    /// Devices that answered a round after it was closed.
     late: BTreeSet<(u32, DeviceId)>,
     /// Time at which the first round opened.
     begins_at: Millis,
@@ -106,11 +106,14 @@ impl Replay {
                 }
                 (_, None) => return Err(ReplayError::NoBeginning { line: index + 1 }),
                 (JournalEntry::Resumed(resumed), _) => {
-                    // The server may resume in the middle of a round, so only missing exchanges can be
-                    // detected.
-                    let known = last_exchange(&entries);
-                    if known != resumed.after {
-                        return Err(ReplayError::Gap { line: index + 1, after: resumed.after, known });
+                    // The server may resume in the middle of a round, so only missing rounds can be detected.
+                    let last_committed = last_exchange(&entries);
+                    if last_committed != resumed.after {
+                        return Err(ReplayError::Gap {
+                            line: index + 1,
+                            after: resumed.after,
+                            known: last_committed,
+                        });
                     }
                 }
                 _ => entries.push((index, line)),
@@ -173,12 +176,12 @@ impl Replay {
     /// Devices that were asked for an update or sent an answer.
     #[must_use]
     pub fn devices(&self) -> BTreeSet<DeviceId> {
-        let asked = self.decisions.iter().filter_map(|line| match line {
+        let cohorts = self.decisions.iter().filter_map(|line| match line {
             JournalEntry::Opened(opened) => Some(&opened.cohort),
             _ => None,
         });
         let answered = self.answers.keys().map(|(_, device)| *device);
-        asked.flatten().copied().chain(answered).collect()
+        cohorts.flatten().copied().chain(answered).collect()
     }
 
     /// Openings and commits of the journal, in order.
@@ -235,7 +238,7 @@ impl Replay {
     }
 }
 
-/// Number of the last exchange that was opened.
+/// Number of the last round that was opened.
 fn last_exchange(entries: &[(usize, &JournalEntry)]) -> u32 {
     let opened = entries.iter().rev().find(|(_, line)| matches!(line, JournalEntry::Opened(_)));
     opened.and_then(|(_, line)| line.round()).unwrap_or(0)
@@ -284,14 +287,14 @@ impl ReplayDriver<'_> {
         }
     }
 
-    /// Time of the next answer of a device to an exchange, and the index of the answer's line. The time is
+    /// Time of the next answer of a device to a round, and the index of the answer's line. The time is
     /// infinite if the journal has no further answer.
     pub fn due(&mut self, device: DeviceId, round: u32) -> (f64, usize) {
         let answers = self.replay.answers.get_mut(&(round, device));
         answers.and_then(VecDeque::pop_front).unwrap_or((f64::INFINITY, usize::MAX))
     }
 
-    /// True if a device answered an exchange after it was closed.
+    /// True if a device answered a round after it was closed.
     pub fn was_late(&self, device: DeviceId, round: u32) -> bool {
         self.replay.late.contains(&(round, device))
     }

@@ -76,7 +76,7 @@ impl<'a> Simulation<'a> {
         let shape = shape_of(dataset, scenario.model.k);
         let attackers = scenario.attack.map(|attack| Attackers::select(attack, dataset.clients.len(), seed));
         let build = DeviceFactory::new(scenario, dataset, seed, SeedSource::Deterministic(seed))?;
-        let gate = gate(scenario, &build, &engine);
+        let acceptor = gate(scenario, &build, &engine);
         let arrivals = ArrivalQueue::new(scenario, dataset, seed, build.frame_limit(), times);
         Ok(Self {
             scenario,
@@ -84,7 +84,7 @@ impl<'a> Simulation<'a> {
             scaled: None,
             shape,
             engine,
-            devices: Devices::new(build, seed, gate),
+            devices: Devices::new(build, seed, acceptor),
             arrivals,
             attackers: attackers.map(|attackers| {
                 let honest = attackers.honest(dataset);
@@ -106,7 +106,7 @@ impl<'a> Simulation<'a> {
         })
     }
 
-    /// Selects the figures that are computed.
+    /// Selects the metrics that are computed.
     pub fn with_metrics(self, metrics: MetricSet) -> Self {
         Self { metrics, ..self }
     }
@@ -144,7 +144,7 @@ impl<'a> Simulation<'a> {
         self.engine.open_round().and_then(|round| round.deadline).filter(|_| self.trains())
     }
 
-    /// True in start rounds and training rounds.
+    /// True in start rounds (which compute the initial representation) and in training rounds.
     fn trains(&self) -> bool {
         matches!(self.engine.phase(), Phase::Start(_) | Phase::Train(_))
     }
@@ -196,21 +196,21 @@ impl<'a> Simulation<'a> {
         // Only as many devices compute as the round needs. For the other devices the round is closed before
         // their answers are due.
         let deadline = self.deadline();
-        let in_time = |at: f64| deadline.is_none_or(|deadline| ticks(at, self.ticks) < deadline);
+        let in_time = |time: f64| deadline.is_none_or(|deadline| ticks(time, self.ticks) < deadline);
         let arrivals = self.arrivals.next(self.engine.open_round(), in_time);
-        for (index, asked) in &arrivals {
-            if let Some(device) = self.devices.get(*index).filter(|_| asked.dropped_out) {
+        for (index, pending_answer) in &arrivals {
+            if let Some(device) = self.devices.get(*index).filter(|_| pending_answer.dropped_out) {
                 device.discard_frames();
             }
         }
-        self.pump();
+        self.process_due_frames();
         if let Some((attackers, _)) = &mut self.attackers {
             attackers.corrupt(&mut self.devices, &arrivals, self.engine.open_round());
         }
-        let silent = arrivals.is_empty();
-        for (index, asked) in arrivals {
-            self.time = asked.at.max(self.time);
-            self.deliver(index, &asked, actions);
+        let is_empty = arrivals.is_empty();
+        for (index, pending_answer) in arrivals {
+            self.time = pending_answer.at.max(self.time);
+            self.deliver(index, &pending_answer, actions);
         }
         // After a divergence, training ends before the engine repeats the round or opens another round. The
         // results of earlier rounds are kept.
@@ -224,18 +224,18 @@ impl<'a> Simulation<'a> {
         }
         self.seconds += began.elapsed().as_secs_f64();
         // In a replay, the journal may end before the campaign has finished.
-        let ended = silent && (self.finished || self.replay.is_some());
-        if silent && !ended {
+        let ended = is_empty && (self.finished || self.replay.is_some());
+        if is_empty && !ended {
             self.advance_without_answers(actions)?;
         }
         Ok(!ended)
     }
 
     /// Delivers the messages of a device to the engine, or reports its dropout.
-    fn deliver(&mut self, index: usize, asked: &PendingAnswer, actions: &mut Vec<Action>) {
+    fn deliver(&mut self, index: usize, pending_answer: &PendingAnswer, actions: &mut Vec<Action>) {
         let id = index as u64;
-        if asked.dropped_out {
-            let decline = Decline { id: asked.id, reason: DeclineReason::Device };
+        if pending_answer.dropped_out {
+            let decline = Decline { id: pending_answer.id, reason: DeclineReason::Device };
             return self.handle(Event::Declined(DeviceId(id), decline), actions);
         }
         let Some(device) = self.devices.get(index) else { return };
@@ -260,7 +260,7 @@ impl<'a> Simulation<'a> {
     /// then closes, extends or repeats the round. Repetitions are limited if devices fail for reasons other
     /// than dropouts, since such failures may be permanent.
     fn advance_without_answers(&mut self, actions: &mut Vec<Action>) -> Result<(), RunError> {
-        let Some(at) = self.engine.wake() else { return Err(RunError::Silent) };
+        let Some(wake_time) = self.engine.wake() else { return Err(RunError::Silent) };
         if let Some((device, reason)) = self.last_failure.take() {
             self.failed_attempts += 1;
             if self.failed_attempts >= MAX_FAILED_ATTEMPTS {
@@ -269,13 +269,15 @@ impl<'a> Simulation<'a> {
             }
         }
         #[allow(clippy::cast_precision_loss, reason = "2^53 ticks are 10^9 units")]
-        let moment = at.as_u64() as f64 / self.ticks;
+        let moment = wake_time.as_u64() as f64 / self.ticks;
         self.time = self.time.max(moment);
         let open = |engine: &Engine| engine.open_round().map(|round| Arc::clone(&round.broadcast));
-        let before = open(&self.engine);
-        self.handle_at(at.max(self.now()), Event::Tick, actions);
-        let after = open(&self.engine);
-        if let Some(opening) = after.filter(|after| before.is_some_and(|before| before.id == after.id)) {
+        let open_before = open(&self.engine);
+        self.handle_at(wake_time.max(self.now()), Event::Tick, actions);
+        let open_after = open(&self.engine);
+        if let Some(opening) = open_after
+            .filter(|open_after| open_before.is_some_and(|open_before| open_before.id == open_after.id))
+        {
             self.resend_to_silent(&opening);
         }
         Ok(())
@@ -297,7 +299,7 @@ impl<'a> Simulation<'a> {
         let Ok(index) = usize::try_from(device) else { return };
         let extended = u32::try_from(self.engine.counters().extended).unwrap_or(u32::MAX);
         let period = self.trains().then(|| opening.id.round.saturating_add(extended));
-        let asked = match &mut self.replay {
+        let pending_answer = match &mut self.replay {
             Some(replay) => {
                 let (at, rank) = replay.due(DeviceId(device), opening.id.round);
                 PendingAnswer { id: opening.id, at, rank, dropped_out: false }
@@ -305,13 +307,13 @@ impl<'a> Simulation<'a> {
             None => self.arrivals.schedule(index, opening, self.time, period),
         };
         if let Some(device) = self.devices.get(index) {
-            self.arrivals.insert(index, asked);
+            self.arrivals.insert(index, pending_answer);
             device.connection.open(opening);
         }
     }
 
     /// Processes the frames of all devices except those whose answers are due later.
-    fn pump(&mut self) {
+    fn process_due_frames(&mut self) {
         let arrivals = &self.arrivals;
         self.devices.pump(|index| arrivals.pending(index).is_some());
     }

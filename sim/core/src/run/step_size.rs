@@ -43,7 +43,7 @@ pub fn measure(dataset: &Dataset, b: &Matrix, head: HeadSolve, exact: Option<f64
     let shape = shape_of(dataset, k);
     let heads = evaluate::personal(&dataset.clients, &to_f32(&basis), shape, head, Numeric::F32);
     let c = dataset.outputs;
-    let each: Vec<(&Set, Matrix)> = dataset
+    let fitted_clients: Vec<(&Set, Matrix)> = dataset
         .clients
         .iter()
         .zip(&heads)
@@ -51,32 +51,35 @@ pub fn measure(dataset: &Dataset, b: &Matrix, head: HeadSolve, exact: Option<f64
         .map(|(client, fitted)| (&*client.train, Matrix::from_row_slice(k, c, &fitted.head)))
         .collect();
     // Clients are summed in order, so the result does not depend on the number of threads.
-    let mean = |of: &(dyn Fn(&Set, &Matrix) -> Matrix + Sync)| {
-        let all: Vec<Matrix> = each.par_iter().map(|(set, w)| of(set, w)).collect();
-        all.into_iter().fold(Matrix::zeros(d, k), |sum, value| sum + value) / each.len().max(1) as f64
+    let mean = |summand: &(dyn Fn(&Set, &Matrix) -> Matrix + Sync)| {
+        let summands: Vec<Matrix> = fitted_clients.par_iter().map(|(set, w)| summand(set, w)).collect();
+        summands.into_iter().fold(Matrix::zeros(d, k), |sum, value| sum + value)
+            / fitted_clients.len().max(1) as f64
     };
     let start = Matrix::from_fn(d, k, |i, j| if j == 0 { 1.0 } else { 0.0 } + basis[(i, j)]);
-    let on = |fitted: Option<(&Matrix, f64)>| {
-        largest(start.clone(), |v| mean(&|set, w| curvature(set, v, w, fitted)))
+    let largest_curvature = |fitted: Option<(&Matrix, f64)>| {
+        largest_eigenvalue(start.clone(), |v| mean(&|set, w| curvature(set, v, w, fitted)))
     };
-    let fitted = exact.map(|ridge| on(Some((&basis, ridge)))).filter(|curvature| *curvature > 0.0);
-    let of_body = fitted.unwrap_or_else(|| on(None));
-    let of_head = largest(basis.clone(), |v| project_onto(&basis, &mean(&|set, _| second_moment(set, v))));
+    let fitted =
+        exact.map(|ridge| largest_curvature(Some((&basis, ridge)))).filter(|curvature| *curvature > 0.0);
+    let body_curvature = fitted.unwrap_or_else(|| largest_curvature(None));
+    let head_curvature =
+        largest_eigenvalue(basis.clone(), |v| project_onto(&basis, &mean(&|set, _| second_moment(set, v))));
     let (mut explained, mut targets) = (0.0, 0.0);
-    for (set, w) in &each {
-        let (y_hat, y) = energies(set, &basis, w);
+    for (set, w) in &fitted_clients {
+        let (y_hat, y) = sums_of_squares(set, &basis, w);
         explained += y_hat / set.len() as f64;
         targets += y / set.len() as f64;
     }
     let growth = (targets / explained).max(1.0);
-    let sound = |step: f64| step.is_finite() && step > 0.0;
-    let (mut step_size, head_step_size) = (1.0 / (of_body * growth), 1.0 / of_head);
-    if !(sound(step_size) && sound(head_step_size)) {
+    let is_valid = |step: f64| step.is_finite() && step > 0.0;
+    let (mut step_size, head_step_size) = (1.0 / (body_curvature * growth), 1.0 / head_curvature);
+    if !(is_valid(step_size) && is_valid(head_step_size)) {
         return None;
     }
-    let mut halved = 0;
-    while exact.is_some() && halved < MAX_HALVINGS && !loss_decreases(dataset, &basis, head, step_size) {
-        (step_size, halved) = (step_size / 2.0, halved + 1);
+    let mut halvings = 0;
+    while exact.is_some() && halvings < MAX_HALVINGS && !loss_decreases(dataset, &basis, head, step_size) {
+        (step_size, halvings) = (step_size / 2.0, halvings + 1);
     }
     Some(StepSizes { step_size, head_step_size })
 }
@@ -93,24 +96,27 @@ const LOSS_TOLERANCE: f64 = 1e-5;
 /// True if the loss of FedRep with exact heads decreases in every round of a trial with all clients.
 /// Increases within rounding error are ignored.
 fn loss_decreases(dataset: &Dataset, basis: &Matrix, head: HeadSolve, step: f64) -> bool {
-    let (mut b, mut before, mut first) = (basis.clone(), f64::INFINITY, None);
+    let mut b = basis.clone();
+    let mut previous_loss = f64::INFINITY;
+    let mut first = None;
     let shape = shape_of(dataset, basis.ncols());
     for _ in 0..TRIAL_ROUNDS {
         let heads = evaluate::personal(&dataset.clients, &to_f32(&b), shape, head, Numeric::F32);
         let loss = evaluate::average(&heads).loss.unwrap_or(0.0);
         let first = *first.get_or_insert(loss);
-        if loss.is_nan() || loss > before * (1.0 + LOSS_TOLERANCE) + LOSS_TOLERANCE * first {
+        if loss.is_nan() || loss > previous_loss * (1.0 + LOSS_TOLERANCE) + LOSS_TOLERANCE * first {
             return false;
         }
-        before = loss;
+        previous_loss = loss;
         let client_gradient = |(client, fitted): (&Client, &ClientScore)| {
             let w = Matrix::from_row_slice(b.ncols(), dataset.outputs, &fitted.head);
             gradient(&client.train, &b, &w)
         };
-        let all: Vec<Matrix> = dataset.clients.par_iter().zip(&heads).map(client_gradient).collect();
-        let sum = all.into_iter().fold(Matrix::zeros(b.nrows(), b.ncols()), |sum, gradient| sum + gradient);
-        let moved = &b - sum * (step / dataset.clients.len().max(1) as f64);
-        match orthonormal(&moved) {
+        let gradients: Vec<Matrix> = dataset.clients.par_iter().zip(&heads).map(client_gradient).collect();
+        let sum =
+            gradients.into_iter().fold(Matrix::zeros(b.nrows(), b.ncols()), |sum, gradient| sum + gradient);
+        let stepped = &b - sum * (step / dataset.clients.len().max(1) as f64);
+        match orthonormal(&stepped) {
             Ok(next) => b = next,
             Err(_) => return false,
         }
@@ -121,15 +127,15 @@ fn loss_decreases(dataset: &Dataset, basis: &Matrix, head: HeadSolve, step: f64)
 /// Gradient of the loss of a client, `(1/m) X^T (X B W - Y) W^T`, d x k.
 fn gradient(set: &Set, b: &Matrix, w: &Matrix) -> Matrix {
     let (k, c) = w.shape();
-    let z = project(set, b);
-    let row = |(at, z): (usize, &[f64])| -> Vec<f64> {
+    let z = project_samples(set, b);
+    let row = |(index, z): (usize, &[f64])| -> Vec<f64> {
         let residual = |o: usize| {
             let target = match &set.y {
                 Labels::Classes(classes) => {
-                    f64::from(u8::from(classes.get(at).is_some_and(|class| usize::from(*class) == o)))
+                    f64::from(u8::from(classes.get(index).is_some_and(|class| usize::from(*class) == o)))
                 }
                 Labels::Values { values, .. } | Labels::Absent(values) => {
-                    values.get(at * c + o).map_or(0.0, |value| f64::from(*value))
+                    values.get(index * c + o).map_or(0.0, |value| f64::from(*value))
                 }
             };
             z.iter().enumerate().map(|(j, z)| z * w[(j, o)]).sum::<f64>() - target
@@ -137,12 +143,12 @@ fn gradient(set: &Set, b: &Matrix, w: &Matrix) -> Matrix {
         let residual: Vec<f64> = (0..c).map(residual).collect();
         (0..k).map(|j| residual.iter().enumerate().map(|(o, r)| r * w[(j, o)]).sum()).collect()
     };
-    lift(set, b.nrows(), k, z.chunks_exact(k.max(1)).enumerate().map(row))
+    multiply_by_samples(set, b.nrows(), k, z.chunks_exact(k.max(1)).enumerate().map(row))
 }
 
 /// Largest eigenvalue of a positive linear map on matrices, by power iteration from `v`. Returns 0 if an
 /// iterate is zero or not finite.
-fn largest(mut v: Matrix, map: impl Fn(&Matrix) -> Matrix) -> f64 {
+fn largest_eigenvalue(mut v: Matrix, map: impl Fn(&Matrix) -> Matrix) -> f64 {
     let mut value = 0.0;
     for _ in 0..ITERATIONS {
         let norm = v.norm();
@@ -159,47 +165,50 @@ fn largest(mut v: Matrix, map: impl Fn(&Matrix) -> Matrix) -> f64 {
 /// columns of X times the basis, shrunk by the ridge. If `fitted` is `None`, P = 0.
 fn curvature(set: &Set, v: &Matrix, w: &Matrix, fitted: Option<(&Matrix, f64)>) -> Matrix {
     let (k, c) = w.shape();
-    let mut moved: Vec<f64> = Vec::with_capacity(set.len() * c);
-    for z in project(set, v).chunks_exact(k.max(1)) {
-        moved.extend((0..c).map(|o| z.iter().enumerate().map(|(j, z)| z * w[(j, o)]).sum::<f64>()));
+    let mut predictions: Vec<f64> = Vec::with_capacity(set.len() * c);
+    for z in project_samples(set, v).chunks_exact(k.max(1)) {
+        predictions.extend((0..c).map(|o| z.iter().enumerate().map(|(j, z)| z * w[(j, o)]).sum::<f64>()));
     }
     if let Some((fitted, ridge)) = fitted {
-        let z = project(set, fitted);
-        let problem = Problem { x: &z, y: &moved, features: k, outputs: c, ridge, roundoff: F64_ROUNDOFF };
+        let z = project_samples(set, fitted);
+        let problem =
+            Problem { x: &z, y: &predictions, features: k, outputs: c, ridge, roundoff: F64_ROUNDOFF };
         let weights = solve(&problem).weights;
         let mut answer = vec![0.0; c];
-        for (moved, z) in moved.chunks_exact_mut(c.max(1)).zip(z.chunks_exact(k.max(1))) {
+        for (predictions, z) in predictions.chunks_exact_mut(c.max(1)).zip(z.chunks_exact(k.max(1))) {
             predict(&weights, z, &mut answer);
-            moved.iter_mut().zip(&answer).for_each(|(moved, answer)| *moved -= answer);
+            predictions.iter_mut().zip(&answer).for_each(|(predictions, answer)| *predictions -= answer);
         }
     }
-    let back = |moved: &[f64]| -> Vec<f64> {
-        (0..k).map(|j| moved.iter().enumerate().map(|(o, moved)| moved * w[(j, o)]).sum()).collect()
+    let back_projected = |predictions: &[f64]| -> Vec<f64> {
+        (0..k)
+            .map(|j| predictions.iter().enumerate().map(|(o, predictions)| predictions * w[(j, o)]).sum())
+            .collect()
     };
-    lift(set, v.nrows(), k, moved.chunks_exact(c.max(1)).map(back))
+    multiply_by_samples(set, v.nrows(), k, predictions.chunks_exact(c.max(1)).map(back_projected))
 }
 
 /// Product `(1/m) X^T X V`, d x k.
 fn second_moment(set: &Set, v: &Matrix) -> Matrix {
     let (d, k) = v.shape();
-    lift(set, d, k, project(set, v).chunks_exact(k.max(1)).map(<[f64]>::to_vec))
+    multiply_by_samples(set, d, k, project_samples(set, v).chunks_exact(k.max(1)).map(<[f64]>::to_vec))
 }
 
 /// Product `X V`, m x k, row-major.
-fn project(set: &Set, v: &Matrix) -> Vec<f64> {
+fn project_samples(set: &Set, v: &Matrix) -> Vec<f64> {
     let (d, k) = v.shape();
-    let rows: Vec<f64> = (0..d).flat_map(|i| (0..k).map(move |j| (i, j))).map(|at| v[at]).collect();
-    let mut all = vec![0.0; set.len() * k];
-    for (x, z) in set.x.chunks_exact(d.max(1)).zip(all.chunks_exact_mut(k.max(1))) {
+    let rows: Vec<f64> = (0..d).flat_map(|i| (0..k).map(move |j| (i, j))).map(|entry| v[entry]).collect();
+    let mut projections = vec![0.0; set.len() * k];
+    for (x, z) in set.x.chunks_exact(d.max(1)).zip(projections.chunks_exact_mut(k.max(1))) {
         for (x, row) in x.iter().zip(rows.chunks_exact(k.max(1))) {
             z.iter_mut().zip(row).for_each(|(z, v)| *z += f64::from(*x) * v);
         }
     }
-    all
+    projections
 }
 
 /// Product `(1/m) X^T Z`, d x k, where `rows` are the rows of Z.
-fn lift(set: &Set, d: usize, k: usize, rows: impl Iterator<Item = Vec<f64>>) -> Matrix {
+fn multiply_by_samples(set: &Set, d: usize, k: usize, rows: impl Iterator<Item = Vec<f64>>) -> Matrix {
     let mut sum = vec![0.0; d * k];
     for (x, z) in set.x.chunks_exact(d.max(1)).zip(rows) {
         for (x, row) in x.iter().zip(sum.chunks_exact_mut(k.max(1))) {
@@ -213,11 +222,11 @@ fn lift(set: &Set, d: usize, k: usize, rows: impl Iterator<Item = Vec<f64>>) -> 
 fn project_onto(basis: &Matrix, v: &Matrix) -> Matrix {
     let (d, k) = basis.shape();
     let inner = Matrix::from_fn(k, v.ncols(), |i, j| (0..d).map(|row| basis[(row, i)] * v[(row, j)]).sum());
-    Matrix::from_fn(d, v.ncols(), |i, j| (0..k).map(|at| basis[(i, at)] * inner[(at, j)]).sum())
+    Matrix::from_fn(d, v.ncols(), |i, j| (0..k).map(|l| basis[(i, l)] * inner[(l, j)]).sum())
 }
 
 /// Sum of squares of the predictions of a model `(b, w)` on a set, and sum of squares of the targets.
-fn energies(set: &Set, b: &Matrix, w: &Matrix) -> (f64, f64) {
+fn sums_of_squares(set: &Set, b: &Matrix, w: &Matrix) -> (f64, f64) {
     let (d, k) = b.shape();
     let mut answers = 0.0;
     for x in set.x.chunks_exact(d.max(1)) {

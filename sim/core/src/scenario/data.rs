@@ -61,8 +61,8 @@ impl DataSection {
             Self::Spiked(_) | Self::Blocks(_) => TargetKind::Absent,
             Self::Linear(_) | Self::LowRank(_) => TargetKind::Values,
             Self::Table(table) if !table.classification() => TargetKind::Values,
-            Self::Memory(own) if own.dataset().classification => TargetKind::Classes,
-            Self::Memory(own) if own.dataset().has_targets() => TargetKind::Values,
+            Self::Memory(memory_data) if memory_data.dataset().classification => TargetKind::Classes,
+            Self::Memory(memory_data) if memory_data.dataset().has_targets() => TargetKind::Values,
             Self::Memory(_) => TargetKind::Absent,
             Self::Table(_) | Self::Watch(_) | Self::WatchWindows(..) | Self::Pooled(_) => TargetKind::Classes,
         }
@@ -89,7 +89,7 @@ impl DataSection {
     pub(super) fn is_synthetic(&self) -> bool {
         match self {
             Self::Linear(_) | Self::LowRank(_) | Self::Spiked(_) | Self::Blocks(_) => true,
-            Self::Memory(own) => own.dataset().truth.is_some(),
+            Self::Memory(memory_data) => memory_data.dataset().truth.is_some(),
             Self::Table(_) | Self::Watch(_) | Self::WatchWindows(..) | Self::Pooled(_) => false,
         }
     }
@@ -120,7 +120,7 @@ impl DataSection {
         }
     }
 
-    /// Makes or reads the data of the scenario called `name`. If `has_given_start` is true, the initial
+    /// Generates or reads the data of the scenario called `name`. If `has_given_start` is true, the initial
     /// representation is read from a file and refers to unscaled features.
     pub(super) fn dataset(&self, name: &str, seed: u64, has_given_start: bool) -> Result<Dataset, DataError> {
         // The sizes of clients depend on the seed, so the check is repeated.

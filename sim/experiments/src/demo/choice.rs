@@ -91,11 +91,12 @@ impl Choice {
     /// [`DemoError::Choice`] if `chosen.json` is broken or lacks the fold, which only a broken build can
     /// cause.
     pub fn recorded(part: &Part, fold: usize) -> Result<Self, DemoError> {
-        let all: Vec<Choices> =
+        let recorded_choices: Vec<Choices> =
             serde_json::from_str(RECORDED).map_err(|error| DemoError::Choice(error.to_string()))?;
-        let of_part = all.iter().find(|choices| choices.scenario == part.name);
-        let found = of_part.and_then(|choices| choices.folds.iter().find(|choice| choice.fold == fold));
-        found.copied().ok_or_else(|| DemoError::Choice(format!("{} has no fold {fold}", part.name)))
+        let of_part = recorded_choices.iter().find(|choices| choices.scenario == part.name);
+        let choice_of_fold =
+            of_part.and_then(|choices| choices.folds.iter().find(|choice| choice.fold == fold));
+        choice_of_fold.copied().ok_or_else(|| DemoError::Choice(format!("{} has no fold {fold}", part.name)))
     }
 }
 

@@ -127,7 +127,7 @@ pub fn choose(
     let inner: Vec<InnerFold> =
         (0..INNER_FOLDS).map(|i| InnerFold::new(part, fold, i)).collect::<Result<_, _>>()?;
     let total = (fold_count * candidates.len() * INNER_FOLDS) as u64;
-    let what = format!("{}: fold {}", part.name, fold + 1);
+    let label = format!("{}: fold {}", part.name, fold + 1);
     let jobs: Vec<(Candidate, &InnerFold)> =
         candidates.iter().flat_map(|candidate| inner.iter().map(move |inner| (*candidate, inner))).collect();
     // Accuracies by ridge parameter, for each candidate and inner fold.
@@ -138,19 +138,20 @@ pub fn choose(
                 return Ok(None);
             }
             let accuracies = inner.fedrep(*candidate)?;
-            progress.advance(1, total, &what);
+            progress.advance(1, total, &label);
             Ok(Some(accuracies))
         })
         .collect();
     let Some(scored) = scored?.into_iter().collect::<Option<Vec<_>>>() else { return Ok(None) };
     let fedrep = |features: Features| {
-        let all = candidates.iter().zip(scored.chunks(INNER_FOLDS));
-        let choices =
-            all.filter(|(candidate, _)| candidate.features == features).flat_map(|(candidate, folds)| {
+        let candidate_scores = candidates.iter().zip(scored.chunks(INNER_FOLDS));
+        let choices = candidate_scores.filter(|(candidate, _)| candidate.features == features).flat_map(
+            |(candidate, folds)| {
                 RIDGES.iter().enumerate().map(move |(r, final_ridge)| {
-                    let each: Vec<f64> = folds.iter().filter_map(|fold| fold.get(r).copied()).collect();
+                    let ridge_scores: Vec<f64> =
+                        folds.iter().filter_map(|fold| fold.get(r).copied()).collect();
                     let Candidate { k, step_size, head_samples_per_class, .. } = *candidate;
-                    let validation = mean(&each).unwrap_or(0.0);
+                    let validation = mean(&ridge_scores).unwrap_or(0.0);
                     FedRepChoice {
                         k,
                         step_size,
@@ -159,7 +160,8 @@ pub fn choose(
                         validation,
                     }
                 })
-            });
+            },
+        );
         first_best(choices, |choice| choice.validation)
     };
     // Baselines train without rounds, so each job scores one pair of weight and ridge on all inner folds.
@@ -169,9 +171,9 @@ pub fn choose(
         let scored: Vec<RidgeChoice> = pairs
             .par_iter()
             .map(|&(weight, r)| {
-                let each: Vec<f64> =
+                let ridge_scores: Vec<f64> =
                     inner.iter().filter_map(|inner| score(inner, weight, ridge(r))).collect();
-                RidgeChoice { weight, ridge: r, validation: mean(&each).unwrap_or(0.0) }
+                RidgeChoice { weight, ridge: r, validation: mean(&ridge_scores).unwrap_or(0.0) }
             })
             .collect();
         first_best(scored.into_iter(), |choice| choice.validation)
@@ -210,8 +212,8 @@ pub fn choose(
 }
 
 /// First item with the highest score, or `None` if there are no items.
-fn first_best<T>(all: impl Iterator<Item = T>, score: fn(&T) -> f64) -> Option<T> {
-    all.reduce(|best, next| if score(&next) > score(&best) { next } else { best })
+fn first_best<T>(items: impl Iterator<Item = T>, score: fn(&T) -> f64) -> Option<T> {
+    items.reduce(|best, next| if score(&next) > score(&best) { next } else { best })
 }
 
 /// Mean accuracy of local-only models of `clients`.
@@ -251,9 +253,14 @@ impl InnerFold {
         Ok(Self { part: *part, fold, inner, draws })
     }
 
-    /// Scenario in which the inner fold is held out, with the changes `more`.
-    fn scenario(part: &Part, fold: usize, inner: usize, more: &[String]) -> Result<Scenario, DemoError> {
-        let mut changes = more.to_vec();
+    /// Scenario in which the inner fold is held out, with the changes `further_changes`.
+    fn scenario(
+        part: &Part,
+        fold: usize,
+        inner: usize,
+        further_changes: &[String],
+    ) -> Result<Scenario, DemoError> {
+        let mut changes = further_changes.to_vec();
         changes.push(format!("split.validation={VALIDATION:?}"));
         changes.push(format!("split.validation_fold={inner}"));
         part.scenario(fold, &changes)

@@ -42,7 +42,7 @@ pub enum Method {
 }
 
 /// Number of training rounds in one fold, summed over all methods and seeds.
-fn rounds(part: &Part) -> Result<u64, DemoError> {
+fn rounds_of_part(part: &Part) -> Result<u64, DemoError> {
     let fedrep = part.scenario(0, &[])?.algorithm.rounds;
     let fedavg = if part.shared_labels { part.scenario(0, &fedavg())?.algorithm.rounds } else { 0 };
     Ok(2 * u64::from(fedrep) * SEEDS as u64 + u64::from(fedavg))
@@ -117,8 +117,8 @@ struct RoundCounter<'a> {
 }
 
 impl Watcher for RoundCounter<'_> {
-    fn round(&mut self, done: u32, _of: u32, _scores: Option<&Scores>) -> bool {
-        if done > 0 {
+    fn round(&mut self, completed_rounds: u32, _of: u32, _scores: Option<&Scores>) -> bool {
+        if completed_rounds > 0 {
             self.progress.advance(1, self.total, &self.what);
         }
         !self.stop.load(Ordering::Relaxed)
@@ -132,7 +132,7 @@ impl Watcher for RoundCounter<'_> {
 pub fn measure_all(stop: &AtomicBool, progress: &dyn Progress) -> Result<Vec<PartResult>, DemoError> {
     let mut total = 0;
     for part in &PARTS {
-        total += rounds(part)? * FOLDS as u64;
+        total += rounds_of_part(part)? * FOLDS as u64;
     }
     let mut jobs = Vec::new();
     for part in &PARTS {
@@ -144,7 +144,7 @@ pub fn measure_all(stop: &AtomicBool, progress: &dyn Progress) -> Result<Vec<Par
         .par_iter()
         .map(|&(part, fold, seed)| {
             let what = format!("{}: fold {}, seed {}", part.name, fold + 1, seed + 1);
-            case(part, fold, seed, &mut RoundCounter { progress, total, what, stop })
+            measure_case(part, fold, seed, &mut RoundCounter { progress, total, what, stop })
         })
         .collect();
     let finished = |(part, cases): (&Part, &[Option<Case>])| {
@@ -167,7 +167,7 @@ pub fn prepare(scenario: &Scenario, seed: u64, features: Features) -> Result<Job
 }
 
 /// Measures one fold with one seed. Returns `None` if the user interrupted the measurement.
-fn case(
+fn measure_case(
     part: &Part,
     fold: usize,
     seed: usize,
@@ -225,11 +225,11 @@ fn case(
 /// training clients and that newcomer's labels, which count `weight` times.
 #[must_use]
 pub fn pooled_newcomers(data: &Dataset, weight: usize, solve: HeadSolve) -> Option<f64> {
-    let each = data.newcomers.iter().filter_map(|client| {
+    let bytes_per_newcomer = data.newcomers.iter().filter_map(|client| {
         let newcomer = std::slice::from_ref(client);
         evaluate::pooled(data, newcomer, weight, newcomer, solve).accuracy
     });
-    mean(&each.collect::<Vec<f64>>())
+    mean(&bytes_per_newcomer.collect::<Vec<f64>>())
 }
 
 /// Results of the methods without rounds, on the features that a device computes.
@@ -240,13 +240,13 @@ fn baselines(data: &Dataset, choice: &Choice) -> [Measured; 3] {
     let pooled = |chosen: RidgeChoice| pooled_newcomers(data, chosen.weight, ridge(chosen.ridge));
     let trained = ridge(choice.pooled_trained.ridge);
     // A wearer uploads 57 features in f32 and a label of one byte per window, and downloads the model.
-    let sent = |clients: &[Client]| {
+    let bytes_sent = |clients: &[Client]| {
         let windows: usize = clients.iter().map(|client| client.train.len()).sum();
         let up = windows * (4 * (data.features - 1) + 1);
         let down = clients.len() * 4 * data.features * data.outputs;
         per_wearer((up as u64, down as u64), clients.len())
     };
-    let (sent, new_sent) = (sent(&data.clients), sent(&data.newcomers));
+    let (bytes_sent, new_sent) = (bytes_sent(&data.clients), bytes_sent(&data.newcomers));
     [
         Measured {
             trained: local(&data.clients, choice.local_trained),
@@ -256,13 +256,13 @@ fn baselines(data: &Dataset, choice: &Choice) -> [Measured; 3] {
         Measured {
             trained: evaluate::pooled(data, &[], 0, &data.clients, trained).accuracy,
             new: pooled(choice.pooled),
-            bytes: Some(sent),
+            bytes: Some(bytes_sent),
             new_bytes: Some(new_sent),
             ..Measured::new(Method::Pooled)
         },
         Measured {
             new: pooled(choice.pooled_weighted),
-            bytes: Some(sent),
+            bytes: Some(bytes_sent),
             new_bytes: Some(new_sent),
             ..Measured::new(Method::PooledWeighted)
         },

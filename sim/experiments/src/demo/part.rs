@@ -27,8 +27,8 @@ impl Part {
     /// [`DemoError::Scenario`] if the scenario rejects a change.
     pub fn scenario(&self, fold: usize, changes: &[String]) -> Result<Scenario, DemoError> {
         let fold = format!("split.fold={fold}");
-        let every = format!("evaluate_every={EVALUATE_EVERY}");
-        let changes: Vec<String> = changes.iter().cloned().chain([fold, every]).collect();
+        let evaluation = format!("evaluate_every={EVALUATE_EVERY}");
+        let changes: Vec<String> = changes.iter().cloned().chain([fold, evaluation]).collect();
         let text = Scenario::built_in(self.name).unwrap_or_default();
         Ok(Scenario::parse(self.name, text, &changes)?)
     }

@@ -75,8 +75,8 @@ fn features(window: &[[f32; CHANNELS]]) -> [f32; FEATURES] {
     }));
     for lag in LAGS {
         values.extend(centred.iter().zip(&power).map(|(x, power)| {
-            let later = x.get(lag..).unwrap_or_default();
-            product(x, later) / power
+            let shifted = x.get(lag..).unwrap_or_default();
+            product(x, shifted) / power
         }));
     }
     for (i, (x, px)) in centred.iter().zip(&power).enumerate() {
@@ -85,10 +85,10 @@ fn features(window: &[[f32; CHANNELS]]) -> [f32; FEATURES] {
         );
     }
     values.push(1.0);
-    for (place, value) in out.iter_mut().zip(values) {
+    for (entry, value) in out.iter_mut().zip(values) {
         #[allow(clippy::cast_possible_truncation, reason = "f32 like all samples")]
         {
-            *place = value as f32;
+            *entry = value as f32;
         }
     }
     out

@@ -78,18 +78,24 @@ struct Accuracy {
 impl Accuracy {
     /// Accuracy of a method over all cases, or `None` if no case has the value.
     fn new(cases: &[Case], method: Method, value: fn(&Measured) -> Option<f64>) -> Option<Self> {
-        let find = |case: &Case| case.measured.iter().find(|m| m.method == method).and_then(value);
+        let value_of_case = |case: &Case| case.measured.iter().find(|m| m.method == method).and_then(value);
         let group = |group: fn(&Case) -> usize, index: usize| {
-            mean(&cases.iter().filter(|case| group(case) == index).filter_map(find).collect::<Vec<_>>())
+            mean(
+                &cases
+                    .iter()
+                    .filter(|case| group(case) == index)
+                    .filter_map(value_of_case)
+                    .collect::<Vec<_>>(),
+            )
         };
         let folds: Vec<f64> = (0..FOLDS).filter_map(|fold| group(|case| case.fold, fold)).collect();
         let seeds: Vec<f64> = (0..SEEDS).filter_map(|seed| group(|case| case.seed, seed)).collect();
-        let least = folds.iter().copied().fold(f64::INFINITY, f64::min);
+        let smallest = folds.iter().copied().fold(f64::INFINITY, f64::min);
         let largest = folds.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         Some(Self {
             mean: mean(&folds)?,
             sd_folds: deviation(&folds),
-            range_folds: [least, largest],
+            range_folds: [smallest, largest],
             sd_seeds: (seeds.len() > 1).then(|| deviation(&seeds)),
             folds,
         })
@@ -134,20 +140,20 @@ const METHODS: [Method; 7] = [
 
 /// Rows of all methods that were measured in a part.
 fn rows(part: &PartResult) -> Vec<Row> {
-    let present = |method: &Method| {
+    let was_measured = |method: &Method| {
         part.cases.first().is_some_and(|case| case.measured.iter().any(|m| m.method == *method))
     };
     let row = |method: Method| {
         let bytes = |value: fn(&Measured) -> Option<(f64, f64)>| {
-            let all: Vec<(f64, f64)> = part
+            let method_bytes: Vec<(f64, f64)> = part
                 .cases
                 .iter()
                 .flat_map(|case| &case.measured)
                 .filter(|m| m.method == method)
                 .filter_map(value)
                 .collect();
-            let up = mean(&all.iter().map(|b| b.0).collect::<Vec<_>>())?;
-            let down = mean(&all.iter().map(|b| b.1).collect::<Vec<_>>())?;
+            let up = mean(&method_bytes.iter().map(|b| b.0).collect::<Vec<_>>())?;
+            let down = mean(&method_bytes.iter().map(|b| b.1).collect::<Vec<_>>())?;
             Some([up, down])
         };
         Row {
@@ -158,7 +164,7 @@ fn rows(part: &PartResult) -> Vec<Row> {
             bytes_per_new_wearer: bytes(|m| m.new_bytes),
         }
     };
-    METHODS.into_iter().filter(present).map(row).collect()
+    METHODS.into_iter().filter(was_measured).map(row).collect()
 }
 
 /// Creates the table of one part.
@@ -190,12 +196,12 @@ pub fn table(part: &PartResult) -> Table {
             row.method.data_sent().to_owned(),
         ]
     };
-    let what = if part.part.shared_labels {
+    let description = if part.part.shared_labels {
         "Shared labels: everyone does the same seven exercises"
     } else {
         "Programmes: everyone has three to five exercises, numbered in an order of their own"
     };
-    let kept = if part.interrupted {
+    let interruption = if part.interrupted {
         format!("; interrupted, {} of {} runs", part.cases.len(), FOLDS * SEEDS)
     } else {
         String::new()
@@ -214,7 +220,7 @@ pub fn table(part: &PartResult) -> Table {
     notes.extend(ranking_note("New wearers", &rows, |row| row.accuracy_new_clients.as_ref()));
     notes.extend(ranking_note("Wearers who trained", &rows, |row| row.accuracy.as_ref()));
     Table {
-        title: format!("{what} ({FOLDS} folds x {SEEDS} seeds{kept})"),
+        title: format!("{description} ({FOLDS} folds x {SEEDS} seeds{interruption})"),
         columns: columns.map(str::to_owned).to_vec(),
         rows: rows.iter().map(cells).collect(),
         notes,
@@ -222,23 +228,24 @@ pub fn table(part: &PartResult) -> Table {
 }
 
 /// Note that names the most accurate method and lists the differences between FedRep and all other methods.
-fn ranking_note(who: &str, rows: &[Row], pick: fn(&Row) -> Option<&Accuracy>) -> Option<String> {
+fn ranking_note(clients: &str, rows: &[Row], pick: fn(&Row) -> Option<&Accuracy>) -> Option<String> {
     let scored: Vec<(&Row, &Accuracy)> = rows.iter().filter_map(|row| pick(row).map(|a| (row, a))).collect();
     let (best, top) = scored.iter().max_by(|a, b| a.1.mean.total_cmp(&b.1.mean))?;
-    let (_, own) = scored.iter().find(|(row, _)| row.method == Method::FedRep)?;
-    let against = |(row, other): &&(&Row, &Accuracy)| {
-        let ahead = own.folds.iter().zip(&other.folds).filter(|(a, b)| a > b).count();
-        let (difference, folds) = (own.mean - other.mean, own.folds.len());
-        format!("{difference:+.3} against {} (ahead in {ahead} of {folds} folds)", row.method.name())
+    let (_, fedrep) = scored.iter().find(|(row, _)| row.method == Method::FedRep)?;
+    let comparison = |(row, other): &&(&Row, &Accuracy)| {
+        let folds_ahead = fedrep.folds.iter().zip(&other.folds).filter(|(a, b)| a > b).count();
+        let (difference, folds) = (fedrep.mean - other.mean, fedrep.folds.len());
+        format!("{difference:+.3} against {} (ahead in {folds_ahead} of {folds} folds)", row.method.name())
     };
-    let others: Vec<String> =
-        scored.iter().filter(|(row, _)| row.method != Method::FedRep).map(|pair| against(&pair)).collect();
-    let lead = format!("{who}: the highest accuracy is that of {} ({:.3}", best.method.name(), top.mean);
-    let lead = match best.method.data_sent() {
-        "all windows" => format!("{lead}; it needs everyone's windows and labels in one place)."),
-        _ => format!("{lead})."),
+    let comparisons: Vec<String> =
+        scored.iter().filter(|(row, _)| row.method != Method::FedRep).map(|pair| comparison(&pair)).collect();
+    let opening =
+        format!("{clients}: the highest accuracy is that of {} ({:.3}", best.method.name(), top.mean);
+    let opening = match best.method.data_sent() {
+        "all windows" => format!("{opening}; it needs everyone's windows and labels in one place)."),
+        _ => format!("{opening})."),
     };
-    Some(format!("{lead} FedRep: {}.", others.join("; ")))
+    Some(format!("{opening} FedRep: {}.", comparisons.join("; ")))
 }
 
 /// Heading and learning curves for the report: accuracy of the training wearers by round.

@@ -183,41 +183,43 @@ pub fn measure(
     for (row, (policy, pattern, rate)) in rows.iter().enumerate() {
         for fold in 0..settings.folds {
             let scenario = scenario(settings, policy, *pattern, *rate, fold)?;
-            for seed in (0..u64::from(settings.seeds)).map(|more| settings.seed + more) {
+            for seed in (0..u64::from(settings.seeds)).map(|offset| settings.seed + offset) {
                 tasks.push(Task { row, fold, seed, scenario: scenario.clone() });
             }
         }
     }
     let total = tasks.len() as u64;
-    let done = parallel::each(settings.threads, &tasks, |task| {
+    let results = parallel::each(settings.threads, &tasks, |task| {
         if stop.load(Ordering::Relaxed) {
             return Ok(None);
         }
         let (policy, pattern, rate) = rows.get(task.row).copied().unwrap_or((&POLICIES[0], None, 0.0));
         let job = Job::prepare(&task.scenario, task.seed)?;
         let result = RunResult::new(&job.run(&mut NoProgress)?, job.dataset.clients.len(), policy.wanted.0);
-        let what = format!("{}, {} {rate}", policy.name, pattern.map_or("none", |pattern| pattern.name));
-        progress.advance(1, total, &what);
+        let label = format!("{}, {} {rate}", policy.name, pattern.map_or("none", |pattern| pattern.name));
+        progress.advance(1, total, &label);
         Ok::<_, RunError>(Some(result))
     })?;
-    let Some(done) = done else { return Ok(None) };
-    let each = settings.folds * settings.seeds as usize;
+    let Some(results) = results else { return Ok(None) };
+    let runs_per_row = settings.folds * settings.seeds as usize;
     let mut finished = Vec::new();
     // For each policy, the runs without dropouts precede the runs with dropouts.
-    let mut without: &[RunResult] = &[];
-    let runs = done.chunks(each.max(1)).zip(tasks.chunks(each.max(1)));
+    let mut runs_without_dropout: &[RunResult] = &[];
+    let runs = results.chunks(runs_per_row.max(1)).zip(tasks.chunks(runs_per_row.max(1)));
     for ((policy, pattern, rate), (runs, tasks)) in rows.into_iter().zip(runs) {
         if pattern.is_none() {
-            without = runs;
+            runs_without_dropout = runs;
         }
-        let measured = runs.iter().zip(without).zip(tasks);
+        let measured = runs.iter().zip(runs_without_dropout).zip(tasks);
         finished.push(Row {
             policy: policy.name,
             pattern: pattern.map_or("none", |pattern| pattern.name),
             rate,
             wanted: policy.wanted.0,
             runs: measured
-                .map(|((result, without), task)| result.compare_with(without, task.fold, task.seed))
+                .map(|((result, runs_without_dropout), task)| {
+                    result.compare_with(runs_without_dropout, task.fold, task.seed)
+                })
                 .collect(),
         });
     }
@@ -234,7 +236,8 @@ fn scenario(
 ) -> Result<Scenario, DemoError> {
     let part = &PARTS[0];
     let mut changes = Choice::recorded(part, fold)?.fedrep(Features::Device).changes();
-    let mut add = |more: &[&str]| changes.extend(more.iter().map(|change| (*change).to_owned()));
+    let mut add =
+        |further_changes: &[&str]| changes.extend(further_changes.iter().map(|change| (*change).to_owned()));
     add(&[&format!("split.fold={fold}")]);
     add(&COMMON);
     add(policy.changes);
@@ -250,7 +253,9 @@ impl RunResult {
     /// Extracts the results from the outcome of a run; a round with `wanted` or more updates is complete.
     fn new(outcome: &Outcome, clients: usize, wanted: usize) -> Self {
         let mut counts = vec![0; clients];
-        let (mut rounds, mut complete, mut answers) = (0, 0, 0);
+        let mut rounds = 0;
+        let mut complete = 0;
+        let mut answers = 0;
         // Row 0 is the initial model.
         for row in outcome.rounds.iter().filter(|row| row.round > 0) {
             rounds += 1;
@@ -281,11 +286,12 @@ impl RunResult {
     fn absent(&self) -> Vec<usize> {
         let mut sorted = self.counted_rounds.clone();
         sorted.sort_unstable();
-        let quarter = sorted.len().div_ceil(4).saturating_sub(1);
-        let most = if sorted.first() == Some(&0) { 0 } else { sorted.get(quarter).copied().unwrap_or(0) };
+        let quarter_index = sorted.len().div_ceil(4).saturating_sub(1);
+        let max_rounds =
+            if sorted.first() == Some(&0) { 0 } else { sorted.get(quarter_index).copied().unwrap_or(0) };
         (0..)
             .zip(&self.counted_rounds)
-            .filter(|(_, there)| **there <= most)
+            .filter(|(_, rounds)| **rounds <= max_rounds)
             .map(|(client, _)| client)
             .collect()
     }
@@ -330,6 +336,6 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
 
 /// Quotient of two counts.
 #[allow(clippy::cast_precision_loss, reason = "counts of rounds and answers are far below 2^52")]
-fn ratio(part: usize, of: usize) -> f64 {
-    part as f64 / of as f64
+fn ratio(part: usize, total: usize) -> f64 {
+    part as f64 / total as f64
 }

@@ -17,8 +17,8 @@ pub fn markdown(rows: &[Row]) -> String {
     for row in rows {
         if row.policy != policy {
             policy = row.policy;
-            let gap = if text.is_empty() { "" } else { "\n" };
-            text.push_str(&format!("{gap}Rounds wait for {policy}:\n\n{HEAD}"));
+            let separator = if text.is_empty() { "" } else { "\n" };
+            text.push_str(&format!("{separator}Rounds wait for {policy}:\n\n{HEAD}"));
         }
         text.push_str(&table_row(row));
     }
@@ -28,25 +28,25 @@ pub fn markdown(rows: &[Row]) -> String {
 /// Formats one row of a table.
 fn table_row(row: &Row) -> String {
     let sum = |value: fn(&Measured) -> usize| row.runs.iter().map(value).sum::<usize>();
-    let over = |value: fn(&Measured) -> f64| mean(row.runs.iter().map(value));
+    let mean_over_runs = |value: fn(&Measured) -> f64| mean(row.runs.iter().map(value));
     let (rounds, answers) = (sum(|run| run.rounds), sum(|run| run.answers));
-    let again: u64 = row.runs.iter().map(|run| run.again).sum();
-    let again = format!("{:.3}", ratio(usize::try_from(again).unwrap_or(usize::MAX), rounds));
+    let extensions: u64 = row.runs.iter().map(|run| run.again).sum();
+    let extensions = format!("{:.3}", ratio(usize::try_from(extensions).unwrap_or(usize::MAX), rounds));
     let changed = |value: fn(&Measured) -> f64, change: fn(&Measured) -> f64| {
         let changes: Vec<f64> = row.runs.iter().map(change).collect();
-        let shown = format!("{:.3}", over(value));
+        let formatted = format!("{:.3}", mean_over_runs(value));
         if row.rate > 0.0 {
-            format!("{shown} ({:+.3} ± {:.3})", over(change), standard_error(&changes))
+            format!("{formatted} ({:+.3} ± {:.3})", mean_over_runs(change), standard_error(&changes))
         } else {
-            shown
+            formatted
         }
     };
-    let what =
+    let dropout =
         if row.rate > 0.0 { format!("{} %, {}", percent(row.rate), row.pattern) } else { "none".to_owned() };
     let complete = percentage(ratio(sum(|run| run.complete), rounds));
-    let participation = percentage(over(|run| run.absent_there));
+    let participation = percentage(mean_over_runs(|run| run.absent_there));
     format!(
-        "| {what} | {complete} | {:.1} of {} | {again} | {:.2} | {} | {participation} | {} | {} |\n",
+        "| {dropout} | {complete} | {:.1} of {} | {extensions} | {:.2} | {} | {participation} | {} | {} |\n",
         ratio(answers, rounds),
         row.wanted,
         mean(row.runs.iter().map(|run| run.time / ratio(run.rounds, 1))),

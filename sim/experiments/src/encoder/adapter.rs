@@ -87,12 +87,12 @@ impl Adapter {
     pub fn start(shape: &Shape, rank: usize, seed: u64) -> Self {
         let mut adapter = Self::zeros(shape, rank);
         let mut random = stream(seed, Purpose::Network, 0);
-        let within = 1.0 / (shape.hidden as f64).sqrt();
+        let limit = 1.0 / (shape.hidden as f64).sqrt();
         for part in adapter.parts.iter().filter(|part| part.role != Role::Up) {
             for value in &mut adapter.values[part.range.clone()] {
                 #[allow(clippy::cast_possible_truncation, reason = "rounded")]
-                let drawn = ((2.0 * random.uniform() - 1.0) * within) as f32;
-                *value = drawn;
+                let random_value = ((2.0 * random.uniform() - 1.0) * limit) as f32;
+                *value = random_value;
             }
         }
         adapter
@@ -116,8 +116,8 @@ impl Adapter {
     #[must_use]
     pub fn head(&self) -> [Range<usize>; 2] {
         let end = self.values.len();
-        let middle = end - CLASSES;
-        [middle - CLASSES * self.hidden..middle, middle..end]
+        let bias_start = end - CLASSES;
+        [bias_start - CLASSES * self.hidden..bias_start, bias_start..end]
     }
 
     /// Writes the adapter as a safetensors file.

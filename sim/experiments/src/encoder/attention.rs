@@ -22,9 +22,9 @@ pub struct Rows<'a> {
 impl Rows<'_> {
     /// First token and number of tokens of each sentence.
     fn sentences(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
-        self.lengths.iter().scan(0, |next, length| {
-            let first = *next;
-            *next += length;
+        self.lengths.iter().scan(0, |next_start, length| {
+            let first = *next_start;
+            *next_start += length;
             Some((first, *length))
         })
     }
@@ -93,7 +93,7 @@ pub fn attend_errors(
     errors: &[f32],
 ) -> [Vec<f32>; 3] {
     let mut out = [const { Vec::new() }; 3].map(|_: Vec<f32>| vec![0.0; errors.len()]);
-    let [mut q, mut k, mut v, mut e, mut scores, mut turned] = [const { Vec::new() }; 6];
+    let [mut q, mut k, mut v, mut e, mut scores, mut transposed] = [const { Vec::new() }; 6];
     let mut begin = 0;
     let zeroed = |values: &mut Vec<f32>, length: usize| {
         values.clear();
@@ -112,15 +112,15 @@ pub fn attend_errors(
             dense::backward_product(&e, &v, rows.head, &mut scores);
             softmax_errors(&mut scores, weights, t);
             scores.iter_mut().for_each(|error| *error *= rows.scale());
-            zeroed(&mut turned, t * rows.head);
-            dense::add_product(&scores, &k, rows.head, &mut turned);
-            rows.put(&turned, sentence, head, &mut out[0]);
-            zeroed(&mut turned, t * rows.head);
-            dense::add_product_gradient(&scores, &q, rows.head, &mut turned);
-            rows.put(&turned, sentence, head, &mut out[1]);
-            zeroed(&mut turned, t * rows.head);
-            dense::add_product_gradient(weights, &e, rows.head, &mut turned);
-            rows.put(&turned, sentence, head, &mut out[2]);
+            zeroed(&mut transposed, t * rows.head);
+            dense::add_product(&scores, &k, rows.head, &mut transposed);
+            rows.put(&transposed, sentence, head, &mut out[0]);
+            zeroed(&mut transposed, t * rows.head);
+            dense::add_product_gradient(&scores, &q, rows.head, &mut transposed);
+            rows.put(&transposed, sentence, head, &mut out[1]);
+            zeroed(&mut transposed, t * rows.head);
+            dense::add_product_gradient(weights, &e, rows.head, &mut transposed);
+            rows.put(&transposed, sentence, head, &mut out[2]);
         }
     }
     out

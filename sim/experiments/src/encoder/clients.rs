@@ -60,16 +60,16 @@ impl Clients {
                 "--clients: found {clients}, allowed: at least {allowed}, and at least one for each file"
             )));
         }
-        let (mut parts, mut kept) = (Vec::with_capacity(files), Vec::new());
+        let (mut parts, mut held_groups) = (Vec::with_capacity(files), Vec::new());
         for file in 0..files {
             let of_file = |group: &&Group| group.file == file;
             let groups: Vec<&Group> = corpus.groups.iter().filter(of_file).collect();
-            let (test, rest) = hold_out(groups, TEST_SEED, file);
-            let (validation, rest) = hold_out(rest, seed, file);
-            kept.extend(if held == HeldOut::Test { test } else { validation }.into_iter().cloned());
-            parts.push(rest);
+            let (test, remaining) = hold_out(groups, TEST_SEED, file);
+            let (validation, remaining) = hold_out(remaining, seed, file);
+            held_groups.extend(if held == HeldOut::Test { test } else { validation }.into_iter().cloned());
+            parts.push(remaining);
         }
-        let mut all = Self { train: Vec::new(), files: Vec::new(), held: kept };
+        let mut split = Self { train: Vec::new(), files: Vec::new(), held: held_groups };
         let sizes: Vec<usize> = parts.iter().map(|groups| size(groups)).collect();
         for (file, (groups, count)) in parts.into_iter().zip(client_counts(&sizes, clients)).enumerate() {
             if groups.len() < count {
@@ -78,20 +78,21 @@ impl Clients {
                     "--clients: {count} of them would share {groups} groups of file {file}; allowed: a group for each"
                 )));
             }
-            all.train.extend(assign_groups(groups, count));
-            all.files.resize(all.train.len(), file);
+            split.train.extend(assign_groups(groups, count));
+            split.files.resize(split.train.len(), file);
         }
-        Ok(all)
+        Ok(split)
     }
 
     /// Groups the held-out sentences into batches.
     #[must_use]
     pub fn test_batches(&self) -> Vec<TestBatch> {
-        let all = self.held.iter().flat_map(|group| group.sentences.iter().map(|one| (group.file, one)));
-        let mut all: Vec<(usize, &Sentence)> = all.collect();
+        let sentences =
+            self.held.iter().flat_map(|group| group.sentences.iter().map(|sentence| (group.file, sentence)));
+        let mut sentences: Vec<(usize, &Sentence)> = sentences.collect();
         // Sorting puts sentences of similar lengths into the same batch.
-        all.sort_by_key(|(_, sentence)| sentence.tokens.len());
-        all.chunks(TEST_BATCH).map(TestBatch::new).collect()
+        sentences.sort_by_key(|(_, sentence)| sentence.tokens.len());
+        sentences.chunks(TEST_BATCH).map(TestBatch::new).collect()
     }
 }
 
@@ -121,16 +122,16 @@ fn size(groups: &[&Group]) -> usize {
 /// Draws random groups until they have a fifth of the sentences, but never all groups. Returns the drawn
 /// groups and the other groups, both in random order. If the file has only one group, none is drawn.
 fn hold_out(groups: Vec<&Group>, seed: u64, file: usize) -> (Vec<&Group>, Vec<&Group>) {
-    let wanted = size(&groups) as f64 * HELD_OUT_FRACTION;
+    let held_out_sentences = size(&groups) as f64 * HELD_OUT_FRACTION;
     let count = groups.len();
-    let mut drawn = stream(seed, Purpose::Partition, file as u64).choose(&groups, count);
-    let (mut taken, mut have) = (0, 0);
-    while (have as f64) < wanted && taken + 1 < count {
-        have += drawn[taken].sentences.len();
-        taken += 1;
+    let mut shuffled = stream(seed, Purpose::Partition, file as u64).choose(&groups, count);
+    let (mut taken_groups, mut taken_sentences) = (0, 0);
+    while (taken_sentences as f64) < held_out_sentences && taken_groups + 1 < count {
+        taken_sentences += shuffled[taken_groups].sentences.len();
+        taken_groups += 1;
     }
-    let rest = drawn.split_off(taken);
-    (drawn, rest)
+    let remaining = shuffled.split_off(taken_groups);
+    (shuffled, remaining)
 }
 
 /// Number of clients of each file. Every file receives one client; each further client goes to the file with
@@ -154,8 +155,8 @@ fn client_counts(sizes: &[usize], clients: usize) -> Vec<usize> {
 fn assign_groups(groups: Vec<&Group>, clients: usize) -> Vec<Vec<Sentence>> {
     let mut packed: Vec<Vec<Sentence>> = vec![Vec::new(); clients];
     for group in groups {
-        if let Some(least) = packed.iter_mut().min_by_key(|sentences| sentences.len()) {
-            least.extend(group.sentences.iter().cloned());
+        if let Some(smallest) = packed.iter_mut().min_by_key(|sentences| sentences.len()) {
+            smallest.extend(group.sentences.iter().cloned());
         }
     }
     packed

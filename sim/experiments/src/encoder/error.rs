@@ -78,15 +78,15 @@ impl EncoderError {
     }
 }
 
-/// Reads a regular file of at most `most` bytes.
-pub(super) fn read(path: &Path, most: u64) -> Result<Vec<u8>, EncoderError> {
-    let bytes = fedspan_sim_core::data::file::read(&path.display().to_string(), most);
+/// Reads a regular file of at most `max_bytes` bytes.
+pub(super) fn read(path: &Path, max_bytes: u64) -> Result<Vec<u8>, EncoderError> {
+    let bytes = fedspan_sim_core::data::file::read(&path.display().to_string(), max_bytes);
     bytes.map_err(|error| EncoderError::file(path, error.message))
 }
 
-/// Reads a UTF-8 file of at most `most` bytes.
-pub(super) fn read_text(path: &Path, most: u64) -> Result<String, EncoderError> {
-    String::from_utf8(read(path, most)?).map_err(|error| {
+/// Reads a UTF-8 file of at most `max_bytes` bytes.
+pub(super) fn read_text(path: &Path, max_bytes: u64) -> Result<String, EncoderError> {
+    String::from_utf8(read(path, max_bytes)?).map_err(|error| {
         EncoderError::file(path, format!("byte {} is not UTF-8", error.utf8_error().valid_up_to()))
     })
 }

@@ -66,43 +66,43 @@ impl<'a> AdaptedLayer<'a> {
         ];
         let (mixed, weights) = attend(self.rows, &query, &key, &value);
         let mut middle = linear(&mixed, &layer.attention_output);
-        add(&mut middle, &x);
+        add_to(&mut middle, &x);
         let attention_norm = normalize(&mut middle, &layer.attention_norm, self.epsilon);
         let mut wide = linear(&middle, &layer.feed_up);
         let slopes = gelu(&mut wide, keep);
-        let mut end = linear(&wide, &layer.feed_down);
-        add(&mut end, &middle);
-        let output_norm = normalize(&mut end, &layer.output_norm, self.epsilon);
-        (end, LayerCache { x, query, key, value, low, weights, attention_norm, slopes, output_norm })
+        let mut output = linear(&wide, &layer.feed_down);
+        add_to(&mut output, &middle);
+        let output_norm = normalize(&mut output, &layer.output_norm, self.epsilon);
+        (output, LayerCache { x, query, key, value, low, weights, attention_norm, slopes, output_norm })
     }
 
     /// Backward pass: computes the gradient with respect to the input from `errors`, the gradient with
     /// respect to the output (n x d each). The first layer skips this computation, because no trained
     /// parameter precedes it. Adds the gradients of the adapter factors to `gradient`, which is as long as
     /// the adapter's values.
-    pub fn backward(&self, mut errors: Vec<f32>, kept: &LayerCache, gradient: &mut [f32]) -> Vec<f32> {
+    pub fn backward(&self, mut errors: Vec<f32>, cache: &LayerCache, gradient: &mut [f32]) -> Vec<f32> {
         let layer = self.layer;
-        normalize_errors(&mut errors, &kept.output_norm, &layer.output_norm);
+        normalize_errors(&mut errors, &cache.output_norm, &layer.output_norm);
         let mut wide = linear_backward(&errors, &layer.feed_down);
-        wide.iter_mut().zip(&kept.slopes).for_each(|(error, slope)| *error *= slope);
-        add(&mut errors, &linear_backward(&wide, &layer.feed_up));
-        normalize_errors(&mut errors, &kept.attention_norm, &layer.attention_norm);
+        wide.iter_mut().zip(&cache.slopes).for_each(|(error, slope)| *error *= slope);
+        add_to(&mut errors, &linear_backward(&wide, &layer.feed_up));
+        normalize_errors(&mut errors, &cache.attention_norm, &layer.attention_norm);
         let mixed = linear_backward(&errors, &layer.attention_output);
-        let qkv = [&*kept.query, &*kept.key, &*kept.value];
-        let [query, key, value] = attend_errors(self.rows, qkv, &kept.weights, &mixed);
+        let qkv = [&*cache.query, &*cache.key, &*cache.value];
+        let [query, key, value] = attend_errors(self.rows, qkv, &cache.weights, &mixed);
         let first = self.number == 0;
         if !first {
             for (part, frozen) in [(&query, &layer.query), (&key, &layer.key), (&value, &layer.value)] {
-                add(&mut errors, &linear_backward(part, frozen));
+                add_to(&mut errors, &linear_backward(part, frozen));
             }
         }
-        let adapted = [(Target::Query, &query, &kept.low[0]), (Target::Value, &value, &kept.low[1])];
+        let adapted = [(Target::Query, &query, &cache.low[0]), (Target::Value, &value, &cache.low[1])];
         for (target, part, low) in adapted {
             let [down, up] = self.adapter.factors(self.number, target);
             // The up factor directly follows the down factor.
             let (down, up) = gradient[down.start..up.end].split_at_mut(down.len());
             let below = (!first).then_some(&mut *errors);
-            self.factors(target).backward(&kept.x, low, part, [down, up], below);
+            self.factors(target).backward(&cache.x, low, part, [down, up], below);
         }
         errors
     }
@@ -124,7 +124,7 @@ fn linear_backward(errors: &[f32], dense: &Dense) -> Vec<f32> {
     out
 }
 
-/// Adds `what` to `to`, elementwise.
-fn add(to: &mut [f32], what: &[f32]) {
-    to.iter_mut().zip(what).for_each(|(to, what)| *to += what);
+/// Adds `summand` to `sum`, elementwise.
+fn add_to(sum: &mut [f32], summand: &[f32]) {
+    sum.iter_mut().zip(summand).for_each(|(sum, summand)| *sum += summand);
 }

@@ -44,17 +44,18 @@ impl LocalTraining {
         let mut adam = Adam::new(adapter.values.len(), self.step_size, self.decay);
         let mut gradient = vec![0.0; adapter.values.len()];
         let numbers: Vec<usize> = (0..sentences.len()).collect();
-        let mut left: Vec<usize> = Vec::new();
+        let mut remaining: Vec<usize> = Vec::new();
         let mut sum = 0.0;
         for _ in 0..self.steps {
             // Sentences are drawn without replacement. If too few remain for a batch, a new pass over all
             // sentences begins.
-            if left.len() < self.batch.min(numbers.len()) {
-                left = random.choose(&numbers, numbers.len());
+            if remaining.len() < self.batch.min(numbers.len()) {
+                remaining = random.choose(&numbers, numbers.len());
             }
-            let drawn = left.split_off(left.len().saturating_sub(self.batch));
-            let drawn = drawn.iter().filter_map(|number| sentences.get(*number));
-            let batch = Batch::from_sentences(drawn.map(|sentence| (&*sentence.tokens, sentence.label)));
+            let batch_indices = remaining.split_off(remaining.len().saturating_sub(self.batch));
+            let batch_indices = batch_indices.iter().filter_map(|number| sentences.get(*number));
+            let batch =
+                Batch::from_sentences(batch_indices.map(|sentence| (&*sentence.tokens, sentence.label)));
             sum += model.gradient(adapter, &batch, &mut gradient);
             adam.step(&mut adapter.values, &gradient, &trained);
         }
@@ -65,6 +66,6 @@ impl LocalTraining {
 /// Ranges of the adapter's values that a round of this kind trains.
 #[must_use]
 pub fn trained(adapter: &Adapter, round: RoundKind) -> Vec<Range<usize>> {
-    let free = adapter.parts.iter().filter(|part| !round.freezes(part.role));
-    free.map(|part| part.range.clone()).collect()
+    let trained_parts = adapter.parts.iter().filter(|part| !round.freezes(part.role));
+    trained_parts.map(|part| part.range.clone()).collect()
 }

@@ -24,9 +24,9 @@ impl Factors<'_> {
         let mut low = vec![0.0; x.len() / self.hidden * self.rank];
         dense::backward_product(x, self.down, self.hidden, &mut low);
         low.iter_mut().for_each(|value| *value *= self.scale);
-        let mut wide = vec![0.0; out.len()];
-        dense::backward_product(&low, self.up, self.rank, &mut wide);
-        out.iter_mut().zip(&wide).for_each(|(out, wide)| *out += wide);
+        let mut widened = vec![0.0; out.len()];
+        dense::backward_product(&low, self.up, self.rank, &mut widened);
+        out.iter_mut().zip(&widened).for_each(|(out, widened)| *out += widened);
         low
     }
 

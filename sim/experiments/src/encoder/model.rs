@@ -99,15 +99,15 @@ impl Layer {
     /// Reads the weights of layer `number`.
     fn read(from: &Reader<'_>, number: usize, shape: &Shape) -> Result<Self, EncoderError> {
         let from = Reader { file: from.file, prefix: format!("{}encoder.layer.{number}.", from.prefix) };
-        let (d, wide) = (shape.hidden, shape.intermediate);
+        let (d, intermediate) = (shape.hidden, shape.intermediate);
         Ok(Self {
             query: from.dense("attention.self.query", d, d)?,
             key: from.dense("attention.self.key", d, d)?,
             value: from.dense("attention.self.value", d, d)?,
             attention_output: from.dense("attention.output.dense", d, d)?,
             attention_norm: from.norm("attention.output.LayerNorm", d)?,
-            feed_up: from.dense("intermediate.dense", d, wide)?,
-            feed_down: from.dense("output.dense", wide, d)?,
+            feed_up: from.dense("intermediate.dense", d, intermediate)?,
+            feed_down: from.dense("output.dense", intermediate, d)?,
             output_norm: from.norm("output.LayerNorm", d)?,
         })
     }

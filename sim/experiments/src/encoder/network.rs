@@ -41,7 +41,7 @@ impl Model {
         for number in 0..self.layers.len() {
             x = self.adapted_layer(adapter, batch, number).forward(x, false).0;
         }
-        head(adapter, &mean_pool(&x, batch, self.shape.hidden))
+        compute_logits(adapter, &mean_pool(&x, batch, self.shape.hidden))
     }
 
     /// Returns the mean cross-entropy of a batch, in nats, and writes the gradient with respect to the
@@ -49,14 +49,14 @@ impl Model {
     pub fn gradient(&self, adapter: &Adapter, batch: &Batch, gradient: &mut [f32]) -> f64 {
         let d = self.shape.hidden;
         let mut x = self.embed(batch);
-        let mut all: Vec<LayerCache> = Vec::with_capacity(self.layers.len());
+        let mut caches: Vec<LayerCache> = Vec::with_capacity(self.layers.len());
         for number in 0..self.layers.len() {
-            let (out, kept) = self.adapted_layer(adapter, batch, number).forward(x, true);
+            let (out, cache) = self.adapted_layer(adapter, batch, number).forward(x, true);
             x = out;
-            all.push(kept);
+            caches.push(cache);
         }
         let pooled = mean_pool(&x, batch, d);
-        let mut logits = head(adapter, &pooled);
+        let mut logits = compute_logits(adapter, &pooled);
         let loss = loss(&logits, &batch.labels);
         let scale = 1.0 / batch.labels.len().max(1) as f32;
         if !dense::softmax_errors(&mut logits, &batch.labels, scale) {
@@ -77,8 +77,8 @@ impl Model {
                 errors.extend(mean.iter().map(|error| error * share));
             }
         }
-        for (number, kept) in all.iter().enumerate().rev() {
-            errors = self.adapted_layer(adapter, batch, number).backward(errors, kept, gradient);
+        for (number, cache) in caches.iter().enumerate().rev() {
+            errors = self.adapted_layer(adapter, batch, number).backward(errors, cache, gradient);
         }
         loss
     }
@@ -103,8 +103,8 @@ impl Model {
             for (token, position) in
                 tokens.by_ref().take(*length).zip(self.position_embeddings.chunks_exact(d))
             {
-                let word = &self.token_embeddings[*token as usize * d..][..d];
-                x.extend(word.iter().zip(position).map(|(word, position)| word + position));
+                let embedding = &self.token_embeddings[*token as usize * d..][..d];
+                x.extend(embedding.iter().zip(position).map(|(embedding, position)| embedding + position));
             }
         }
         normalize(&mut x, &self.norm, self.shape.epsilon);
@@ -126,7 +126,7 @@ fn mean_pool(x: &[f32], batch: &Batch, d: usize) -> Vec<f32> {
 }
 
 /// Computes the logits (n x 2) from the pooled features (n x d).
-fn head(adapter: &Adapter, pooled: &[f32]) -> Vec<f32> {
+fn compute_logits(adapter: &Adapter, pooled: &[f32]) -> Vec<f32> {
     let [weight, bias] = adapter.head();
     let mut logits = vec![0.0; pooled.len() / adapter.hidden * CLASSES];
     dense::backward_product(pooled, &adapter.values[weight], adapter.hidden, &mut logits);

@@ -22,33 +22,33 @@ fn sum(values: impl Fn(usize) -> f32, count: usize) -> f32 {
         }
     }
     let [s0, s1, s2, s3, s4, s5, s6, s7] = sums;
-    let all = ((s0 + s1) + (s2 + s3)) + ((s4 + s5) + (s6 + s7));
-    (full..count).fold(all, |sum, index| sum + values(index))
+    let partial_total = ((s0 + s1) + (s2 + s3)) + ((s4 + s5) + (s6 + s7));
+    (full..count).fold(partial_total, |sum, index| sum + values(index))
 }
 
 /// Normalises each row (n x d) to mean 0 and variance 1, then applies weight and bias (Ba et al. 2016).
 pub fn normalize(values: &mut [f32], norm: &Norm, epsilon: f32) -> NormCache {
     let d = norm.weight.len();
-    let mut kept = NormCache { scaled: Vec::with_capacity(values.len()), inverse: Vec::new() };
+    let mut cache = NormCache { scaled: Vec::with_capacity(values.len()), inverse: Vec::new() };
     for row in values.chunks_exact_mut(d) {
         let mean = sum(|i| row[i], d) / d as f32;
         let variance = sum(|i| (row[i] - mean) * (row[i] - mean), d) / d as f32;
         let inverse = 1.0 / (variance + epsilon).sqrt();
         for ((value, weight), bias) in row.iter_mut().zip(&norm.weight).zip(&norm.bias) {
             let scaled = (*value - mean) * inverse;
-            kept.scaled.push(scaled);
+            cache.scaled.push(scaled);
             *value = scaled * weight + bias;
         }
-        kept.inverse.push(inverse);
+        cache.inverse.push(inverse);
     }
-    kept
+    cache
 }
 
 /// Backward pass of [`normalize`]: replaces the gradient with respect to the output (n x d) by the gradient
 /// with respect to the input.
-pub fn normalize_errors(errors: &mut [f32], kept: &NormCache, norm: &Norm) {
+pub fn normalize_errors(errors: &mut [f32], cache: &NormCache, norm: &Norm) {
     let d = norm.weight.len();
-    let rows = errors.chunks_exact_mut(d).zip(kept.scaled.chunks_exact(d)).zip(&kept.inverse);
+    let rows = errors.chunks_exact_mut(d).zip(cache.scaled.chunks_exact(d)).zip(&cache.inverse);
     for ((row, scaled), inverse) in rows {
         row.iter_mut().zip(&norm.weight).for_each(|(error, weight)| *error *= weight);
         let mean = sum(|i| row[i], d) / d as f32;
@@ -66,10 +66,10 @@ pub fn gelu(values: &mut [f32], derive: bool) -> Vec<f32> {
     let mut slopes = Vec::with_capacity(if derive { values.len() } else { 0 });
     for value in values {
         let x = *value;
-        let below = 0.5 * (1.0 + libm::erff(x * std::f32::consts::FRAC_1_SQRT_2));
-        *value = x * below;
+        let normal_cdf = 0.5 * (1.0 + libm::erff(x * std::f32::consts::FRAC_1_SQRT_2));
+        *value = x * normal_cdf;
         if derive {
-            slopes.push(below + x * DENSITY * libm::expf(-0.5 * x * x));
+            slopes.push(normal_cdf + x * DENSITY * libm::expf(-0.5 * x * x));
         }
     }
     slopes
@@ -78,10 +78,10 @@ pub fn gelu(values: &mut [f32], derive: bool) -> Vec<f32> {
 /// Replaces each row of `columns` values by its softmax.
 pub fn softmax(values: &mut [f32], columns: usize) {
     for row in values.chunks_exact_mut(columns) {
-        let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        row.iter_mut().for_each(|value| *value = libm::expf(*value - most));
-        let all = sum(|i| row[i], columns);
-        row.iter_mut().for_each(|value| *value /= all);
+        let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        row.iter_mut().for_each(|value| *value = libm::expf(*value - largest));
+        let total = sum(|i| row[i], columns);
+        row.iter_mut().for_each(|value| *value /= total);
     }
 }
 

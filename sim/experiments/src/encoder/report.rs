@@ -44,7 +44,7 @@ pub struct Report {
     /// True if Ctrl-C interrupted the run; absent from the file otherwise.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub interrupted: bool,
-    /// Figures after the last round.
+    /// Metrics after the last round.
     #[serde(rename = "final")]
     pub end: Final,
     /// Payload bytes, summed over all rounds.
@@ -68,7 +68,7 @@ pub struct Counts {
     pub most: usize,
 }
 
-/// Figures after the last round.
+/// Metrics after the last round.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Final {
     /// Score of the last scored round.
@@ -180,7 +180,7 @@ impl Report {
             lines.push('\n');
         }
         write_text(&rounds, &lines)?;
-        write_text(&directory.join("predictions.csv"), &predictions(model, clients, trained))?;
+        write_text(&directory.join("predictions.csv"), &format_predictions(model, clients, trained))?;
         trained.adapter.write_directory(&directory.join("adapter"))?;
         write_json(&directory.join("summary.json"), self)?;
         Ok(())
@@ -189,7 +189,7 @@ impl Report {
 
 /// Content of `predictions.csv`: one line for each held-out sentence with the index of its file, its id, its
 /// label, and the logits.
-fn predictions(model: &Model, clients: &Clients, trained: &Trained) -> String {
+fn format_predictions(model: &Model, clients: &Clients, trained: &Trained) -> String {
     let mut text = String::from("file,id,label,negative,positive\n");
     for batch in clients.test_batches() {
         let logits = model.logits(&trained.adapter, &batch.tokens);

@@ -131,12 +131,12 @@ impl Campaign {
     ) -> Result<Trained, EncoderError> {
         let folder = tempfile::Builder::new().prefix("fedspan-encoder-").tempdir();
         let folder = folder.map_err(|error| EncoderError::file(&std::env::temp_dir(), error))?;
-        let held: Vec<Batch> = clients.test_batches().into_iter().map(|batch| batch.tokens).collect();
+        let test_batches: Vec<Batch> = clients.test_batches().into_iter().map(|batch| batch.tokens).collect();
         let mut global = Adapter::start(&model.shape, self.rank, self.seed);
         // `fedspan-adapters` requires the adapter configuration in the directory of the adapter files.
         global.write_directory(folder.path())?;
         global.write(&folder.path().join("round-0.safetensors"))?;
-        let score = Some(score(model, &global, &held));
+        let score = Some(score(model, &global, &test_batches));
         let mut rows = vec![Row {
             round: 0,
             trained: None,
@@ -152,10 +152,10 @@ impl Campaign {
             if !go_on {
                 break;
             }
-            let (next, mut row) = self.round(model, clients, global, round, folder.path())?;
-            global = next;
+            let (averaged, mut row) = self.round(model, clients, global, round, folder.path())?;
+            global = averaged;
             if round.is_multiple_of(self.evaluate_every.max(1)) || round == self.rounds {
-                row.score = Some(self::score(model, &global, &held));
+                row.score = Some(self::score(model, &global, &test_batches));
             }
             go_on = watch(&row) || round == self.rounds;
             rows.push(row);
@@ -179,14 +179,14 @@ impl Campaign {
             stream(self.seed, Purpose::Cohort, number.into()).choose(&all_clients, self.participants);
         cohort.sort_unstable();
         let base = folder.join(format!("round-{}.safetensors", number - 1));
-        let next = folder.join(format!("round-{number}.safetensors"));
+        let averaged_path = folder.join(format!("round-{number}.safetensors"));
         let results: Vec<_> = cohort
             .par_iter()
             .map(|&client| {
                 let mut adapter = global.clone();
-                let place = (number, u32::try_from(client).unwrap_or(u32::MAX));
+                let round_and_client = (number, u32::try_from(client).unwrap_or(u32::MAX));
                 let sentences = &clients.train[client];
-                let client_round = ClientRound { sentences, round, seed: self.seed, place };
+                let client_round = ClientRound { sentences, round, seed: self.seed, place: round_and_client };
                 let loss = self.local.train(model, &mut adapter, client_round);
                 check_finite(&adapter, loss, number, client)?;
                 let path = folder.join(format!("client-{client}.safetensors"));
@@ -200,10 +200,10 @@ impl Campaign {
         let samples: Vec<u64> = results.iter().map(|(_, samples, _)| *samples).collect();
         let inputs = Inputs::open(&base, &paths, Some(&samples))?;
         let interference = files::check(&inputs, &|_, _| true)?.interference;
-        let job = AverageJob { kind: round, output: Output::from_path(&next), threads: 1 };
+        let job = AverageJob { kind: round, output: Output::from_path(&averaged_path), threads: 1 };
         files::average(&inputs, job, &|_, _| true)?;
         drop(inputs);
-        let mean = Adapter::read(&next, &model.shape, self.rank)?;
+        let mean = Adapter::read(&averaged_path, &model.shape, self.rank)?;
         std::fs::remove_file(&base).map_err(|error| EncoderError::file(&base, error))?;
         let numbers: usize = trained(&mean, round).into_iter().map(|range| range.len()).sum();
         let bytes = (size_of::<f32>() * numbers * cohort.len()) as u64;
@@ -289,11 +289,11 @@ mod tests {
         let error = check_finite(&adapter, 0.7, 3, 1).unwrap_err();
         assert!(!error.is_wrong_input());
         let reported = error.to_string();
-        let found = format!(
+        let expected_message = format!(
             "found 2 adapter values of {} that are not finite after a loss of 0.7",
             adapter.values.len()
         );
-        for part in ["round 3, client 1", &found, "classifier.weight", "--step-size"] {
+        for part in ["round 3, client 1", &expected_message, "classifier.weight", "--step-size"] {
             assert!(reported.contains(part), "{part}: {reported}");
         }
         assert_eq!(reported.lines().count(), 1);

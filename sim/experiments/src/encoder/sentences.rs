@@ -74,25 +74,26 @@ impl Corpus {
     fn add(&mut self, file: usize, path: &Path, reading: ReadOptions<'_>) -> Result<(), EncoderError> {
         let text = read_text(path, FILE_MAX)?;
         let mut places = std::collections::HashMap::new();
-        let (mut seen, before) = (HashSet::new(), self.groups.len());
+        let (mut seen, group_count) = (HashSet::new(), self.groups.len());
         for (number, line) in text.lines().enumerate() {
             if line.trim().is_empty() {
                 continue;
             }
-            let wrong = |fault: String| EncoderError::file(path, format!("line {}: {fault}", number + 1));
+            let line_error =
+                |fault: String| EncoderError::file(path, format!("line {}: {fault}", number + 1));
             let mut cells = line.splitn(3, '\t');
             let (Some(id), Some(rating), Some(text)) = (cells.next(), cells.next(), cells.next()) else {
-                return Err(wrong("not of the form id TAB rating TAB text".to_owned()));
+                return Err(line_error("not of the form id TAB rating TAB text".to_owned()));
             };
             let rating = rating.trim().parse().ok().filter(|value: &f64| value.abs() <= RATING_MAX);
             let rating: f64 = rating.ok_or_else(|| {
-                wrong(format!("the rating is no number from -{RATING_MAX} to {RATING_MAX}"))
+                line_error(format!("the rating is no number from -{RATING_MAX} to {RATING_MAX}"))
             })?;
             if !seen.insert(id.to_owned()) {
-                return Err(wrong(format!("{id:?} occurs twice")));
+                return Err(line_error(format!("{id:?} occurs twice")));
             }
             if text.trim().is_empty() {
-                return Err(wrong("there is no text".to_owned()));
+                return Err(line_error("there is no text".to_owned()));
             }
             if rating.abs() < reading.margin || rating == 0.0 {
                 self.left_out += 1;
@@ -101,13 +102,13 @@ impl Corpus {
             let tokens = reading.tokenizer.tokens(text, reading.tokens);
             let sentence = Sentence { id: id.to_owned(), tokens, label: u8::from(rating > 0.0) };
             let group = id.split_once('_').map_or(id, |(group, _)| group).to_owned();
-            let place = *places.entry(group).or_insert(self.groups.len());
-            match self.groups.get_mut(place) {
+            let index = *places.entry(group).or_insert(self.groups.len());
+            match self.groups.get_mut(index) {
                 Some(group) => group.sentences.push(sentence),
                 None => self.groups.push(Group { file, sentences: vec![sentence] }),
             }
         }
-        match self.groups.len() == before {
+        match self.groups.len() == group_count {
             true => Err(EncoderError::file(path, "no sentence with a rating far enough from zero")),
             false => Ok(()),
         }

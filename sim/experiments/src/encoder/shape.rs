@@ -66,16 +66,16 @@ impl Shape {
     /// supported BERT encoder.
     pub fn read(directory: &Path) -> Result<Self, EncoderError> {
         let path = directory.join(CONFIG_FILE);
-        let wrong = |fault: String| EncoderError::file(&path, fault);
+        let file_error = |fault: String| EncoderError::file(&path, fault);
         let bytes = read(&path, CONFIG_MAX)?;
-        let config: Config = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
+        let config: Config = serde_json::from_slice(&bytes).map_err(|error| file_error(error.to_string()))?;
         for (field, found, allowed) in [
             ("model_type", &config.model_type, "bert"),
             ("hidden_act", &config.hidden_act, "gelu"),
             ("position_embedding_type", &config.position_embedding_type, "absolute"),
         ] {
             if found != allowed {
-                return Err(wrong(format!("{field} is {found:?}, allowed: {allowed:?}")));
+                return Err(file_error(format!("{field} is {found:?}, allowed: {allowed:?}")));
             }
         }
         for (field, size) in [
@@ -88,16 +88,18 @@ impl Shape {
             ("type_vocab_size", config.type_vocab_size),
         ] {
             if !(1..=SIZE_MAX).contains(&size) {
-                return Err(wrong(format!("{field} is {size}, allowed: 1 to {SIZE_MAX}")));
+                return Err(file_error(format!("{field} is {size}, allowed: 1 to {SIZE_MAX}")));
             }
         }
         let (hidden, heads) = (config.hidden_size, config.num_attention_heads);
         if !hidden.is_multiple_of(heads) {
-            return Err(wrong(format!("hidden_size {hidden} is no multiple of num_attention_heads {heads}")));
+            return Err(file_error(format!(
+                "hidden_size {hidden} is no multiple of num_attention_heads {heads}"
+            )));
         }
         let epsilon = config.layer_norm_eps;
         if !(epsilon > 0.0 && epsilon < 1.0) {
-            return Err(wrong(format!("layer_norm_eps is {epsilon}, allowed: above 0, below 1")));
+            return Err(file_error(format!("layer_norm_eps is {epsilon}, allowed: above 0, below 1")));
         }
         Ok(Self {
             vocabulary: config.vocab_size,

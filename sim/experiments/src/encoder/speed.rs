@@ -32,8 +32,9 @@ pub fn measure(model: &Model, rank: usize, steps: usize) -> Speed {
     let tokens = TOKENS.min(model.shape.positions);
     let mut batch = Batch::default();
     for sentence in 0..SENTENCES {
-        let drawn = (0..tokens).map(|_| u32::try_from(random.below(model.shape.vocabulary)).unwrap_or(0));
-        batch.tokens.extend(drawn);
+        let random_tokens =
+            (0..tokens).map(|_| u32::try_from(random.below(model.shape.vocabulary)).unwrap_or(0));
+        batch.tokens.extend(random_tokens);
         batch.lengths.push(tokens);
         batch.labels.push(u8::from(sentence % 2 == 1));
     }
@@ -44,19 +45,19 @@ pub fn measure(model: &Model, rank: usize, steps: usize) -> Speed {
     for number in 0..steps + 2 {
         let began = Instant::now();
         std::hint::black_box(model.logits(&adapter, &batch));
-        let middle = Instant::now();
+        let forward_end = Instant::now();
         std::hint::black_box(model.gradient(&adapter, &batch, &mut gradient));
         if number >= 2 {
-            forward.push((middle - began).as_secs_f64());
-            step.push(middle.elapsed().as_secs_f64());
+            forward.push((forward_end - began).as_secs_f64());
+            step.push(forward_end.elapsed().as_secs_f64());
         }
     }
     forward.sort_by(f64::total_cmp);
     step.sort_by(f64::total_cmp);
-    let middle = |times: &[f64]| times.get(times.len() / 2).copied().unwrap_or(f64::NAN);
+    let median = |times: &[f64]| times.get(times.len() / 2).copied().unwrap_or(f64::NAN);
     Speed {
-        forward_s: middle(&forward),
-        step_s: middle(&step),
+        forward_s: median(&forward),
+        step_s: median(&step),
         least_step_s: step.first().copied().unwrap_or(f64::NAN),
     }
 }

@@ -56,21 +56,23 @@ impl Tensors {
     /// [`EncoderError::File`] if the tensor is missing, has another shape or type, or contains a value that
     /// is not finite.
     pub fn get(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, EncoderError> {
-        let wrong = |fault: String| EncoderError::file(&self.path, format!("tensor {name}: {fault}"));
-        let view = self.view(name).ok_or_else(|| wrong("not there".to_owned()))?;
+        let tensor_error = |fault: String| EncoderError::file(&self.path, format!("tensor {name}: {fault}"));
+        let view = self.view(name).ok_or_else(|| tensor_error("not there".to_owned()))?;
         let kind = match view.dtype() {
             Dtype::F32 => AdapterDtype::F32,
             Dtype::F16 => AdapterDtype::F16,
             Dtype::BF16 => AdapterDtype::Bf16,
-            other => return Err(wrong(format!("type {other:?}, allowed: F32, F16, BF16"))),
+            other => return Err(tensor_error(format!("type {other:?}, allowed: F32, F16, BF16"))),
         };
         if view.shape() != shape {
-            return Err(wrong(format!("shape {:?}, needed: {shape:?}", view.shape())));
+            return Err(tensor_error(format!("shape {:?}, needed: {shape:?}", view.shape())));
         }
         let mut values = vec![0.0; shape.iter().product()];
         kind.decode(view.data(), &mut values);
         match values.iter().position(|value| !value.is_finite()) {
-            Some(index) => Err(wrong(format!("element {index} is {}, not a finite number", values[index]))),
+            Some(index) => {
+                Err(tensor_error(format!("element {index} is {}, not a finite number", values[index])))
+            }
             None => Ok(values),
         }
     }
@@ -81,7 +83,7 @@ impl Tensors {
 /// # Errors
 /// [`EncoderError::File`] if the file cannot be written.
 pub fn write(path: &Path, tensors: &[(String, Vec<usize>, &[f32])]) -> Result<(), EncoderError> {
-    let failed = |error: String| EncoderError::file(path, error);
+    let file_error = |error: String| EncoderError::file(path, error);
     let bytes: Vec<Vec<u8>> = tensors
         .iter()
         .map(|(_, _, values)| values.iter().flat_map(|value| value.to_le_bytes()).collect())
@@ -89,9 +91,9 @@ pub fn write(path: &Path, tensors: &[(String, Vec<usize>, &[f32])]) -> Result<()
     let mut views = Vec::with_capacity(tensors.len());
     for ((name, shape, _), bytes) in tensors.iter().zip(&bytes) {
         let view = TensorView::new(Dtype::F32, shape.clone(), bytes);
-        views.push((name, view.map_err(|error| failed(error.to_string()))?));
+        views.push((name, view.map_err(|error| file_error(error.to_string()))?));
     }
     let format = Some([("format".to_owned(), "pt".to_owned())].into_iter().collect());
-    let file = safetensors::serialize(views, format).map_err(|error| failed(error.to_string()))?;
-    std::fs::write(path, file).map_err(|error| failed(error.to_string()))
+    let file = safetensors::serialize(views, format).map_err(|error| file_error(error.to_string()))?;
+    std::fs::write(path, file).map_err(|error| file_error(error.to_string()))
 }

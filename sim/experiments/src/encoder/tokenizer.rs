@@ -56,19 +56,20 @@ impl Tokenizer {
     pub fn read(directory: &Path, vocabulary: usize) -> Result<Self, EncoderError> {
         let path = directory.join(VOCABULARY_FILE);
         let text = read_text(&path, FILE_MAX)?;
-        let wrong = |fault: String| EncoderError::file(&path, fault);
+        let file_error = |fault: String| EncoderError::file(&path, fault);
         let lines: Vec<&str> = text.lines().collect();
         if lines.len() != vocabulary {
-            return Err(wrong(format!("{} tokens, and the model has {vocabulary}", lines.len())));
+            return Err(file_error(format!("{} tokens, and the model has {vocabulary}", lines.len())));
         }
         let mut pieces = HashMap::with_capacity(lines.len());
         for (number, line) in (0..).zip(&lines) {
             if pieces.insert((*line).to_owned(), number).is_some() {
-                return Err(wrong(format!("line {}: {line:?} occurs twice", number + 1)));
+                return Err(file_error(format!("line {}: {line:?} occurs twice", number + 1)));
             }
         }
-        let special =
-            |token: &str| pieces.get(token).copied().ok_or_else(|| wrong(format!("there is no {token}")));
+        let special = |token: &str| {
+            pieces.get(token).copied().ok_or_else(|| file_error(format!("there is no {token}")))
+        };
         let (unknown, first, last) = (special("[UNK]")?, special("[CLS]")?, special("[SEP]")?);
         let config = directory.join(CONFIG_FILE);
         let lower_case = match config.exists() {
@@ -83,17 +84,17 @@ impl Tokenizer {
     }
 
     /// Converts a text into tokens: `[CLS]`, the pieces of the words, `[SEP]`. The number of tokens is
-    /// limited to `most`, which is at least 2.
+    /// limited to `max_tokens`, which is at least 2.
     #[must_use]
-    pub fn tokens(&self, text: &str, most: usize) -> Vec<u32> {
+    pub fn tokens(&self, text: &str, max_tokens: usize) -> Vec<u32> {
         let mut tokens = vec![self.first];
         for word in words(&self.normalize(text)) {
             self.split(word, &mut tokens);
-            if tokens.len() >= most {
+            if tokens.len() >= max_tokens {
                 break;
             }
         }
-        tokens.truncate(most.saturating_sub(1).max(1));
+        tokens.truncate(max_tokens.saturating_sub(1).max(1));
         tokens.push(self.last);
         tokens
     }
@@ -101,47 +102,48 @@ impl Tokenizer {
     /// Normalises a text: removes control characters, replaces white space by spaces, puts spaces around
     /// ideographs, and removes case and accents for lower-case models.
     fn normalize(&self, text: &str) -> String {
-        let mut clean = String::with_capacity(text.len());
+        let mut cleaned = String::with_capacity(text.len());
         for c in text.chars() {
             match c {
-                '\t' | '\n' | '\r' => clean.push(' '),
+                '\t' | '\n' | '\r' => cleaned.push(' '),
                 '\0' | '\u{fffd}' => {}
                 c if c.general_category_group() == GeneralCategoryGroup::Other => {}
-                c if c.is_whitespace() => clean.push(' '),
-                c if is_ideograph(c) => clean.extend([' ', c, ' ']),
-                c => clean.push(c),
+                c if c.is_whitespace() => cleaned.push(' '),
+                c if is_ideograph(c) => cleaned.extend([' ', c, ' ']),
+                c => cleaned.push(c),
             }
         }
         if !self.lower_case {
-            return clean;
+            return cleaned;
         }
-        let bare = clean.nfd().filter(|c| c.general_category() != GeneralCategory::NonspacingMark);
-        bare.flat_map(char::to_lowercase).collect()
+        let without_accents =
+            cleaned.nfd().filter(|c| c.general_category() != GeneralCategory::NonspacingMark);
+        without_accents.flat_map(char::to_lowercase).collect()
     }
 
     /// Splits a word greedily into its longest pieces; a word that cannot be split becomes `[UNK]`.
     fn split(&self, word: &str, tokens: &mut Vec<u32>) {
-        let (begin, mut rest) = (tokens.len(), word);
+        let (first_piece, mut remaining) = (tokens.len(), word);
         if word.chars().count() > WORD_MAX {
             tokens.push(self.unknown);
             return;
         }
-        while !rest.is_empty() {
-            let ends = rest.char_indices().map(|(at, c)| at + c.len_utf8()).rev();
-            let found = ends.map(|end| rest.split_at(end)).find_map(|(head, tail)| {
-                let piece = match tokens.len() == begin {
+        while !remaining.is_empty() {
+            let ends = remaining.char_indices().map(|(offset, c)| offset + c.len_utf8()).rev();
+            let longest_piece = ends.map(|end| remaining.split_at(end)).find_map(|(head, tail)| {
+                let piece = match tokens.len() == first_piece {
                     true => self.pieces.get(head),
                     false => self.pieces.get(&format!("##{head}")),
                 };
                 piece.map(|piece| (*piece, tail))
             });
-            let Some((piece, tail)) = found else {
-                tokens.truncate(begin);
+            let Some((piece, tail)) = longest_piece else {
+                tokens.truncate(first_piece);
                 tokens.push(self.unknown);
                 return;
             };
             tokens.push(piece);
-            rest = tail;
+            remaining = tail;
         }
     }
 }
@@ -153,7 +155,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
         .flat_map(|word| {
             word.split_inclusive(is_punctuation).flat_map(|part| {
                 let mark = part.char_indices().next_back().filter(|(_, c)| is_punctuation(*c));
-                let (word, mark) = part.split_at(mark.map_or(part.len(), |(at, _)| at));
+                let (word, mark) = part.split_at(mark.map_or(part.len(), |(offset, _)| offset));
                 [word, mark]
             })
         })

@@ -117,8 +117,8 @@ impl Case {
             clippy::cast_sign_loss,
             reason = "saturates, and is refused"
         )]
-        let up = |square: f64| square.ceil() as u64;
-        let multiplier = NoiseMultiplier::from_square(up(nu * nu / sensitivity * 65_536.0));
+        let round_up = |square: f64| square.ceil() as u64;
+        let multiplier = NoiseMultiplier::from_square(round_up(nu * nu / sensitivity * 65_536.0));
         let settings =
             multiplier.ok().and_then(|multiplier| PrivacySettings::new(multiplier, 0, rows, SLOT).ok());
         Ok(Some(match settings {
@@ -126,7 +126,7 @@ impl Case {
                 let grid = f64::from(1u32 << settings.grid());
                 (settings.variance(side(fleet.truth.nrows()), side(self.rank))?, grid)
             }
-            None => (Variance::new(up(nu * nu * GRID * GRID), 1)?, GRID),
+            None => (Variance::new(round_up(nu * nu * GRID * GRID), 1)?, GRID),
         }))
     }
 
@@ -191,11 +191,12 @@ fn device_update(
     request: &fedspan_engine::Request,
     private: Option<(Variance, f64, Seed)>,
 ) -> Result<Vec<Tensor>, CaseError> {
-    let (Task::FedPower { iterations, upload, .. }, [sent]) = (request.task, request.tensors.as_slice())
+    let (Task::FedPower { iterations, upload, .. }, [downloaded]) =
+        (request.task, request.tensors.as_slice())
     else {
         return Ok(Vec::new());
     };
-    let mut z = from_f32(sent.rows.into(), sent.cols.into(), &sent.values);
+    let mut z = from_f32(downloaded.rows.into(), downloaded.cols.into(), &downloaded.values);
     let index = usize::try_from(device.0).unwrap_or(usize::MAX);
     let samples = fleet.samples.get(index).copied().unwrap_or(1);
     let product = |z: &Matrix, iteration: u64| {
@@ -216,8 +217,8 @@ fn device_update(
     }
     let tensor = |matrix: &Matrix| Tensor {
         role: Role::Subspace,
-        rows: sent.rows,
-        cols: sent.cols,
+        rows: downloaded.rows,
+        cols: downloaded.cols,
         values: to_f32(matrix),
     };
     Ok(match upload {

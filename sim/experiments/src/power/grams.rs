@@ -61,10 +61,10 @@ impl Grams {
         k: usize,
     ) -> Result<Self, fedspan_sim_core::data::eigenspace::NoEigenspace> {
         let d = grams.first().map_or(0, Matrix::nrows);
-        let all = samples.iter().sum::<u64>().max(1) as f64;
+        let total_samples = samples.iter().sum::<u64>().max(1) as f64;
         let mut pooled = Matrix::zeros(d, d);
         for (gram, samples) in grams.iter().zip(&samples) {
-            pooled += gram * (*samples as f64 / all);
+            pooled += gram * (*samples as f64 / total_samples);
         }
         Ok(Self { truth: Eigenspace::top(&pooled, k)?.basis, grams, samples })
     }

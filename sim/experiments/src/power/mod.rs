@@ -101,10 +101,10 @@ impl Row {
 /// Quantile of sorted values, by linear interpolation between the two nearest values.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an index")]
 fn quantile(sorted: &[f64], part: f64) -> f64 {
-    let place = part * sorted.len().saturating_sub(1) as f64;
+    let position = part * sorted.len().saturating_sub(1) as f64;
     let value = |index: f64| sorted.get(index as usize).copied().unwrap_or(f64::NAN);
-    let low = value(place.floor());
-    low + (value(place.ceil()) - low) * (place - place.floor())
+    let low = value(position.floor());
+    low + (value(position.ceil()) - low) * (position - position.floor())
 }
 
 /// Measured settings with their names: for each calibration the base setting, and settings that differ from
@@ -113,14 +113,14 @@ fn cases(settings: &Settings) -> Vec<(String, Case)> {
     let base = settings.base;
     let mut cases: Vec<(String, Case)> = Vec::new();
     let mut add = |name: String, case: Case| {
-        if cases.iter().all(|(_, known)| *known != case) {
+        if cases.iter().all(|(_, added)| *added != case) {
             cases.push((name, case));
         }
     };
     for &calibration in &settings.calibrations {
         let target = |epsilon| Some(PrivacyTarget { epsilon, calibration: calibration?, ..base.privacy? });
         let label = calibration.map_or("no noise", Calibration::as_str);
-        let base = Case { privacy: base.privacy.and_then(|known| target(known.epsilon)), ..base };
+        let base = Case { privacy: base.privacy.and_then(|privacy| target(privacy.epsilon)), ..base };
         for &local_steps in &settings.local_steps {
             add(format!("{label}, p = {local_steps}"), Case { local_steps, ..base });
         }
@@ -130,9 +130,9 @@ fn cases(settings: &Settings) -> Vec<(String, Case)> {
         for &participation in &settings.participation {
             add(format!("{label}, K/m = {participation}"), Case { participation, ..base });
         }
-        let turned = Case { procrustes: !base.procrustes, ..base };
-        let word = if turned.procrustes { "with" } else { "without" };
-        add(format!("{label}, {word} Procrustes"), turned);
+        let without_procrustes = Case { procrustes: !base.procrustes, ..base };
+        let with_or_without = if without_procrustes.procrustes { "with" } else { "without" };
+        add(format!("{label}, {with_or_without} Procrustes"), without_procrustes);
         add(format!("{label}, one shot"), Case { one_shot: true, ..base });
     }
     cases
@@ -150,10 +150,10 @@ pub fn measure(
 ) -> Result<Option<Vec<Row>>, PowerError> {
     let cases = cases(settings);
     let tasks: Vec<(usize, u64)> = (0..cases.len())
-        .flat_map(|case| (0..u64::from(settings.seeds)).map(move |more| (case, settings.seed + more)))
+        .flat_map(|case| (0..u64::from(settings.seeds)).map(move |offset| (case, settings.seed + offset)))
         .collect();
     let total = tasks.len() as u64;
-    let done = parallel::each(settings.threads, &tasks, |(index, seed)| {
+    let results = parallel::each(settings.threads, &tasks, |(index, seed)| {
         if stop.load(Ordering::Relaxed) {
             return Ok(None);
         }
@@ -162,11 +162,11 @@ pub fn measure(
         progress.advance(1, total, name);
         Ok::<_, CaseError>(Some(distances))
     })?;
-    let Some(done) = done else { return Ok(None) };
-    let mut done = done.into_iter();
+    let Some(results) = results else { return Ok(None) };
+    let mut results = results.into_iter();
     let mut rows = Vec::new();
     for (name, case) in cases {
-        let distances: Vec<Vec<f64>> = done.by_ref().take(settings.seeds as usize).collect();
+        let distances: Vec<Vec<f64>> = results.by_ref().take(settings.seeds as usize).collect();
         let noise = case.noise().map_err(CaseError::from)?;
         rows.push(Row { name, case, noise, at: case.at(), distances });
     }

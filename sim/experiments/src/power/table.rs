@@ -6,25 +6,25 @@ use super::{Quartiles, Row};
 /// quartiles after the last exchange.
 #[must_use]
 pub fn markdown(rows: &[Row]) -> String {
-    let most = rows.iter().map(|row| row.at.len()).max().unwrap_or(0);
-    let numbers: String = (1..=most).map(|number| format!(" {number} |")).collect();
-    let rules = " --- |".repeat(most + 2);
+    let column_count = rows.iter().map(|row| row.at.len()).max().unwrap_or(0);
+    let numbers: String = (1..=column_count).map(|number| format!(" {number} |")).collect();
+    let rules = " --- |".repeat(column_count + 2);
     let mut text = format!("| setting | noise |{numbers} at the end (quartiles) |\n| --- |{rules}\n");
     for row in rows {
         let noise = row.noise.map_or("-".to_owned(), |noise| format!("{noise:.2}"));
-        let medians: String = (1..=most)
+        let medians: String = (1..=column_count)
             .map(|number| match row.at.get(number - 1) {
-                Some(_) => format!(" {} |", figure(row.after(number).median)),
+                Some(_) => format!(" {} |", format_number(row.after(number).median)),
                 None => " |".to_owned(),
             })
             .collect();
         let Quartiles { q25, median, q75 } = row.last();
-        let last = format!("{} ({} to {})", figure(median), figure(q25), figure(q75));
+        let last = format!("{} ({} to {})", format_number(median), format_number(q25), format_number(q75));
         text.push_str(&format!("| {} | {noise} |{medians} {last} |\n", row.name));
     }
     text
 }
 
-fn figure(value: f64) -> String {
+fn format_number(value: f64) -> String {
     if value.abs() >= 1e-3 { format!("{value:.4}") } else { format!("{value:.1e}") }
 }

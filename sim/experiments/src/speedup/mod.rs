@@ -245,10 +245,10 @@ pub fn measure(
             return Ok(Measured { rows, interrupted: true });
         };
         for speed in &settings.speeds {
-            let Some(more) = measurement.fleet_rows(clients, stationary, speed)? else {
+            let Some(fleet_rows) = measurement.fleet_rows(clients, stationary, speed)? else {
                 return Ok(Measured { rows, interrupted: true });
             };
-            rows.extend(more);
+            rows.extend(fleet_rows);
         }
     }
     Ok(Measured { rows, interrupted: false })
@@ -272,9 +272,9 @@ pub fn stationary(
     let seeds: Vec<u64> = (0..settings.seeds.min(STATIONARY_SEEDS).into()).collect();
     let run = |index: &u64| Trajectory::run(&scenario, settings.seed.wrapping_add(*index), stop);
     let Some(runs) = parallel::each(settings.threads, &seeds, run)? else { return Ok(None) };
-    let after = BURN_IN as usize + 1;
+    let first_point = BURN_IN as usize + 1;
     let distances: Vec<f64> =
-        runs.iter().flat_map(|run| run.points(0.0).skip(after)).map(|(_, distance)| distance).collect();
+        runs.iter().flat_map(|run| run.points(0.0).skip(first_point)).map(|(_, distance)| distance).collect();
     Ok(Spread::new(&distances).map(|spread| spread.median))
 }
 
@@ -291,8 +291,8 @@ impl Measurement<'_> {
         if self.settings.measure_target {
             return stationary(clients, self.settings, self.stop);
         }
-        let known = STATIONARY.iter().find(|(n, _)| *n == clients);
-        Ok(Some(known.ok_or(SpeedupError::NoTarget(clients))?.1))
+        let level = STATIONARY.iter().find(|(n, _)| *n == clients);
+        Ok(Some(level.ok_or(SpeedupError::NoTarget(clients))?.1))
     }
 
     /// Measures all rows of one fleet size and speed model. Returns `None` if the user interrupted the
@@ -358,7 +358,7 @@ impl Measurement<'_> {
             };
             return Ok(Some(each.map(|(c, (full, _))| compared(full, &runs, c)).collect()));
         }
-        let mut all = Vec::new();
+        let mut policies_of_speed = Vec::new();
         for ((communication, (full, starts)), time) in each.zip(times) {
             let mut changes = policy.filled(communication, stationary);
             changes.push(format!("fleet.communication={communication:?}"));
@@ -371,9 +371,9 @@ impl Measurement<'_> {
                 self.run(&scenario, *index, clients)
             };
             let Some(runs) = parallel::each(self.settings.threads, &seeds, run)? else { return Ok(None) };
-            all.push(compared(full, &runs, communication));
+            policies_of_speed.push(compared(full, &runs, communication));
         }
-        Ok(Some(all))
+        Ok(Some(policies_of_speed))
     }
 
     /// Creates the scenario with a speed model and further changes.
@@ -421,12 +421,12 @@ impl Measurement<'_> {
                 }
             }
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few at a time")]
-            let more =
+            let extended_rounds =
                 |run: &Trajectory, factor: f64| (f64::from(run.rounds()) * factor * 1.05).ceil() as u32 + 1;
             let too_short: Vec<(u64, u32)> = (0u64..)
                 .zip(extension.iter().zip(&runs))
                 .filter(|(_, (extension, _))| **extension > 1.0)
-                .map(|(index, (extension, run))| (index, more(run, *extension)))
+                .map(|(index, (extension, run))| (index, extended_rounds(run, *extension)))
                 .collect();
             if too_short.is_empty() {
                 return Ok(Some(runs));
@@ -448,14 +448,14 @@ impl Measurement<'_> {
     /// Runs one seed. In the progress display the run counts `weight`.
     fn run(&self, scenario: &Scenario, index: u64, weight: usize) -> Result<Option<Trajectory>, RunError> {
         let run = Trajectory::run(scenario, self.settings.seed.wrapping_add(index), self.stop)?;
-        let what = format!("communication {}, seed {index}", scenario.fleet.communication);
-        self.progress.advance(weight as u64, self.work(), &what);
+        let label = format!("communication {}, seed {index}", scenario.fleet.communication);
+        self.progress.advance(weight as u64, self.total_work(), &label);
         Ok(run)
     }
 
     /// Total work for the progress display: each run counts its number of clients. Extensions of runs do not
     /// count.
-    fn work(&self) -> u64 {
+    fn total_work(&self) -> u64 {
         let Settings { clients, speeds, communication, policies, seeds, .. } = self.settings;
         let dependent = policies.iter().filter(|policy| policy.depends_on_communication()).count();
         let runs = speeds.len() * (1 + policies.len() - dependent + dependent * communication.len());

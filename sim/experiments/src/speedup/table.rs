@@ -10,7 +10,7 @@ impl Ratio {
 }
 
 /// Formats the ratio and its bounds; the ratio is in bold if `mark` is set.
-fn cell(speedup: &Speedup, mark: bool) -> String {
+fn format_cell(speedup: &Speedup, mark: bool) -> String {
     let Speedup { ratio, low, high, .. } = speedup;
     let bounds = format!("[{}, {}]", low.text(), high.text());
     let ratio = ratio.text();
@@ -27,8 +27,8 @@ pub fn markdown(rows: &[Row]) -> String {
     columns.extend(first.policies.iter().map(|policy| policy.name.clone()));
     let cells: Vec<Vec<String>> = rows.iter().map(table_row).collect();
     let width = |column: usize| {
-        let all = cells.iter().chain([&columns]).filter_map(|row| row.get(column));
-        all.map(|cell| cell.chars().count()).max().unwrap_or(0).max(3)
+        let column_cells = cells.iter().chain([&columns]).filter_map(|row| row.get(column));
+        column_cells.map(|cell| cell.chars().count()).max().unwrap_or(0).max(3)
     };
     let widths: Vec<usize> = (0..columns.len()).map(width).collect();
     let join = |row: &[String]| {
@@ -54,7 +54,7 @@ fn table_row(row: &Row) -> Vec<String> {
     cells.extend(row.policies.iter().map(|policy| {
         let speedup = &policy.speedup;
         let mark = several && !policy.adaptive && !speedup.ratio.below && speedup.ratio.value >= best;
-        cell(speedup, mark)
+        format_cell(speedup, mark)
     }));
     cells
 }

@@ -66,8 +66,8 @@ impl Crossings {
         let mut times: Vec<f64> =
             resamples(self.seeds()).map(|counts| self.time_with_counts(&counts).unwrap_or(never)).collect();
         times.sort_by(f64::total_cmp);
-        let most = times.get(times.len().saturating_sub(RESAMPLES_OUTSIDE / 2)).copied();
-        most.filter(|time| time.is_finite()).filter(|_| self.time().is_some())
+        let upper_limit = times.get(times.len().saturating_sub(RESAMPLES_OUTSIDE / 2)).copied();
+        upper_limit.filter(|time| time.is_finite()).filter(|_| self.time().is_some())
     }
 
     /// End time of the shortest run.
@@ -85,23 +85,23 @@ impl Crossings {
     /// Variant of [`Self::time`] in which each seed counts as often as `counts` specifies.
     fn time_with_counts(&self, counts: &[u32]) -> Option<f64> {
         let count = |seed: usize| counts.get(seed).copied().unwrap_or(0);
-        let all: u32 = counts.iter().sum();
+        let total: u32 = counts.iter().sum();
         let mut at_target: u32 =
             self.at_target.iter().zip(counts).filter(|(at_target, _)| **at_target).map(|(_, n)| *n).sum();
-        if 2 * at_target > all {
+        if 2 * at_target > total {
             return Some(0.0);
         }
         let horizon = self.horizon_with_counts(counts);
         // Crossings at the same time are processed together.
-        for together in self.events.chunk_by(|a, b| a.0 == b.0) {
-            for &(time, seed, now) in together {
+        for simultaneous in self.events.chunk_by(|a, b| a.0 == b.0) {
+            for &(time, seed, is_at_target) in simultaneous {
                 if time > horizon {
                     return None;
                 }
-                at_target = if now { at_target + count(seed) } else { at_target - count(seed) };
+                at_target = if is_at_target { at_target + count(seed) } else { at_target - count(seed) };
             }
-            if 2 * at_target > all {
-                return together.first().map(|event| event.0);
+            if 2 * at_target > total {
+                return simultaneous.first().map(|event| event.0);
             }
         }
         None
@@ -138,17 +138,17 @@ impl Speedup {
     /// resample uses the same seeds for both.
     #[must_use]
     pub fn new(full: &Crossings, policy: &Crossings) -> Self {
-        let once = vec![1; full.seeds()];
+        let equal_counts = vec![1; full.seeds()];
         let mut resampled: Vec<Ratio> =
             resamples(full.seeds()).map(|counts| ratio(full, policy, &counts)).collect();
         resampled.sort_by(|a, b| a.value.total_cmp(&b.value).then(b.below.cmp(&a.below)));
-        let original = ratio(full, policy, &once);
-        let at = |index: usize| resampled.get(index).copied().unwrap_or(original);
+        let original = ratio(full, policy, &equal_counts);
+        let ratio_at = |index: usize| resampled.get(index).copied().unwrap_or(original);
         Self {
             time: policy.time(),
             ratio: original,
-            low: at(RESAMPLES_OUTSIDE - 1),
-            high: at(resampled.len().saturating_sub(RESAMPLES_OUTSIDE)),
+            low: ratio_at(RESAMPLES_OUTSIDE - 1),
+            high: ratio_at(resampled.len().saturating_sub(RESAMPLES_OUTSIDE)),
         }
     }
 }
@@ -191,8 +191,8 @@ mod tests {
     #[test]
     fn majority_of_seeds_defines_the_time() {
         let events = [(1.0, 0, true), (2.0, 1, true), (3.0, 0, false), (3.0, 2, true), (4.0, 0, true)];
-        let four = crossings(&[false; 4], &events, &[9.0; 4]);
-        assert_eq!(four.time(), Some(4.0), "two of four are not a majority, even after seeds swap");
+        let four_seeds = crossings(&[false; 4], &events, &[9.0; 4]);
+        assert_eq!(four_seeds.time(), Some(4.0), "two of four counted as a majority");
         assert_eq!(crossings(&[false; 3], &events, &[9.0; 3]).time(), Some(2.0));
         assert_eq!(crossings(&[true, true, false], &[], &[9.0; 3]).time(), Some(0.0));
     }

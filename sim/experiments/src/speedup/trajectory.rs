@@ -14,7 +14,7 @@ pub struct Trajectory {
     communication: f64,
     /// Duration of the initialisation, i.e. the simulated time before the first round.
     start: f64,
-    /// Number of exchanges in the initialisation; each exchange has the communication cost of a round.
+    /// Number of rounds in the initialisation; each has the communication cost of a training round.
     exchanges: u32,
     /// Time since the initialisation, and distance, for each round from 0.
     points: Vec<(f64, f64)>,
@@ -46,7 +46,7 @@ impl Trajectory {
         }
         let start = outcome.rounds.first().map_or(0.0, |row| row.time);
         let trained: u64 = outcome.rounds.iter().map(|row| row.participants.len() as u64).sum();
-        // Every client sends one update in every exchange of the initialisation.
+        // Every client sends one update in every round of the initialisation.
         let starting = outcome.updates.saturating_sub(trained) / job.dataset.clients.len() as u64;
         let points = outcome.rounds.iter().filter_map(|row| Some((row.time - start, row.scores?.distance?)));
         Ok(Some(Self {
@@ -65,11 +65,11 @@ impl Trajectory {
 
     /// Time since the initialisation, and distance, for each round from 0 at the given communication cost.
     pub fn points(&self, communication: f64) -> impl Iterator<Item = (f64, f64)> + '_ {
-        let more = communication - self.communication;
+        let extra_time = communication - self.communication;
         self.points
             .iter()
             .enumerate()
-            .map(move |(round, (time, distance))| (time + round as f64 * more, *distance))
+            .map(move |(round, (time, distance))| (time + round as f64 * extra_time, *distance))
     }
 
     /// Time from the initialisation to the end of the last round, at the given communication cost.

@@ -13,9 +13,9 @@ pub fn sine_after_iteration(sine: f64, x: f64) -> f64 {
     let square = sine * sine;
     let cosine = (1.0 - square).max(0.0).sqrt();
     // Components of A after the step: orthogonal to A*, and parallel to A*.
-    let across = sine * (1.0 - 2.0 * x * cosine * cosine).abs();
+    let orthogonal_part = sine * (1.0 - 2.0 * x * cosine * cosine).abs();
     let along = cosine * (1.0 + 2.0 * x * square);
-    across / across.hypot(along)
+    orthogonal_part / orthogonal_part.hypot(along)
 }
 
 /// Sine of the angle after several iterations of [`sine_after_iteration`].

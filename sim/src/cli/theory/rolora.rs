@@ -85,7 +85,8 @@ pub fn command(options: &RoLoraOptions) -> Result<(), CommandError> {
         .collect::<Result<Vec<StepResults>, CommandError>>()?;
     match options.format {
         format @ (Format::Human | Format::Markdown) => {
-            let texts: Vec<String> = parts.iter().map(|part| format.shown(&table(options, part))).collect();
+            let texts: Vec<String> =
+                parts.iter().map(|part| format.shown(&iterations_table(options, part))).collect();
             output::print(&texts.join("\n"))
         }
         Format::Json => {
@@ -98,7 +99,8 @@ pub fn command(options: &RoLoraOptions) -> Result<(), CommandError> {
 /// Scenario with the given step size and as many rounds as the iterations require, and the sine of its
 /// initial angle.
 fn scenario(options: &RoLoraOptions, step: f64) -> Result<(Scenario, f64), CommandError> {
-    let scenario_error = |what: &str| CommandError::Usage(format!("--scenario {}: {what}", options.scenario));
+    let scenario_error =
+        |problem: &str| CommandError::Usage(format!("--scenario {}: {problem}", options.scenario));
     let base = load::scenario(&options.scenario, &options.changes)?;
     let DataSection::LowRank(data) = base.data else {
         return Err(scenario_error("its data are not \"low-rank-regression\""));
@@ -152,7 +154,7 @@ fn results_of_step(options: &RoLoraOptions, step: f64) -> Result<StepResults, Co
 }
 
 /// Table of one step size with one row for each number of iterations.
-fn table(options: &RoLoraOptions, part: &StepResults) -> Table {
+fn iterations_table(options: &RoLoraOptions, part: &StepResults) -> Table {
     let sine = |value: f64| format!("{value:.3e}");
     let columns = ["iterations", "median", "q25", "q75", "population", "Lemma 5.3", "Lemma A.16"];
     let row = |row: &Row| {

@@ -110,7 +110,7 @@ pub fn command(options: &SrpflOptions) -> Result<(), CommandError> {
     }
     // The scenario file is checked before any output.
     if options.out.is_some() {
-        doubling(options)?;
+        doubling_scenario(options)?;
     }
     let parts: Vec<Part> = options.communication.iter().map(|c| part(&settings, *c)).collect();
     let mut tables: Vec<Table> = parts.iter().map(|part| cost_table(&settings, part)).collect();
@@ -132,7 +132,7 @@ pub fn command(options: &SrpflOptions) -> Result<(), CommandError> {
 
 /// Scenario to simulate, number of clients in its first stage, and size of its cohort (`None` for all
 /// clients).
-fn doubling(options: &SrpflOptions) -> Result<(Scenario, usize, Option<usize>), CommandError> {
+fn doubling_scenario(options: &SrpflOptions) -> Result<(Scenario, usize, Option<usize>), CommandError> {
     let base = load::scenario(&options.scenario, &options.changes)?;
     match base.participation {
         participation::Policy::Doubling(DoublingSettings { n0, cohort, .. }) => Ok((base, n0, cohort)),
@@ -151,14 +151,18 @@ fn report(
     parts: &[Part],
     out: &Path,
 ) -> Result<(), CommandError> {
-    let (base, n0, cohort) = doubling(options)?;
-    let with = |changes: &[String]| {
+    let (base, n0, cohort) = doubling_scenario(options)?;
+    let scenario_with = |changes: &[String]| {
         let changes: Vec<String> = options.changes.iter().chain(changes).cloned().collect();
         load::scenario(&options.scenario, &changes)
     };
     make_out(out)?;
     let stop = interrupt::watch();
-    let full = simulated(&with(&["participation={ policy = \"full\" }".to_owned()])?, options.seeds, &stop)?;
+    let full = simulated(
+        &scenario_with(&["participation={ policy = \"full\" }".to_owned()])?,
+        options.seeds,
+        &stop,
+    )?;
     let communication = base.fleet.communication;
     let points = |run: &Trajectory| -> Vec<(f64, f64)> { run.points(communication).collect() };
     let last_quarter = |run: &Trajectory| {
@@ -178,10 +182,10 @@ fn report(
     if plan.floor <= 0.0 {
         return Err(CommandError::Usage("the simulated floor is 0; give another with --floor".to_owned()));
     }
-    let mut drawn = vec![("full".to_owned(), full)];
+    let mut runs_by_policy = vec![("full".to_owned(), full)];
     for policy in Policy::known().into_iter().filter(|policy| policy.name != "fixed") {
-        let scenario = with(&policy.filled(communication, plan.floor))?;
-        drawn.push((policy.name, simulated(&scenario, options.seeds, &stop)?));
+        let scenario = scenario_with(&policy.filled(communication, plan.floor))?;
+        runs_by_policy.push((policy.name, simulated(&scenario, options.seeds, &stop)?));
     }
     let clients =
         base.dataset(base.seed).map_err(|error| CommandError::Usage(error.to_string()))?.clients.len();
@@ -189,15 +193,16 @@ fn report(
     let levels = levels(n0, size, communication);
     let optimal = optimal_stages(n0, size, options.contraction, communication, plan.start, plan.floor);
     let theorem = theorem_stages(n0, size, options.contraction);
-    let none = vec![0; levels.len() - 1];
+    let no_stages = vec![0; levels.len() - 1];
     let mut series = Vec::new();
-    for (name, stages) in [("full", &none), ("optimal", &optimal), ("theorem", &theorem)] {
+    for (name, stages) in [("full", &no_stages), ("optimal", &optimal), ("theorem", &theorem)] {
         let label = format!("recursion, {name}");
         series.push(Series { label, runs: vec![recursion_curve(&plan, &levels, stages)] });
     }
-    for (name, runs) in drawn {
-        let place = |(round, (time, distance)): (usize, (f64, f64))| point(round as f64, time, distance);
-        let runs = runs.iter().map(|run| points(run).into_iter().enumerate().map(place).collect()).collect();
+    for (name, runs) in runs_by_policy {
+        let to_point = |(round, (time, distance)): (usize, (f64, f64))| point(round as f64, time, distance);
+        let runs =
+            runs.iter().map(|run| points(run).into_iter().enumerate().map(to_point).collect()).collect();
         series.push(Series { label: format!("simulated, {name}"), runs });
     }
     let stages = |stages: &[u32]| stages.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");

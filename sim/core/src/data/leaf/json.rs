@@ -31,17 +31,17 @@ pub type Users = BTreeMap<String, Samples>;
 /// [`DataError`] naming the file and the line and column, or the user and the index of the sample, if the
 /// file is not JSON of this format or its fields contradict each other.
 pub fn parse(bytes: &[u8], name: &str) -> Result<Users, DataError> {
-    let wrong = |message: String| DataError::new(name, message);
+    let data_error = |message: String| DataError::new(name, message);
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     if bytes.trim_ascii_start().first() != Some(&b'{') {
-        return Err(wrong("expected a JSON object with users, num_samples and user_data".to_owned()));
+        return Err(data_error("expected a JSON object with users, num_samples and user_data".to_owned()));
     }
-    let file: File = serde_json::from_slice(bytes).map_err(|error| wrong(error.to_string()))?;
+    let file: File = serde_json::from_slice(bytes).map_err(|error| data_error(error.to_string()))?;
     let mut users = Users::new();
     for (user, raw) in file.user_data.0 {
         let (xs, ys) = (raw.x.len(), raw.y.len());
         if xs != ys {
-            return Err(wrong(format!(
+            return Err(data_error(format!(
                 "user {user:?}: found {xs} samples in x and {ys} in y, expected equal numbers"
             )));
         }
@@ -52,7 +52,7 @@ pub fn parse(bytes: &[u8], name: &str) -> Result<Users, DataError> {
                 Sample::Text(text) => samples.texts.push(text),
             }
             if !samples.rows.is_empty() && !samples.texts.is_empty() {
-                return Err(wrong(format!(
+                return Err(data_error(format!(
                     "user {user:?}, sample {number}: found numbers and text, allowed: one kind"
                 )));
             }
@@ -62,27 +62,27 @@ pub fn parse(bytes: &[u8], name: &str) -> Result<Users, DataError> {
     }
     if !file.num_samples.is_empty() && file.num_samples.len() != file.users.len() {
         let (users, counts) = (file.users.len(), file.num_samples.len());
-        return Err(wrong(format!(
+        return Err(data_error(format!(
             "found {users} names in users and {counts} numbers in num_samples, expected equal numbers"
         )));
     }
     let mut listed = BTreeSet::new();
     for (number, user) in file.users.iter().enumerate() {
         let Some(samples) = users.get(user) else {
-            return Err(wrong(format!("found user {user:?} in users but not in user_data")));
+            return Err(data_error(format!("found user {user:?} in users but not in user_data")));
         };
-        let there = samples.labels.len() as u64;
+        let label_count = samples.labels.len() as u64;
         if !listed.insert(user) {
-            return Err(wrong(format!("found user {user:?} twice in users, allowed: once")));
+            return Err(data_error(format!("found user {user:?} twice in users, allowed: once")));
         }
-        if let Some(Count(announced)) = file.num_samples.get(number).filter(|count| count.0 != there) {
-            return Err(wrong(format!(
-                "user {user:?}: found {there} samples, expected {announced} as in num_samples"
+        if let Some(Count(announced)) = file.num_samples.get(number).filter(|count| count.0 != label_count) {
+            return Err(data_error(format!(
+                "user {user:?}: found {label_count} samples, expected {announced} as in num_samples"
             )));
         }
     }
     if let Some(user) = users.keys().find(|user| !listed.is_empty() && !listed.contains(user)) {
-        return Err(wrong(format!("found user {user:?} in user_data but not in users")));
+        return Err(data_error(format!("found user {user:?} in user_data but not in users")));
     }
     Ok(users)
 }
@@ -151,7 +151,9 @@ impl<'de> Deserialize<'de> for Sample {
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Sample, A::Error> {
-                let (mut row, mut fields, mut text) = (Vec::new(), 0usize, None);
+                let mut row = Vec::new();
+                let mut fields = 0usize;
+                let mut text = None;
                 while let Some(item) = list.next_element::<Item>()? {
                     match item {
                         Item::Number(value) if fields == 0 => row.push(value),
@@ -203,9 +205,9 @@ impl<'de> Deserialize<'de> for Item {
                 reason = "devices hold f32; what it cannot hold is refused"
             )]
             fn visit_f64<E: Error>(self, value: f64) -> Result<Item, E> {
-                let narrow = value as f32;
-                if narrow.is_finite() {
-                    Ok(Item::Number(narrow))
+                let rounded = value as f32;
+                if rounded.is_finite() {
+                    Ok(Item::Number(rounded))
                 } else {
                     Err(E::custom(format!("found {value:e}, expected a number of at most {:?}", f32::MAX)))
                 }

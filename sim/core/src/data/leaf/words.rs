@@ -11,17 +11,18 @@ const MAX_WIDTH: usize = 4096;
 /// marks `.,!?;`.
 pub fn words(text: &str) -> impl Iterator<Item = String> + '_ {
     let belongs = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '\'';
-    let mut rest = text;
+    let mut remaining = text;
     std::iter::from_fn(move || {
-        rest = rest.trim_start_matches(|letter: char| !belongs(letter) && !".,!?;".contains(letter));
-        let first = rest.chars().next()?;
+        remaining =
+            remaining.trim_start_matches(|letter: char| !belongs(letter) && !".,!?;".contains(letter));
+        let first = remaining.chars().next()?;
         let end = if belongs(first) {
-            rest.find(|letter: char| !belongs(letter)).unwrap_or(rest.len())
+            remaining.find(|letter: char| !belongs(letter)).unwrap_or(remaining.len())
         } else {
             first.len_utf8()
         };
-        let (word, after) = rest.split_at(end);
-        rest = after;
+        let (word, remaining_text) = remaining.split_at(end);
+        remaining = remaining_text;
         Some(word.to_lowercase())
     })
 }
@@ -47,36 +48,36 @@ impl Vectors {
         vocabulary: usize,
         texts: impl Iterator<Item = &'t str>,
     ) -> Result<Self, DataError> {
-        let wanted: BTreeSet<String> = texts.flat_map(words).collect();
+        let text_words: BTreeSet<String> = texts.flat_map(words).collect();
         let mut vectors = Self { width: 0, by_word: BTreeMap::new() };
         for (number, line) in (1..).zip(bytes.split(|byte| *byte == b'\n')).take(vocabulary) {
             if line.is_empty() {
                 continue;
             }
-            let wrong = |message: String| DataError::new(name, format!("line {number}: {message}"));
+            let data_error = |message: String| DataError::new(name, format!("line {number}: {message}"));
             let line = std::str::from_utf8(line)
-                .map_err(|error| wrong(format!("not UTF-8 at its byte {}", error.valid_up_to())))?;
+                .map_err(|error| data_error(format!("not UTF-8 at its byte {}", error.valid_up_to())))?;
             let mut fields = line.split_ascii_whitespace();
             let Some(word) = fields.next() else { continue };
             if vectors.width == 0 {
                 vectors.width = fields.clone().count();
                 if !(1..=MAX_WIDTH).contains(&vectors.width) {
-                    return Err(wrong(format!(
+                    return Err(data_error(format!(
                         "found {} numbers after the word, expected 1 to {MAX_WIDTH}",
                         vectors.width
                     )));
                 }
             }
-            if !wanted.contains(word) || vectors.by_word.contains_key(word) {
+            if !text_words.contains(word) || vectors.by_word.contains_key(word) {
                 continue;
             }
             let number = |text: &str| {
                 let value = text.parse::<f32>().ok().filter(|value| value.is_finite());
-                value.ok_or_else(|| wrong(format!("found {text:?}, expected a finite number")))
+                value.ok_or_else(|| data_error(format!("found {text:?}, expected a finite number")))
             };
             let values: Vec<f32> = fields.map(number).collect::<Result<_, _>>()?;
             if values.len() != vectors.width {
-                return Err(wrong(format!(
+                return Err(data_error(format!(
                     "found {} numbers, expected {} as in the first line",
                     values.len(),
                     vectors.width
@@ -100,8 +101,9 @@ impl Vectors {
     /// fewer known words.
     #[must_use]
     pub fn sequence(&self, text: &str, words: usize) -> Vec<f32> {
-        let known: Vec<&Vec<f32>> = self::words(text).filter_map(|word| self.by_word.get(&word)).collect();
-        let last = known.get(known.len().saturating_sub(words)..).unwrap_or_default();
+        let known_vectors: Vec<&Vec<f32>> =
+            self::words(text).filter_map(|word| self.by_word.get(&word)).collect();
+        let last = known_vectors.get(known_vectors.len().saturating_sub(words)..).unwrap_or_default();
         let mut values = vec![0.0; (words - last.len()) * self.width];
         last.iter().for_each(|vector| values.extend_from_slice(vector));
         values
@@ -130,8 +132,8 @@ mod tests {
 
     #[test]
     fn words_are_lower_case_and_marks_are_words() {
-        let found: Vec<String> = words("  Don't STOP,now!! é_1 #tag @me...").collect();
-        assert_eq!(found, ["don't", "stop", ",", "now", "!", "!", "é_1", "tag", "me", ".", ".", "."]);
+        let split_words: Vec<String> = words("  Don't STOP,now!! é_1 #tag @me...").collect();
+        assert_eq!(split_words, ["don't", "stop", ",", "now", "!", "!", "é_1", "tag", "me", ".", ".", "."]);
         assert_eq!(words("«»").count(), 0);
     }
 
@@ -147,8 +149,8 @@ mod tests {
         assert_eq!(vectors.sequence("good?", 3), [0.0, 0.0, 0.0, 0.0, 3.0, -4.0]);
         assert_eq!(vectors.sequence("nothing", 2), [0.0; 4]);
         // Only the first two lines are read.
-        let few = Vectors::parse(file, "v", 2, texts.into_iter()).unwrap();
-        assert_eq!(few.mean("bad good"), [3.0, -4.0]);
+        let two_vectors = Vectors::parse(file, "v", 2, texts.into_iter()).unwrap();
+        assert_eq!(two_vectors.mean("bad good"), [3.0, -4.0]);
     }
 
     #[test]

@@ -50,31 +50,32 @@ impl<'a> Archive<'a> {
         names
     }
 
-    /// Reads an array of at most `most` elements. Returns `None` if the archive has no array of this name.
+    /// Reads an array of at most `max_values` elements. Returns `None` if the archive has no array of this
+    /// name.
     ///
     /// # Errors
     /// [`DataError`] if the array cannot be read, has more elements, or exceeds the unpacked size allowed for
     /// the size of the file.
-    pub fn get(&mut self, key: &str, most: u64) -> Result<Option<Values>, DataError> {
+    pub fn get(&mut self, key: &str, max_values: u64) -> Result<Option<Values>, DataError> {
         let name = &self.name;
-        let wrong = |message: String| DataError::new(name, format!("{key}: {message}"));
+        let data_error = |message: String| DataError::new(name, format!("{key}: {message}"));
         let file = match self.zip.by_name(&format!("{key}.npy")) {
             Ok(file) => file,
             Err(ZipError::FileNotFound) => return Ok(None),
-            Err(error) => return Err(wrong(error.to_string())),
+            Err(error) => return Err(data_error(error.to_string())),
         };
         let length = file.size();
         self.unpacked = self.unpacked.saturating_add(length);
         let most_bytes = unpack_limit(self.packed);
         if self.unpacked > most_bytes {
-            return Err(wrong(format!(
+            return Err(data_error(format!(
                 "unpacks to {length} bytes from a file of {} bytes, allowed: at most {most_bytes} for all arrays that are \
                  read; save with numpy.savez, which does not compress",
                 self.packed
             )));
         }
-        let room = most_bytes.saturating_sub(self.memory);
-        let values = values::read(file, length, most, room).map_err(wrong)?;
+        let free_memory = most_bytes.saturating_sub(self.memory);
+        let values = values::read(file, length, max_values, free_memory).map_err(data_error)?;
         self.memory = self.memory.saturating_add(values.memory());
         Ok(Some(values))
     }

@@ -38,11 +38,11 @@ pub struct Arrays {
 
 impl Default for Arrays {
     fn default() -> Self {
-        let both = |name: &str| [name.to_owned(), format!("{name}_test")];
+        let with_test_name = |name: &str| [name.to_owned(), format!("{name}_test")];
         Self {
-            x: both("x"),
-            y: both("y"),
-            client: both("client"),
+            x: with_test_name("x"),
+            y: with_test_name("y"),
+            client: with_test_name("client"),
             truth: "b_star".to_owned(),
             classification: false,
             requires_client: true,
@@ -64,32 +64,39 @@ impl Default for Arrays {
 /// position if a value does not fit an f32 or is not a valid name of a class or client.
 pub fn table(bytes: &[u8], path: &str, arrays: &Arrays) -> Result<(Table, Option<Matrix>), DataError> {
     let mut archive = Archive::open(bytes, path)?;
-    let wrong = |message: String| DataError::new(path, message);
-    let train = Part::read(&mut archive, arrays, 0).map_err(wrong)?;
+    let data_error = |message: String| DataError::new(path, message);
+    let train = Part::read(&mut archive, arrays, 0).map_err(data_error)?;
     let train = train.ok_or_else(|| {
-        wrong(format!("no array named {}, there are: {} (data.x)", arrays.x[0], archive.names().join(", ")))
+        data_error(format!(
+            "no array named {}, there are: {} (data.x)",
+            arrays.x[0],
+            archive.names().join(", ")
+        ))
     })?;
-    let test = Part::read(&mut archive, arrays, 1).map_err(wrong)?;
+    let test = Part::read(&mut archive, arrays, 1).map_err(data_error)?;
     if train.x.shape.contains(&0) {
         let (name, shape) = (&arrays.x[0], &train.x.shape);
-        return Err(wrong(format!("{name} has shape {shape:?}, expected at least one value")));
+        return Err(data_error(format!("{name} has shape {shape:?}, expected at least one value")));
     }
     if let Some(test) = test.as_ref().filter(|test| !test.is_like(&train)) {
         let [x, x_test] = &arrays.x;
         let (found, expected) = (&test.x.shape, &train.x.shape);
-        return Err(wrong(format!("{x_test} {found:?} and {} do not fit {x} {expected:?}", arrays.y[1])));
+        return Err(data_error(format!(
+            "{x_test} {found:?} and {} do not fit {x} {expected:?}",
+            arrays.y[1]
+        )));
     }
     let truth = match archive.get(&arrays.truth, LARGEST)? {
         Some(b) => {
             let (d, key) = (train.d(), &arrays.truth);
-            let b = b.numbers().map_err(|message| wrong(format!("{key}: {message}")))?;
+            let b = b.numbers().map_err(|message| data_error(format!("{key}: {message}")))?;
             Some(basis(&matrix(&b, path, key, d)?, path, key)?)
         }
         None => None,
     };
     let mut parts = vec![train];
     parts.extend(test);
-    join_parts(parts, path, arrays).map(|table| (table, truth)).map_err(wrong)
+    join_parts(parts, path, arrays).map(|table| (table, truth)).map_err(data_error)
 }
 
 /// Arrays of the training part or of the test part.
@@ -104,7 +111,8 @@ impl Part {
     /// Reads the arrays of one part. Returns `None` if the archive has none of these arrays.
     fn read(archive: &mut Archive<'_>, arrays: &Arrays, part: usize) -> Result<Option<Self>, String> {
         let [x_name, y_name, client_name] = [&arrays.x, &arrays.y, &arrays.client].map(|names| &names[part]);
-        let mut get = |name: &str, most: u64| archive.get(name, most).map_err(|error| error.message);
+        let mut get =
+            |name: &str, max_values: u64| archive.get(name, max_values).map_err(|error| error.message);
         let x = get(x_name, LARGEST)?;
         // An archive of few compressed bytes can contain an array with very many rows.
         if let Some([count @ .., _]) = x.as_ref().map(Values::shape)
@@ -122,9 +130,9 @@ impl Part {
             (None, None, None) => return Ok(None),
             (x, ..) => {
                 let (missing, key) = if x.is_none() { (x_name, "x") } else { (y_name, "y") };
-                let there = archive.names().join(", ");
+                let array_names = archive.names().join(", ");
                 return Err(format!(
-                    "no array named {missing}; {x_name} and {y_name} come together; there are: {there} (data.{key} names it)"
+                    "no array named {missing}; {x_name} and {y_name} come together; there are: {array_names} (data.{key} names it)"
                 ));
             }
         };
@@ -132,9 +140,12 @@ impl Part {
             (&[clients, m, _], None, _) => vec![clients, m],
             (&[n, _], Some(_), _) | (&[n, _], None, false) => vec![n],
             (shape, client, requires_client) => {
-                let other = if client.is_none() { "(clients, m, d), or " } else { "" };
-                let whose = if requires_client { format!(" with {client_name} (n)") } else { String::new() };
-                return Err(format!("{x_name} has shape {shape:?}, expected {other}(n, d){whose}"));
+                let clients_shape = if client.is_none() { "(clients, m, d), or " } else { "" };
+                let client_hint =
+                    if requires_client { format!(" with {client_name} (n)") } else { String::new() };
+                return Err(format!(
+                    "{x_name} has shape {shape:?}, expected {clients_shape}(n, d){client_hint}"
+                ));
             }
         };
         let x = x.numbers().map_err(|message| format!("{x_name}: {message}"))?;
@@ -146,8 +157,8 @@ impl Part {
         }
         let y = y.squeezed(rows.len());
         let client = client.map(|client| client.squeezed(rows.len()));
-        let others = [(y_name, Some(&y)), (client_name, client.as_ref())];
-        for (name, values) in others.into_iter().filter_map(|(name, values)| Some((name, values?))) {
+        let row_arrays = [(y_name, Some(&y)), (client_name, client.as_ref())];
+        for (name, values) in row_arrays.into_iter().filter_map(|(name, values)| Some((name, values?))) {
             if values.shape() != rows {
                 let rows: Vec<String> = rows.iter().map(usize::to_string).collect();
                 return Err(format!("{name} has shape {:?}, expected ({})", values.shape(), rows.join(", ")));
@@ -201,8 +212,8 @@ fn join_parts(parts: Vec<Part>, path: &str, arrays: &Arrays) -> Result<Table, St
         Target::Values(values)
     };
     let clients = if parts.iter().all(|part| part.client.is_some()) {
-        let whose: Vec<&Values> = parts.iter().filter_map(|part| part.client.as_ref()).collect();
-        let (clients, merged) = code_names(&whose, &arrays.client, "client", CLIENTS, 0.0, arrays)?;
+        let owners: Vec<&Values> = parts.iter().filter_map(|part| part.client.as_ref()).collect();
+        let (clients, merged) = code_names(&owners, &arrays.client, "client", CLIENTS, 0.0, arrays)?;
         warnings.extend(merged.map(|warning| format!("{path}: {warning}")));
         check_test_clients(&clients, tests_from, &arrays.client[1])?;
         Some(clients)
@@ -214,7 +225,7 @@ fn join_parts(parts: Vec<Part>, path: &str, arrays: &Arrays) -> Result<Table, St
         // The first array may be large, so it is moved and not copied.
         if x.is_empty() { x = part.x.values } else { x.extend(part.x.values) }
     }
-    let features = (0..d).map(|place| format!("{}[{place}]", arrays.x[0])).collect();
+    let features = (0..d).map(|index| format!("{}[{index}]", arrays.x[0])).collect();
     Ok(Table { name: path.to_owned(), features, x, target, clients, tests_from, warnings })
 }
 
@@ -230,10 +241,10 @@ fn check_test_clients(clients: &CodedNames, tests_from: usize, name: &str) -> Re
     let untrained = |code: &&u32| trains.get(**code as usize) == Some(&false);
     match (0usize..).zip(test).find(|(_, code)| untrained(code)) {
         None => Ok(()),
-        Some((place, code)) => {
+        Some((row, code)) => {
             let client = clients.names.get(*code as usize).map_or("", String::as_str);
             Err(format!(
-                "{name} at [{place}]: client {client} has no row in x; remove its test rows or add training rows"
+                "{name} at [{row}]: client {client} has no row in x; remove its test rows or add training rows"
             ))
         }
     }
@@ -257,54 +268,55 @@ fn clients_by_position(parts: &[Part], name: &str) -> Result<Option<CodedNames>,
 }
 
 /// Encodes the names of classes or clients, which are whole numbers from `least`, or texts. Returns the codes
-/// of all rows, and a warning if texts in different notations are the same name. Fails for more than `most`
-/// distinct names.
+/// of all rows, and a warning if texts in different notations are the same name. Fails for more than
+/// `max_names` distinct names.
 fn code_names(
     parts: &[&Values],
     keys: &[String; 2],
     kind: &str,
-    most: usize,
+    max_names: usize,
     least: f64,
     arrays: &Arrays,
 ) -> Result<(CodedNames, Option<String>), String> {
-    let many = |key: &String| format!("{key} has more than {most} {kind} names, allowed: at most {most}");
+    let too_many =
+        |key: &String| format!("{key} has more than {max_names} {kind} names, allowed: at most {max_names}");
     let mut numbers: BTreeMap<i64, u32> = BTreeMap::new();
     let mut texts = Names::default();
     let mut codes = Vec::new();
     for (values, key) in parts.iter().zip(keys) {
         match values {
             Values::Numbers(array) => {
-                let bad = |value: f64| {
+                let is_invalid = |value: f64| {
                     value.fract() != 0.0 || value < least || value.abs() >= LARGEST_NUMBER || value.is_nan()
                 };
-                if let Some((at, value)) = array.first(bad) {
-                    let from = if least < 0.0 { "-2^53 + 1" } else { "0" };
+                if let Some((position, value)) = array.first(is_invalid) {
+                    let smallest = if least < 0.0 { "-2^53 + 1" } else { "0" };
                     return Err(format!(
-                        "{key} at {at:?}: found {value:?}, expected the number of a {kind}, a whole number from {from} to \
+                        "{key} at {position:?}: found {value:?}, expected the number of a {kind}, a whole number from {smallest} to \
                          2^53 - 1, or texts"
                     ));
                 }
                 for value in &array.values {
                     #[allow(clippy::cast_possible_truncation, reason = "a whole number below 2^53")]
                     numbers.insert(*value as i64, 0);
-                    if numbers.len() > most {
-                        return Err(many(key));
+                    if numbers.len() > max_names {
+                        return Err(too_many(key));
                     }
                 }
             }
-            Values::Texts { texts: all, shape } => {
-                for (place, text) in all.iter().enumerate() {
+            Values::Texts { texts: all_texts, shape } => {
+                for (row, text) in all_texts.iter().enumerate() {
                     let text = text.trim();
                     if is_missing(text) && !(arrays.not_missing.iter().any(|name| name == text)) {
                         return Err(format!(
                             "{key} at {:?}: found {text:?}, which stands for a missing value, expected the name of a {kind} \
                              (data.not_missing)",
-                            index(shape, place)
+                            index(shape, row)
                         ));
                     }
                     codes.push(texts.intern(text));
-                    if texts.len() > 4 * most {
-                        return Err(many(key));
+                    if texts.len() > 4 * max_names {
+                        return Err(too_many(key));
                     }
                 }
             }
@@ -319,13 +331,13 @@ fn code_names(
         }
         let (coded, merged) =
             texts.encode(&codes, None).map_err(|message| format!("{}: {message}", keys[0]))?;
-        if coded.names.len() > most {
-            return Err(many(&keys[0]));
+        if coded.names.len() > max_names {
+            return Err(too_many(&keys[0]));
         }
         return Ok((coded, merge_warning(&keys[0], kind, &merged)));
     }
-    for (code, place) in (0..).zip(numbers.values_mut()) {
-        *place = code;
+    for (code, entry) in (0..).zip(numbers.values_mut()) {
+        *entry = code;
     }
     for values in parts {
         if let Values::Numbers(array) = values {
@@ -340,9 +352,9 @@ fn code_names(
 fn check_finite(array: &Array, key: &str) -> Result<(), String> {
     match array.first(|value| !narrow(value).is_finite()) {
         None => Ok(()),
-        Some((at, value)) => {
+        Some((position, value)) => {
             let expected = format!("expected a finite number, at most {:?} as an f32", f32::MAX);
-            Err(format!("{key} at {at:?}: found {value:?}, {expected}"))
+            Err(format!("{key} at {position:?}: found {value:?}, {expected}"))
         }
     }
 }

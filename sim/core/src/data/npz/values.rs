@@ -74,19 +74,19 @@ impl Values {
     }
 }
 
-/// Reads an array of at most `most` elements from a file of `length` bytes, into at most `room` bytes of
-/// memory.
+/// Reads an array of at most `max_values` elements from a file of `length` bytes, into at most `max_memory`
+/// bytes of memory.
 ///
 /// # Errors
 /// A one-line message if the header is malformed, the type is not supported, or the array is larger than
 /// allowed or than the file. Memory is allocated only for elements that the file contains.
-pub fn read(mut file: impl Read, length: u64, most: u64, room: u64) -> Result<Values, String> {
-    let header = header(&mut file, most)?;
+pub fn read(mut file: impl Read, length: u64, max_values: u64, max_memory: u64) -> Result<Values, String> {
+    let header = read_header(&mut file, max_values)?;
     let shape: Vec<usize> = header.shape().iter().filter_map(|&n| usize::try_from(n).ok()).collect();
     let product = header.shape().iter().try_fold(1u64, |product, &n| product.checked_mul(n));
-    let count = product.filter(|count| *count <= most && shape.len() == header.shape().len());
+    let count = product.filter(|count| *count <= max_values && shape.len() == header.shape().len());
     let Some(count) = count else {
-        return Err(format!("found shape {:?}, which is larger than {most} elements", header.shape()));
+        return Err(format!("found shape {:?}, which is larger than {max_values} elements", header.shape()));
     };
     let kind = element_type(&header)?;
     let width = kind.num_bytes().unwrap_or(usize::MAX);
@@ -98,17 +98,17 @@ pub fn read(mut file: impl Read, length: u64, most: u64, room: u64) -> Result<Va
         ));
     }
     let is_text = matches!(kind.type_char(), TypeChar::UnicodeStr | TypeChar::ByteStr);
-    let each = if is_text { text_memory(width) } else { NUMBER_SIZE };
-    let memory = count.saturating_mul(each);
-    if memory > room {
+    let element_memory = if is_text { text_memory(width) } else { NUMBER_SIZE };
+    let memory = count.saturating_mul(element_memory);
+    if memory > max_memory {
         return Err(format!(
-            "shape {:?} takes {memory} bytes of memory, allowed: at most {room} for all arrays of a file of this size; \
+            "shape {:?} takes {memory} bytes of memory, allowed: at most {max_memory} for all arrays of a file of this size; \
              save with numpy.savez, which does not compress",
             header.shape()
         ));
     }
     let count = usize::try_from(count).unwrap_or(usize::MAX);
-    let big = kind.endianness() == Endianness::Big;
+    let is_big_endian = kind.endianness() == Endianness::Big;
     let order = header.order();
     match kind.type_char() {
         TypeChar::UnicodeStr | TypeChar::ByteStr => {
@@ -117,9 +117,13 @@ pub fn read(mut file: impl Read, length: u64, most: u64, room: u64) -> Result<Va
             }
             let unicode = kind.type_char() == TypeChar::UnicodeStr;
             let mut texts = Vec::with_capacity(count);
-            chunks(&mut file, count, width, |chunk| {
+            read_chunks(&mut file, count, width, |chunk| {
                 for text in chunk.chunks_exact(width.max(1)) {
-                    texts.push(if unicode { decode_unicode(text, big)? } else { decode_bytes(text)? });
+                    texts.push(if unicode {
+                        decode_unicode(text, is_big_endian)?
+                    } else {
+                        decode_bytes(text)?
+                    });
                 }
                 Ok(())
             })?;
@@ -128,8 +132,8 @@ pub fn read(mut file: impl Read, length: u64, most: u64, room: u64) -> Result<Va
         }
         _ => {
             let mut values = Vec::with_capacity(count);
-            chunks(&mut file, count, width, |chunk| {
-                decode(chunk, kind.type_char(), width, big, &mut values);
+            read_chunks(&mut file, count, width, |chunk| {
+                decode_numbers(chunk, kind.type_char(), width, is_big_endian, &mut values);
                 Ok(())
             })?;
             let values = if order == Order::C { values } else { row_major(&shape, &values) };
@@ -139,17 +143,17 @@ pub fn read(mut file: impl Read, length: u64, most: u64, room: u64) -> Result<Va
 }
 
 /// Reads and checks the header. Sizes in the header are checked before memory is allocated for them.
-fn header(file: &mut impl Read, most: u64) -> Result<NpyHeader, String> {
-    let failed = |error: std::io::Error| error.to_string();
+fn read_header(file: &mut impl Read, max_values: u64) -> Result<NpyHeader, String> {
+    let io_message = |error: std::io::Error| error.to_string();
     let mut head = vec![0; 10];
     file.read_exact(&mut head).map_err(|_| "ends in the header".to_owned())?;
     let length = match *head.as_slice() {
         [0x93, b'N', b'U', b'M', b'P', b'Y', 1, _, a, b] => usize::from(u16::from_le_bytes([a, b])),
         [0x93, b'N', b'U', b'M', b'P', b'Y', 2 | 3, _, a, b] => {
-            let mut more = [0; 2];
-            file.read_exact(&mut more).map_err(|_| "ends in the header".to_owned())?;
-            head.extend_from_slice(&more);
-            u32::from_le_bytes([a, b, more[0], more[1]]) as usize
+            let mut length_bytes = [0; 2];
+            file.read_exact(&mut length_bytes).map_err(|_| "ends in the header".to_owned())?;
+            head.extend_from_slice(&length_bytes);
+            u32::from_le_bytes([a, b, length_bytes[0], length_bytes[1]]) as usize
         }
         _ => return Err("found no array in NumPy's format, version 1 to 3".to_owned()),
     };
@@ -158,11 +162,11 @@ fn header(file: &mut impl Read, most: u64) -> Result<NpyHeader, String> {
     }
     let text = head.len();
     head.resize(text + length, 0);
-    let rest = head.get_mut(text..).unwrap_or_default();
-    file.read_exact(rest).map_err(|_| "ends in the header".to_owned())?;
+    let header_text = head.get_mut(text..).unwrap_or_default();
+    file.read_exact(header_text).map_err(|_| "ends in the header".to_owned())?;
     // The parser of the header recurses at each bracket, so deep nesting could overflow the stack.
     let mut depth = 0usize;
-    for byte in rest.iter() {
+    for byte in header_text.iter() {
         match byte {
             b'(' | b'[' | b'{' => depth += 1,
             b')' | b']' | b'}' => depth = depth.saturating_sub(1),
@@ -173,7 +177,7 @@ fn header(file: &mut impl Read, most: u64) -> Result<NpyHeader, String> {
         }
     }
     // The parser of the header multiplies the sizes without an overflow check.
-    let text_of_header = String::from_utf8_lossy(rest).into_owned();
+    let text_of_header = String::from_utf8_lossy(header_text).into_owned();
     let shape =
         text_of_header.split_once("shape").map_or("", |(_, shape)| shape.split(')').next().unwrap_or(""));
     let sizes = shape.split(|c: char| !c.is_ascii_digit()).filter(|size| !size.is_empty());
@@ -181,11 +185,11 @@ fn header(file: &mut impl Read, most: u64) -> Result<NpyHeader, String> {
         sizes.map(|size| size.parse::<u64>().ok()).try_fold(1u64, |product, size| product.checked_mul(size?));
     if product.is_none() {
         return Err(format!(
-            "shape {} is larger than {most} elements",
+            "shape {} is larger than {max_values} elements",
             shape.trim_matches([':', '(', '\'', '"', ' '])
         ));
     }
-    NpyHeader::from_reader(head.as_slice()).map_err(failed)
+    NpyHeader::from_reader(head.as_slice()).map_err(io_message)
 }
 
 /// Element type of an array, if it is supported.
@@ -194,7 +198,7 @@ fn element_type(header: &NpyHeader) -> Result<TypeStr, String> {
     let DType::Plain(kind) = header.dtype() else {
         return Err(format!("found an array of records, {expected}"));
     };
-    let known = match kind.type_char() {
+    let is_known = match kind.type_char() {
         TypeChar::Bool => kind.size_field() == 1,
         TypeChar::Int | TypeChar::Uint => [1, 2, 4, 8].contains(&kind.size_field()),
         TypeChar::Float => [2, 4, 8].contains(&kind.size_field()),
@@ -211,7 +215,7 @@ fn element_type(header: &NpyHeader) -> Result<TypeStr, String> {
         }
         _ => false,
     };
-    if known { Ok(kind) } else { Err(format!("found type {kind}, {expected}")) }
+    if is_known { Ok(kind) } else { Err(format!("found type {kind}, {expected}")) }
 }
 
 /// Size of a text in memory, in bytes, with an allocator overhead of the size of a `String`.
@@ -220,34 +224,36 @@ fn text_memory(width: usize) -> u64 {
 }
 
 /// Reads `count` elements of `width` bytes in chunks, and passes each chunk to `each`.
-fn chunks(
+fn read_chunks(
     file: &mut impl Read,
     count: usize,
     width: usize,
     mut each: impl FnMut(&[u8]) -> Result<(), String>,
 ) -> Result<(), String> {
     let mut buffer = vec![0; width * CHUNK_ELEMENTS.min(count)];
-    let mut done = 0;
-    while done < count {
-        let now = CHUNK_ELEMENTS.min(count - done);
-        let part = buffer.get_mut(..now * width).unwrap_or_default();
+    let mut read_count = 0;
+    while read_count < count {
+        let chunk_count = CHUNK_ELEMENTS.min(count - read_count);
+        let part = buffer.get_mut(..chunk_count * width).unwrap_or_default();
         file.read_exact(part).map_err(|error| match error.kind() {
-            std::io::ErrorKind::UnexpectedEof => format!("ends before element {} of {count}", done + now),
+            std::io::ErrorKind::UnexpectedEof => {
+                format!("ends before element {} of {count}", read_count + chunk_count)
+            }
             _ => error.to_string(),
         })?;
         each(part)?;
-        done += now;
+        read_count += chunk_count;
     }
     Ok(())
 }
 
 /// Decodes numbers of `width` bytes each and appends them to `values`.
-fn decode(bytes: &[u8], kind: TypeChar, width: usize, big: bool, values: &mut Vec<f64>) {
+fn decode_numbers(bytes: &[u8], kind: TypeChar, width: usize, is_big_endian: bool, values: &mut Vec<f64>) {
     macro_rules! each {
         ($width:literal, $value:expr) => {
             for element in bytes.chunks_exact($width) {
                 let mut element = <[u8; $width]>::try_from(element).unwrap_or_default();
-                if big {
+                if is_big_endian {
                     element.reverse();
                 }
                 values.push($value(element));
@@ -264,14 +270,14 @@ fn decode(bytes: &[u8], kind: TypeChar, width: usize, big: bool, values: &mut Ve
         (TypeChar::Uint, 2) => each!(2, |bytes| f64::from(u16::from_le_bytes(bytes))),
         (TypeChar::Uint, 4) => each!(4, |bytes| f64::from(u32::from_le_bytes(bytes))),
         (TypeChar::Uint, _) => each!(8, |bytes| u64::from_le_bytes(bytes) as f64),
-        (_, 2) => each!(2, |bytes| half(u16::from_le_bytes(bytes))),
+        (_, 2) => each!(2, |bytes| half_to_f64(u16::from_le_bytes(bytes))),
         (_, 4) => each!(4, |bytes| f64::from(f32::from_le_bytes(bytes))),
         _ => each!(8, f64::from_le_bytes),
     }
 }
 
 /// Value of an IEEE 754 half-precision number.
-fn half(bits: u16) -> f64 {
+fn half_to_f64(bits: u16) -> f64 {
     let sign = if bits & 0x8000 == 0 { 1.0 } else { -1.0 };
     let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f64::from(bits & 0x3ff));
     sign * match exponent {
@@ -308,8 +314,8 @@ fn row_major<T: Clone>(shape: &[usize], values: &[T]) -> Vec<T> {
     let mut out = Vec::with_capacity(values.len());
     let mut index = vec![0usize; shape.len()];
     for _ in 0..values.len() {
-        let place: usize = index.iter().zip(&strides).map(|(i, stride)| i * stride).sum();
-        out.extend(values.get(place).cloned());
+        let source: usize = index.iter().zip(&strides).map(|(i, stride)| i * stride).sum();
+        out.extend(values.get(source).cloned());
         for axis in (0..shape.len()).rev() {
             index[axis] += 1;
             if index[axis] < shape[axis] {
@@ -339,9 +345,13 @@ mod tests {
             (0x7c00, f64::INFINITY),
             (0x8000, 0.0),
         ] {
-            assert!((half(bits) - value).abs() == 0.0 || half(bits) == value, "{bits:#x}: {}", half(bits));
+            assert!(
+                (half_to_f64(bits) - value).abs() == 0.0 || half_to_f64(bits) == value,
+                "{bits:#x}: {}",
+                half_to_f64(bits)
+            );
         }
-        assert!(half(0x7e00).is_nan());
+        assert!(half_to_f64(0x7e00).is_nan());
     }
 
     fn file(text: &str, body: &[u8]) -> Vec<u8> {
@@ -366,8 +376,10 @@ mod tests {
         assert!(error_of(&header_of("<U9999999", "(1,)"), &[0; 16]).contains("1 to 4096 bytes"));
         assert!(error_of(&"[".repeat(60_000), &[]).contains("brackets"));
         assert!(error_of("nonsense", &[]).len() > 3);
-        let huge = [b"\x93NUMPY\x02\x00".as_slice(), &[0xff; 4]].concat();
-        assert!(read(huge.as_slice(), 12, 1, 100).unwrap_err().contains("a header of 4294967295 bytes"));
+        let huge_header = [b"\x93NUMPY\x02\x00".as_slice(), &[0xff; 4]].concat();
+        assert!(
+            read(huge_header.as_slice(), 12, 1, 100).unwrap_err().contains("a header of 4294967295 bytes")
+        );
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub fn deal(
     for _ in 0..MAX_DRAWS {
         let mut parts: Vec<Vec<usize>> = vec![Vec::new(); clients];
         for class in classes {
-            let shares = shares(&mut random, clients, alpha);
+            let shares = draw_shares(&mut random, clients, alpha);
             let (mut sum, mut start) = (0.0, 0);
             for (number, (part, share)) in (1..).zip(parts.iter_mut().zip(shares)) {
                 sum += share;
@@ -46,7 +46,7 @@ pub fn deal(
 
 /// Draws `count` proportions from Dirichlet(alpha, ..., alpha): gamma variates divided by their sum.
 /// Logarithms of the variates are used, since for small alpha most variates are below the smallest f64.
-fn shares(random: &mut Stream, count: usize, alpha: f64) -> Vec<f64> {
+fn draw_shares(random: &mut Stream, count: usize, alpha: f64) -> Vec<f64> {
     let logarithms: Vec<f64> = (0..count).map(|_| log_gamma_variate(random, alpha)).collect();
     let largest = logarithms.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let mut shares: Vec<f64> = logarithms.iter().map(|value| libm::exp(value - largest)).collect();
@@ -94,7 +94,7 @@ mod tests {
             let mut random = stream(1, Purpose::Partition, 0);
             let first: Vec<f64> = (0..DRAWS)
                 .map(|_| {
-                    let shares = shares(&mut random, 5, alpha);
+                    let shares = draw_shares(&mut random, 5, alpha);
                     assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-12);
                     shares[0]
                 })
@@ -111,8 +111,8 @@ mod tests {
     #[test]
     fn tiny_concentration_gives_finite_shares() {
         let mut random = stream(1, Purpose::Partition, 0);
-        let shares = shares(&mut random, 50, 1e-3);
+        let shares = draw_shares(&mut random, 50, 1e-3);
         assert!(shares.iter().all(|share| (0.0..=1.0).contains(share)), "{shares:?}");
-        assert!(shares.iter().any(|share| *share > 0.9), "one has almost all: {shares:?}");
+        assert!(shares.iter().any(|share| *share > 0.9), "no share is above 0.9: {shares:?}");
     }
 }

@@ -19,12 +19,12 @@ fn lengths(parts: &[Vec<usize>]) -> Vec<usize> {
 
 /// Counts the samples of all clients, and checks that no sample occurs twice.
 fn checked_count(parts: &[Vec<usize>]) -> usize {
-    let mut all: Vec<usize> = parts.iter().flatten().copied().collect();
-    let count = all.len();
-    all.sort_unstable();
-    all.dedup();
-    assert_eq!(all.len(), count, "a sample of two clients");
-    assert!(all.last() < Some(&1000));
+    let mut sorted: Vec<usize> = parts.iter().flatten().copied().collect();
+    let count = sorted.len();
+    sorted.sort_unstable();
+    sorted.dedup();
+    assert_eq!(sorted.len(), count, "a sample belongs to two clients");
+    assert!(sorted.last() < Some(&1000));
     count
 }
 
@@ -40,15 +40,17 @@ fn every_sample_has_one_client_and_every_client_a_sample() {
             assert_eq!((parts.len(), checked_count(&parts)), (40, 1000), "{method:?}");
             let lengths = lengths(&parts);
             assert!(lengths.iter().all(|length| *length > 0), "{method:?}: {lengths:?}");
-            let (least, most) = (lengths.iter().min().copied(), lengths.iter().max().copied());
+            let (shortest, longest) = (lengths.iter().min().copied(), lengths.iter().max().copied());
             match sizes {
-                Sizes::Equal => assert!(least >= Some(24) && most <= Some(26), "{method:?}: {lengths:?}"),
+                Sizes::Equal => {
+                    assert!(shortest >= Some(24) && longest <= Some(26), "{method:?}: {lengths:?}")
+                }
                 // 25 samples on average times weights from 1 to 1.5, with mean 1.25: 20 to 30 samples. Two
                 // shards are rounded, which adds or removes up to two samples.
                 Sizes::Uniform => {
-                    assert!(least >= Some(18) && most <= Some(32) && most > Some(26), "{lengths:?}");
+                    assert!(shortest >= Some(18) && longest <= Some(32) && longest > Some(26), "{lengths:?}");
                 }
-                Sizes::LogNormal { .. } => assert!(most > Some(100), "{lengths:?}"),
+                Sizes::LogNormal { .. } => assert!(longest > Some(100), "{lengths:?}"),
             }
         }
     }
@@ -102,8 +104,8 @@ fn dirichlet_uses_all_samples_and_small_alpha_gives_few_classes() {
         };
         parts.iter().map(largest).sum::<f64>() / 10.0
     };
-    let (few, all) = (largest_class(0.1), largest_class(1000.0));
-    assert!(few > 0.4 && all < 0.15, "{few}, {all}");
+    let (concentrated, uniform) = (largest_class(0.1), largest_class(1000.0));
+    assert!(concentrated > 0.4 && uniform < 0.15, "{concentrated}, {uniform}");
 }
 
 #[test]

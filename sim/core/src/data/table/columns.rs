@@ -18,13 +18,13 @@ impl<'a> Header<'a> {
     #[must_use]
     pub fn new(names: &'a [&'a str]) -> Self {
         let mut places: HashMap<&str, (usize, Option<usize>)> = HashMap::with_capacity(names.len());
-        for (place, name) in names.iter().enumerate() {
-            let (_, again) = places.entry(name).or_insert((place, Some(place)));
+        for (index, name) in names.iter().enumerate() {
+            let (_, second_place) = places.entry(name).or_insert((index, Some(index)));
             // The first occurrence itself is not a repetition.
-            *again = match *again {
-                Some(first) if first == place => None,
-                None => Some(place),
-                before => before,
+            *second_place = match *second_place {
+                Some(first) if first == index => None,
+                None => Some(index),
+                known_place => known_place,
             };
         }
         Self { names, places }
@@ -36,7 +36,7 @@ impl<'a> Header<'a> {
     /// A one-line message if the column is missing or occurs twice.
     pub fn find(&self, name: &str) -> Result<usize, String> {
         match self.places.get(name) {
-            Some((place, None)) => Ok(*place),
+            Some((index, None)) => Ok(*index),
             Some((first, Some(second))) => Err(format!(
                 "found column {name:?} twice, as columns {} and {}; rename one of them",
                 first + 1,
@@ -59,33 +59,34 @@ impl<'a> Header<'a> {
         let mut chosen = Vec::new();
         let mut is_chosen = vec![false; self.names.len()];
         for excluded in entries.iter().filter_map(|entry| self.excluded(entry)) {
-            for place in self.columns_of(excluded)?.0 {
-                if let Some(is_excluded) = is_excluded.get_mut(place) {
+            for index in self.columns_of(excluded)?.0 {
+                if let Some(is_excluded) = is_excluded.get_mut(index) {
                     *is_excluded = true;
                 }
             }
         }
         for entry in entries.iter().filter(|entry| self.excluded(entry).is_none()) {
             let (places, several) = self.columns_of(entry)?;
-            for place in places {
-                let name = self.names.get(place).copied().unwrap_or_default();
-                let not = several && (name.is_empty() || others.contains(&name));
-                let before = is_chosen.get(place).copied().unwrap_or(true);
-                if not || before || is_excluded.get(place).copied().unwrap_or(true) {
+            for index in places {
+                let name = self.names.get(index).copied().unwrap_or_default();
+                let implied_exclusion = several && (name.is_empty() || others.contains(&name));
+                let already_chosen = is_chosen.get(index).copied().unwrap_or(true);
+                if implied_exclusion || already_chosen || is_excluded.get(index).copied().unwrap_or(true) {
                     continue;
                 }
                 self.find(name)?;
-                if let Some(is_chosen) = is_chosen.get_mut(place) {
+                if let Some(is_chosen) = is_chosen.get_mut(index) {
                     *is_chosen = true;
                 }
-                chosen.push(place);
+                chosen.push(index);
             }
         }
         if chosen.is_empty() {
-            let (entries, more) = entries.split_at(entries.len().min(SHOWN));
-            let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+            let (entries, further) = entries.split_at(entries.len().min(SHOWN));
+            let further =
+                if further.is_empty() { String::new() } else { format!(" and {} more", further.len()) };
             return Err(format!(
-                "data.features = {entries:?}{more} selects no column; allowed: {}",
+                "data.features = {entries:?}{further} selects no column; allowed: {}",
                 self.list()
             ));
         }
@@ -117,12 +118,12 @@ impl<'a> Header<'a> {
             return Ok(((first..=last).collect(), true));
         }
         if !entry.contains(['*', '?']) {
-            return self.find(entry).map(|place| (vec![place], false));
+            return self.find(entry).map(|index| (vec![index], false));
         }
         let pattern: Vec<char> = entry.chars().collect();
-        let fits = |name: &str| matches(&pattern, &name.chars().collect::<Vec<char>>());
+        let matches = |name: &str| matches_pattern(&pattern, &name.chars().collect::<Vec<char>>());
         let places: Vec<usize> =
-            (0..).zip(self.names).filter(|(_, name)| fits(name)).map(|(place, _)| place).collect();
+            (0..).zip(self.names).filter(|(_, name)| matches(name)).map(|(index, _)| index).collect();
         if places.is_empty() {
             return Err(format!("data.features: no column matches {entry:?}, allowed: {}", self.list()));
         }
@@ -133,7 +134,7 @@ impl<'a> Header<'a> {
     fn list(&self) -> String {
         let first = self.names.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
         match self.names.len().checked_sub(SHOWN) {
-            Some(more @ 1..) => format!("{first} and {more} more"),
+            Some(hidden_count @ 1..) => format!("{first} and {hidden_count} more"),
             _ => first,
         }
     }
@@ -146,31 +147,31 @@ pub fn is_plain(entry: &str) -> bool {
 }
 
 /// True if a pattern matches the whole text. The time is proportional to the product of the two lengths.
-fn matches(pattern: &[char], text: &[char]) -> bool {
-    let (mut at, mut place) = (0, 0);
+fn matches_pattern(pattern: &[char], text: &[char]) -> bool {
+    let (mut pattern_index, mut text_index) = (0, 0);
     // Position of the last star in the pattern, and position in the text up to which the star matches.
     let mut star: Option<(usize, usize)> = None;
-    while place < text.len() {
-        match pattern.get(at) {
+    while text_index < text.len() {
+        match pattern.get(pattern_index) {
             Some('*') => {
-                star = Some((at, place));
-                at += 1;
+                star = Some((pattern_index, text_index));
+                pattern_index += 1;
             }
-            Some(c) if *c == '?' || text.get(place) == Some(c) => {
-                at += 1;
-                place += 1;
+            Some(c) if *c == '?' || text.get(text_index) == Some(c) => {
+                pattern_index += 1;
+                text_index += 1;
             }
             _ => match star {
-                Some((star_at, matched)) => {
-                    star = Some((star_at, matched + 1));
-                    at = star_at + 1;
-                    place = matched + 1;
+                Some((star_index, matched)) => {
+                    star = Some((star_index, matched + 1));
+                    pattern_index = star_index + 1;
+                    text_index = matched + 1;
                 }
                 None => return false,
             },
         }
     }
-    pattern.iter().skip(at).all(|c| *c == '*')
+    pattern.iter().skip(pattern_index).all(|c| *c == '*')
 }
 
 #[cfg(test)]
@@ -216,15 +217,15 @@ mod tests {
             (&["*", "!nowhere"], "no column \"nowhere\""),
             (&["t", "!t"], "selects no column"),
         ] {
-            let found = names(entries).unwrap_err();
-            assert!(found.contains(message), "{entries:?}: {found}");
+            let message_text = names(entries).unwrap_err();
+            assert!(message_text.contains(message), "{entries:?}: {message_text}");
         }
     }
 
     #[test]
     fn pattern_with_many_stars_matches_quickly() {
         let pattern: Vec<char> = "*a".repeat(1000).chars().collect();
-        assert!(!matches(&pattern, &['a'; 900]));
-        assert!(matches(&pattern, &['a'; 1000]));
+        assert!(!matches_pattern(&pattern, &['a'; 900]));
+        assert!(matches_pattern(&pattern, &['a'; 1000]));
     }
 }

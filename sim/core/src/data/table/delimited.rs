@@ -54,14 +54,14 @@ impl ColumnPositions {
     fn find(header: &[&str], columns: &Columns) -> Result<Self, String> {
         let header = Header::new(header);
         let client = columns.client.as_deref();
-        let others: Vec<&str> = client.into_iter().chain([columns.target.as_str()]).collect();
+        let other_columns: Vec<&str> = client.into_iter().chain([columns.target.as_str()]).collect();
         let client = client.map(|name| header.find(name)).transpose()?;
         let target = header.find(&columns.target)?;
-        let features = header.select(&columns.features, &others)?;
+        let features = header.select(&columns.features, &other_columns)?;
         if features.len() > FEATURES {
-            let found = features.len();
+            let feature_count = features.len();
             return Err(format!(
-                "data.features: found {found} columns, allowed: at most {FEATURES}, including the constant"
+                "data.features: found {feature_count} columns, allowed: at most {FEATURES}, including the constant"
             ));
         }
         Ok(Self { client, target, features })
@@ -81,9 +81,9 @@ pub fn parse(bytes: &[u8], path: &str, columns: &Columns) -> Result<Table, DataE
 fn read(bytes: &[u8], path: &str, columns: &Columns) -> Result<Table, String> {
     let text = decode(bytes)?;
     let plain = columns.features.iter().filter(|entry| is_plain(entry));
-    let named: Vec<&str> =
+    let named_columns: Vec<&str> =
         columns.client.iter().chain([&columns.target]).chain(plain).map(String::as_str).collect();
-    let lines = lines(&text, columns.delimiter, &named)?;
+    let lines = lines(&text, columns.delimiter, &named_columns)?;
     let mut reader = csv::ReaderBuilder::new()
         .has_headers(false)
         .flexible(true)
@@ -91,9 +91,9 @@ fn read(bytes: &[u8], path: &str, columns: &Columns) -> Result<Table, String> {
         .trim(csv::Trim::All)
         .from_reader(lines.text.as_bytes());
     let mut record = csv::StringRecord::new();
-    let mut next =
+    let mut read_record =
         |record: &mut csv::StringRecord| reader.read_record(record).map_err(|error| error.to_string());
-    if !next(&mut record)? {
+    if !read_record(&mut record)? {
         return Err("found an empty file, expected a line of column names".to_owned());
     }
     let header = record.clone();
@@ -111,10 +111,10 @@ fn read(bytes: &[u8], path: &str, columns: &Columns) -> Result<Table, String> {
     })?;
     let mut rows = Rows::new(columns, &header, &positions, lines.delimiter);
     let mut counter = LineCounter::default();
-    while next(&mut record)? {
-        let blank = record.len() == 1 && header.len() > 1 && record.get(0) == Some("");
-        if !blank {
-            counter.count(lines.text.as_bytes(), start(&record, &lines.text));
+    while read_record(&mut record)? {
+        let is_blank = record.len() == 1 && header.len() > 1 && record.get(0) == Some("");
+        if !is_blank {
+            counter.count(lines.text.as_bytes(), record_start(&record, &lines.text));
             rows.append(&record, 1 + lines.skipped + counter.ends)?;
         }
     }
@@ -123,11 +123,11 @@ fn read(bytes: &[u8], path: &str, columns: &Columns) -> Result<Table, String> {
 
 /// Byte offset at which a record starts. The position from the CSV reader may point to empty lines before the
 /// record.
-fn start(record: &csv::StringRecord, text: &str) -> usize {
+fn record_start(record: &csv::StringRecord, text: &str) -> usize {
     let Some(position) = record.position() else { return 0 };
     let start = usize::try_from(position.byte()).unwrap_or(usize::MAX);
-    let before = text.as_bytes().get(start..).unwrap_or_default();
-    start + before.iter().take_while(|byte| **byte == b'\n' || **byte == b'\r').count()
+    let line_ends = text.as_bytes().get(start..).unwrap_or_default();
+    start + line_ends.iter().take_while(|byte| **byte == b'\n' || **byte == b'\r').count()
 }
 
 /// Accumulator of the rows that have been parsed.
@@ -194,8 +194,8 @@ impl<'a> Rows<'a> {
             ));
         }
         let positions = self.positions;
-        for (which, &at) in positions.features.iter().enumerate() {
-            let value = self.number(record, at, which, line, "")?;
+        for (index, &column) in positions.features.iter().enumerate() {
+            let value = self.number(record, column, index, line, "")?;
             self.x.push(value);
         }
         if self.columns.classification {
@@ -212,8 +212,8 @@ impl<'a> Rows<'a> {
             let value = self.number(record, positions.target, positions.features.len(), line, hint)?;
             self.values.push(value);
         }
-        if let Some(at) = positions.client {
-            read_name(&mut self.clients, self.columns, record, (at, self.header), line, "client")?;
+        if let Some(column) = positions.client {
+            read_name(&mut self.clients, self.columns, record, (column, self.header), line, "client")?;
         }
         Ok(())
     }
@@ -221,25 +221,25 @@ impl<'a> Rows<'a> {
     fn number(
         &mut self,
         record: &csv::StringRecord,
-        at: usize,
-        which: usize,
+        index: usize,
+        feature: usize,
         line: u64,
         hint: &str,
     ) -> Result<f64, String> {
-        let text = record.get(at).unwrap_or_default();
-        let column = self.header.get(at).copied().unwrap_or_default();
+        let text = record.get(index).unwrap_or_default();
+        let column = self.header.get(index).copied().unwrap_or_default();
         let cell = self.numbers.read(text, line);
         let cell = cell
             .map_err(|expected| format!("line {line}, column {column}: found {text:?}, {expected}{hint}"))?;
         let truth = matches!(cell, Cell::Bool(_));
-        match self.bools.get_mut(which) {
+        match self.bools.get_mut(feature) {
             Some(first @ None) => *first = Some((line, truth)),
-            Some(Some((first, before))) if *before != truth => {
+            Some(Some((first, was_truth))) if *was_truth != truth => {
                 let kind = |truth: bool| if truth { "true or false" } else { "a number" };
                 return Err(format!(
                     "line {line}, column {column}: found {text:?}, {}, but line {first} has {}: allowed: one kind in a column",
                     kind(truth),
-                    kind(*before)
+                    kind(*was_truth)
                 ));
             }
             _ => {}
@@ -247,24 +247,26 @@ impl<'a> Rows<'a> {
         Ok(cell.value())
     }
 
-    /// Makes the table from all rows, and checks properties of whole columns.
+    /// Builds the table from all rows, and checks properties of whole columns.
     fn finish(self, path: &str) -> Result<Table, String> {
         let rows = if self.columns.classification { self.classes.codes.len() } else { self.values.len() };
         if rows == 0 {
             return Err("found no rows after the header".to_owned());
         }
-        let semicolons = (self.delimiter == b';').then_some(DecimalMark::Comma);
-        let mark = self.numbers.decimal_mark()?.or(semicolons);
+        let implied_mark = (self.delimiter == b';').then_some(DecimalMark::Comma);
+        let mark = self.numbers.decimal_mark()?.or(implied_mark);
         let mut warnings = Vec::new();
-        let mut finish = |named: NameColumn, kind: &str, column: &str, most: usize| {
+        let mut finish = |named: NameColumn, kind: &str, column: &str, max_names: usize| {
             let (coded, merged) = named
                 .names
                 .encode(&named.codes, mark)
                 .map_err(|message| format!("column {column}: {message}"))?;
             warnings.extend(merge_warning(path, kind, &merged));
-            let found = coded.names.len();
-            if found > most {
-                return Err(format!("column {column}: found {found} {kind}s, allowed: at most {most}"));
+            let name_count = coded.names.len();
+            if name_count > max_names {
+                return Err(format!(
+                    "column {column}: found {name_count} {kind}s, allowed: at most {max_names}"
+                ));
             }
             Ok(coded)
         };
@@ -277,51 +279,53 @@ impl<'a> Rows<'a> {
             Some(column) => Some(finish(self.clients, "client", column, CLIENTS)?),
             None => None,
         };
-        let name = |at: &usize| self.header.get(*at).copied().unwrap_or_default().to_owned();
+        let name = |index: &usize| self.header.get(*index).copied().unwrap_or_default().to_owned();
         let features = self.positions.features.iter().map(name).collect();
         Ok(Table { name: path.to_owned(), features, x: self.x, target, clients, tests_from: rows, warnings })
     }
 }
 
-/// Reads the name of a client or a class from column number `at` of a record, and appends its code.
+/// Reads the name of a client or a class from column number `index` of a record, and appends its code.
 fn read_name(
     column_names: &mut NameColumn,
     columns: &Columns,
     record: &csv::StringRecord,
-    (at, header): (usize, &[&str]),
+    (index, header): (usize, &[&str]),
     line: u64,
     kind: &str,
 ) -> Result<(), String> {
-    let text = record.get(at).unwrap_or_default();
-    let column = header.get(at).copied().unwrap_or_default();
-    let place = format_args!("line {line}, column {column}");
+    let text = record.get(index).unwrap_or_default();
+    let column = header.get(index).copied().unwrap_or_default();
+    let position = format_args!("line {line}, column {column}");
     if text.is_empty() {
-        return Err(format!("{place}: found an empty cell, expected the name of a {kind}"));
+        return Err(format!("{position}: found an empty cell, expected the name of a {kind}"));
     }
     if is_missing(text) && !columns.not_missing.iter().any(|name| name == text) {
         return Err(format!(
-            "{place}: found {text:?}, which stands for a missing value; if it is the name of a {kind}, set \
+            "{position}: found {text:?}, which stands for a missing value; if it is the name of a {kind}, set \
              data.not_missing = [{text:?}]"
         ));
     }
-    let most = if kind == "class" { CLASSES } else { CLIENTS };
-    let (before, code) = (column_names.names.len(), column_names.names.intern(text));
+    let max_names = if kind == "class" { CLASSES } else { CLIENTS };
+    let (count_before, code) = (column_names.names.len(), column_names.names.intern(text));
     column_names.codes.push(code);
-    if column_names.names.len() > before && column_names.names.exceeds(most) {
-        return Err(format!("{place}: found more than {most} {kind} names, allowed: at most {most}"));
+    if column_names.names.len() > count_before && column_names.names.exceeds(max_names) {
+        return Err(format!(
+            "{position}: found more than {max_names} {kind} names, allowed: at most {max_names}"
+        ));
     }
     Ok(())
 }
 
-/// Makes a warning about names that are the same value in different notations.
+/// Formats a warning about names that are the same value in different notations.
 pub fn merge_warning(path: &str, kind: &str, merged: &[Merged]) -> Option<String> {
     let first = merged.first()?;
-    let more = match merged.len() - 1 {
+    let further = match merged.len() - 1 {
         0 => String::new(),
-        more => format!(", and {more} more"),
+        further => format!(", and {further} more"),
     };
     Some(format!(
-        "{path}: {kind} {:?} is also written {:?}{more}: both are read as the same {kind}",
+        "{path}: {kind} {:?} is also written {:?}{further}: both are read as the same {kind}",
         first.name, first.also
     ))
 }

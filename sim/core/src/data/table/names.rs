@@ -49,13 +49,13 @@ pub struct Merged {
 impl Names {
     /// Returns the index of a text. Adds the text if it has not occurred before.
     pub fn intern(&mut self, text: &str) -> u32 {
-        if let Some(place) = self.places.get(text) {
-            return *place;
+        if let Some(index) = self.places.get(text) {
+            return *index;
         }
-        let place = u32::try_from(self.texts.len()).unwrap_or(u32::MAX);
-        self.places.insert(text.to_owned(), place);
+        let index = u32::try_from(self.texts.len()).unwrap_or(u32::MAX);
+        self.places.insert(text.to_owned(), index);
         self.texts.push(text.to_owned());
-        place
+        index
     }
 
     /// Number of distinct texts.
@@ -70,20 +70,20 @@ impl Names {
         self.texts.is_empty()
     }
 
-    /// True if the texts are more than `most` names. The names are counted only when the number of texts is
-    /// `most + 1` or a larger power of two, since counting takes time proportional to the number of texts;
+    /// True if the texts are more than `max_names` names. The names are counted only when the number of texts
+    /// is `most + 1` or a larger power of two, since counting takes time proportional to the number of texts;
     /// otherwise the result is false.
     #[must_use]
-    pub fn exceeds(&self, most: usize) -> bool {
+    pub fn exceeds(&self, max_names: usize) -> bool {
         let texts = self.texts.len();
-        let due = texts > most && (texts == most + 1 || texts.is_power_of_two());
+        let is_due = texts > max_names && (texts == max_names + 1 || texts.is_power_of_two());
         // The comma is accepted besides the point, so that two notations of one name are not counted twice.
-        let numbers: HashSet<Decimal> = match due {
+        let numbers: HashSet<Decimal> = match is_due {
             true => self.texts.iter().filter_map(|text| Decimal::parse(text, ',')).collect(),
             false => HashSet::new(),
         };
         let words = || self.texts.iter().filter(|text| Decimal::parse(text, ',').is_none()).count();
-        due && numbers.len() + words() > most
+        is_due && numbers.len() + words() > max_names
     }
 
     /// Sorts the names by text, and encodes the rows, whose texts have the indices `codes`. Texts of exactly
@@ -105,27 +105,28 @@ impl Names {
             Word(&'a str),
         }
         let comma = |text: &String| !may_be_thousands(text) && Decimal::parse(text, ',').is_some();
-        let found = || self.texts.iter().any(|text| text.contains(',') && comma(text));
-        let mark =
-            mark.unwrap_or_else(|| if found() { DecimalMark::Comma } else { DecimalMark::Point }).character();
-        let key = |text| match truth(text) {
+        let has_decimal_comma = || self.texts.iter().any(|text| text.contains(',') && comma(text));
+        let mark = mark
+            .unwrap_or_else(|| if has_decimal_comma() { DecimalMark::Comma } else { DecimalMark::Point })
+            .character();
+        let key = |text| match parse_truth(text) {
             Some(truth) => Key::Truth(truth),
             None => Decimal::parse(text, mark).map_or(Key::Word(text), Key::Number),
         };
-        let mut firsts: HashMap<Key<'_>, usize> = HashMap::new();
+        let mut first_of_key: HashMap<Key<'_>, usize> = HashMap::new();
         let mut merged = Vec::new();
         // For each text, the index of the first text with the same value.
         let first_of: Vec<usize> = (0..)
             .zip(&self.texts)
             .map(|(place, text)| {
-                let first = *firsts.entry(key(text)).or_insert(place);
+                let first = *first_of_key.entry(key(text)).or_insert(place);
                 if let Some(name) = self.texts.get(first).filter(|_| first != place) {
                     merged.push(Merged { name: name.clone(), also: text.clone() });
                 }
                 first
             })
             .collect();
-        let name = |key: &Key<'_>| firsts.get(key).and_then(|place| self.texts.get(*place));
+        let name = |key: &Key<'_>| first_of_key.get(key).and_then(|place| self.texts.get(*place));
         for (truth, number) in [(false, "0"), (true, "1")] {
             if let (Some(truth), Some(number)) = (name(&Key::Truth(truth)), name(&key(number))) {
                 return Err(format!(
@@ -133,12 +134,12 @@ impl Names {
                 ));
             }
         }
-        let mut order: Vec<usize> = firsts.into_values().collect();
+        let mut order: Vec<usize> = first_of_key.into_values().collect();
         order.sort_unstable_by_key(|place| self.texts.get(*place));
         let mut code_of = vec![0; self.texts.len()];
         for (code, place) in (0u32..).zip(&order) {
-            if let Some(own) = code_of.get_mut(*place) {
-                *own = code;
+            if let Some(assigned) = code_of.get_mut(*place) {
+                *assigned = code;
             }
         }
         let code = |place: &u32| {
@@ -151,9 +152,9 @@ impl Names {
 }
 
 /// Boolean value of a text; `None` if the text is not a boolean.
-fn truth(text: &str) -> Option<bool> {
-    let is = |word| text.eq_ignore_ascii_case(word);
-    if is("true") { Some(true) } else { is("false").then_some(false) }
+fn parse_truth(text: &str) -> Option<bool> {
+    let equals = |word| text.eq_ignore_ascii_case(word);
+    if equals("true") { Some(true) } else { equals("false").then_some(false) }
 }
 
 /// True if a name is a decimal number.
@@ -188,15 +189,15 @@ impl Decimal {
             None => (text, 0),
         };
         let unsigned = mantissa.strip_prefix(['+', '-']).unwrap_or(mantissa);
-        let (whole, part) = unsigned.split_once([mark, '.']).unwrap_or((unsigned, ""));
-        let all: String = [whole, part].concat();
-        if all.is_empty() || !all.bytes().all(|digit| digit.is_ascii_digit()) {
+        let (integer_part, part) = unsigned.split_once([mark, '.']).unwrap_or((unsigned, ""));
+        let all_digits: String = [integer_part, part].concat();
+        if all_digits.is_empty() || !all_digits.bytes().all(|digit| digit.is_ascii_digit()) {
             return None;
         }
-        let shown = all.trim_end_matches('0');
+        let significant = all_digits.trim_end_matches('0');
         let exponent = i64::from(exponent) - i64::try_from(part.len()).ok()?
-            + i64::try_from(all.len() - shown.len()).ok()?;
-        let digits = shown.trim_start_matches('0').to_owned();
+            + i64::try_from(all_digits.len() - significant.len()).ok()?;
+        let digits = significant.trim_start_matches('0').to_owned();
         let zero = digits.is_empty();
         Some(Self {
             negative: mantissa.starts_with('-') && !zero,

@@ -62,7 +62,7 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// Makes a parser for a file with the given decimal mark and delimiter between columns.
+    /// Creates a parser for a file with the given decimal mark and delimiter between columns.
     #[must_use]
     pub fn new(mark: Option<DecimalMark>, delimiter: u8) -> Self {
         Self { mark, semicolons: delimiter == b';', seen: [None, None], has_decimal_comma: false }
@@ -87,15 +87,15 @@ impl Numbers {
             _ => return Err(expected_number(text)),
         };
         let value = match mark {
-            Some(DecimalMark::Comma) => number(&text.replace(',', ".")),
-            _ => number(text),
+            Some(DecimalMark::Comma) => parse_number(&text.replace(',', ".")),
+            _ => parse_number(text),
         };
         let Some(value) = value else { return Err(expected_number(text)) };
         if let Some(mark) = mark {
-            if self.mark.is_some_and(|asked| asked != mark) {
-                let asked = self.mark.unwrap_or(mark).character();
+            if self.mark.is_some_and(|required| required != mark) {
+                let required = self.mark.unwrap_or(mark).character();
                 return Err(format!(
-                    "expected a finite number with the decimal mark {asked:?} (data.decimal)"
+                    "expected a finite number with the decimal mark {required:?} (data.decimal)"
                 ));
             }
             let seen = &mut self.seen[usize::from(mark == DecimalMark::Comma)];
@@ -135,11 +135,11 @@ impl Numbers {
 }
 
 /// Parses a finite number within the range of an f32.
-fn number(text: &str) -> Option<f64> {
+fn parse_number(text: &str) -> Option<f64> {
     text.parse::<f64>().ok().filter(|value| narrow(*value).is_finite())
 }
 
-/// Makes the message about a text that is not a number or has several marks.
+/// Formats the message about a text that is not a number or has several marks.
 fn expected_number(text: &str) -> String {
     let expected = format!("expected a finite number, at most {:?} in size", f32::MAX);
     let digits = |c: char| c.is_ascii_digit() || ".,' _\u{a0}\u{202f}\u{2019}".contains(c);
@@ -154,11 +154,11 @@ fn expected_number(text: &str) -> String {
 pub(super) fn may_be_thousands(text: &str) -> bool {
     let unsigned = text.trim_start_matches(['+', '-']);
     let digits = |part: &str| part.bytes().all(|digit| digit.is_ascii_digit());
-    unsigned.split_once(',').is_some_and(|(whole, part)| {
-        (1..=3).contains(&whole.len())
-            && !whole.starts_with('0')
+    unsigned.split_once(',').is_some_and(|(integer_part, part)| {
+        (1..=3).contains(&integer_part.len())
+            && !integer_part.starts_with('0')
             && part.len() == 3
-            && digits(whole)
+            && digits(integer_part)
             && digits(part)
     })
 }
@@ -168,7 +168,7 @@ pub(super) fn may_be_thousands(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn all(texts: &[&str], delimiter: u8) -> Result<(Vec<f64>, Option<DecimalMark>), String> {
+    fn parse_all(texts: &[&str], delimiter: u8) -> Result<(Vec<f64>, Option<DecimalMark>), String> {
         let mut numbers = Numbers::new(None, delimiter);
         let values: Result<Vec<f64>, String> =
             (2..).zip(texts).map(|(line, text)| numbers.read(text, line).map(Cell::value)).collect();
@@ -177,16 +177,16 @@ mod tests {
 
     #[test]
     fn decimal_mark_is_detected() {
-        let point = all(&["1.5", "-2e3", "7"], b',').unwrap();
+        let point = parse_all(&["1.5", "-2e3", "7"], b',').unwrap();
         assert_eq!(point, (vec![1.5, -2000.0, 7.0], Some(DecimalMark::Point)));
         assert_eq!(
-            all(&["1,5", "-2e3", "7"], b';').unwrap(),
+            parse_all(&["1,5", "-2e3", "7"], b';').unwrap(),
             (vec![1.5, -2000.0, 7.0], Some(DecimalMark::Comma))
         );
-        assert_eq!(all(&["1,5", "1,234"], b',').unwrap(), (vec![1.5, 1.234], Some(DecimalMark::Comma)));
-        assert_eq!(all(&["1,234"], b';').unwrap().0, [1.234]);
-        assert_eq!(all(&["0,234"], b'\t').unwrap().0, [0.234]);
-        assert_eq!(all(&["true", "FALSE"], b'\t').unwrap(), (vec![1.0, 0.0], None));
+        assert_eq!(parse_all(&["1,5", "1,234"], b',').unwrap(), (vec![1.5, 1.234], Some(DecimalMark::Comma)));
+        assert_eq!(parse_all(&["1,234"], b';').unwrap().0, [1.234]);
+        assert_eq!(parse_all(&["0,234"], b'\t').unwrap().0, [0.234]);
+        assert_eq!(parse_all(&["true", "FALSE"], b'\t').unwrap(), (vec![1.0, 0.0], None));
     }
 
     #[test]
@@ -203,7 +203,7 @@ mod tests {
             (&["1'234"], b','),
             (&["1\u{a0}234"], b','),
         ] {
-            let message = all(texts, delimiter).unwrap_err();
+            let message = parse_all(texts, delimiter).unwrap_err();
             assert!(message.contains("thousands"), "{texts:?}: {message}");
         }
     }
@@ -213,8 +213,8 @@ mod tests {
         for text in
             ["inf", "nan", "1e400", "1e39", "-1e39", "", "1,5e", "0x10", "1_0", "--1", "1e", "e5", ","]
         {
-            assert!(all(&[text], b',').is_err(), "{text}");
+            assert!(parse_all(&[text], b',').is_err(), "{text}");
         }
-        assert_eq!(all(&["1e-400", "3.4e38", "1E5", "+1", ".5", "5."], b',').unwrap().0.len(), 6);
+        assert_eq!(parse_all(&["1e-400", "3.4e38", "1E5", "+1", ".5", "5."], b',').unwrap().0.len(), 6);
     }
 }

@@ -31,33 +31,33 @@ const OTHER_FORMATS: [(&[u8], &str); 11] = [
 /// # Errors
 /// A one-line message if the file has another format, or naming the first byte that is not valid text.
 pub fn decode(bytes: &[u8]) -> Result<Cow<'_, str>, String> {
-    if let Some((_, what)) = OTHER_FORMATS.iter().find(|(magic, _)| bytes.starts_with(magic)) {
-        return Err(format!("not a CSV file, but {what}"));
+    if let Some((_, format)) = OTHER_FORMATS.iter().find(|(magic, _)| bytes.starts_with(magic)) {
+        return Err(format!("not a CSV file, but {format}"));
     }
     let text = match bytes {
-        [0xff, 0xfe, rest @ ..] => Cow::Owned(utf16(rest, u16::from_le_bytes)?),
-        [0xfe, 0xff, rest @ ..] => Cow::Owned(utf16(rest, u16::from_be_bytes)?),
+        [0xff, 0xfe, content @ ..] => Cow::Owned(utf16(content, u16::from_le_bytes)?),
+        [0xfe, 0xff, content @ ..] => Cow::Owned(utf16(content, u16::from_be_bytes)?),
         _ => {
-            let rest = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-            if let Some(at) = rest.iter().position(|byte| *byte == 0) {
+            let content = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+            if let Some(offset) = content.iter().position(|byte| *byte == 0) {
                 return Err(format!(
                     "line {}: found a zero byte, expected UTF-8, or UTF-16 with a byte order mark",
-                    line_of(rest, at)
+                    line_of(content, offset)
                 ));
             }
-            let text = std::str::from_utf8(rest).map_err(|error| {
-                let at = error.valid_up_to();
-                let byte = rest.get(at).copied().unwrap_or(0);
-                let line = line_of(rest, at);
+            let text = std::str::from_utf8(content).map_err(|error| {
+                let offset = error.valid_up_to();
+                let byte = content.get(offset).copied().unwrap_or(0);
+                let line = line_of(content, offset);
                 format!("line {line}: found byte {byte:#04x}, which is not UTF-8; save the file as UTF-8, or as UTF-16 with a byte order mark")
             })?;
             Cow::Borrowed(text)
         }
     };
-    if let Some(at) = text.find('\0') {
+    if let Some(offset) = text.find('\0') {
         return Err(format!(
             "line {}: found a zero character, expected UTF-8, or UTF-16 with a byte order mark",
-            line_of(text.as_bytes(), at)
+            line_of(text.as_bytes(), offset)
         ));
     }
     if text.trim().is_empty() {
@@ -83,9 +83,9 @@ fn utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> Result<String, String> {
 }
 
 /// Line number of a byte offset, from 1.
-fn line_of(bytes: &[u8], at: usize) -> u64 {
+fn line_of(bytes: &[u8], offset: usize) -> u64 {
     let mut counter = LineCounter::default();
-    counter.count(bytes, at);
+    counter.count(bytes, offset);
     1 + counter.ends
 }
 
@@ -100,14 +100,14 @@ pub struct LineCounter {
 
 impl LineCounter {
     /// Counts the line ends up to a byte offset. Offsets must not decrease from call to call.
-    pub fn count(&mut self, text: &[u8], place: usize) {
-        let mut before = self.counted.checked_sub(1).and_then(|at| text.get(at)).copied();
-        for byte in text.get(self.counted..place).unwrap_or_default() {
+    pub fn count(&mut self, text: &[u8], end: usize) {
+        let mut previous = self.counted.checked_sub(1).and_then(|last| text.get(last)).copied();
+        for byte in text.get(self.counted..end).unwrap_or_default() {
             // In `\r\n` only the first byte is counted.
-            self.ends += u64::from(*byte == b'\r' || *byte == b'\n' && before != Some(b'\r'));
-            before = Some(*byte);
+            self.ends += u64::from(*byte == b'\r' || *byte == b'\n' && previous != Some(b'\r'));
+            previous = Some(*byte);
         }
-        self.counted = place.max(self.counted);
+        self.counted = end.max(self.counted);
     }
 }
 
@@ -122,39 +122,41 @@ pub struct Lines<'a> {
     pub skipped: u64,
 }
 
-/// Determines the delimiter and prepares the text for the CSV reader. The delimiter is `asked` if given, or
-/// the delimiter in a first line `sep=`, or the first of [`DELIMITERS`] with which the header has all of
+/// Determines the delimiter and prepares the text for the CSV reader. The delimiter is `configured` if given,
+/// or the delimiter in a first line `sep=`, or the first of [`DELIMITERS`] with which the header has all of
 /// `names`, or the delimiter that gives the most columns.
 ///
 /// # Errors
 /// A one-line message if the header is too large, or a quote does not end.
-pub fn lines<'a>(text: &'a str, asked: Option<u8>, names: &[&str]) -> Result<Lines<'a>, String> {
-    let (named, text, skipped) = match text.strip_prefix("sep=").map(str::as_bytes) {
+pub fn lines<'a>(text: &'a str, configured: Option<u8>, names: &[&str]) -> Result<Lines<'a>, String> {
+    let (declared, text, skipped) = match text.strip_prefix("sep=").map(str::as_bytes) {
         Some([mark, b'\r', b'\n', ..]) => (Some(*mark), text.get(7..).unwrap_or_default(), 1),
         Some([mark, b'\n' | b'\r', ..]) => (Some(*mark), text.get(6..).unwrap_or_default(), 1),
         _ => (None, text, 0),
     };
-    let first = header(text.trim_start_matches(['\r', '\n']));
+    let first = header_line(text.trim_start_matches(['\r', '\n']));
     if first.len() > HEADER {
         return Err(format!("found a first line of {} bytes, allowed: at most {HEADER}", first.len()));
     }
     let count = |mark: u8| first.bytes().filter(|byte| *byte == mark).count();
-    if let Some(most) = DELIMITERS.into_iter().map(count).max().filter(|most| *most >= COLUMNS) {
-        return Err(format!("found a header of {} columns, allowed: at most {COLUMNS}", most + 1));
+    if let Some(most_columns) =
+        DELIMITERS.into_iter().map(count).max().filter(|most_columns| *most_columns >= COLUMNS)
+    {
+        return Err(format!("found a header of {} columns, allowed: at most {COLUMNS}", most_columns + 1));
     }
-    let delimiter = asked.or(named).unwrap_or_else(|| {
-        let has = |mark: &u8| {
-            let header: HashSet<String> = cells(first, *mark).into_iter().collect();
+    let delimiter = configured.or(declared).unwrap_or_else(|| {
+        let splits_all_names = |mark: &u8| {
+            let header: HashSet<String> = split_cells(first, *mark).into_iter().collect();
             names.iter().all(|name| header.contains(*name))
         };
-        let most = || DELIMITERS.into_iter().rev().max_by_key(|mark| cells(first, *mark).len());
-        DELIMITERS.into_iter().find(has).or_else(most).unwrap_or(b',')
+        let most_columns = || DELIMITERS.into_iter().rev().max_by_key(|mark| split_cells(first, *mark).len());
+        DELIMITERS.into_iter().find(splits_all_names).or_else(most_columns).unwrap_or(b',')
     });
     Ok(Lines { text: strip_blanks_before_quotes(text, delimiter, skipped)?, delimiter, skipped })
 }
 
 /// Header of the file, which may contain line ends within quotes. If a quote does not end, the first line.
-fn header(text: &str) -> &str {
+fn header_line(text: &str) -> &str {
     let mut quoted = false;
     let end = text.bytes().take(HEADER + 1).position(|byte| {
         quoted ^= byte == b'"';
@@ -165,7 +167,7 @@ fn header(text: &str) -> &str {
 }
 
 /// Splits a line into cells.
-fn cells(line: &str, delimiter: u8) -> Vec<String> {
+fn split_cells(line: &str, delimiter: u8) -> Vec<String> {
     let text = strip_blanks_before_quotes(line, delimiter, 0).unwrap_or(Cow::Borrowed(line));
     let mut reader = csv::ReaderBuilder::new()
         .has_headers(false)
@@ -196,42 +198,42 @@ fn strip_blanks_before_quotes(text: &str, delimiter: u8, skipped: u64) -> Result
         /// After a quote that either ends the cell or is the first of two quotes that encode one quote.
         Quote(u64),
     }
-    let mut at = At::Start(0);
+    let mut state = At::Start(0);
     let mut line = 1 + skipped;
-    let mut before = 0;
+    let mut previous = 0;
     let mut dropped: Vec<std::ops::Range<usize>> = Vec::new();
-    for (place, byte) in text.bytes().enumerate() {
-        let blank = (byte == b' ' || byte == b'\t') && byte != delimiter;
+    for (index, byte) in text.bytes().enumerate() {
+        let is_blank = (byte == b' ' || byte == b'\t') && byte != delimiter;
         let ends = byte == delimiter || byte == b'\n' || byte == b'\r';
-        at = match (at, byte) {
-            (At::Start(from), b'"') => {
-                if from < place {
-                    dropped.push(from..place);
+        state = match (state, byte) {
+            (At::Start(cell_start), b'"') => {
+                if cell_start < index {
+                    dropped.push(cell_start..index);
                 }
                 At::Quotes(line)
             }
-            (At::Start(from), _) if blank => At::Start(from),
-            (At::Quotes(from), b'"') => At::Quote(from),
-            (At::Quote(from), b'"') | (At::Quotes(from), _) => At::Quotes(from),
-            _ if ends => At::Start(place + 1),
+            (At::Start(cell_start), _) if is_blank => At::Start(cell_start),
+            (At::Quotes(quote_line), b'"') => At::Quote(quote_line),
+            (At::Quote(quote_line), b'"') | (At::Quotes(quote_line), _) => At::Quotes(quote_line),
+            _ if ends => At::Start(index + 1),
             _ => At::Cell,
         };
-        line += u64::from(byte == b'\r' || byte == b'\n' && before != b'\r');
-        before = byte;
+        line += u64::from(byte == b'\r' || byte == b'\n' && previous != b'\r');
+        previous = byte;
     }
-    if let At::Quotes(from) = at {
-        return Err(format!("line {from}: found a quote that does not end; close it or double it"));
+    if let At::Quotes(quote_line) = state {
+        return Err(format!("line {quote_line}: found a quote that does not end; close it or double it"));
     }
     if dropped.is_empty() {
         return Ok(Cow::Borrowed(text));
     }
     let mut kept = String::with_capacity(text.len());
-    let mut from = 0;
+    let mut copied_to = 0;
     for range in dropped {
-        kept.push_str(text.get(from..range.start).unwrap_or_default());
-        from = range.end;
+        kept.push_str(text.get(copied_to..range.start).unwrap_or_default());
+        copied_to = range.end;
     }
-    kept.push_str(text.get(from..).unwrap_or_default());
+    kept.push_str(text.get(copied_to..).unwrap_or_default());
     Ok(Cow::Owned(kept))
 }
 
@@ -273,21 +275,22 @@ mod tests {
     fn encoding_is_detected_by_byte_order_mark() {
         let text = "wer,größe\n";
         let units: Vec<u16> = [0xfeff].into_iter().chain(text.encode_utf16()).collect();
-        let little: Vec<u8> = units.iter().flat_map(|unit| unit.to_le_bytes()).collect();
-        let big: Vec<u8> = units.iter().flat_map(|unit| unit.to_be_bytes()).collect();
-        for bytes in [text.as_bytes(), &["\u{feff}", text].concat().into_bytes(), &little, &big] {
+        let little_endian: Vec<u8> = units.iter().flat_map(|unit| unit.to_le_bytes()).collect();
+        let big_endian: Vec<u8> = units.iter().flat_map(|unit| unit.to_be_bytes()).collect();
+        for bytes in [text.as_bytes(), &["\u{feff}", text].concat().into_bytes(), &little_endian, &big_endian]
+        {
             assert_eq!(decode(bytes).unwrap(), text);
         }
         for (bytes, message) in [
-            (&little[2..], "zero byte"),
-            (&little[..little.len() - 1], "within a character"),
+            (&little_endian[2..], "zero byte"),
+            (&little_endian[..little_endian.len() - 1], "within a character"),
             (b"a,b\ngr\xf6\xdfe", "line 2: found byte 0xf6"),
             (b"PK\x03\x04...", "workbook"),
             (b" \n\n", "empty"),
             (b"\xff\xfe\x00\xdca\x00", "half a character"),
         ] {
-            let found = decode(bytes).unwrap_err();
-            assert!(found.contains(message), "{found}");
+            let message_text = decode(bytes).unwrap_err();
+            assert!(message_text.contains(message), "{message_text}");
         }
     }
 }

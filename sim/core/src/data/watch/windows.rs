@@ -17,13 +17,13 @@ pub fn values(decimation: usize) -> usize {
     WINDOW / decimation.max(1) * CHANNELS
 }
 
-/// Makes all windows in g and rad/s. `decimation` consecutive samples are averaged into one, and a constant 1
-/// is appended to each window.
+/// Computes all windows in g and rad/s. `decimation` consecutive samples are averaged into one, and a
+/// constant 1 is appended to each window.
 ///
 /// # Errors
 /// [`DataError`] if the recordings in the program are damaged.
 pub fn raw_windows(decimation: usize) -> Result<Windows, DataError> {
-    let mut all = Vec::new();
+    let mut windows = Vec::new();
     for series in recordings()? {
         let samples = series.samples();
         let mut rows = Vec::with_capacity(series.windows() * (values(decimation) + 1));
@@ -37,11 +37,11 @@ pub fn raw_windows(decimation: usize) -> Result<Windows, DataError> {
             }
             rows.push(1.0);
         }
-        all.push((series, rows));
+        windows.push((series, rows));
     }
     let shape = Shape::Series { steps: WINDOW / decimation.max(1), channels: CHANNELS };
     let layout = Layout { shape: Some(shape), constant: true };
-    Ok(Windows { width: values(decimation) + 1, layout, series: all })
+    Ok(Windows { width: values(decimation) + 1, layout, series: windows })
 }
 
 /// Standardises every channel to mean 0 and standard deviation 1 over the training windows of training
@@ -50,7 +50,9 @@ pub fn raw_windows(decimation: usize) -> Result<Windows, DataError> {
 pub fn standardised(mut dataset: Dataset) -> Dataset {
     let d = dataset.features;
     let rows = dataset.clients.iter().flat_map(|client: &Client| client.train.x.chunks_exact(d));
-    let (mut count, mut sums, mut squares) = (0.0, [0.0; CHANNELS], [0.0; CHANNELS]);
+    let mut count = 0.0;
+    let mut sums = [0.0; CHANNELS];
+    let mut squares = [0.0; CHANNELS];
     for row in rows {
         for step in row.chunks_exact(CHANNELS) {
             count += 1.0;

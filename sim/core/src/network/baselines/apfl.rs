@@ -22,11 +22,11 @@ impl Apfl {
         state.alpha.unwrap_or(self.mixing_weight)
     }
 
-    /// Updated mixing weight `alpha - mixing_step_size <g, v - w>`, clipped to the range from 0 to 1. `own`
-    /// is v and `model` is w.
-    fn updated_alpha(&self, alpha: f32, gradient: &[f32], own: &[f32], model: &[f32]) -> f32 {
+    /// Updated mixing weight `alpha - mixing_step_size <g, v - w>`, clipped to the range from 0 to 1.
+    /// `personal` is v and `model` is w.
+    fn updated_alpha(&self, alpha: f32, gradient: &[f32], personal: &[f32], model: &[f32]) -> f32 {
         let products =
-            gradient.iter().zip(own).zip(model).map(|((g, v), w)| f64::from(*g) * f64::from(v - w));
+            gradient.iter().zip(personal).zip(model).map(|((g, v), w)| f64::from(*g) * f64::from(v - w));
         #[allow(clippy::cast_possible_truncation, reason = "summed in f64, state as f32")]
         let slope = products.sum::<f64>() as f32;
         (alpha - self.mixing_step_size * slope).clamp(0.0, 1.0)
@@ -44,16 +44,18 @@ impl Method for Apfl {
         start: &RoundStart<'_>,
         state: &mut DeviceState,
     ) -> Result<Vec<f32>, DeclineReason> {
-        let (mut model, mut own, mut alpha) = (start.received.to_vec(), start.own(state), self.alpha(state));
+        let mut model = start.received.to_vec();
+        let mut personal = start.own(state);
+        let mut alpha = self.alpha(state);
         let (mut mixed, mut gradient) = (vec![0.0; model.len()], vec![0.0; model.len()]);
         let mut steps = [(); 2].map(|()| Steps::new(training.descent, model.len()));
         let mut updates_alpha = self.mixing_step_size > 0.0;
         training.each_batch(|training| {
-            mix(alpha, &own, &model, &mut mixed);
+            mix(alpha, &personal, &model, &mut mixed);
             if std::mem::take(&mut updates_alpha) {
                 training.gradient(&mut mixed, &mut gradient)?;
-                alpha = self.updated_alpha(alpha, &gradient, &own, &model);
-                mix(alpha, &own, &model, &mut mixed);
+                alpha = self.updated_alpha(alpha, &gradient, &personal, &model);
+                mix(alpha, &personal, &model, &mut mixed);
             }
             let [of_model, of_own] = &mut steps;
             training.gradient(&mut model, &mut gradient)?;
@@ -62,27 +64,27 @@ impl Method for Apfl {
             for g in &mut gradient {
                 *g *= alpha;
             }
-            of_own.step(&mut own, &gradient);
+            of_own.step(&mut personal, &gradient);
             Ok(())
         })?;
         check_finite(&model)?;
-        check_finite(&own)?;
+        check_finite(&personal)?;
         check_finite(&[alpha])?;
-        (state.own, state.alpha) = (Some(own), Some(alpha));
+        (state.own, state.alpha) = (Some(personal), Some(alpha));
         Ok(model)
     }
 
     fn scored(&self, models: ScoringModels<'_>, state: &DeviceState) -> Vec<f32> {
-        let own = state.own.as_deref().unwrap_or(models.initial_own);
-        let mut mixed = vec![0.0; own.len()];
-        mix(self.alpha(state), own, models.shared, &mut mixed);
+        let personal = state.own.as_deref().unwrap_or(models.initial_own);
+        let mut mixed = vec![0.0; personal.len()];
+        mix(self.alpha(state), personal, models.shared, &mut mixed);
         mixed
     }
 }
 
 /// Computes `mixed = alpha own + (1 - alpha) model`.
-fn mix(alpha: f32, own: &[f32], model: &[f32], mixed: &mut [f32]) {
-    for ((mixed, v), w) in mixed.iter_mut().zip(own).zip(model) {
+fn mix(alpha: f32, personal: &[f32], model: &[f32], mixed: &mut [f32]) {
+    for ((mixed, v), w) in mixed.iter_mut().zip(personal).zip(model) {
         *mixed = alpha * v + (1.0 - alpha) * w;
     }
 }

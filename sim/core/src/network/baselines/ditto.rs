@@ -25,10 +25,11 @@ impl Method for Ditto {
     ) -> Result<Vec<f32>, DeclineReason> {
         let mut model = start.received.to_vec();
         training.descend(&mut model, |_, _| {})?;
-        let mut own = start.own(state);
-        training
-            .descend(&mut own, |own, g| add_proximal_term(self.proximal_weight, own, start.received, g))?;
-        state.own = Some(own);
+        let mut personal = start.own(state);
+        training.descend(&mut personal, |personal, g| {
+            add_proximal_term(self.proximal_weight, personal, start.received, g)
+        })?;
+        state.own = Some(personal);
         Ok(model)
     }
 

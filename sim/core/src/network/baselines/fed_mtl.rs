@@ -22,11 +22,12 @@ impl Method for FedMtl {
         start: &RoundStart<'_>,
         state: &mut DeviceState,
     ) -> Result<Vec<f32>, DeclineReason> {
-        let mut own = start.own(state);
-        training
-            .descend(&mut own, |own, g| add_proximal_term(self.proximal_weight, own, start.received, g))?;
-        state.own = Some(own.clone());
-        Ok(own)
+        let mut personal = start.own(state);
+        training.descend(&mut personal, |personal, g| {
+            add_proximal_term(self.proximal_weight, personal, start.received, g)
+        })?;
+        state.own = Some(personal.clone());
+        Ok(personal)
     }
 
     fn scored(&self, models: ScoringModels<'_>, state: &DeviceState) -> Vec<f32> {

@@ -22,14 +22,14 @@ impl Method for L2gd {
         start: &RoundStart<'_>,
         state: &mut DeviceState,
     ) -> Result<Vec<f32>, DeclineReason> {
-        let mut own = start.own(state);
+        let mut personal = start.own(state);
         // This form of the sum is exact for averaging steps of 0 and 1.
-        for (own, mean) in own.iter_mut().zip(start.received) {
-            *own = (1.0 - self.averaging_step) * *own + self.averaging_step * mean;
+        for (personal, mean) in personal.iter_mut().zip(start.received) {
+            *personal = (1.0 - self.averaging_step) * *personal + self.averaging_step * mean;
         }
-        training.descend(&mut own, |_, _| {})?;
-        state.own = Some(own.clone());
-        Ok(own)
+        training.descend(&mut personal, |_, _| {})?;
+        state.own = Some(personal.clone());
+        Ok(personal)
     }
 
     fn scored(&self, models: ScoringModels<'_>, state: &DeviceState) -> Vec<f32> {

@@ -86,7 +86,7 @@ trait Method {
     }
 }
 
-/// Makes the method of a baseline; `None` if simulated devices do not support the baseline.
+/// Creates the method of a baseline; `None` if simulated devices do not support the baseline.
 fn method(baseline: Baseline, descent: Descent) -> Option<Box<dyn Method>> {
     Some(match baseline {
         Baseline::FedProx { proximal_weight } => Box::new(fedprox::FedProx { proximal_weight }),
@@ -139,7 +139,7 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    /// Makes the task of a device. `seed` determines the order of samples. Returns `None` if the method is
+    /// Creates the task of a device. `seed` determines the order of samples. Returns `None` if the method is
     /// not a baseline.
     pub fn new(network: &NetworkConfig, seed: u64) -> Option<Self> {
         let NetworkConfig { shape, method, parameters, .. } = network;
@@ -185,8 +185,8 @@ impl Rounds {
         let Task::Baseline { baseline, descent, epochs, encoding } = round.task else {
             return Err(DeclineReason::Task);
         };
-        let same = std::mem::discriminant(&baseline) == std::mem::discriminant(&self.built_for.0);
-        let method = method(baseline, descent).filter(|_| same).ok_or(DeclineReason::Task)?;
+        let is_same_baseline = std::mem::discriminant(&baseline) == std::mem::discriminant(&self.built_for.0);
+        let method = method(baseline, descent).filter(|_| is_same_baseline).ok_or(DeclineReason::Task)?;
         let expected = self.descriptors(encoding);
         let sizes = |tensor: &TensorDescriptor| (tensor.role, tensor.rows, tensor.cols);
         if !expected.iter().map(sizes).eq(round.tensors.iter().map(sizes)) {
@@ -201,7 +201,7 @@ impl Rounds {
     }
 
     /// Range of the tensor number `index` in the values.
-    fn place(&self, index: usize) -> Option<std::ops::Range<usize>> {
+    fn tensor_range(&self, index: usize) -> Option<std::ops::Range<usize>> {
         let layer = self.shape.range(index..index + 1);
         let copies = self.copies();
         (index < self.shape.layers()).then_some(copies * layer.start..copies * layer.end)
@@ -209,13 +209,13 @@ impl Rounds {
 
     /// Buffer of the tensor number `index` of the open round.
     pub fn tensor_mut(&mut self, index: usize) -> Option<&mut [f32]> {
-        let place = self.place(index)?;
-        self.values.get_mut(place)
+        let range = self.tensor_range(index)?;
+        self.values.get_mut(range)
     }
 
     /// Tensor number `index` of the upload.
     pub fn tensor(&self, index: usize) -> &[f32] {
-        self.place(index).and_then(|place| self.values.get(place)).unwrap_or_default()
+        self.tensor_range(index).and_then(|range| self.values.get(range)).unwrap_or_default()
     }
 
     /// Checks the received values.
@@ -241,9 +241,9 @@ impl Rounds {
         let mut training = Training::new(self.shape, id, self.seed, (descent, epochs), source)?;
         let received = self.by_copy(&self.values);
         let round_start = RoundStart { received: &received, start };
-        let sent = method.run(&mut training, &round_start, &mut self.state)?;
+        let sent_parameters = method.run(&mut training, &round_start, &mut self.state)?;
         let usage = training.usage();
-        self.values = self.by_layer(&sent);
+        self.values = self.by_layer(&sent_parameters);
         Ok(usage)
     }
 
@@ -281,13 +281,13 @@ impl Rounds {
     /// Reverses [`Self::by_copy`].
     fn by_layer(&self, parted: &[f32]) -> Vec<f32> {
         let mut values = vec![0.0; parted.len()];
-        let mut rest = parted;
+        let mut remaining = parted;
         for copy in 0..self.copies() {
             for layer in 0..self.shape.layers() {
-                let place = values.get_mut(self.matrix(layer, copy)).unwrap_or_default();
-                let (own, after) = rest.split_at(place.len().min(rest.len()));
-                place.copy_from_slice(own);
-                rest = after;
+                let matrix_values = values.get_mut(self.matrix(layer, copy)).unwrap_or_default();
+                let (copied, following) = remaining.split_at(matrix_values.len().min(remaining.len()));
+                matrix_values.copy_from_slice(copied);
+                remaining = following;
             }
         }
         values
@@ -295,8 +295,8 @@ impl Rounds {
 
     /// Range of matrix number `copy` of a layer in the values.
     fn matrix(&self, layer: usize, copy: usize) -> std::ops::Range<usize> {
-        let own = self.shape.range(layer..layer + 1);
-        let start = self.copies() * own.start + copy * own.len();
-        start..start + own.len()
+        let layer_range = self.shape.range(layer..layer + 1);
+        let start = self.copies() * layer_range.start + copy * layer_range.len();
+        start..start + layer_range.len()
     }
 }

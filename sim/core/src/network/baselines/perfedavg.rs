@@ -36,21 +36,24 @@ impl Method for PerFedAvg {
         _state: &mut DeviceState,
     ) -> Result<Vec<f32>, DeclineReason> {
         let mut model = start.received.to_vec();
-        let [mut gradient, mut elsewhere, mut ahead, mut behind] = [(); 4].map(|()| vec![0.0; model.len()]);
+        let [mut gradient, mut probe, mut gradient_ahead, mut gradient_behind] =
+            [(); 4].map(|()| vec![0.0; model.len()]);
         let mut steps = Steps::new(training.descent, model.len());
         training.each_batch(|training| {
             training.gradient(&mut model, &mut gradient)?;
-            step_along(&model, -self.inner_step, &gradient, &mut elsewhere);
+            step_along(&model, -self.inner_step, &gradient, &mut probe);
             training.next_batch()?;
-            training.gradient(&mut elsewhere, &mut gradient)?;
+            training.gradient(&mut probe, &mut gradient)?;
             if self.hessian_free {
                 training.next_batch()?;
-                step_along(&model, DELTA, &gradient, &mut elsewhere);
-                training.gradient(&mut elsewhere, &mut ahead)?;
-                step_along(&model, -DELTA, &gradient, &mut elsewhere);
-                training.gradient(&mut elsewhere, &mut behind)?;
-                for ((g, ahead), behind) in gradient.iter_mut().zip(&ahead).zip(&behind) {
-                    *g -= self.inner_step * ((ahead - behind) / (2.0 * DELTA));
+                step_along(&model, DELTA, &gradient, &mut probe);
+                training.gradient(&mut probe, &mut gradient_ahead)?;
+                step_along(&model, -DELTA, &gradient, &mut probe);
+                training.gradient(&mut probe, &mut gradient_behind)?;
+                for ((g, gradient_ahead), gradient_behind) in
+                    gradient.iter_mut().zip(&gradient_ahead).zip(&gradient_behind)
+                {
+                    *g -= self.inner_step * ((gradient_ahead - gradient_behind) / (2.0 * DELTA));
                 }
             }
             steps.step(&mut model, &gradient);

@@ -32,8 +32,8 @@ impl Method for Scaffold {
         let mut control = state.control.clone().unwrap_or_else(|| vec![0.0; c.len()]);
         let mut y = x.to_vec();
         let steps = training.descend(&mut y, |_, g| {
-            for ((g, own), c) in g.iter_mut().zip(&control).zip(c) {
-                *g = *g - own + c;
+            for ((g, own_control), c) in g.iter_mut().zip(&control).zip(c) {
+                *g = *g - own_control + c;
             }
         })?;
         #[allow(clippy::cast_precision_loss, reason = "steps of a round are far below 2^24")]

@@ -80,16 +80,21 @@ impl<'a> Training<'a> {
     /// [`DeclineReason::UpdateNonFinite`] if the gradient is not finite.
     pub fn gradient(&mut self, model: &mut [f32], gradient: &mut [f32]) -> Result<(), DeclineReason> {
         gradient.fill(0.0);
-        let all = self.size;
-        self.add_gradient(model, all, gradient)
+        let batch_size = self.size;
+        self.add_gradient(model, batch_size, gradient)
     }
 
-    /// Adds the contribution of the loaded batch to the gradient of the mean loss of `all` samples.
-    fn add_gradient(&mut self, model: &mut [f32], all: usize, sums: &mut [f32]) -> Result<(), DeclineReason> {
+    /// Adds the contribution of the loaded batch to the gradient of the mean loss of `sample_count` samples.
+    fn add_gradient(
+        &mut self,
+        model: &mut [f32],
+        sample_count: usize,
+        sums: &mut [f32],
+    ) -> Result<(), DeclineReason> {
         let parts = self.memory.parts();
         let mut parts = NetworkParts { parameters: model, ..parts };
         #[allow(clippy::cast_precision_loss, reason = "samples of a device are far below 2^24")]
-        let scale = 1.0 / all as f32;
+        let scale = 1.0 / sample_count as f32;
         let finite = add_gradient(&mut parts, self.size, scale, sums);
         if finite { Ok(()) } else { Err(DeclineReason::UpdateNonFinite) }
     }
@@ -101,10 +106,10 @@ impl<'a> Training<'a> {
     /// not finite.
     pub fn whole_gradient(&mut self, model: &mut [f32]) -> Result<Vec<f32>, DeclineReason> {
         let mut sums = vec![0.0; model.len()];
-        let all = usize::try_from(self.usage().samples).unwrap_or(usize::MAX);
+        let sample_count = usize::try_from(self.usage().samples).unwrap_or(usize::MAX);
         self.batches.begin_epoch();
         while self.next_batch()? {
-            self.add_gradient(model, all, &mut sums)?;
+            self.add_gradient(model, sample_count, &mut sums)?;
         }
         Ok(sums)
     }

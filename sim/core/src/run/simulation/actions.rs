@@ -47,11 +47,11 @@ impl Simulation<'_> {
     /// Closes a round on a device.
     fn close(&mut self, device: DeviceId, id: RoundId) {
         let index = usize::try_from(device.0).unwrap_or(usize::MAX);
-        let unanswered = self.arrivals.remove(index);
+        let was_pending = self.arrivals.remove(index);
         let replay = self.replay.as_ref();
-        let late = replay.is_some_and(|known| known.was_late(device, id.round));
+        let was_late = replay.is_some_and(|replay| replay.was_late(device, id.round));
         let Some(device) = self.devices.get(index) else { return };
-        if unanswered && late {
+        if was_pending && was_late {
             // In the journal the answer arrived after the round was closed. The device has computed the
             // round, but its update is discarded.
             device.pump();
@@ -60,7 +60,7 @@ impl Simulation<'_> {
             device.connection.send(ToDevice::Ack(Ack { id, outcome: AckOutcome::Late }));
             return;
         }
-        if unanswered {
+        if was_pending {
             device.discard_frames();
         }
         device.connection.close_round(id);
@@ -74,7 +74,7 @@ impl Simulation<'_> {
         watcher: &mut dyn Watcher,
     ) -> Result<(), RunError> {
         let began = Instant::now();
-        self.pump();
+        self.process_due_frames();
         self.seconds += began.elapsed().as_secs_f64();
         (self.last_failure, self.failed_attempts) = (None, 0);
         // Ridge scores are not counted as updates.
@@ -82,7 +82,7 @@ impl Simulation<'_> {
             self.updates += record.participants.len() as u64;
         }
         let Phase::Train(number) = record.phase else {
-            // The start rounds are recorded in round 0, the initial model.
+            // The start rounds, which compute the initial representation, are recorded in round 0.
             if matches!(self.engine.phase(), Phase::Train(_)) {
                 self.record_initial(queue, watcher)?;
             }
@@ -125,12 +125,12 @@ impl Simulation<'_> {
         self.score_before_tuning()?;
         queue.retain(|action| !matches!(action, Action::Open(..)));
         self.arrivals.clear();
-        let mut more = Vec::new();
+        let mut further_actions = Vec::new();
         match &mut self.replay {
-            Some(replay) => replay.finish_training(&mut self.engine, Millis::ZERO, &mut more),
-            None => self.engine.finish_training(Millis::ZERO, &mut more),
+            Some(replay) => replay.finish_training(&mut self.engine, Millis::ZERO, &mut further_actions),
+            None => self.engine.finish_training(Millis::ZERO, &mut further_actions),
         }
-        queue.extend(more.into_iter().filter(|action| !matches!(action, Action::Close(..))));
+        queue.extend(further_actions.into_iter().filter(|action| !matches!(action, Action::Close(..))));
         Ok(())
     }
 }

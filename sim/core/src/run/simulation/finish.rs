@@ -1,4 +1,4 @@
-//! End of a simulation: newcomers join and fit heads, and all figures are collected.
+//! End of a simulation: newcomers join and fit heads, and all metrics are collected.
 
 use fedspan_engine::linalg::orthonormal;
 use fedspan_engine::{DeviceId, Event, Millis};
@@ -9,14 +9,14 @@ use crate::network::JoinTime;
 use crate::run::{DataNames, NoProgress, Outcome, PrivacyFigures, RunError};
 
 impl Simulation<'_> {
-    /// Computes the final figures, after training and the final head fit.
+    /// Computes the final metrics, after training and the final head fit.
     pub(super) fn finish(mut self) -> Result<Outcome, RunError> {
         let (fitted, trained) = (self.devices.traffic(), self.devices.last_traffic());
         let newcomers = match self.replay {
             Some(_) => Vec::new(),
             None => self.fit_newcomers()?,
         };
-        let all = self.devices.traffic();
+        let traffic = self.devices.traffic();
         let network = self.scenario.algorithm.network();
         let representation = self.engine.representation().clone();
         let basis = network
@@ -38,7 +38,7 @@ impl Simulation<'_> {
                 (scores, clients, tuned)
             }
         };
-        // The last round has figures even if the run ended early and the round was not evaluated.
+        // The last round has metrics even if the run ended early and the round was not evaluated.
         if let Some(row) = self.rows.last_mut() {
             row.scores.get_or_insert(scores);
         }
@@ -69,7 +69,7 @@ impl Simulation<'_> {
             updates: self.updates,
             bytes: trained,
             fit_bytes: (fitted.0 - trained.0, fitted.1 - trained.1),
-            newcomer_bytes: (all.0 - fitted.0, all.1 - fitted.1),
+            newcomer_bytes: (traffic.0 - fitted.0, traffic.1 - fitted.1),
             seconds: self.seconds,
             attacks: self.attackers.as_ref().map_or(0, |(attackers, _)| attackers.replaced()),
             interrupted: self.interrupted,
@@ -83,8 +83,8 @@ impl Simulation<'_> {
         let first = self.devices.len();
         // Average number of training rounds in which a client participated.
         let rounds = self.updates.div_ceil((self.dataset.clients.len() as u64).max(1));
-        let each = self.scenario.algorithm.network().map_or(0, |network| network.epochs);
-        let epochs = u16::try_from(rounds.saturating_mul(each.into())).unwrap_or(u16::MAX);
+        let epochs_per_newcomer = self.scenario.algorithm.network().map_or(0, |network| network.epochs);
+        let epochs = u16::try_from(rounds.saturating_mul(epochs_per_newcomer.into())).unwrap_or(u16::MAX);
         self.devices.connect(&self.dataset.newcomers, JoinTime::AfterTraining { epochs })?;
         let mut actions = Vec::new();
         for id in first..self.devices.len() {

@@ -10,7 +10,8 @@ use crate::evaluate::{self, ClientScore, MetricSet, Scores};
 use crate::run::{Diverged, RECENT_ROUNDS, RoundRow, RunError, Watcher, check_finite};
 
 impl Simulation<'_> {
-    /// Records round 0: the scores of the initial model, and the bytes of the start rounds.
+    /// Records round 0: the scores of the initial model, and the bytes of the start rounds, which compute the
+    /// initial representation.
     pub(super) fn record_initial(
         &mut self,
         queue: &mut VecDeque<Action>,
@@ -87,7 +88,7 @@ impl Simulation<'_> {
         algorithm.network().is_some() && number.saturating_add(RECENT_ROUNDS) > algorithm.rounds
     }
 
-    /// Computes the figures after a round and checks that they are finite.
+    /// Computes the metrics after a round and checks that they are finite.
     pub(super) fn scores(&self, round: u32) -> Result<(Scores, Vec<ClientScore>), RunError> {
         let dataset = self.attackers.as_ref().map_or(self.scored_data(), |(_, honest)| honest);
         if self.metrics == MetricSet::Distance {
@@ -96,7 +97,7 @@ impl Simulation<'_> {
             return Ok((scores, Vec::new()));
         }
         let algorithm = &self.scenario.algorithm;
-        // A diverged model is not scored; the previous figures are kept.
+        // A diverged model is not scored; the previous metrics are kept.
         if let (Some(_), Some(before_tuning)) = (self.diverged, &self.before_tuning) {
             return Ok(before_tuning.clone());
         }

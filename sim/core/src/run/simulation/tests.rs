@@ -32,12 +32,14 @@ fn dropped_device_keeps_its_head() -> Result<(), RunError> {
         if run.engine.phase() == Phase::FitHead {
             break;
         }
-        let before = heads(&mut run.devices);
-        let asked: Vec<bool> =
-            (0..9).map(|i| run.arrivals.pending(i).is_some_and(|asked| asked.dropped_out)).collect();
+        let heads_before = heads(&mut run.devices);
+        let is_dropped: Vec<bool> =
+            (0..9).map(|i| run.arrivals.pending(i).is_some_and(|answer| answer.dropped_out)).collect();
         run.step(&mut actions, &mut NoProgress)?;
-        for ((before, after), dropped) in before.iter().zip(heads(&mut run.devices)).zip(asked) {
-            assert_eq!(*before == after, dropped);
+        for ((heads_before, head_after), dropped) in
+            heads_before.iter().zip(heads(&mut run.devices)).zip(is_dropped)
+        {
+            assert_eq!(*heads_before == head_after, dropped);
             lost += u64::from(dropped);
         }
     }

@@ -18,12 +18,14 @@ pub struct DrawnTimes {
 impl DrawnTimes {
     /// Draws the parameters of the clients.
     pub fn new(speed: Speed, seed: u64, clients: usize) -> Self {
-        let least = 1.0 / clients.max(1) as f64;
+        let min_fraction = 1.0 / clients.max(1) as f64;
         let draw = |client: u64| stream(seed, Purpose::Speed, client);
-        let parameter = |client| least + (1.0 - least) * draw(client).uniform();
+        let parameter = |client| min_fraction + (1.0 - min_fraction) * draw(client).uniform();
         // Mean of a uniform variable on [least, 1], and mean of its reciprocal.
-        let (mean, reciprocal) =
-            (0.5 * (1.0 + least), if least < 1.0 { -least.ln() / (1.0 - least) } else { 1.0 });
+        let (mean, reciprocal) = (
+            0.5 * (1.0 + min_fraction),
+            if min_fraction < 1.0 { -min_fraction.ln() / (1.0 - min_fraction) } else { 1.0 },
+        );
         let means = match speed {
             Speed::TwoClass { slow_fraction, slow_factor } => {
                 two_class(slow_fraction, slow_factor, seed, clients)
@@ -75,10 +77,10 @@ fn two_class(slow_fraction: f64, slow_factor: f64, seed: u64, clients: usize) ->
     let slow = ((slow_fraction * clients as f64).round() as usize).min(clients);
     let mean = ((clients - slow) as f64 + slow as f64 * slow_factor) / clients.max(1) as f64;
     let mut means = vec![1.0 / mean; clients];
-    let all: Vec<usize> = (0..clients).collect();
-    for client in stream(seed, Purpose::SlowClients, 0).choose(&all, slow) {
-        if let Some(own) = means.get_mut(client) {
-            *own = slow_factor / mean;
+    let indices: Vec<usize> = (0..clients).collect();
+    for client in stream(seed, Purpose::SlowClients, 0).choose(&indices, slow) {
+        if let Some(client_mean) = means.get_mut(client) {
+            *client_mean = slow_factor / mean;
         }
     }
     means
@@ -110,8 +112,8 @@ mod tests {
         for kind in KINDS {
             let mut sum = 0.0;
             for seed in 0..100 {
-                let drawn = DrawnTimes::new(kind, seed, 1000);
-                sum += (0..1000).map(|client| drawn.time(client, 7)).sum::<f64>();
+                let times = DrawnTimes::new(kind, seed, 1000);
+                sum += (0..1000).map(|client| times.time(client, 7)).sum::<f64>();
             }
             assert!((sum / 1e5 - 1.0).abs() < 0.1, "{kind:?}: {}", sum / 1e5);
         }
@@ -120,21 +122,21 @@ mod tests {
     #[test]
     fn only_dynamic_times_change_between_rounds() {
         for kind in KINDS {
-            let drawn = DrawnTimes::new(kind, 1, 20);
+            let times = DrawnTimes::new(kind, 1, 20);
             let dynamic = matches!(kind, Speed::Dynamic(_));
             for client in 0..20 {
-                assert!(drawn.time(client, 1) > 0.0);
-                assert_eq!(drawn.time(client, 1) != drawn.time(client, 2), dynamic);
-                assert_eq!(drawn.time(client, 3), drawn.clone().time(client, 3));
+                assert!(times.time(client, 1) > 0.0);
+                assert_eq!(times.time(client, 1) != times.time(client, 2), dynamic);
+                assert_eq!(times.time(client, 3), times.clone().time(client, 3));
             }
         }
     }
 
     #[test]
     fn uniform_times_stay_below_two() {
-        let drawn = DrawnTimes::new(Speed::Uniform, 3, 1000);
-        assert!((0..1000).all(|client| (0.0..2.0).contains(&drawn.time(client, 1))));
-        assert!((0..1000).any(|client| drawn.time(client, 1) > 1.9));
+        let times = DrawnTimes::new(Speed::Uniform, 3, 1000);
+        assert!((0..1000).all(|client| (0.0..2.0).contains(&times.time(client, 1))));
+        assert!((0..1000).any(|client| times.time(client, 1) > 1.9));
     }
 
     #[test]
@@ -148,27 +150,27 @@ mod tests {
     fn two_class_has_exact_number_of_slow_clients() {
         for (fraction, slow) in [(0.0, 0), (0.1, 3), (0.5, 13), (0.99, 25), (1.0, 25)] {
             let means = two_class(fraction, 100.0, 5, 25);
-            let least = means.iter().copied().fold(f64::INFINITY, f64::min);
-            assert_eq!(means.iter().filter(|mean| **mean > 10.0 * least).count(), slow % 25, "{fraction}");
-            assert!((means.iter().sum::<f64>() - 25.0).abs() < 1e-9, "the means have mean 1");
+            let shortest = means.iter().copied().fold(f64::INFINITY, f64::min);
+            assert_eq!(means.iter().filter(|mean| **mean > 10.0 * shortest).count(), slow % 25, "{fraction}");
+            assert!((means.iter().sum::<f64>() - 25.0).abs() < 1e-9, "the mean of the means is not 1");
         }
         let means = |seed| two_class(0.2, 100.0, seed, 50);
-        assert!(means(1) != means(2), "the seed selects the slow clients");
+        assert!(means(1) != means(2), "another seed selected the same slow clients");
     }
 
     #[test]
     fn assigning_in_order_permutes_the_times() {
         let order: Vec<usize> = (0..30).rev().collect();
         for kind in KINDS {
-            let before = DrawnTimes::new(kind, 4, 30);
-            let after = before.clone().assign_in_order(&order);
-            assert!(after.parameters.windows(2).all(|pair| pair[0] >= pair[1]), "{kind:?}");
+            let unordered = DrawnTimes::new(kind, 4, 30);
+            let ordered = unordered.clone().assign_in_order(&order);
+            assert!(ordered.parameters.windows(2).all(|pair| pair[0] >= pair[1]), "{kind:?}");
             let sorted = |drawn: &DrawnTimes| {
                 let mut times = drawn.parameters.clone();
                 times.sort_by(f64::total_cmp);
                 times
             };
-            assert_eq!(sorted(&before), sorted(&after));
+            assert_eq!(sorted(&unordered), sorted(&ordered));
         }
     }
 }

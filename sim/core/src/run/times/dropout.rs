@@ -32,8 +32,8 @@ enum Kind {
 }
 
 impl Dropouts {
-    /// Makes the dropouts of a scenario's fleet. Clients are assigned to sites at random. The sizes of sites
-    /// differ by at most one client.
+    /// Creates the dropouts of a scenario's fleet. Clients are assigned to sites at random. The sizes of
+    /// sites differ by at most one client.
     #[must_use]
     pub fn new(fleet: &FleetSection, clients: usize, seed: u64) -> Self {
         let probability = fleet.dropout;
@@ -42,17 +42,17 @@ impl Dropouts {
             DropoutPattern::Persistent => {
                 let mut absent = vec![false; clients];
                 for client in shuffled(clients, seed).into_iter().take(absent_count(probability, clients)) {
-                    if let Some(place) = absent.get_mut(client) {
-                        *place = true;
+                    if let Some(is_absent) = absent.get_mut(client) {
+                        *is_absent = true;
                     }
                 }
                 Kind::Persistent(absent)
             }
             DropoutPattern::Outages { sites, rounds } => {
                 let mut site = vec![0; clients];
-                for (place, client) in shuffled(clients, seed).into_iter().enumerate() {
+                for (position, client) in shuffled(clients, seed).into_iter().enumerate() {
                     if let Some(site) = site.get_mut(client) {
-                        *site = place % sites.max(1);
+                        *site = position % sites.max(1);
                     }
                 }
                 Kind::Outages { site, length: rounds, known: vec![(0, false); sites] }
@@ -82,47 +82,48 @@ impl Dropouts {
         }
     }
 
-    /// True if a client is unavailable in a period, counted from 1. A period is an exchange, or an extension
-    /// of an exchange.
+    /// True if a client is unavailable in a period, counted from 1. A period is a round, or an extension of
+    /// a round.
     pub fn drops_out(&mut self, client: usize, period: u32) -> bool {
         let (probability, seed) = (self.probability, self.seed);
         if probability <= 0.0 {
             return false;
         }
         match &mut self.kind {
-            Kind::Independent => uniform(seed, client, period) < probability,
+            Kind::Independent => uniform_draw(seed, client, period) < probability,
             Kind::Persistent(absent) => absent.get(client).copied().unwrap_or(false),
-            Kind::Outages { site, length, known } => {
+            Kind::Outages { site, length, known: site_states } => {
                 let Some(site) = site.get(client).copied() else { return false };
-                let Some((at, down)) = known.get_mut(site) else { return false };
-                if *at == 0 || *at > period {
-                    (*at, *down) = (1, uniform(seed, site, 1) < probability);
+                let Some((known_period, is_down)) = site_states.get_mut(site) else { return false };
+                if *known_period == 0 || *known_period > period {
+                    (*known_period, *is_down) = (1, uniform_draw(seed, site, 1) < probability);
                 }
                 // Markov chain of two states (Gilbert 1960). The length of outages has a geometric
                 // distribution, and a site is down for the given fraction of all periods.
                 let (stays_down, goes_down) =
                     (1.0 - 1.0 / *length, probability / ((1.0 - probability) * *length));
-                while *at < period {
-                    *at += 1;
-                    *down = uniform(seed, site, *at) < if *down { stays_down } else { goes_down };
+                while *known_period < period {
+                    *known_period += 1;
+                    *is_down = uniform_draw(seed, site, *known_period)
+                        < if *is_down { stays_down } else { goes_down };
                 }
-                *down
+                *is_down
             }
         }
     }
 }
 
 /// Draws a uniform number in [0, 1) for a client or a site in a period.
-fn uniform(seed: u64, index: usize, period: u32) -> f64 {
+fn uniform_draw(seed: u64, index: usize, period: u32) -> f64 {
     stream(seed, Purpose::Dropout, stream_index(index, period)).uniform()
 }
 
 /// All clients in random order. The absent clients are a prefix of this order, so a larger dropout
 /// probability adds clients to the absent clients.
 fn shuffled(clients: usize, seed: u64) -> Vec<usize> {
-    let all: Vec<usize> = (0..clients).collect();
+    let indices: Vec<usize> = (0..clients).collect();
     // Periods count from 1, so the stream of period 0 is not used otherwise.
-    stream(seed, Purpose::Dropout, stream_index(0, 0)).choose(&all, clients)
+    stream(seed, Purpose::Dropout, stream_index(0, 0)).choose(&indices, clients)
 }
 
 /// Number of clients that are always absent.
@@ -150,69 +151,75 @@ mod tests {
         Dropouts::new(&fleet, clients, seed)
     }
 
-    /// Makes the table of dropouts by period and client.
-    fn table(mut dropouts: Dropouts, clients: usize) -> Vec<Vec<bool>> {
+    /// Builds the table of dropouts by period and client.
+    fn dropout_table(mut dropouts: Dropouts, clients: usize) -> Vec<Vec<bool>> {
         (1..=PERIODS)
             .map(|period| (0..clients).map(|client| dropouts.drops_out(client, period)).collect())
             .collect()
     }
 
-    fn part(lost: impl Iterator<Item = bool>) -> f64 {
-        let (mut all, mut there) = (0.0, 0.0);
+    fn share_lost(lost: impl Iterator<Item = bool>) -> f64 {
+        let (mut total, mut lost_count) = (0.0, 0.0);
         for lost in lost {
-            all += 1.0;
-            there += f64::from(u8::from(lost));
+            total += 1.0;
+            lost_count += f64::from(u8::from(lost));
         }
-        there / all
+        lost_count / total
     }
 
     #[test]
     fn every_pattern_loses_the_configured_fraction() {
         let outages = DropoutPattern::Outages { sites: 5, rounds: 8.0 };
         for probability in [0.0, 0.1, 0.5, 0.7] {
-            for (pattern, off) in
+            for (pattern, tolerance) in
                 [(DropoutPattern::Independent, 0.01), (DropoutPattern::Persistent, 1e-9), (outages, 0.05)]
             {
-                let all = table(dropouts(probability, pattern, 20, 3), 20);
-                let lost = part(all.into_iter().flatten());
-                assert!((lost - probability).abs() <= off, "{pattern:?} {probability}: {lost}");
+                let periods = dropout_table(dropouts(probability, pattern, 20, 3), 20);
+                let lost = share_lost(periods.into_iter().flatten());
+                assert!((lost - probability).abs() <= tolerance, "{pattern:?} {probability}: {lost}");
             }
         }
     }
 
     #[test]
     fn larger_probability_keeps_absent_clients_absent() {
-        let absent = |probability| table(dropouts(probability, DropoutPattern::Persistent, 20, 7), 20);
-        let (few, many) = (absent(0.3), absent(0.6));
-        assert!(few.iter().all(|period| *period == few[0]), "the same in every period");
-        assert!(few[0].iter().zip(&many[0]).all(|(few, many)| !few || *many));
+        let absent =
+            |probability| dropout_table(dropouts(probability, DropoutPattern::Persistent, 20, 7), 20);
+        let (fewer_absent, more_absent) = (absent(0.3), absent(0.6));
         assert!(
-            table(dropouts(0.3, DropoutPattern::Persistent, 20, 8), 20) != few,
-            "the seed selects the absent clients"
+            fewer_absent.iter().all(|period| *period == fewer_absent[0]),
+            "the absent clients changed between periods"
+        );
+        assert!(fewer_absent[0].iter().zip(&more_absent[0]).all(|(fewer, more)| !fewer || *more));
+        assert!(
+            dropout_table(dropouts(0.3, DropoutPattern::Persistent, 20, 8), 20) != fewer_absent,
+            "another seed selected the same absent clients"
         );
     }
 
     #[test]
     fn outage_takes_whole_site_for_the_configured_length() {
-        let all = table(dropouts(0.3, DropoutPattern::Outages { sites: 4, rounds: 6.0 }, 22, 5), 22);
-        let alike = |a: usize, b: usize| all.iter().all(|period| period[a] == period[b]);
+        let periods =
+            dropout_table(dropouts(0.3, DropoutPattern::Outages { sites: 4, rounds: 6.0 }, 22, 5), 22);
+        let is_same_site = |a: usize, b: usize| periods.iter().all(|period| period[a] == period[b]);
         let mut sizes: Vec<usize> = Vec::new();
         let mut seen = [false; 22];
         for client in 0..22 {
             if !seen[client] {
-                let site: Vec<usize> = (0..22).filter(|other| alike(client, *other)).collect();
+                let site: Vec<usize> = (0..22).filter(|other| is_same_site(client, *other)).collect();
                 site.iter().for_each(|other| seen[*other] = true);
                 sizes.push(site.len());
             }
         }
         sizes.sort_unstable();
         assert_eq!(sizes, [5, 5, 6, 6]);
-        let begun = |client: usize| all.windows(2).filter(|pair| !pair[0][client] && pair[1][client]).count();
-        let down = |client: usize| all.iter().filter(|period| period[client]).count();
-        let (begun, down): (usize, usize) =
-            (0..22).fold((0, 0), |(b, d), client| (b + begun(client), d + down(client)));
+        let outages =
+            |client: usize| periods.windows(2).filter(|pair| !pair[0][client] && pair[1][client]).count();
+        let periods_down = |client: usize| periods.iter().filter(|period| period[client]).count();
+        let (outages, periods_down): (usize, usize) =
+            (0..22).fold((0, 0), |(b, d), client| (b + outages(client), d + periods_down(client)));
         #[allow(clippy::cast_precision_loss)]
-        let length = down as f64 / begun as f64;
+        let length = periods_down as f64 / outages as f64;
         assert!((length - 6.0).abs() < 0.7, "{length}");
     }
 
@@ -224,12 +231,16 @@ mod tests {
             DropoutPattern::Persistent,
             DropoutPattern::Outages { sites: 3, rounds: 4.0 },
         ] {
-            let all = table(dropouts(0.4, pattern, 9, 2), 9);
-            let mut asked = dropouts(0.4, pattern, 9, 2);
+            let in_order = dropout_table(dropouts(0.4, pattern, 9, 2), 9);
+            let mut out_of_order = dropouts(0.4, pattern, 9, 2);
             for period in (1..=PERIODS).rev().step_by(37).chain([5, 2, 900]) {
                 for client in [8, 0, 4] {
-                    let before = &all[period as usize - 1];
-                    assert_eq!(asked.drops_out(client, period), before[client], "{pattern:?} {period}");
+                    let expected = &in_order[period as usize - 1];
+                    assert_eq!(
+                        out_of_order.drops_out(client, period),
+                        expected[client],
+                        "{pattern:?} {period}"
+                    );
                 }
             }
         }
@@ -246,10 +257,16 @@ mod tests {
             link: None,
         };
         let check = |fleet: &FleetSection, clients| Dropouts::check(fleet, clients).err().unwrap_or_default();
-        let (key, why) = check(&fleet(0.9, DropoutPattern::Persistent), 4);
-        assert!(key == "dropout" && why.contains("found 0.9") && why.contains("all of 4 clients"), "{why}");
+        let (key, message) = check(&fleet(0.9, DropoutPattern::Persistent), 4);
+        assert!(
+            key == "dropout" && message.contains("found 0.9") && message.contains("all of 4 clients"),
+            "{message}"
+        );
         assert_eq!(Dropouts::check(&fleet(0.9, DropoutPattern::Persistent), 10), Ok(()));
-        let (key, why) = check(&fleet(0.5, DropoutPattern::Outages { sites: 5, rounds: 3.0 }), 4);
-        assert!(key == "outage_sites" && why == "found 5, allowed: at most the fleet's 4 clients", "{why}");
+        let (key, message) = check(&fleet(0.5, DropoutPattern::Outages { sites: 5, rounds: 3.0 }), 4);
+        assert!(
+            key == "outage_sites" && message == "found 5, allowed: at most the fleet's 4 clients",
+            "{message}"
+        );
     }
 }

@@ -25,7 +25,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Makes the links of devices with the given frame limit.
+    /// Creates the links of devices with the given frame limit.
     pub fn new(settings: LinkSection, seed: u64, limit: u16) -> Self {
         Self { settings, seed, limit: limit.into(), frames: Default::default() }
     }
@@ -55,18 +55,18 @@ impl Link {
 pub fn frame_lengths(opening: &RoundBroadcast, limit: usize) -> Vec<usize> {
     let (id, request) = (opening.id, &opening.request);
     let down: Descriptors = request.tensors.iter().map(|t| t.descriptor(request.encoding)).collect();
-    let up: Descriptors = request.expects.iter().copied().collect();
+    let upload: Descriptors = request.expects.iter().copied().collect();
     let open = |tensors| ToDevice::RoundOpen(RoundOpen { id, task: request.task, tensors });
     // The encoded length of the sample count varies by one or two bytes; 100 has a typical length.
     let update = |tensors| ToServer::Update(Update { id, samples: 100, skipped: 0, tensors });
-    let mut frames = direction(id, down, limit, open, ToDevice::Chunk);
-    frames.extend(direction(id, up, limit, update, ToServer::Chunk));
+    let mut frames = one_way_frame_lengths(id, down, limit, open, ToDevice::Chunk);
+    frames.extend(one_way_frame_lengths(id, upload, limit, update, ToServer::Chunk));
     frames
 }
 
 /// Lengths in bytes of the frames in one direction: the first message, and the chunks of tensors that do not
 /// fit into it.
-fn direction<M: Message>(
+fn one_way_frame_lengths<M: Message>(
     id: RoundId,
     mut tensors: Descriptors,
     limit: usize,
@@ -75,7 +75,7 @@ fn direction<M: Message>(
 ) -> Vec<usize> {
     let mut space = vec![0; wire_capacity(limit)];
     let mut length =
-        |message: &M, body| encode(message, body, |place| place.fill(u8::MAX), &mut space).unwrap_or(0);
+        |message: &M, body| encode(message, body, |slot| slot.fill(u8::MAX), &mut space).unwrap_or(0);
     if plan(&mut tensors, limit).is_err() {
         return Vec::new();
     }

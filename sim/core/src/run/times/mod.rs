@@ -40,18 +40,18 @@ impl Times {
         let clients = dataset.clients.len();
         Ok(Self(match &scenario.fleet.compute_times {
             ComputeTimes::Drawn(speed, correlation) => {
-                let drawn = DrawnTimes::new(*speed, seed, clients);
+                let times = DrawnTimes::new(*speed, seed, clients);
                 Kind::Drawn(match speed_order(scenario, dataset, *correlation, seed) {
-                    Some(order) => drawn.assign_in_order(&order),
-                    None => drawn,
+                    Some(order) => times.assign_in_order(&order),
+                    None => times,
                 })
             }
             ComputeTimes::Trace(path) => Kind::Given(trace::read(&scenario.locate(path), clients)?),
         }))
     }
 
-    /// Makes times from a table by client (from 0) and round (from 1, including start rounds). A client does
-    /// not answer in a round without an entry.
+    /// Creates times from a table by client (from 0) and round (from 1, including the start rounds, which
+    /// compute the initial representation). A client does not answer in a round without an entry.
     #[must_use]
     pub fn from_table(table: BTreeMap<(usize, u32), f64>) -> Self {
         Self(Kind::Given(TimeTable::once(table)))

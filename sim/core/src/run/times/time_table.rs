@@ -11,12 +11,12 @@ pub struct TimeTable {
 }
 
 impl TimeTable {
-    /// Makes a table without repetition. A client does not answer in a round without an entry.
+    /// Builds a table without repetition. A client does not answer in a round without an entry.
     pub fn once(table: BTreeMap<(usize, u32), f64>) -> Self {
         Self { table, repeated: None }
     }
 
-    /// Makes a table of `rounds` rounds that repeats from the first round.
+    /// Builds a table of `rounds` rounds that repeats from the first round.
     pub fn repeated(table: BTreeMap<(usize, u32), f64>, rounds: u32) -> Self {
         Self { table, repeated: Some(rounds.max(1)) }
     }

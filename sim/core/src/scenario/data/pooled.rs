@@ -72,17 +72,17 @@ impl PoolSource {
 
     /// Reads the keys of `kind = "leaf"`.
     pub(super) fn read_leaf(section: &Section<'_>) -> Result<Self, Problem> {
-        let place = "a file name or a directory";
+        let allowed = "a file name or a directory";
         let leaf = Leaf {
-            path: section.string("path", None, place)?,
-            test_path: section.optional_string("test_path", place)?,
+            path: section.string("path", None, allowed)?,
+            test_path: section.optional_string("test_path", allowed)?,
             vectors: section.optional_string("vectors", "a file name")?,
             vocabulary: section.size("vocabulary", Some(USUAL_VOCABULARY), 1..=VOCABULARY)?,
             words: section.size("words", Some(0), 0..=1000)?,
         };
         let (vocabulary, words) = (leaf.vocabulary, leaf.words);
-        for (key, found, usual) in [("vocabulary", vocabulary, USUAL_VOCABULARY), ("words", words, 0)] {
-            if leaf.vectors.is_none() && found != usual {
+        for (key, found, default) in [("vocabulary", vocabulary, USUAL_VOCABULARY), ("words", words, 0)] {
+            if leaf.vectors.is_none() && found != default {
                 let message =
                     format!("found {found}, which is for texts only: set data.vectors, or leave it out");
                 return Err(section.problem(key, message));
@@ -102,7 +102,7 @@ impl PoolSource {
 
     fn load(&self, files: &mut Files<'_>) -> Result<Pool, DataError> {
         match self {
-            Self::Bundled(which) => idx::bundled(*which),
+            Self::Bundled(data_set) => idx::bundled(*data_set),
             Self::Idx(idx) => idx.read(files),
             Self::Cifar(directory, kind) => cifar::read(directory, *kind, files),
             Self::Leaf(leaf) => leaf.read(files),

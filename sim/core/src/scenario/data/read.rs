@@ -39,14 +39,19 @@ pub fn read_data(section: &Section<'_>, split: &Section<'_>) -> Result<DataSecti
         ("cifar", |section, split| read_pooled(PoolSource::read_cifar(section)?, section, split)),
         ("leaf", |section, split| read_pooled(PoolSource::read_leaf(section)?, section, split)),
     ];
-    let (word, read) = section.choice("kind", None, &kinds.map(|(word, read)| (word, (word, read))))?;
+    let (keyword, read) =
+        section.choice("kind", None, &kinds.map(|(keyword, read)| (keyword, (keyword, read))))?;
     let data = read(section, split)?;
     section.finish()?;
-    if let Some(key) = split.first_key().filter(|_| SYNTHETIC_KINDS.contains(&word)) {
-        let cut: Vec<&str> =
-            kinds.iter().map(|(word, _)| *word).filter(|word| !SYNTHETIC_KINDS.contains(word)).collect();
-        let message =
-            format!("kind = {word:?} has no [split]: leave the section out; kinds that have one: {cut:?}");
+    if let Some(key) = split.first_key().filter(|_| SYNTHETIC_KINDS.contains(&keyword)) {
+        let kinds_with_split: Vec<&str> = kinds
+            .iter()
+            .map(|(keyword, _)| *keyword)
+            .filter(|keyword| !SYNTHETIC_KINDS.contains(keyword))
+            .collect();
+        let message = format!(
+            "kind = {keyword:?} has no [split]: leave the section out; kinds that have one: {kinds_with_split:?}"
+        );
         return Err(split.problem(&key, message));
     }
     split.finish()?;

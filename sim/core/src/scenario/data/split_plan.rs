@@ -30,15 +30,16 @@ pub fn read_plan(
     contents: PoolContents,
 ) -> Result<SplitPlan, Problem> {
     let partition = read_partition(&section.section("partition")?, contents.users, true)?;
-    let all = [
+    let choices = [
         ("stratified", SplitKind::Clients(Order::Stratified)),
         ("random", SplitKind::Clients(Order::Random)),
         ("classes", SplitKind::Classes),
         ("files", SplitKind::Files),
     ];
-    let (word, known) = if contents.tests { ("files", &all[..]) } else { ("stratified", &all[..3]) };
+    let (default, available) =
+        if contents.tests { ("files", &choices[..]) } else { ("stratified", &choices[..3]) };
     if split.peek_str("by") == Some("time") {
-        let allowed: Vec<String> = known.iter().map(|(word, _)| format!("{word:?}")).collect();
+        let allowed: Vec<String> = available.iter().map(|(name, _)| format!("{name:?}")).collect();
         let message = format!(
             "found \"time\", but these samples have no order in time; allowed here: {} (\"stratified\" shuffles each class \
              of a client's samples and cuts it)",
@@ -46,7 +47,7 @@ pub fn read_plan(
         );
         return Err(split.problem("by", message));
     }
-    let by = split.choice("by", Some(word), known)?;
+    let by = split.choice("by", Some(default), available)?;
     let (by, order, test) = by.read(split, Order::Stratified)?;
     let tests = read_tests(split, by)?;
     let holdout = Holdout {
@@ -156,7 +157,7 @@ pub fn read_partition(part: &Section<'_>, users: bool, classes: bool) -> Result<
         Dirichlet,
         Natural,
     }
-    let all = [
+    let choices = [
         ("natural", Kind::Natural),
         ("shards", Kind::Shards),
         ("dirichlet", Kind::Dirichlet),
@@ -164,12 +165,12 @@ pub fn read_partition(part: &Section<'_>, users: bool, classes: bool) -> Result<
         ("log-normal-sizes", Kind::LogNormal),
     ];
     let by_class = |kind: &Kind| matches!(kind, Kind::Shards | Kind::Dirichlet);
-    let known: Vec<(&str, Kind)> = all
+    let available: Vec<(&str, Kind)> = choices
         .into_iter()
-        .filter(|(word, kind)| (users || *word != "natural") && (classes || !by_class(kind)))
+        .filter(|(name, kind)| (users || *name != "natural") && (classes || !by_class(kind)))
         .collect();
-    let word = if users { "natural" } else { "shards" };
-    let kind = part.choice("kind", Some(word), &known)?;
+    let default = if users { "natural" } else { "shards" };
+    let kind = part.choice("kind", Some(default), &available)?;
     let clients = || part.size("clients", Some(20), 1..=CLIENTS);
     let min_samples = |lowest| part.size("min_samples", Some(1), lowest..=SAMPLES);
     let samples = || part.size("samples", Some(0), 0..=SAMPLES);

@@ -98,14 +98,14 @@ impl TableSection {
             )?,
             not_missing: read_not_missing(section)?,
         };
-        let mut before = HashSet::new();
+        let mut seen = HashSet::new();
         for name in &columns.features {
-            let wrong = |what| Err(section.problem("features", format!("found {name:?}, {what}")));
+            let fail = |reason| Err(section.problem("features", format!("found {name:?}, {reason}")));
             if *name == columns.target {
-                return wrong("which is the target");
+                return fail("which is the target");
             }
-            if !before.insert(name) {
-                return wrong("listed twice; list each column once");
+            if !seen.insert(name) {
+                return fail("listed twice; list each column once");
             }
         }
         if columns.client.as_ref() == Some(&columns.target) {
@@ -127,11 +127,11 @@ impl TableSection {
         let classification = section.choice("task", Some("regression"), &TASKS)?;
         let partition = read_partition(&section.section("partition")?, true, classification)?;
         let name = |key: &str| section.string(key, Some(key), "the name of an array");
-        let both = |key: &str, test: &str| Ok([name(key)?, name(test)?]);
+        let read_pair = |key: &str, test: &str| Ok([name(key)?, name(test)?]);
         let arrays = Arrays {
-            x: both("x", "x_test")?,
-            y: both("y", "y_test")?,
-            client: both("client", "client_test")?,
+            x: read_pair("x", "x_test")?,
+            y: read_pair("y", "y_test")?,
+            client: read_pair("client", "client_test")?,
             truth: name("b_star")?,
             classification,
             requires_client: matches!(partition, Partition::Natural { .. }),
@@ -183,10 +183,10 @@ impl TableSection {
             );
             return Err(DataError::new(table.name, message));
         }
-        let (features, most) = (table.features.len(), table::FEATURES - usize::from(constant));
-        if features > most {
+        let (features, max_features) = (table.features.len(), table::FEATURES - usize::from(constant));
+        if features > max_features {
             let plus = if constant { " plus the constant 1" } else { "" };
-            let message = format!("{features} features{plus}, allowed: at most {most}");
+            let message = format!("{features} features{plus}, allowed: at most {max_features}");
             return Err(DataError::new(table.name, message));
         }
         let pool = table.pool(constant);
@@ -214,7 +214,7 @@ fn read_plan(
     classification: bool,
     files: bool,
 ) -> Result<SplitPlan, Problem> {
-    let all = [
+    let choices = [
         ("time", SplitKind::Clients(Order::Time)),
         ("random", SplitKind::Clients(Order::Random)),
         ("stratified", SplitKind::Clients(Order::Stratified)),
@@ -222,13 +222,13 @@ fn read_plan(
         ("files", SplitKind::Files),
     ];
     let by_class = |by: &SplitKind| matches!(by, SplitKind::Classes | SplitKind::Clients(Order::Stratified));
-    let known: Vec<(&str, SplitKind)> = all
+    let available: Vec<(&str, SplitKind)> = choices
         .into_iter()
         .filter(|(_, by)| (classification || !by_class(by)) && (files || !matches!(by, SplitKind::Files)))
         .collect();
     // An explicit test fraction takes precedence over the test part of the file.
-    let word = if files && !split.has("test") { "files" } else { "time" };
-    let (by, order, test) = split.choice("by", Some(word), &known)?.read(split, Order::Time)?;
+    let default = if files && !split.has("test") { "files" } else { "time" };
+    let (by, order, test) = split.choice("by", Some(default), &available)?.read(split, Order::Time)?;
     let tests = match partition {
         Partition::Natural { .. } => crate::data::pool::TestAssignment::UpdateWeight,
         _ => read_tests(split, by)?,

@@ -28,7 +28,9 @@ pub type Curve = Vec<Point>;
 pub fn recursion_curve(plan: &CurvePlan, levels: &[Level], stages: &[u32]) -> Curve {
     let Some(last) = levels.last() else { return Vec::new() };
     let unit = plan.floor / plan.recursion.floor(last.ratio);
-    let (mut distance, mut time, mut round) = (plan.start / unit, 0.0, 0.0);
+    let mut distance = plan.start / unit;
+    let mut time = 0.0;
+    let mut round = 0.0;
     let mut curve = vec![point(round, time, distance * unit)];
     for (level, rounds) in levels.iter().zip(stages.iter().copied().chain([u32::MAX])) {
         for _ in 0..rounds {

@@ -77,10 +77,11 @@ pub struct Part {
 /// Computes all cells of one communication cost.
 #[must_use]
 pub fn part(settings: &Settings, communication: f64) -> Part {
-    let cells: Vec<Cell> = RATIOS.iter().map(|log2| cell(settings, 1 << log2, communication)).collect();
-    let trend = |of: fn(&Cell) -> f64| {
+    let cells: Vec<Cell> =
+        RATIOS.iter().map(|log2| compute_cell(settings, 1 << log2, communication)).collect();
+    let trend = |value: fn(&Cell) -> f64| {
         let points: Vec<(f64, f64)> =
-            RATIOS.iter().zip(&cells).map(|(log2, cell)| (f64::from(*log2), of(cell))).collect();
+            RATIOS.iter().zip(&cells).map(|(log2, cell)| (f64::from(*log2), value(cell))).collect();
         Trend::fit(&points)
     };
     Part {
@@ -92,15 +93,15 @@ pub fn part(settings: &Settings, communication: f64) -> Part {
 }
 
 /// Computes the expected times for one fleet size; `ratio` is `N / n0`.
-fn cell(settings: &Settings, ratio: usize, communication: f64) -> Cell {
+fn compute_cell(settings: &Settings, ratio: usize, communication: f64) -> Cell {
     let Settings { first, contraction, factor, start, .. } = *settings;
     let recursion = Recursion { contraction };
     let cohort = first * ratio;
     let levels = levels(first, cohort, communication);
-    let all = levels.len() - 1;
+    let last_level = levels.len() - 1;
     let floor = recursion.floor(ratio as f64);
     let expected_time = |stages: &[u32]| time(recursion, &levels, stages, start, factor * floor);
-    let full = expected_time(&vec![0; all]);
+    let full = expected_time(&vec![0; last_level]);
     let optimal = expected_time(&optimal_stages(first, cohort, contraction, communication, start, floor));
     let theorem = expected_time(&theorem_stages(first, cohort, contraction));
     Cell {
@@ -117,9 +118,9 @@ impl Trend {
     /// Fits the line to points of `log2(N / n0)` and ratio.
     fn fit(points: &[(f64, f64)]) -> Self {
         let n = points.len() as f64;
-        let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / n;
+        let mean = |term: fn(&(f64, f64)) -> f64| points.iter().map(term).sum::<f64>() / n;
         let (x, y) = (mean(|p| p.0), mean(|p| p.1));
-        let sum = |of: &dyn Fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>();
+        let sum = |term: &dyn Fn(&(f64, f64)) -> f64| points.iter().map(term).sum::<f64>();
         let xx = sum(&|p| (p.0 - x) * (p.0 - x));
         let yy = sum(&|p| (p.1 - y) * (p.1 - y));
         let xy = sum(&|p| (p.0 - x) * (p.1 - y));
@@ -155,11 +156,14 @@ mod tests {
     fn optimal_speedup_grows_logarithmically() {
         for contraction in CONTRACTIONS {
             let settings = Settings { contraction, ..settings() };
-            let without = part(&settings, 0.0);
+            let without_communication = part(&settings, 0.0);
             assert!(
-                without.cells.windows(2).all(|pair| pair[0].full_over_optimal < pair[1].full_over_optimal)
+                without_communication
+                    .cells
+                    .windows(2)
+                    .all(|pair| pair[0].full_over_optimal < pair[1].full_over_optimal)
             );
-            let trend = without.optimal_trend;
+            let trend = without_communication.optimal_trend;
             assert!(trend.slope > 0.3 && trend.r_squared > 0.99, "{trend:?}");
             for communication in [1.0, 10.0, 100.0] {
                 for cell in part(&settings, communication).cells {
@@ -181,6 +185,6 @@ mod tests {
             rounds += 1.0;
         }
         let harmonic: f64 = (1..=64).map(|n| 1.0 / f64::from(n)).sum();
-        assert!((cell(&settings(), 16, 2.0).full - rounds * (harmonic + 2.0)).abs() < 1e-9);
+        assert!((compute_cell(&settings(), 16, 2.0).full - rounds * (harmonic + 2.0)).abs() < 1e-9);
     }
 }

@@ -4,7 +4,7 @@ use super::{CONTRACTIONS, Part, Settings, part};
 use fedspan_sim_core::report::table::Table;
 
 /// Formats a time: two decimals below 100, no decimals otherwise.
-fn time(value: f64) -> String {
+fn format_time(value: f64) -> String {
     if value < 100.0 { format!("{value:.2}") } else { format!("{value:.0}") }
 }
 
@@ -19,18 +19,18 @@ pub fn cost_table(settings: &Settings, part: &Part) -> Table {
             vec![
                 cell.ratio.to_string(),
                 cell.ratio.ilog2().to_string(),
-                time(cell.full),
-                time(cell.optimal),
+                format_time(cell.full),
+                format_time(cell.optimal),
                 format!("{:.2}", cell.full_over_optimal),
-                time(cell.theorem),
+                format_time(cell.theorem),
                 format!("{:.2}", cell.full_over_theorem),
             ]
         })
         .collect();
     let (optimal, theorem) = (part.optimal_trend, part.theorem_trend);
     let dash = || "-".to_owned();
-    let trend = |name: &str, of: fn(&super::Trend) -> String| {
-        vec![name.to_owned(), dash(), dash(), dash(), of(&optimal), dash(), of(&theorem)]
+    let trend = |name: &str, format: fn(&super::Trend) -> String| {
+        vec![name.to_owned(), dash(), dash(), dash(), format(&optimal), dash(), format(&theorem)]
     };
     rows.push(trend("slope", |trend| format!("{:.3}", trend.slope)));
     rows.push(trend("at N = n0", |trend| format!("{:.2}", trend.intercept)));
