@@ -5,17 +5,18 @@
 //! honest updates that have been computed so far in the round.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use fedspan_aggregator::connection::PeerMessage;
-use fedspan_engine::linalg::{complement, from_f32, orthonormal, random_basis, to_f32};
-use fedspan_engine::random::{Purpose, stream};
+use fedspan_engine::linalg::{Matrix, complement, from_f32, orthonormal, random_basis, to_f32};
+use fedspan_engine::random::{Purpose, Stream, stream};
 use fedspan_engine::{OpenRound, RoundBroadcast, Update};
 use fedspan_protocol::message::RoundId;
 use fedspan_protocol::tensor::Role;
 
 use super::arrivals::PendingAnswer;
 use super::devices::Devices;
-use crate::data::Dataset;
+use crate::data::{Dataset, Labels, Set};
 use crate::scenario::{Attack, AttackSection};
 
 /// Attackers of a run.
@@ -139,8 +140,7 @@ impl Attackers {
                     known_steps.iter().flat_map(|step| step.iter()).map(|value| value * value).sum();
                 let root_mean_square =
                     (squares / (known_steps.len() * honest_step.len()).max(1) as f64).sqrt();
-                let stream_id = u64::from(opening.id.round) << 32 | index as u64;
-                let mut random = stream(self.seed, Purpose::Attack, stream_id);
+                let mut random = self.attacker_stream(index, opening);
                 honest_step.iter().map(|_| strength * root_mean_square * random.normal()).collect()
             }
             Attack::Scale(strength) => scaled(honest_step, strength),
@@ -149,6 +149,40 @@ impl Attackers {
             Attack::Infinite => with_first(honest_step, f64::INFINITY),
             Attack::Samples => honest_step.to_vec(),
             Attack::OrthogonalPlane => self.orthogonal_plane(honest_step, opening),
+            Attack::Opposing(cosine) => {
+                let random = &mut self.attacker_stream(index, opening);
+                let noise: Vec<f64> = honest_step.iter().map(|_| random.normal()).collect();
+                opposing_step(&mean_step(known_steps), &noise, cosine, median_norm(known_steps))
+            }
+            Attack::OpposingRankOne => {
+                let Some(k) = opening.request.expects.first().map(|asked| usize::from(asked.cols)) else {
+                    return honest_step.to_vec();
+                };
+                let random = &mut self.attacker_stream(index, opening);
+                let head: Vec<f64> = (0..k).map(|_| random.normal()).collect();
+                opposing_rank_one_step(&mean_step(known_steps), &head, median_norm(known_steps))
+            }
+            // The device computed this step on poisoned data.
+            Attack::PoisonedTargets(_) => honest_step.to_vec(),
+        }
+    }
+
+    /// Random numbers of an attacker in a round.
+    fn attacker_stream(&self, index: usize, opening: &RoundBroadcast) -> Stream {
+        stream(self.seed, Purpose::Attack, u64::from(opening.id.round) << 32 | index as u64)
+    }
+
+    /// Poisons the targets of the attackers' training samples if the attack is one on data.
+    pub fn poison(&self, dataset: &mut Dataset) {
+        let Attack::PoisonedTargets(strength) = self.attack.kind else { return };
+        let (d, outputs) = (dataset.features, dataset.outputs);
+        let directions = random_basis(d, outputs.min(d), &mut stream(self.seed, Purpose::Attackers, 2));
+        let last_class = dataset.clients.iter().filter_map(|client| largest_class(&client.train.y)).max();
+        for (index, client) in dataset.clients.iter_mut().enumerate() {
+            if self.indices.contains(&index) {
+                client.train = Arc::new(poisoned(&client.train, d, &directions, strength, last_class));
+                client.fresh = None;
+            }
         }
     }
 
@@ -205,6 +239,70 @@ fn replace_step(update: &mut Update, step: &[f64], base: &[f64]) {
         let uploaded = (step + base) as f32;
         *value = uploaded;
     }
+}
+
+/// Step against `mean` of norm `length`. Two such steps with independent noise have about this cosine: the noise
+/// is made orthogonal to the mean and has the remaining part of the norm.
+fn opposing_step(mean: &[f64], noise: &[f64], cosine: f64, length: f64) -> Vec<f64> {
+    let mean_norm = norm(mean).max(f64::MIN_POSITIVE);
+    let along = dot(noise, mean) / (mean_norm * mean_norm);
+    let across: Vec<f64> = noise.iter().zip(mean).map(|(noise, mean)| noise - along * mean).collect();
+    let across_norm = norm(&across).max(f64::MIN_POSITIVE);
+    let (toward, aside) = (-cosine.sqrt() * length / mean_norm, (1.0 - cosine).sqrt() * length / across_norm);
+    mean.iter().zip(&across).map(|(mean, across)| toward * mean + aside * across).collect()
+}
+
+/// Rank-one step `-u h^T` of norm `length` (d x k, row-major), where `u` is the mean step (d x k) times the head `h`
+/// (k values).
+fn opposing_rank_one_step(mean: &[f64], head: &[f64], length: f64) -> Vec<f64> {
+    let columns: Vec<f64> = mean.chunks(head.len().max(1)).map(|row| dot(row, head)).collect();
+    let factor = -length / (norm(&columns) * norm(head)).max(f64::MIN_POSITIVE);
+    let mut step: Vec<f64> = columns.iter().flat_map(|u| head.iter().map(move |h| factor * u * h)).collect();
+    step.resize(mean.len(), 0.0);
+    step
+}
+
+/// Largest class number of labels; `None` if they are not classes.
+fn largest_class(labels: &Labels) -> Option<u8> {
+    match labels {
+        Labels::Classes(classes) => classes.iter().max().copied(),
+        Labels::Values { .. } | Labels::Absent(_) => None,
+    }
+}
+
+/// Samples with poisoned targets: `strength` times the products of the features with `directions` (d x C), or the
+/// next class, where class 0 follows `last_class`.
+fn poisoned(set: &Set, d: usize, directions: &Matrix, strength: f64, last_class: Option<u8>) -> Set {
+    let y = match &set.y {
+        Labels::Values { outputs, .. } => {
+            let values = set.x.chunks(d.max(1)).flat_map(|row| {
+                (0..*outputs).map(|output| {
+                    let column = directions.column(output % directions.ncols().max(1));
+                    let product: f64 = row.iter().zip(column.iter()).map(|(x, b)| f64::from(*x) * b).sum();
+                    #[allow(clippy::cast_possible_truncation, reason = "targets are f32")]
+                    let target = (strength * product) as f32;
+                    target
+                })
+            });
+            Labels::Values { values: values.collect(), outputs: *outputs }
+        }
+        Labels::Classes(classes) => Labels::Classes(
+            classes.iter().map(|class| if Some(*class) == last_class { 0 } else { class + 1 }).collect(),
+        ),
+        Labels::Absent(zeros) => Labels::Absent(zeros.clone()),
+    };
+    Set { x: set.x.clone(), y, x_f64: set.x_f64.clone(), y_f64: None }
+}
+
+/// Median of the norms of steps; 0 without a step.
+fn median_norm(steps: &[&Vec<f64>]) -> f64 {
+    let mut norms: Vec<f64> = steps.iter().map(|step| norm(step)).collect();
+    norms.sort_by(f64::total_cmp);
+    norms.get(norms.len() / 2).copied().unwrap_or(0.0)
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
 fn with_first(honest_step: &[f64], value: f64) -> Vec<f64> {

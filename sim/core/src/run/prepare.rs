@@ -17,6 +17,7 @@ use fedspan_protocol::limits::FRAME_LIMIT_MAX;
 use fedspan_protocol::message::{Descriptors, HeadSolve};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
+use super::attack::Attackers;
 use super::column_scale::column_scale_warning;
 use super::engine::{custom_engine, engine};
 use super::fit_stats::FitStats;
@@ -55,6 +56,9 @@ impl<'a> Job<'a> {
     /// compatible, [`RunError::Build`] if a device cannot be built.
     pub fn prepare(scenario: &'a Scenario, seed: u64) -> Result<Self, RunError> {
         let mut dataset = scenario.dataset(seed)?;
+        if let Some(attack) = scenario.attack {
+            Attackers::select(attack, dataset.clients.len(), seed).poison(&mut dataset);
+        }
         if dataset.clients.is_empty() {
             let message = format!(
                 "no client is left to train: {} have no sample to train on; add samples or change [split]",

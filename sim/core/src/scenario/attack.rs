@@ -47,6 +47,15 @@ pub enum Attack {
     Samples,
     /// A plane orthogonal to the representation, which is the same for all attackers.
     OrthogonalPlane,
+    /// A step against the mean of the honest steps, of the median norm of the honest steps. Each attacker
+    /// mixes in a random direction, such that the cosine between the steps of two attackers is this number.
+    Opposing(f64),
+    /// A rank-one step against the mean of the honest steps in one random head direction of each attacker, of
+    /// the median norm of the honest steps: the form of an honest gradient with one output.
+    OpposingRankOne,
+    /// The honest update for poisoned data. Real-valued targets are this number times one fixed linear function
+    /// of the features, which is the same for all attackers; classes are replaced by the next class.
+    PoisonedTargets(f64),
 }
 
 /// Reason why real devices cannot run a scenario: it has an attack, or step sizes that can only be measured
@@ -77,6 +86,9 @@ pub fn read_attack(section: &Section<'_>) -> Result<Option<AttackSection>, Probl
         ("infinite", Some(Attack::Infinite)),
         ("samples", Some(Attack::Samples)),
         ("orthogonal-plane", Some(Attack::OrthogonalPlane)),
+        ("opposing", Some(Attack::Opposing(1.0))),
+        ("opposing-rank-one", Some(Attack::OpposingRankOne)),
+        ("poisoned-targets", Some(Attack::PoisonedTargets(1.0))),
     ];
     let kind = section.choice("kind", Some("none"), &kinds)?;
     let fraction = section.number("fraction", Some(0.2), 0.0..=LARGEST_FRACTION)?;
@@ -94,7 +106,12 @@ pub fn read_attack(section: &Section<'_>) -> Result<Option<AttackSection>, Probl
         (Some(kind), Some(strength)) => kind.with_strength(strength).ok_or_else(|| {
             section.problem(
                 "strength",
-                format!("found {strength}, but this kind of attack has none: leave it out"),
+                match kind {
+                    Attack::Opposing(_) => {
+                        format!("found {strength}, allowed for \"opposing\": a cosine from 0 to 1")
+                    }
+                    _ => format!("found {strength}, but this kind of attack has none: leave it out"),
+                },
             )
         })?,
     };
@@ -127,7 +144,7 @@ pub fn check_attack(
 }
 
 impl Attack {
-    /// Sets the strength of the attack. Returns `None` if this kind of attack has no strength.
+    /// Sets the strength of the attack. Returns `None` if this kind of attack has no strength or not this one.
     fn with_strength(self, strength: f64) -> Option<Self> {
         Some(match self {
             Self::SignFlip(_) => Self::SignFlip(strength),
@@ -135,6 +152,8 @@ impl Attack {
             Self::LittleIsEnough(_) => Self::LittleIsEnough(Some(strength)),
             Self::Gaussian(_) => Self::Gaussian(strength),
             Self::Scale(_) => Self::Scale(strength),
+            Self::Opposing(_) if strength <= 1.0 => Self::Opposing(strength),
+            Self::PoisonedTargets(_) => Self::PoisonedTargets(strength),
             _ => return None,
         })
     }
