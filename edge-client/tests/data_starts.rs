@@ -30,7 +30,7 @@ fn power(samples: &Sliced, q: &[f32], k: usize) -> Result<(Usage, Vec<f32>), Dec
     let usage = model.run(round.id, &mut samples.clone())?;
     assert!(model.representation().is_none(), "the buffer no longer holds a representation");
     assert_eq!(model.upload().first().unwrap().role, Role::Subspace);
-    Ok((usage, emitted(&model, 9)))
+    Ok((usage, collect_upload(&model, 9)))
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn power_step_equals_moment_matrix_times_basis() {
         let size = moment(&samples).norm();
         let error = (matrix(d, k, &sent) - &expected).norm() / size;
         assert!(error <= 1e-5, "{error:e}");
-        worst.saw("power step, relative error", error);
+        worst.record_largest("power step, relative error", error);
     }
 }
 
@@ -62,7 +62,7 @@ fn rows(samples: &Sliced, k: usize, first: u16, count: u16) -> Result<(Usage, Ve
     model.verify()?;
     let usage = model.run(id, &mut samples.clone())?;
     assert_eq!(model.upload().first().unwrap().role, Role::Moment);
-    Ok((usage, emitted(&model, 4)))
+    Ok((usage, collect_upload(&model, 4)))
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn moment_rows_equal_the_upper_half() {
             for (a, b) in sent.iter().zip(&half) {
                 let error = (f64::from(*a) - b).abs() / expected.norm();
                 assert!(error <= 1e-5);
-                worst.saw("moment rows, relative error", error);
+                worst.record_largest("moment rows, relative error", error);
             }
         }
         for (first, count) in [(0, 6), (8, 1), (7, 2), (0, 0), (u16::MAX, u16::MAX)] {
@@ -173,14 +173,14 @@ fn fedavg_equals_f64() {
             receive(&mut model, &round, &[&b, &w]).unwrap();
             let usage = model.run(round.id, &mut samples.clone().at_once(3)).unwrap();
             assert_eq!(usage, Usage { samples: m as u32, skipped: 0 });
-            let sent = emitted(&model, 11);
+            let sent = collect_upload(&model, 11);
             let (sent_b, sent_w) = sent.split_at(d * k);
             for (name, sent, expected) in
                 [("FedAvg B", matrix(d, k, sent_b), b64), ("FedAvg W", matrix(k, c, sent_w), w64)]
             {
                 let error = (sent - &expected).norm() / expected.norm();
                 assert!(error <= 1e-5, "{name}: {error:e} after {local_steps} steps");
-                worst.saw(name, error);
+                worst.record_largest(name, error);
             }
         }
     }

@@ -131,7 +131,7 @@ fn methods_train_as_defined() {
                     "{what}"
                 );
                 assert_eq!(bits(&sent), bits(&network.parameters()[shape.range(left)]), "{what}");
-                assert_eq!(bits(&sent), bits(&emitted(&network, 1)), "{what}");
+                assert_eq!(bits(&sent), bits(&collect_upload(&network, 1)), "{what}");
             }
         }
     }

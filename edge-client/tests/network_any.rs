@@ -118,7 +118,7 @@ proptest! {
             // Without a shared head, the uploaded values are a prefix of the parameters that ends before the head.
             let sent: usize = up.iter().map(TensorDescriptor::elements).sum();
             prop_assert!(sent <= shape.start(shape.layers() - 1));
-            let sent = emitted(&device, 3);
+            let sent = collect_upload(&device, 3);
             prop_assert_eq!(bits(&sent), bits(&device.parameters()[..sent.len()]));
         }
         let mut beyond = [7.0; 3];

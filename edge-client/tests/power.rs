@@ -52,7 +52,10 @@ fn all_uploads_equal_f64() {
                             error <= bound,
                             "{upload:?} {number}: {error:e} over {bound:e}: d={d} k={k} m={m} p={iterations}"
                         );
-                        worst.saw(if sensitive { "sensitive" } else { "one product" }, error / bound);
+                        worst.record_largest(
+                            if sensitive { "sensitive" } else { "one product" },
+                            error / bound,
+                        );
                     }
                 }
             }

@@ -78,7 +78,7 @@ fn i8_basis_is_orthonormalised() {
     let round = open(1, task, Role::Subspace, Encoding::I8, d, k);
     receive(&mut model, &round, &[&z]).unwrap();
     model.run(round.id, &mut samples.clone()).unwrap();
-    let sent = emitted(&model, 5);
+    let sent = collect_upload(&model, 5);
     assert_eq!(bits(&sent[d * k..]), bits(&decoded));
     let mut model = Linear::new(Heap::power(d, k, 1));
     assert_eq!(bits(&power_round(&mut model, task, &decoded, &mut samples.clone()).unwrap().1), bits(&sent));
@@ -98,7 +98,7 @@ fn repeated_upload_has_the_same_bytes() {
             let expected = TensorDescriptor::inline(Role::Subspace, encoding, d as u16, k as u16);
             assert_eq!(model.upload().as_slice(), vec![expected; upload.tensors().into()]);
             for piece in [1, 4, 32, d * k] {
-                assert_eq!(bits(&emitted(&model, piece)), bits(&sent));
+                assert_eq!(bits(&collect_upload(&model, piece)), bits(&sent));
             }
         }
     }

@@ -72,17 +72,17 @@ fn one_pass_equals_two_up_to_condition_100() {
             let at = format!("condition {condition:.1}, d={d} k={k} m={m} c={c} noise={noise}");
             let relative = (&one.s - &two.s).norm() / xy;
             assert!(relative <= 1e-5, "{relative:e} at {at}");
-            worst.saw(["noise 0", "noise 0.03", "noise 1", "noise 10"][case % 4], relative);
+            worst.record_largest(["noise 0", "noise 0.03", "noise 1", "noise 10"][case % 4], relative);
             let w = two.w.norm();
             let gradient = (&one.gradient - &two.gradient).norm() * m as f64 / (xy * w);
             // The pivots are judged without regard to units, and these columns differ in length, so the
             // normal equations miss 1e-5 in two rounds.
             assert!(gradient <= 2e-5, "gradient: {gradient:e} at {at}");
-            worst.saw("gradient, over |X^T y| |w| / m", gradient);
+            worst.record_largest("gradient, over |X^T y| |w| / m", gradient);
             let heads = (&one.w - &two.w).norm() / w;
             // The normal equations have this error if a pivot is only a tenth of its diagonal element.
             assert!(heads <= 5e-5, "head: {heads:e} at {at}");
-            worst.saw("head, relative difference", heads);
+            worst.record_largest("head, relative difference", heads);
         }
     }
 }
@@ -138,15 +138,15 @@ fn one_pass_equals_two_up_to_rounding() {
             let bound = 4.0 * rounding(m, k) * sizes[0] * (sizes[1] * two.w.norm() + y.norm());
             let at = format!("condition {condition:.1}, d={d} k={k} m={m} c={c} noise={noise}");
             assert!(difference <= bound, "{difference:e} over {bound:e} at {at}");
-            worst.saw("any problem, share of the bound", difference / bound);
+            worst.record_largest("any problem, share of the bound", difference / bound);
             rounds += 1;
             if bound <= 1e-5 * xy {
                 implied += 1;
                 assert!(difference <= 1e-5 * xy);
-                worst.saw("where rounding allows 1e-5, over |X^T y|", difference / xy);
+                worst.record_largest("where rounding allows 1e-5, over |X^T y|", difference / xy);
             } else {
                 let target = ["elsewhere, over |X^T y|", "elsewhere, smallest direction, over |X^T y|"];
-                worst.saw(target[usize::from(smallest)], difference / xy);
+                worst.record_largest(target[usize::from(smallest)], difference / xy);
             }
             missed += usize::from(difference > 1e-5 * xy && !smallest);
         }

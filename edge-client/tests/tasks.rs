@@ -185,7 +185,7 @@ fn streamed_rounds_have_the_bits_of_each_task_alone() {
             let (x, target) = samples.get(number - 1);
             assert_eq!(task.sample(x, target) as usize, number);
         }
-        (task.finish().unwrap(), bits(&emitted(task, 7)))
+        (task.finish().unwrap(), bits(&collect_upload(task, 7)))
     }
     let fit = open(1, gradient(), Role::Representation, Encoding::F32, D, 2);
     let mean = RoundOpen { task: own(Encoding::F32), tensors: Descriptors::new(), ..fit.clone() };
@@ -537,8 +537,8 @@ mod private {
         let mut memory = [Heap::streaming(D, 2, 1), Heap::streaming(D, 2, 1)];
         let [alone, paired] = &mut memory;
         let clip = Clip::new(1.0).unwrap();
-        let mut alone = clipped::device(alone, clipped::known(9), clip);
-        let paired = clipped::device(paired, clipped::known(9), clip);
+        let mut alone = clipped::clipping_device(alone, clipped::known_mechanism(9), clip);
+        let paired = clipped::clipping_device(paired, clipped::known_mechanism(9), clip);
         let mut pair = Tasks::new(paired, priced(Own::new(), 5, 100, clip_slot(&alone)));
         assert_eq!(pair.cost(&round.task), alone.cost(&round.task));
         assert!(alone.cost(&round.task) > 0);
@@ -547,7 +547,7 @@ mod private {
             receive(&mut pair, &round, &[&problem.b]).unwrap();
             let usage = alone.run(round.id, &mut problem.samples.clone()).unwrap();
             assert_eq!(pair.run(round.id, &mut problem.samples.clone()).unwrap(), usage);
-            assert_eq!(bits(&emitted(&pair, 7)), bits(&emitted(&alone, 7)));
+            assert_eq!(bits(&collect_upload(&pair, 7)), bits(&collect_upload(&alone, 7)));
             receive(&mut pair, &mean, &[]).unwrap();
             pair.run(mean.id, &mut problem.samples.clone()).unwrap();
             assert_eq!(pair.upload()[0].role, Role::Moment);

@@ -58,8 +58,8 @@ fn gradient_and_new_representation_equal_f64() {
         assert_eq!(usage, Usage { samples: m as u32, skipped: 0 });
         let error = (matrix(d, k, &gradient) - &g).norm();
         assert!(error <= bound, "gradient {error:e} over {bound:e}: d={d} k={k} c={c} m={m}");
-        worst.saw("gradient, share of the bound", error / bound);
-        worst.saw("gradient, error over |X^T y| |w| / m", error / size);
+        worst.record_largest("gradient, share of the bound", error / bound);
+        worst.record_largest("gradient, error over |X^T y| |w| / m", error / size);
 
         let eta = 0.3f32;
         let task = fed_rep(EXACT, Upload::Representation, eta);
@@ -68,7 +68,7 @@ fn gradient_and_new_representation_equal_f64() {
         let error = (matrix(d, k, &moved) - &expected).norm();
         assert!(error <= bound + 4.0 * EPS * expected.norm(), "representation {error:e}");
         assert_eq!(model.representation().unwrap(), b, "the device's own B is the round's");
-        worst.saw("new representation, relative error", error / expected.norm());
+        worst.record_largest("new representation, relative error", error / expected.norm());
     }
 }
 
@@ -99,13 +99,13 @@ fn step_is_orthogonal_to_the_span() {
         let bound = 32.0 * EPS * (rounding + 1.0);
         let error = (b64.transpose() * &moved - M::identity(k, k)).norm();
         assert!(error <= bound, "B^T Bbar - I is {error:e} over {bound:e}, k={k} c={c} m={m}");
-        worst.saw("|B^T Bbar - I|, share of the bound", error / bound);
+        worst.record_largest("|B^T Bbar - I|, share of the bound", error / bound);
         let r = moved.transpose() * &moved;
         let expected = M::identity(k, k) + g.transpose() * &g * f64::from(eta).powi(2);
         let error = (&r - &expected).norm() / expected.norm();
         assert!(error <= 2.0 * bound, "R^T R: {error:e} over {bound:e}");
         if c == 1 && m > 2 * k {
-            worst.saw("|R^T R - I - eta^2 G^T G|, relative", error);
+            worst.record_largest("|R^T R - I - eta^2 G^T G|, relative", error);
         }
     }
 }
@@ -134,7 +134,7 @@ fn gd_gd_equals_f64() {
             let (_, gradient) = fed_rep_round(&mut model, task, &b, &mut samples.clone()).unwrap();
             let error = (matrix(d, k, &gradient) - &g).norm() / (norm2(&x) * y.norm() * w.norm() / m as f64);
             assert!(error <= 1e-5, "{error:e}");
-            worst.saw("GD-GD gradient, relative error", error);
+            worst.record_largest("GD-GD gradient, relative error", error);
         }
     }
 }
@@ -210,7 +210,7 @@ fn bits_do_not_depend_on_batches_chunks_or_workspace() {
                     let mut source = samples.clone().at_once(at_once);
                     let (_, sent) = fed_rep_round(&mut model, task, &b, &mut source).unwrap();
                     for piece in [1, 7, 32, 60] {
-                        assert_eq!(bits(&emitted(&model, piece)), bits(&sent));
+                        assert_eq!(bits(&collect_upload(&model, piece)), bits(&sent));
                     }
                     seen.push((bits(&sent), bits(model.head())));
                 }

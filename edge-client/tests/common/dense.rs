@@ -1,4 +1,4 @@
-//! Helpers of tests of dense layers: naive kernels in f32, with sums in the order that the client's kernels
+//! Test helpers for dense layers: naive kernels in f32, with sums in the order that the client's kernels
 //! specify, and the loss of a network in f64.
 
 use super::Random;

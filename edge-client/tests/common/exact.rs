@@ -1,4 +1,4 @@
-//! Helpers of tests of networks: one sample through one layer, forward and backward, in f64 and by
+//! Test helpers for networks: one sample through one layer, forward and backward, in f64 and by
 //! definition.
 
 use fedspan_client::kernel::Layer;

@@ -1,4 +1,4 @@
-//! Helpers of tests of head fits: solvers of the head, and bounds of the errors that rounding causes.
+//! Test helpers for head fits: solvers of the head, and bounds of the errors that rounding causes.
 //!
 //! Let `u` be the rounding of f32 ([`EPS`]). Norms of `Z` are spectral norms, all other norms are Frobenius
 //! norms.
@@ -22,7 +22,6 @@
 //!
 //! **Underflow.** A product or quotient below f32's normal range has an error of up to `2^-150`, half the
 //! least subnormal, at any size of the data (Higham, section 2.1): [`underflow`].
-//! subnormal, at any size (Higham, section 2.1): [`underflow`].
 
 use fedspan_client::kernel::constant_column::ConstantColumn;
 use fedspan_client::kernel::least_squares::{add_normal, solve_normal};
@@ -40,7 +39,7 @@ pub const SMALLEST: f64 = 1e-18;
 /// of 32 or more, as `kernel::rank` does below full rank.
 pub fn lifts(z: &M) -> Vec<f64> {
     let longest = z.column_iter().map(|column| column.norm()).fold(0.0, f64::max);
-    let lift = |by: f64| if (1.0..56.0).contains(&by) { by.exp2() } else { 1.0 };
+    let lift = |exponent: f64| if (1.0..56.0).contains(&exponent) { exponent.exp2() } else { 1.0 };
     let lift_of = |norm: f64| if norm < SMALLEST { 1.0 } else { lift((longest / norm).log2().floor() - 4.0) };
     z.column_iter().map(|column| lift_of(column.norm())).collect()
 }
@@ -119,7 +118,7 @@ pub fn head_bound(z: &M, y: &M, oracle: &M, largest: f64, condition: f64, e: f64
 }
 
 /// Computes the head of `[Z | Y]` with the triangular kernels. Returns the head and the rank.
-pub fn by_rotations(z: &[f32], y: &[f32], k: usize, c: usize) -> (Vec<f32>, usize) {
+pub fn fit_by_rotations(z: &[f32], y: &[f32], k: usize, c: usize) -> (Vec<f32>, usize) {
     let (mut r, mut q) = (vec![0.0; k * k], vec![0.0; k * c]);
     for (z, y) in z.chunks(k).zip(y.chunks(c)) {
         add_row(&mut r, &mut q, &mut z.to_vec(), &mut y.to_vec());
@@ -130,7 +129,7 @@ pub fn by_rotations(z: &[f32], y: &[f32], k: usize, c: usize) -> (Vec<f32>, usiz
 }
 
 /// Computes the head with the normal equations. Returns `None` if a pivot is too small.
-pub fn by_normal_equations(z: &[f32], y: &[f32], k: usize, c: usize) -> Option<Vec<f32>> {
+pub fn fit_by_normal_equations(z: &[f32], y: &[f32], k: usize, c: usize) -> Option<Vec<f32>> {
     let (mut gram, mut rhs) = (vec![0.0; k * k], vec![0.0; k * c]);
     for (z, y) in z.chunks(k).zip(y.chunks(c)) {
         add_normal(&mut gram, &mut rhs, z, y);
@@ -139,7 +138,7 @@ pub fn by_normal_equations(z: &[f32], y: &[f32], k: usize, c: usize) -> Option<V
 }
 
 /// Computes the head with the complete client. `B` is the identity, so `Z` equals `X` bit for bit.
-pub fn by_client(z: &[f32], y: &[f32], k: usize, c: usize, head: HeadSolve) -> Vec<f32> {
+pub fn fit_by_client(z: &[f32], y: &[f32], k: usize, c: usize, head: HeadSolve) -> Vec<f32> {
     let mut model = Linear::new(Heap::new(k, k, c));
     model.set_representation(&identity(k)).unwrap();
     model.fit_head(head, &mut Recording::regression(z, y, k, c)).unwrap();
@@ -147,7 +146,7 @@ pub fn by_client(z: &[f32], y: &[f32], k: usize, c: usize, head: HeadSolve) -> V
 }
 
 /// Computes the head with the complete client from streamed samples.
-pub fn by_stream(z: &[f32], y: &[f32], k: usize, c: usize, head: HeadSolve) -> Vec<f32> {
+pub fn fit_by_stream(z: &[f32], y: &[f32], k: usize, c: usize, head: HeadSolve) -> Vec<f32> {
     let mut model = Linear::new(Heap::streaming(k, k, c));
     let task = Wire::FitHead { head };
     let samples = Sliced::regression(z.to_vec(), y.to_vec(), k, c);
@@ -161,12 +160,12 @@ pub fn head_of(model: &Linear<Heap>) -> Vec<f32> {
 }
 
 /// Computes the head with every available solver, and returns each head with the solver's name.
-pub fn every_way(z: &[f32], y: &[f32], k: usize, c: usize) -> Vec<(&'static str, Vec<f32>)> {
-    let mut ways = vec![
-        ("rotations", by_rotations(z, y, k, c).0),
-        ("client", by_client(z, y, k, c, EXACT)),
-        ("stream", by_stream(z, y, k, c, EXACT)),
+pub fn fit_by_every_method(z: &[f32], y: &[f32], k: usize, c: usize) -> Vec<(&'static str, Vec<f32>)> {
+    let mut heads = vec![
+        ("rotations", fit_by_rotations(z, y, k, c).0),
+        ("client", fit_by_client(z, y, k, c, EXACT)),
+        ("stream", fit_by_stream(z, y, k, c, EXACT)),
     ];
-    ways.extend(by_normal_equations(z, y, k, c).map(|w| ("normal equations", w)));
-    ways
+    heads.extend(fit_by_normal_equations(z, y, k, c).map(|w| ("normal equations", w)));
+    heads
 }

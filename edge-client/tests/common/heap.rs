@@ -1,4 +1,4 @@
-//! Helpers of tests: memory of a linear model whose sizes are known only at run time.
+//! Test helpers: memory of a linear model whose sizes are known only at run time.
 
 use fedspan_client::memory::{Blocks, Eight, Memory, Parts, PartsRef, Shape};
 

@@ -1,4 +1,4 @@
-//! Helpers of tests of networks: memory of any shape, sources that record the order in which they are read,
+//! Test helpers for networks: memory of any shape, sources that record the order in which they are read,
 //! and training in f64 that is independent of the client.
 
 use std::ops::Range;
@@ -14,7 +14,7 @@ use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use super::dense::{softmax, wide};
 use super::exact::Pass;
-use super::{Random, Sliced, emitted, receive};
+use super::{Random, Sliced, collect_upload, receive};
 
 /// Memory for a network of any shape, initially filled with arbitrary values.
 #[derive(Clone, Debug)]
@@ -269,7 +269,7 @@ pub fn round(
     let open = opening(shape, task, layers.clone(), Encoding::F32);
     receive(network, &open, &tensors(shape, layers, parameters))?;
     let usage = network.run(open.id, source)?;
-    Ok((usage, emitted(network, 7)))
+    Ok((usage, collect_upload(network, 7)))
 }
 
 /// Returns the settings of a gradient descent.

@@ -1,4 +1,4 @@
-//! Helpers of tests of stores: NOR flash in memory whose erased bytes are 0xFF, whose writes only clear bits,
+//! Test helpers for stores: NOR flash in memory whose erased bytes are 0xFF, whose writes only clear bits,
 //! and whose power can fail at any byte.
 
 use std::cell::RefCell;

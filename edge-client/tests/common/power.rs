@@ -1,4 +1,4 @@
-//! Helpers of tests of FedPower: rounds without a session, and their results in f64.
+//! Test helpers for FedPower: rounds without a session, and their results in f64.
 
 use fedspan_client::memory::Memory;
 use fedspan_client::source::SampleSource;
@@ -7,7 +7,7 @@ use fedspan_client::{Linear, Mechanism, Release, Task};
 use fedspan_protocol::message::{DeclineReason, PowerRows, PowerUpload, Task as Wire};
 use fedspan_protocol::tensor::{Encoding, Role};
 
-use super::{Heap, M, Random, Sliced, emitted, flat, matrix, open, receive};
+use super::{Heap, M, Random, Sliced, collect_upload, flat, matrix, open, receive};
 
 pub const ROWS: [PowerRows; 2] = [PowerRows::Features, PowerRows::Weighted];
 pub const UPLOADS: [PowerUpload; 3] =
@@ -30,7 +30,7 @@ pub fn power_round<A: Memory, P: Mechanism>(
     receive(model, &round, &[z])?;
     model.prepare(&Release::default())?;
     let usage = model.run(round.id, source)?;
-    Ok((usage, emitted(model, 7)))
+    Ok((usage, collect_upload(model, 7)))
 }
 
 /// Returns the rows of `M`, each clipped to norm 1.

@@ -1,4 +1,4 @@
-//! Helpers of tests of the privacy budget: a task whose updates have a cost, although it adds no noise.
+//! Test helpers for the privacy budget: a task whose updates have a cost, although it adds no noise.
 
 use fedspan_client::source::{SampleSource, Targets};
 use fedspan_client::task::Usage;

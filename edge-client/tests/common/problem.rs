@@ -1,4 +1,4 @@
-//! Helpers of tests of the session: a regression problem with its devices and servers.
+//! Test helpers for the session: a regression problem with its devices and servers.
 
 use fedspan_client::session::Config;
 use fedspan_client::{Linear, NotReady, Task};
@@ -6,7 +6,7 @@ use fedspan_protocol::message::{DeclineReason, Task as Wire, ToServer, Upload};
 use fedspan_protocol::tensor::{Encoding, Role};
 
 use super::server::{Bench, Fate, Flash, Server, exchange};
-use super::{EXACT, Heap, Random, Sliced, bits, emitted, flat, open, receive};
+use super::{EXACT, Heap, Random, Sliced, bits, collect_upload, flat, open, receive};
 
 pub const ALL: [Encoding; 3] = [Encoding::F32, Encoding::F16, Encoding::I8];
 
@@ -59,7 +59,7 @@ impl Problem {
         let round = open(1, task, Role::Representation, encoding, self.d, self.k);
         receive(&mut model, &round, &[&self.b]).unwrap();
         model.run(round.id, &mut self.samples.clone()).unwrap();
-        let mut sent = emitted(&model, 32);
+        let mut sent = collect_upload(&model, 32);
         if let Wire::FedRep { encoding, .. } = task {
             let mut bytes = vec![0; encoding.byte_len(sent.len())];
             encoding.encode(&sent, &mut bytes).unwrap();

@@ -1,4 +1,4 @@
-//! Helpers of tests of recordings: a small recording of synthetic motion.
+//! Test helpers for recordings: a small recording of synthetic motion.
 
 use fedspan_client::features::{CHANNELS, WINDOW};
 use fedspan_client::recording::{Header, Series, write};

@@ -1,4 +1,4 @@
-//! Helpers of tests of noise: a second, simple implementation of the discrete Gaussian with selectable
+//! Test helpers for noise: a second, simple implementation of the discrete Gaussian with selectable
 //! faults, and Gaussian noise in floats.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
@@ -116,8 +116,8 @@ impl Reference {
         let t = self.scale;
         loop {
             let low = if self.fault == Fault::UniformByModulo { self.below(16) % t } else { self.below(t) };
-            let over = if self.fault == Fault::OneMoreScale { t + 1 } else { t };
-            if !self.fraction(low, over) {
+            let scale = if self.fault == Fault::OneMoreScale { t + 1 } else { t };
+            if !self.fraction(low, scale) {
                 continue;
             }
             let mut high = 0;

@@ -1,4 +1,4 @@
-//! Helpers of tests of the session: a fake server, a device with its clock, and a link that loses, duplicates
+//! Test helpers for the session: a fake server, a device with its clock, and a link that loses, duplicates
 //! and delays frames on request.
 
 use std::cell::RefCell;

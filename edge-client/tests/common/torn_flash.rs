@@ -1,4 +1,4 @@
-//! Helpers of tests of power cuts: NOR flash in memory whose power fails in a chosen write or erase, with a
+//! Test helpers for power cuts: NOR flash in memory whose power fails in a chosen write or erase, with a
 //! chosen result of the interrupted operation.
 
 use std::cell::RefCell;

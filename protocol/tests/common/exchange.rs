@@ -1,4 +1,4 @@
-//! Helpers of tests: the sealed vectors, which are one exchange under a key, from hello to acknowledgement,
+//! Test helpers: the sealed vectors, which are one exchange under a key, from hello to acknowledgement,
 //! with fixed nonces.
 
 use fedspan_protocol::limits::wire_capacity;

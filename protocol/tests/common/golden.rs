@@ -1,4 +1,4 @@
-//! Helpers of tests: the golden messages, whose bytes are stored in `vectors/`. Fields of the same type have
+//! Test helpers: the golden messages, whose bytes are stored in `vectors/`. Fields of the same type have
 //! different values, so that swapped fields are detected.
 
 use fedspan_protocol::limits::{FRAME_LIMIT_DEFAULT, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, TENSORS_MAX};

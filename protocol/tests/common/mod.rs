@@ -1,4 +1,4 @@
-//! Helpers of tests: framing that is independent of the crate under test, recorded events of a decoder, and a
+//! Test helpers: framing that is independent of the crate under test, recorded events of a decoder, and a
 //! small random generator.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 

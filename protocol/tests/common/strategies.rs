@@ -1,4 +1,4 @@
-//! Helpers of tests: proptest strategies for every message, with any variant and any bits, including extreme
+//! Test helpers: proptest strategies for every message, with any variant and any bits, including extreme
 //! values.
 
 use fedspan_protocol::limits::{MISSING_MAX, TENSORS_MAX};
