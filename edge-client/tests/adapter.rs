@@ -3,7 +3,7 @@
 #![cfg(feature = "adapter")]
 
 use crate::common::dense::softmax;
-use crate::common::network::{Asked, descent, fit, labelled, sgd};
+use crate::common::network::{RecordingSource, descent, fit_head_task, labelled_samples, sgd};
 use crate::common::*;
 use fedspan_client::kernel::frozen::Frozen;
 use fedspan_client::memory::{NetworkMemory, NetworkParts, NetworkShape};
@@ -248,7 +248,7 @@ fn rounds_train_as_defined() {
                 let open = round_open(3, task, &BOTH_FACTORS);
                 let tensors = BOTH_FACTORS.map(|role| factor_values(shape, role, &received));
                 receive(&mut network, &open, &tensors).unwrap();
-                let mut source = Asked::new(labelled(shape, SAMPLES, 3));
+                let mut source = RecordingSource::new(labelled_samples(shape, SAMPLES, 3));
                 let usage = network.run(open.id, &mut source).unwrap();
                 assert_eq!(usage, Usage { samples: SAMPLES as u32, skipped: 0 });
 
@@ -293,7 +293,7 @@ fn round_may_omit_a_factor_the_device_has() {
     let shape = SHAPES[0];
     let (initial, received) = (draw_parameters(shape, 1), draw_parameters(shape, 2));
     let steps = descent(0.1, 0.0, 5);
-    let mut source = labelled(shape, SAMPLES, 3);
+    let mut source = labelled_samples(shape, SAMPLES, 3);
     let train_up = |round| round_open(round, sgd(steps, 0, 1, Trained::Up), &[Role::AdapterDown]);
 
     // A new device has no factor.
@@ -412,10 +412,10 @@ fn invalid_frozen_layer_is_declined() {
 fn personal_head_is_fitted_on_the_received_adapter() {
     let shape = SHAPES[1];
     let mut network = device(shape, Layer::Nothing, &draw_parameters(shape, 1));
-    let open = round_open(9, fit(descent(0.1, 0.0, 5), 2), &BOTH_FACTORS);
+    let open = round_open(9, fit_head_task(descent(0.1, 0.0, 5), 2), &BOTH_FACTORS);
     let received = draw_parameters(shape, 2);
     receive(&mut network, &open, &BOTH_FACTORS.map(|role| factor_values(shape, role, &received))).unwrap();
-    network.run(open.id, &mut labelled(shape, SAMPLES, 3)).unwrap();
+    network.run(open.id, &mut labelled_samples(shape, SAMPLES, 3)).unwrap();
     assert!(network.upload().is_empty());
     let factor_range = shape.range(0..2);
     assert_eq!(bits(&network.parameters()[factor_range.clone()]), bits(&received[factor_range]));

@@ -108,7 +108,7 @@ fn neighbours(random: &mut Random, square: u64, rows: usize, k: usize) -> [Devic
 fn attack_devices(numbers: u64) -> [AttackResults; 2] {
     const RELEASES: u64 = 500;
     let mut random = Random(13);
-    let [mut by_integers, mut by_floats] = [Found::default(), Found::default()];
+    let [mut by_integers, mut by_floats] = [AttackResults::default(), AttackResults::default()];
     for case in 0usize.. {
         if by_integers.attacked >= numbers {
             break;
@@ -165,13 +165,14 @@ fn noise_added_in_floats_identifies_senders() {
     let mut random = Random(13);
     let mut words = words(5);
     for square in [1 << 20, 1 << 16, LEAST] {
-        let [mut single, mut double] = [Found::default(), Found::default()];
+        let [mut single, mut double] = [AttackResults::default(), AttackResults::default()];
         for case in 0..400 {
             let devices = neighbours(&mut random, square, 1 + case % 4, 1 + case % 3);
             let sigma = devices[0].variance().sqrt() / f64::from(devices[0].unit());
             let task = fed_power(1, PowerRows::Features, PowerUpload::Product);
-            let sums =
-                devices.each_ref().map(|device| round(&device.samples, task, &device.z, device.k).unwrap().1);
+            let sums = devices
+                .each_ref()
+                .map(|device| run_power_round(&device.samples, task, &device.z, device.k).unwrap().1);
             for _ in 0..100 {
                 let sender = random.below(2);
                 for (sender_sum, other_sum) in sums[sender].iter().zip(&sums[1 - sender]) {

@@ -83,7 +83,7 @@ fn uploads_without_noise_reveal_a_single_record() {
         let samples = random_samples(&mut random, 1);
         let z = flat(&random.orthonormal(D, K));
         let task = fed_power(1, PowerRows::Features, PRODUCT);
-        let (_, product) = round(&samples, task, &z, K).unwrap();
+        let (_, product) = run_power_round(&samples, task, &z, K).unwrap();
         let mut model = model_without_noise();
         let start = open(1, Wire::PowerStart, Role::Subspace, Encoding::F32, D, K);
         receive(&mut model, &start, &[&z]).unwrap();

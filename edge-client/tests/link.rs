@@ -80,7 +80,7 @@ impl Peer {
         let noise = (self.noise)(self.frames);
         self.frames += 1;
         self.to_device.extend(noise);
-        self.to_device.extend(wire(message, body));
+        self.to_device.extend(encode_frame(message, body));
     }
 
     /// Takes bytes from the device, and queues the server's replies to complete frames.
@@ -98,7 +98,7 @@ impl Peer {
                 FeedResult::Sealed(_) => panic!("a sealed frame from a device without a key"),
                 FeedResult::Message(bytes) => {
                     let (message, body) = decode::<ToServer>(bytes).unwrap();
-                    replies.extend(self.server.take(message, body.to_vec()));
+                    replies.extend(self.server.handle_message(message, body.to_vec()));
                 }
             }
         }
@@ -140,12 +140,12 @@ impl Peer {
     fn silence(&mut self) {
         self.idle += 1;
         assert!(self.idle < 5_000, "the device never finishes");
-        if let Some(missing) = self.server.missing() {
+        if let Some(missing) = self.server.missing_chunks() {
             self.send(&ToDevice::Missing(missing), &[]);
         } else if !self.server.updates.is_empty() {
             self.over = true;
         } else if self.idle.is_multiple_of(4) {
-            for (message, body) in self.server.opening() {
+            for (message, body) in self.server.opening_messages() {
                 self.send(&message, &body);
             }
         }
@@ -263,7 +263,7 @@ fn round_completes_with_reads_and_writes_of_any_length() {
                 let peer = peer.borrow();
                 assert_eq!(closed.error, None);
                 assert_eq!(peer.server.updates.len(), 1);
-                assert_eq!(bits(&peer.server.values(0)), bits(&expected));
+                assert_eq!(bits(&peer.server.update_values(0)), bits(&expected));
                 assert_eq!(session.counters(), Counters { counted: 1, ..Counters::default() });
                 assert_eq!(closed.frames.accepted as usize, peer.frames, "every frame must be accepted");
                 assert!(peer.to_device.is_empty());
@@ -293,7 +293,7 @@ fn driver_survives_noise_between_frames() {
                 let peer = Rc::new(RefCell::new(peer));
                 let closed = drive(&mut session, config, &peer, asynchronous);
                 let peer = peer.borrow();
-                assert_eq!(bits(&peer.server.values(0)), bits(&expected), "seed {seed}");
+                assert_eq!(bits(&peer.server.update_values(0)), bits(&expected), "seed {seed}");
                 assert_eq!(session.counters().malformed, 0, "noise must not pass the checksum");
                 if terminated {
                     assert_eq!(closed.frames.accepted as usize, peer.frames);
@@ -343,7 +343,7 @@ fn driver_reports_the_end_and_the_next_link_continues() {
             let again = Rc::new(RefCell::new(Peer::new(server, 64)));
             if session.last_round() == 0 {
                 drive(&mut session, config, &again, asynchronous);
-                assert_eq!(bits(&again.borrow().server.values(0)), bits(&expected), "case {case}");
+                assert_eq!(bits(&again.borrow().server.update_values(0)), bits(&expected), "case {case}");
                 assert!(
                     first.is_empty() || first[0] == again.borrow().server.updates[0],
                     "the update must have the same bytes"
@@ -416,7 +416,7 @@ fn dropped_future_is_harmless() {
         if session.last_round() == 0 {
             let again = Rc::new(RefCell::new(Peer::new(server.clone(), 64)));
             drive(&mut session, config, &again, true);
-            assert_eq!(bits(&again.borrow().server.values(0)), bits(&expected));
+            assert_eq!(bits(&again.borrow().server.update_values(0)), bits(&expected));
         }
     }
 }

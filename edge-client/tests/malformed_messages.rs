@@ -50,7 +50,7 @@ fn honest() -> Vec<Vec<u8>> {
     for task in [fed_rep(EXACT, Upload::Gradient, 0.1), Wire::FitHead { head }] {
         for limit in [128, 4096] {
             for encoding in [Encoding::F32, Encoding::I8] {
-                for (message, body) in server(2, task, encoding, limit).opening() {
+                for (message, body) in server(2, task, encoding, limit).opening_messages() {
                     all.push(payload(&message, &body));
                 }
             }
@@ -123,7 +123,7 @@ proptest! {
                 }
                 Input::Tick(milliseconds) => {
                     bench.now += milliseconds;
-                    bench.all(Event::Tick);
+                    bench.handle_until_idle(Event::Tick);
                     continue;
                 }
                 Input::Up => {
@@ -131,19 +131,19 @@ proptest! {
                     continue;
                 }
                 Input::Down => {
-                    bench.all(Event::LinkDown);
+                    bench.handle_until_idle(Event::LinkDown);
                     continue;
                 }
                 Input::Sample(good) => {
                     let samples = samples();
                     let (x, target) = samples.get(0);
-                    bench.all(Event::Sample(if *good { x } else { &x[1..] }, target));
+                    bench.handle_until_idle(Event::Sample(if *good { x } else { &x[1..] }, target));
                     continue;
                 }
             };
-            bench.all(Event::Message(&bytes));
+            bench.handle_until_idle(Event::Message(&bytes));
             if bench.last.close {
-                bench.all(Event::LinkDown);
+                bench.handle_until_idle(Event::LinkDown);
             }
             // A prediction is either refused or finite.
             let mut out = [0.0];
@@ -152,22 +152,22 @@ proptest! {
             }
         }
         // The next round belongs to a new campaign on a new link.
-        bench.all(Event::LinkDown);
+        bench.handle_until_idle(Event::LinkDown);
         bench.connect(0xFEED_BEEF, 60_000);
         let task = fed_rep(EXACT, Upload::Gradient, 0.1);
         let mut server = server(1, task, Encoding::F32, 128);
         let mut sent = Vec::new();
-        for (message, body) in server.opening() {
-            sent.extend(bench.message(&message, &body));
+        for (message, body) in server.opening_messages() {
+            sent.extend(bench.receive_message(&message, &body));
         }
         let samples = samples();
         for i in 0..if stream { 4 } else { 0 } {
             let (x, target) = samples.get(i);
-            sent.extend(bench.all(Event::Sample(x, target)));
+            sent.extend(bench.handle_until_idle(Event::Sample(x, target)));
         }
         for (message, body) in sent {
             prop_assert!(!matches!(message, ToServer::Decline(_)), "{message:?}");
-            server.take(message, body);
+            server.handle_message(message, body);
         }
         prop_assert_eq!(server.updates.len(), 1);
         let mut fresh = fedspan_client::Linear::new(Heap::streaming(D, K, 1));
@@ -176,7 +176,7 @@ proptest! {
         } else {
             fed_rep_round(&mut fresh, task, &server.tensors[0], &mut samples.clone()).unwrap()
         };
-        prop_assert_eq!(bits(&server.values(0)), bits(&expected));
+        prop_assert_eq!(bits(&server.update_values(0)), bits(&expected));
     }
 }
 
@@ -188,7 +188,7 @@ fn malformed_messages_are_counted() {
     let closed = payload(&ToDevice::RoundClosed(RoundId { round: 2, stage: 0 }), &[]);
     let with_body = [&closed[..], &[0]].concat();
     for (count, bytes) in (1u32..).zip([&[][..], &[0xFF; 20], &with_body, &closed[..1]]) {
-        assert!(bench.all(Event::Message(bytes)).is_empty());
+        assert!(bench.handle_until_idle(Event::Message(bytes)).is_empty());
         assert_eq!(bench.session.counters().malformed, count);
     }
 }

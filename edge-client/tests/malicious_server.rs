@@ -35,7 +35,7 @@ type Sent = Vec<(ToServer, Vec<u8>)>;
 impl Pair {
     /// Creates a device and connects it, in campaign 7.
     fn new(problem: &Problem, limit: u16, key: Option<Key>, flash: Flash) -> Self {
-        let config = config(limit);
+        let config = session_config(limit);
         let protection = key.clone().map_or(Protection::Plaintext, Protection::Key);
         let memory = Heap::new(problem.d, problem.k, problem.c);
         let random = ChaCha8Rng::seed_from_u64(1);
@@ -129,7 +129,7 @@ fn pairs(problem: &Problem) -> impl Iterator<Item = (Pair, Flash, u16)> {
 
 /// Opens round 5 as an honest server does. Returns the update.
 fn first(pair: &mut Pair, problem: &Problem, limit: u16) -> Sent {
-    let sent = pair.deliver_all(&problem.server(5, gradient(), Encoding::F32, limit).opening());
+    let sent = pair.deliver_all(&problem.server(5, gradient_task(), Encoding::F32, limit).opening_messages());
     assert!(matches!(sent[0].0, ToServer::Update(_)), "{sent:?}");
     sent
 }
@@ -145,7 +145,7 @@ fn acknowledge(pair: &mut Pair) {
 /// The device declines them, sends nothing else, and keeps its head.
 #[test]
 fn invalid_representation_is_declined() {
-    let problem = problem(57, 8, 1);
+    let problem = create_problem(57, 8, 1);
     let b = &problem.b;
     // All columns repeat the first one.
     let rank_one: Vec<f32> = b.chunks(8).flat_map(|row| [row[0]; 8]).collect();
@@ -161,11 +161,13 @@ fn invalid_representation_is_declined() {
         let record = flash.0.borrow().record.clone();
         let mut openings: Vec<_> = bad
             .iter()
-            .map(|b| problem.server_of(6, gradient(), Encoding::F32, limit, b.clone()).opening())
+            .map(|b| {
+                problem.server_of(6, gradient_task(), Encoding::F32, limit, b.clone()).opening_messages()
+            })
             .collect();
         for poison in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             // The encoder refuses such a value, so the value is written into the encoded bytes.
-            let mut opening = problem.server(6, gradient(), Encoding::F32, limit).opening();
+            let mut opening = problem.server(6, gradient_task(), Encoding::F32, limit).opening_messages();
             let body = &mut opening.last_mut().unwrap().1;
             let n = body.len();
             body[n - 4..].copy_from_slice(&poison.to_le_bytes());
@@ -173,7 +175,7 @@ fn invalid_representation_is_declined() {
         }
         for (index, opening) in openings.iter().enumerate() {
             let sent = pair.deliver_all(opening);
-            match declined(&sent) {
+            match decline_reason(&sent) {
                 DeclineReason::NonFinite | DeclineReason::NotOrthonormal { .. } => {}
                 other => panic!("{index}: {other:?}"),
             }
@@ -184,7 +186,8 @@ fn invalid_representation_is_declined() {
         }
         assert_eq!(pair.session.last_round(), 5);
         // A valid representation is accepted.
-        let sent = pair.deliver_all(&problem.server(6, gradient(), Encoding::F32, limit).opening());
+        let sent =
+            pair.deliver_all(&problem.server(6, gradient_task(), Encoding::F32, limit).opening_messages());
         assert!(matches!(sent[0].0, ToServer::Update(_)), "{sent:?}");
     }
 }
@@ -193,14 +196,14 @@ fn invalid_representation_is_declined() {
 /// update is pending, and nothing afterwards.
 #[test]
 fn no_second_update_for_a_round() {
-    let problem = problem(57, 8, 1);
+    let problem = create_problem(57, 8, 1);
     let other = flat(&Random(5).orthonormal(57, 8));
     for (mut pair, _, limit) in pairs(&problem) {
         let update = first(&mut pair, &problem, limit);
         let open = |round, stage, b: &[f32]| {
-            let mut server = problem.server_of(round, gradient(), Encoding::F32, limit, b.to_vec());
+            let mut server = problem.server_of(round, gradient_task(), Encoding::F32, limit, b.to_vec());
             server.open.id = RoundId { round, stage };
-            server.opening()
+            server.opening_messages()
         };
         // The server opens the round again with another representation while the update is pending. The
         // device sends the computed update again, and ignores the chunks that follow.
@@ -213,14 +216,20 @@ fn no_second_update_for_a_round() {
         // Another stage or an earlier round is declined, and the update is unchanged.
         for (round, stage) in [(5, 1), (5, u16::MAX), (4, 0), (1, 7), (0, 0)] {
             let (message, body) = &open(round, stage, &other)[0];
-            assert_eq!(declined(&pair.deliver(message, body)), DeclineReason::RoundRepeated { last: 5 });
+            assert_eq!(
+                decline_reason(&pair.deliver(message, body)),
+                DeclineReason::RoundRepeated { last: 5 }
+            );
             let (message, body) = &open(5, 0, &other)[0];
             assert_eq!(pair.deliver(message, body), update, "after {round}, {stage}");
         }
         acknowledge(&mut pair);
         for (round, stage) in [(5, 0), (5, 1), (4, 9), (0, 0)] {
             let (message, body) = &open(round, stage, &other)[0];
-            assert_eq!(declined(&pair.deliver(message, body)), DeclineReason::RoundRepeated { last: 5 });
+            assert_eq!(
+                decline_reason(&pair.deliver(message, body)),
+                DeclineReason::RoundRepeated { last: 5 }
+            );
         }
         // The next round is computed.
         assert!(matches!(pair.deliver_all(&open(6, 0, &other))[0].0, ToServer::Update(_)));
@@ -230,11 +239,11 @@ fn no_second_update_for_a_round() {
 /// The update has the same bytes for any order and repetition of the chunks.
 #[test]
 fn chunk_order_has_no_effect() {
-    let problem = problem(57, 8, 1);
+    let problem = create_problem(57, 8, 1);
     for key in [None, Some(Key::new(3, [0x42; 32]))] {
         let fresh = || Pair::new(&problem, 128, key.clone(), Flash::default());
         let update = first(&mut fresh(), &problem, 128);
-        let opening = problem.server(5, gradient(), Encoding::F32, 128).opening();
+        let opening = problem.server(5, gradient_task(), Encoding::F32, 128).opening_messages();
         let (open, chunks) = opening.split_first().unwrap();
         let mut random = Random(3);
         for order in 0..20 {

@@ -49,7 +49,7 @@ fn methods(shape: NetworkShape, descent: Descent) -> Vec<Method> {
     let task_of = |head_epochs, epochs, trained| sgd(descent, head_epochs, epochs, trained);
     let mut methods = vec![
         method("FedPer", 0..head, task_of(0, 3, Trained::All), vec![(0..all, 3)]),
-        method("fit-head", 0..head, fit(descent, 4), vec![(head..all, 4)]),
+        method("fit-head", 0..head, fit_head_task(descent, 4), vec![(head..all, 4)]),
         method("alone", 0..0, task_of(0, 2, Trained::All), vec![(0..all, 2)]),
     ];
     if head > 0 {
@@ -60,7 +60,7 @@ fn methods(shape: NetworkShape, descent: Descent) -> Vec<Method> {
     }
     if cfg!(feature = "shared-head") {
         methods.push(method("FedAvg", 0..all, task_of(0, 3, Trained::All), vec![(0..all, 3)]));
-        methods.push(method("FedAvg + FT", 0..all, fit(descent, 2), vec![(head..all, 2)]));
+        methods.push(method("FedAvg + FT", 0..all, fit_head_task(descent, 2), vec![(head..all, 2)]));
         for first in 1..all {
             methods.push(method("LG-FedAvg", first..all, task_of(0, 3, Trained::All), vec![(0..all, 3)]));
             let phases = vec![(0..first, 2), (first..all, 1)];
@@ -89,16 +89,16 @@ fn assert_close(got: &[f32], expected: &[f64], what: &str) {
 #[test]
 fn methods_train_as_defined() {
     for shape in shapes() {
-        let (own, received) = (drawn(shape, 1), drawn(shape, 2));
-        let samples = labelled(shape, SAMPLES, 3);
+        let (own, received) = (draw_parameters(shape, 1), draw_parameters(shape, 2));
+        let samples = labelled_samples(shape, SAMPLES, 3);
         for (step, momentum, batch) in [(0.1, 0.5, 3), (0.2, 0.0, 1), (0.1, 0.9, 16), (0.1, 0.5, 10)] {
             let descent = descent(step, momentum, batch);
             for Method { name, shared, task, phases } in methods(shape, descent) {
                 let what = format!("{name}, {} layers, {descent:?}", shape.layers());
                 let mut network = network(NetworkHeap::new(shape), &own);
-                let mut source = Asked::new(samples.clone());
+                let mut source = RecordingSource::new(samples.clone());
                 let (usage, sent) =
-                    round(&mut network, task, shared.clone(), &received, &mut source).expect(&what);
+                    run_round(&mut network, task, shared.clone(), &received, &mut source).expect(&what);
                 assert_eq!(usage, Usage { samples: SAMPLES as u32, skipped: 0 }, "{what}");
                 let mut orders = source.epochs().into_iter();
                 let batches =
@@ -114,7 +114,7 @@ fn methods_train_as_defined() {
                 let start = mixed(shape, &own, &received, shared.clone());
                 assert_close(
                     network.parameters(),
-                    &trained(shape, &start, &samples, &phases, descent),
+                    &train_exactly(shape, &start, &samples, &phases, descent),
                     &what,
                 );
                 let changed = |layer| phases.iter().any(|phase| phase.layers.contains(&layer));
@@ -127,7 +127,7 @@ fn methods_train_as_defined() {
                 let left = if uploads { shared.clone() } else { 0..0 };
                 assert_eq!(
                     network.upload(),
-                    opening(shape, task, left.clone(), Encoding::F32).tensors,
+                    round_open(shape, task, left.clone(), Encoding::F32).tensors,
                     "{what}"
                 );
                 assert_eq!(bits(&sent), bits(&network.parameters()[shape.range(left)]), "{what}");
@@ -140,10 +140,10 @@ fn methods_train_as_defined() {
 #[test]
 fn epoch_takes_all_samples_in_a_new_order() {
     let shape = DENSE;
-    let mut network = network(NetworkHeap::new(shape), &drawn(shape, 1));
-    let mut source = Asked::new(labelled(shape, 40, 2));
+    let mut network = network(NetworkHeap::new(shape), &draw_parameters(shape, 1));
+    let mut source = RecordingSource::new(labelled_samples(shape, 40, 2));
     let task = sgd(descent(0.1, 0.0, 3), 3, 3, Trained::Shared);
-    round(&mut network, task, 0..1, &drawn(shape, 2), &mut source).unwrap();
+    run_round(&mut network, task, 0..1, &draw_parameters(shape, 2), &mut source).unwrap();
     let mut epochs = source.epochs();
     assert_eq!(epochs.len(), 6);
     for epoch in &epochs {
@@ -159,21 +159,26 @@ fn epoch_takes_all_samples_in_a_new_order() {
 /// Returns the bits of the parameters after a FedRep round over `samples`.
 fn after(memory: NetworkHeap, task: Wire, samples: &Sliced) -> Vec<u32> {
     let shape = fedspan_client::memory::NetworkMemory::shape(&memory);
-    let mut network = network(memory, &drawn(shape, 1));
-    round(&mut network, task, 0..shape.layers() - 1, &drawn(shape, 2), &mut samples.clone()).unwrap();
+    let mut network = network(memory, &draw_parameters(shape, 1));
+    run_round(&mut network, task, 0..shape.layers() - 1, &draw_parameters(shape, 2), &mut samples.clone())
+        .unwrap();
     bits(network.parameters())
 }
 
 #[test]
 fn cache_source_and_batch_size_change_no_bit() {
     for shape in &shapes()[1..] {
-        let mut samples = labelled(*shape, SAMPLES, 3);
+        let mut samples = labelled_samples(*shape, SAMPLES, 3);
         // One sample is unusable.
         samples.x[4 * shape.features] = f32::NAN;
         let task = |batch| sgd(descent(0.1, 0.5, batch), 3, 2, Trained::Shared);
         let expected = after(NetworkHeap::new(*shape), task(3), &samples);
         for room in [0, 1, SAMPLES - 1, SAMPLES, 3 * SAMPLES] {
-            assert_eq!(after(NetworkHeap::keeping(*shape, room), task(3), &samples), expected, "{room}");
+            assert_eq!(
+                after(NetworkHeap::with_body_cache(*shape, room), task(3), &samples),
+                expected,
+                "{room}"
+            );
         }
         for at_once in [1, 3, 4, SAMPLES] {
             let samples = samples.clone().at_once(at_once);
@@ -193,21 +198,21 @@ fn cache_source_and_batch_size_change_no_bit() {
 fn samples_are_read_once_per_epoch_or_once_with_cache() {
     let shape = shapes()[2];
     for (memory, reads) in
-        [(NetworkHeap::new(shape), 6 * SAMPLES), (NetworkHeap::keeping(shape, SAMPLES), 3 * SAMPLES)]
+        [(NetworkHeap::new(shape), 6 * SAMPLES), (NetworkHeap::with_body_cache(shape, SAMPLES), 3 * SAMPLES)]
     {
-        let mut network = network(memory, &drawn(shape, 1));
-        let mut source = Asked::new(labelled(shape, SAMPLES, 3));
+        let mut network = network(memory, &draw_parameters(shape, 1));
+        let mut source = RecordingSource::new(labelled_samples(shape, SAMPLES, 3));
         let task = sgd(descent(0.1, 0.5, 3), 4, 2, Trained::Shared);
-        round(&mut network, task, 0..2, &drawn(shape, 2), &mut source).unwrap();
+        run_round(&mut network, task, 0..2, &draw_parameters(shape, 2), &mut source).unwrap();
         // The first read only checks whether the source allows random access.
-        assert_eq!(source.numbers.len(), 1 + reads);
+        assert_eq!(source.requested.len(), 1 + reads);
     }
 }
 
 #[test]
 fn unusable_samples_are_counted_and_ignored() {
     for shape in shapes() {
-        let mut samples = labelled(shape, SAMPLES, 3);
+        let mut samples = labelled_samples(shape, SAMPLES, 3);
         samples.x[2 * shape.features + 1] = f32::NAN;
         samples.x[5 * shape.features] = f32::NEG_INFINITY;
         let Labels::Classes(classes) = &mut samples.labels else { panic!() };
@@ -216,10 +221,10 @@ fn unusable_samples_are_counted_and_ignored() {
         let bad = [0, 2, 5, 9];
         for batch in [2, 4, 16] {
             let descent = descent(0.1, 0.5, batch);
-            let (own, mut source) = (drawn(shape, 1), Asked::new(samples.clone()));
+            let (own, mut source) = (draw_parameters(shape, 1), RecordingSource::new(samples.clone()));
             let mut network = network(NetworkHeap::new(shape), &own);
             let task = sgd(descent, 0, 3, Trained::All);
-            let (usage, _) = round(&mut network, task, 0..0, &own, &mut source).unwrap();
+            let (usage, _) = run_round(&mut network, task, 0..0, &own, &mut source).unwrap();
             assert_eq!(usage, Usage { samples: 6, skipped: 4 });
             assert_eq!(network.usage(), usage);
             let good = |order: Vec<usize>| order.into_iter().filter(|i| !bad.contains(i)).collect::<Vec<_>>();
@@ -231,7 +236,11 @@ fn unusable_samples_are_counted_and_ignored() {
             let mut known = samples.clone();
             let Labels::Classes(classes) = &mut known.labels else { panic!() };
             (classes[0], classes[9]) = (0, 0);
-            assert_close(network.parameters(), &trained(shape, &own, &known, &[epochs], descent), "skipped");
+            assert_close(
+                network.parameters(),
+                &train_exactly(shape, &own, &known, &[epochs], descent),
+                "skipped",
+            );
         }
     }
 }
@@ -239,11 +248,11 @@ fn unusable_samples_are_counted_and_ignored() {
 #[test]
 fn single_class_is_learnt() {
     let shape = shapes()[2];
-    let mut samples = labelled(shape, SAMPLES, 3);
+    let mut samples = labelled_samples(shape, SAMPLES, 3);
     samples.labels = Labels::Classes(vec![2; SAMPLES]);
-    let mut network = network(NetworkHeap::new(shape), &drawn(shape, 1));
+    let mut network = network(NetworkHeap::new(shape), &draw_parameters(shape, 1));
     let task = sgd(descent(0.2, 0.5, 3), 10, 5, Trained::Shared);
-    round(&mut network, task, 0..2, &drawn(shape, 2), &mut samples).unwrap();
+    run_round(&mut network, task, 0..2, &draw_parameters(shape, 2), &mut samples).unwrap();
     let mut out = vec![0.0; SAMPLES * shape.outputs];
     network.predict(&samples.x, &mut out).unwrap();
     for logits in out.chunks(shape.outputs) {
@@ -276,9 +285,9 @@ fn missing_samples_or_random_access_change_nothing() {
     }
     for shape in shapes() {
         let head = shape.layers() - 1;
-        let own = drawn(shape, 1);
-        let none = labelled(shape, 0, 3);
-        let mut unknown = labelled(shape, 2, 3);
+        let own = draw_parameters(shape, 1);
+        let none = labelled_samples(shape, 0, 3);
+        let mut unknown = labelled_samples(shape, 2, 3);
         unknown.labels = Labels::Classes(vec![200, 201]);
         let values = Sliced::regression(
             vec![0.5; 3 * shape.features],
@@ -286,14 +295,14 @@ fn missing_samples_or_random_access_change_nothing() {
             shape.features,
             shape.outputs,
         );
-        let mut failing = labelled(shape, 4, 3);
+        let mut failing = labelled_samples(shape, 4, 3);
         failing.failing_pass = Some(1);
         let mut network = network(NetworkHeap::new(shape), &own);
         let before = state(&mut network);
         assert!(before.0.is_ok());
-        for task in [sgd(descent(0.1, 0.5, 3), 0, 2, Trained::All), fit(descent(0.1, 0.5, 3), 2)] {
+        for task in [sgd(descent(0.1, 0.5, 3), 0, 2, Trained::All), fit_head_task(descent(0.1, 0.5, 3), 2)] {
             let mut declined = |source: &mut dyn fedspan_client::SampleSource, reason| {
-                let result = round(&mut network, task, 0..head, &own, source);
+                let result = run_round(&mut network, task, 0..head, &own, source);
                 assert_eq!(result.unwrap_err(), reason);
                 assert_eq!(state(&mut network), before);
                 assert_eq!(bits(network.parameters()), bits(&own));
@@ -302,11 +311,11 @@ fn missing_samples_or_random_access_change_nothing() {
             declined(&mut unknown.clone(), DeclineReason::NoSamples);
             declined(&mut values.clone(), DeclineReason::NoSamples);
             declined(&mut failing.clone(), DeclineReason::Device);
-            declined(&mut InOrder(labelled(shape, 4, 3)), DeclineReason::Device);
+            declined(&mut InOrder(labelled_samples(shape, 4, 3)), DeclineReason::Device);
         }
         // A fit of no epochs leaves the head unchanged and needs no random access.
-        let mut source = InOrder(labelled(shape, 4, 3));
-        round(&mut network, fit(descent(0.1, 0.5, 3), 0), 0..head, &own, &mut source).unwrap();
+        let mut source = InOrder(labelled_samples(shape, 4, 3));
+        run_round(&mut network, fit_head_task(descent(0.1, 0.5, 3), 0), 0..head, &own, &mut source).unwrap();
         assert_eq!(state(&mut network), before);
     }
 }
@@ -316,16 +325,21 @@ fn missing_samples_or_random_access_change_nothing() {
 fn source_that_fails_during_training_is_reported() {
     for shape in shapes() {
         for kept in [0, SAMPLES] {
-            for until in 1..=3 * SAMPLES {
-                let mut source = Asked { until, ..Asked::new(labelled(shape, SAMPLES, 3)) };
-                let mut network = network(NetworkHeap::keeping(shape, kept), &drawn(shape, 1));
+            for max_requests in 1..=3 * SAMPLES {
+                let mut source = RecordingSource {
+                    max_requests,
+                    ..RecordingSource::new(labelled_samples(shape, SAMPLES, 3))
+                };
+                let mut network =
+                    network(NetworkHeap::with_body_cache(shape, kept), &draw_parameters(shape, 1));
                 let task = sgd(descent(0.1, 0.5, 3), 0, 3, Trained::All);
-                let (head, received) = (shape.layers() - 1, drawn(shape, 2));
-                let result = round(&mut network, task, 0..head, &received, &mut source);
-                assert_eq!(result.unwrap_err(), DeclineReason::Device, "{until}");
+                let (head, received) = (shape.layers() - 1, draw_parameters(shape, 2));
+                let result = run_round(&mut network, task, 0..head, &received, &mut source);
+                assert_eq!(result.unwrap_err(), DeclineReason::Device, "{max_requests}");
                 // The partly trained network is valid, and the device continues with its parameters.
                 assert!(state(&mut network).0.is_ok());
-                round(&mut network, task, 0..head, &received, &mut labelled(shape, SAMPLES, 3)).unwrap();
+                run_round(&mut network, task, 0..head, &received, &mut labelled_samples(shape, SAMPLES, 3))
+                    .unwrap();
             }
         }
     }
@@ -336,18 +350,18 @@ fn diverged_training_invalidates_the_trained_layers() {
     // Recurrent networks are left out: after any step, their saturated gates have errors of zero and stay
     // finite.
     for shape in shapes().into_iter().filter(|shape| !with_cells(16).contains(shape)) {
-        for memory in [NetworkHeap::new(shape), NetworkHeap::keeping(shape, SAMPLES)] {
+        for memory in [NetworkHeap::new(shape), NetworkHeap::with_body_cache(shape, SAMPLES)] {
             let head = shape.layers() - 1;
-            let mut network = network(memory, &drawn(shape, 1));
+            let mut network = network(memory, &draw_parameters(shape, 1));
             // A moderate step size is not enough, because softmax keeps finite values finite for many steps.
             let wild = f32::MAX;
             for task in [
                 sgd(descent(wild, 0.5, 3), 2, 2, Trained::All),
                 sgd(descent(wild, 0.0, 16), 0, 9, Trained::All),
-                fit(descent(wild, 0.5, 3), 9),
+                fit_head_task(descent(wild, 0.5, 3), 9),
             ] {
-                let mut samples = labelled(shape, SAMPLES, 3);
-                let result = round(&mut network, task, 0..head, &drawn(shape, 2), &mut samples);
+                let mut samples = labelled_samples(shape, SAMPLES, 3);
+                let result = run_round(&mut network, task, 0..head, &draw_parameters(shape, 2), &mut samples);
                 assert_eq!(result.unwrap_err(), DeclineReason::UpdateNonFinite);
                 assert!(network.head().iter().all(|&w| w == 0.0));
                 assert_eq!(network.head_fitted_on(), None);
@@ -357,7 +371,7 @@ fn diverged_training_invalidates_the_trained_layers() {
                 assert_eq!(state(&mut network).0, Err(lost));
                 // The next round works as usual.
                 let calm = sgd(descent(0.1, 0.5, 3), 1, 1, Trained::All);
-                round(&mut network, calm, 0..head, &drawn(shape, 2), &mut samples).unwrap();
+                run_round(&mut network, calm, 0..head, &draw_parameters(shape, 2), &mut samples).unwrap();
                 assert!(state(&mut network).0.is_ok());
             }
         }

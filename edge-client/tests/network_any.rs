@@ -2,7 +2,7 @@
 #![cfg(feature = "network")]
 
 use crate::common::network::*;
-use crate::common::problem::ALL;
+use crate::common::problem::ALL_ENCODINGS;
 use crate::common::*;
 use fedspan_client::Task;
 use fedspan_client::memory::NetworkShape;
@@ -44,7 +44,11 @@ fn any_task() -> impl Strategy<Value = Wire> {
     (number.clone(), number, 0u16..6, 0u16..3, 0u16..3, trained, any::<bool>()).prop_map(
         |(step, momentum, batch, head_epochs, epochs, trained, is_fit_head)| {
             let descent = descent(step, momentum, batch);
-            if is_fit_head { fit(descent, epochs) } else { sgd(descent, head_epochs, epochs, trained) }
+            if is_fit_head {
+                fit_head_task(descent, epochs)
+            } else {
+                sgd(descent, head_epochs, epochs, trained)
+            }
         },
     )
 }
@@ -52,7 +56,8 @@ fn any_task() -> impl Strategy<Value = Wire> {
 /// Strategy for descriptors of tensors in any role, with the shapes of the network's layers or arbitrary
 /// shapes.
 fn any_tensors(shape: NetworkShape) -> impl Strategy<Value = Vec<TensorDescriptor>> {
-    let fields = (any_role(), 0usize..5, any::<bool>(), 0u16..6, 0u16..6, prop::sample::select(&ALL));
+    let fields =
+        (any_role(), 0usize..5, any::<bool>(), 0u16..6, 0u16..6, prop::sample::select(&ALL_ENCODINGS));
     let one = fields.prop_map(move |(role, layer, has_layer_shape, rows, cols, encoding)| {
         let (inputs, outputs) = shape.layer(layer).matrix();
         let (rows, cols) = if has_layer_shape { (inputs as u16 + 1, outputs as u16) } else { (rows, cols) };
@@ -63,7 +68,9 @@ fn any_tensors(shape: NetworkShape) -> impl Strategy<Value = Vec<TensorDescripto
         (layers.clone(), layers, any::<bool>(), any_role()).prop_map(move |(a, b, changed, role)| {
             let layers = a.min(b)..a.max(b);
             let mut tensors =
-                opening(shape, fit(descent(0.1, 0.5, 1), 1), layers, Encoding::F32).tensors.to_vec();
+                round_open(shape, fit_head_task(descent(0.1, 0.5, 1), 1), layers, Encoding::F32)
+                    .tensors
+                    .to_vec();
             if let (true, Some(last)) = (changed, tensors.last_mut()) {
                 last.role = role;
             }
@@ -82,8 +89,8 @@ proptest! {
         kept in 0usize..8,
         count in 0usize..7,
     ) {
-        let own = drawn(shape, 1);
-        let mut device = network(NetworkHeap::keeping(shape, kept), &own);
+        let own = draw_parameters(shape, 1);
+        let mut device = network(NetworkHeap::with_body_cache(shape, kept), &own);
         let head = bits(device.head());
         let id = RoundId { round: 9, stage: 0 };
         let round = RoundOpen { id, task, tensors: tensors.iter().copied().collect::<Descriptors>() };
@@ -99,7 +106,7 @@ proptest! {
         }
         prop_assert!(device.tensor_mut(tensors.len()).is_none());
         device.verify().unwrap();
-        let ran = device.run(round.id, &mut labelled(shape, count, 3));
+        let ran = device.run(round.id, &mut labelled_samples(shape, count, 3));
         if ran == Err(DeclineReason::UpdateNonFinite) {
             // The step size is arbitrary, so training may diverge; the update is then not sent.
             prop_assert!(device.parameters()[shape.start(shape.layers() - 1)..].iter().all(|w| w.is_finite()));

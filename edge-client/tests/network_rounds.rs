@@ -3,7 +3,7 @@
 #![cfg(feature = "network")]
 
 use crate::common::network::*;
-use crate::common::problem::{ALL, config};
+use crate::common::problem::{ALL_ENCODINGS, session_config};
 use crate::common::server::*;
 use crate::common::*;
 use fedspan_client::memory::NetworkShape;
@@ -22,7 +22,7 @@ const CALM: fedspan_protocol::message::Descent = descent(0.1, 0.5, 4);
 const TASK: Wire = sgd(CALM, 2, 1, Trained::Shared);
 
 fn device() -> Network<NetworkHeap> {
-    network(NetworkHeap::new(SHAPE), &drawn(SHAPE, 1))
+    network(NetworkHeap::new(SHAPE), &draw_parameters(SHAPE, 1))
 }
 
 fn open_of(task: Wire, tensors: &[TensorDescriptor]) -> RoundOpen {
@@ -74,7 +74,7 @@ fn layers_in_another_role_order_number_or_form_are_declined() {
     ];
     let mut device = device();
     let before = bits(device.parameters());
-    for task in [TASK, sgd(CALM, 0, 1, Trained::All), fit(CALM, 1)] {
+    for task in [TASK, sgd(CALM, 0, 1, Trained::All), fit_head_task(CALM, 1)] {
         for tensors in &cases {
             let result = device.open(&open_of(task, tensors));
             assert_eq!(result, Err(DeclineReason::Tensors), "{tensors:?}");
@@ -106,7 +106,7 @@ fn tasks_and_parameters_out_of_range_are_declined() {
         for trained in [Trained::Shared, Trained::All] {
             declined(sgd(descent, 2, 1, trained), &good, DeclineReason::Parameter);
         }
-        declined(fit(descent, 1), &good, DeclineReason::Parameter);
+        declined(fit_head_task(descent, 1), &good, DeclineReason::Parameter);
     }
     for trained in [Trained::Shared, Trained::All] {
         declined(sgd(CALM, 0, 0, trained), &good, DeclineReason::Parameter);
@@ -135,7 +135,7 @@ fn tasks_and_parameters_out_of_range_are_declined() {
         }
     }
     // Momentum needs memory for the velocities.
-    let mut plain = network(NetworkHeap::without_momentum(SHAPE), &drawn(SHAPE, 1));
+    let mut plain = network(NetworkHeap::without_momentum(SHAPE), &draw_parameters(SHAPE, 1));
     assert_eq!(plain.open(&open_of(TASK, &good)), Err(DeclineReason::Parameter));
     plain.open(&open_of(sgd(descent(0.1, 0.0, 8), 2, 1, Trained::Shared), &good)).unwrap();
     // Streamed samples are not supported.
@@ -149,7 +149,8 @@ fn tasks_and_parameters_out_of_range_are_declined() {
 fn head_is_shared_only_with_its_feature() {
     let all = SHAPE.layers();
     for first in 0..all {
-        let result = device().open(&opening(SHAPE, sgd(CALM, 0, 1, Trained::All), first..all, Encoding::F32));
+        let result =
+            device().open(&round_open(SHAPE, sgd(CALM, 0, 1, Trained::All), first..all, Encoding::F32));
         assert_eq!(result, if SHARED { Ok(()) } else { Err(DeclineReason::Tensors) });
     }
     let capabilities = device().capabilities();
@@ -164,26 +165,28 @@ fn head_is_shared_only_with_its_feature() {
 /// not suffice.
 #[test]
 fn rounds_without_a_body_tensor_need_a_body() {
-    let alone = || opening(SHAPE, sgd(CALM, 0, 1, Trained::All), 0..0, Encoding::F32);
+    let alone = || round_open(SHAPE, sgd(CALM, 0, 1, Trained::All), 0..0, Encoding::F32);
     let mut device = Network::new(NetworkHeap::new(SHAPE), 1);
     assert_eq!(device.open(&alone()), Err(DeclineReason::Tensors));
     device.draw(&mut ChaCha8Rng::seed_from_u64(1));
     device.open(&alone()).unwrap();
     device.verify().unwrap();
-    device.run(alone().id, &mut labelled(SHAPE, 10, 1)).unwrap();
+    device.run(alone().id, &mut labelled_samples(SHAPE, 10, 1)).unwrap();
     // A download ends early.
-    device.open(&opening(SHAPE, TASK, 0..2, Encoding::F32)).unwrap();
+    device.open(&round_open(SHAPE, TASK, 0..2, Encoding::F32)).unwrap();
     device.tensor_mut(1).unwrap()[..3].fill(7.0);
     assert_eq!(device.open(&alone()), Err(DeclineReason::Tensors));
     let (x, mut out) = ([0.5; 6], [0.0; 3]);
     assert_eq!(device.predict(&x, &mut out), Err(NotReady::NoRepresentation));
     // A complete download makes the body valid again.
-    round(&mut device, TASK, 0..2, &drawn(SHAPE, 2), &mut labelled(SHAPE, 10, 1)).unwrap();
+    run_round(&mut device, TASK, 0..2, &draw_parameters(SHAPE, 2), &mut labelled_samples(SHAPE, 10, 1))
+        .unwrap();
     device.open(&alone()).unwrap();
     device.verify().unwrap();
     // A diverged body is invalid too.
     let wild = sgd(descent(f32::MAX, 0.5, 4), 0, 2, Trained::All);
-    let result = round(&mut device, wild, 0..0, &drawn(SHAPE, 2), &mut labelled(SHAPE, 10, 1));
+    let result =
+        run_round(&mut device, wild, 0..0, &draw_parameters(SHAPE, 2), &mut labelled_samples(SHAPE, 10, 1));
     assert_eq!(result.unwrap_err(), DeclineReason::UpdateNonFinite);
     assert_eq!(device.open(&alone()), Err(DeclineReason::Tensors));
 }
@@ -195,8 +198,8 @@ fn next_round_continues_from_the_stored_head() {
     let mut after = Network::new(NetworkHeap::new(SHAPE), 1);
     after.head_mut().copy_from_slice(before.head());
     after.restore_head(before.head_fitted_on().unwrap());
-    let samples = labelled(SHAPE, 10, 1);
-    round(&mut after, fit(CALM, 0), 0..2, before.parameters(), &mut samples.clone()).unwrap();
+    let samples = labelled_samples(SHAPE, 10, 1);
+    run_round(&mut after, fit_head_task(CALM, 0), 0..2, before.parameters(), &mut samples.clone()).unwrap();
     assert_eq!(bits(after.parameters()), bits(before.parameters()));
 }
 
@@ -205,19 +208,20 @@ fn next_round_continues_from_the_stored_head() {
 #[cfg(feature = "shared-head")]
 fn half_received_head_becomes_zero() {
     let mut device = device();
-    device.open(&opening(SHAPE, sgd(CALM, 0, 1, Trained::All), 0..3, Encoding::F32)).unwrap();
+    device.open(&round_open(SHAPE, sgd(CALM, 0, 1, Trained::All), 0..3, Encoding::F32)).unwrap();
     device.tensor_mut(2).unwrap()[..3].fill(f32::NAN);
-    device.open(&opening(SHAPE, TASK, 0..2, Encoding::F32)).unwrap();
+    device.open(&round_open(SHAPE, TASK, 0..2, Encoding::F32)).unwrap();
     assert!(device.head().iter().all(|&w| w == 0.0));
-    round(&mut device, TASK, 0..2, &drawn(SHAPE, 2), &mut labelled(SHAPE, 10, 1)).unwrap();
+    run_round(&mut device, TASK, 0..2, &draw_parameters(SHAPE, 2), &mut labelled_samples(SHAPE, 10, 1))
+        .unwrap();
 }
 
 #[test]
 fn received_layers_must_be_finite() {
     for bad in [f32::NAN, f32::INFINITY] {
-        let (mut device, came) = (device(), drawn(SHAPE, 2));
-        let open = opening(SHAPE, TASK, 0..2, Encoding::F32);
-        receive(&mut device, &open, &tensors(SHAPE, 0..2, &came)).unwrap();
+        let (mut device, came) = (device(), draw_parameters(SHAPE, 2));
+        let open = round_open(SHAPE, TASK, 0..2, Encoding::F32);
+        receive(&mut device, &open, &layer_tensors(SHAPE, 0..2, &came)).unwrap();
         device.tensor_mut(1).unwrap()[3] = bad;
         assert_eq!(device.verify(), Err(DeclineReason::NonFinite));
         assert_eq!(device.predict(&[0.5; 6], &mut [0.0; 3]), Err(NotReady::NoRepresentation));
@@ -239,7 +243,7 @@ fn head_predicts_only_with_its_body() {
     assert_eq!(device.predict(&x, &mut out), Err(NotReady::NoHead));
     device.restore_head(hash);
     assert_eq!(device.predict(&x, &mut out), Err(NotReady::NoHead));
-    device.set_parameters(&drawn(SHAPE, 1)).unwrap();
+    device.set_parameters(&draw_parameters(SHAPE, 1)).unwrap();
     device.predict(&x, &mut out).unwrap();
     // Predictions in batches of eight equal those of single samples.
     let (x, mut all, mut one) = (Random(4).normals(20 * 6), [0.0; 60], [0.0; 3]);
@@ -254,14 +258,14 @@ fn head_predicts_only_with_its_body() {
 #[test]
 fn session_rounds_equal_the_task_alone() {
     let shape = NetworkShape::new(20, &[8], 4, 10);
-    let (samples, own) = (labelled(shape, 25, 3), drawn(shape, 1));
+    let (samples, own) = (labelled_samples(shape, 25, 3), draw_parameters(shape, 1));
     let shared = if SHARED { vec![0..1, 0..2, 1..2, 0..0] } else { vec![0..1, 0..0] };
     for limit in [128, 256, 4096] {
         let device = network(NetworkHeap::new(shape), &own);
-        let mut bench = Bench::of(config(limit), device, samples.clone(), Flash::default());
+        let mut bench = Bench::with_task(session_config(limit), device, samples.clone(), Flash::default());
         let mut twin = network(NetworkHeap::new(shape), &own);
         let mut number = 0;
-        for (down, up) in ALL.into_iter().flat_map(|down| ALL.map(|up| (down, up))) {
+        for (down, up) in ALL_ENCODINGS.into_iter().flat_map(|down| ALL_ENCODINGS.map(|up| (down, up))) {
             for layers in shared.clone() {
                 number += 1;
                 let task = Wire::Sgd {
@@ -271,14 +275,14 @@ fn session_rounds_equal_the_task_alone() {
                     trained: Trained::All,
                     encoding: up,
                 };
-                let came = drawn(shape, 10 + u64::from(number));
-                let opened = opening(shape, task, layers.clone(), down);
-                let parts = tensors(shape, layers.clone(), &came);
+                let came = draw_parameters(shape, 10 + u64::from(number));
+                let opened = round_open(shape, task, layers.clone(), down);
+                let parts = layer_tensors(shape, layers.clone(), &came);
                 let tensors = opened.tensors.iter().zip(&parts).map(|(tensor, values)| {
                     (tensor.role, tensor.rows.into(), tensor.cols.into(), values.to_vec())
                 });
                 let mut server = Server::new(number, task, down, limit.into(), tensors.collect());
-                exchange(&mut bench, &mut server, 10_000, |_| Fate::Deliver);
+                run_link(&mut bench, &mut server, 10_000, |_| Fate::Deliver);
                 assert_eq!(
                     server.updates.len(),
                     1,
@@ -301,9 +305,9 @@ fn session_rounds_equal_the_task_alone() {
                     up.decode(&bytes, &mut decoded).unwrap();
                     sent.extend(decoded);
                 }
-                assert_eq!(bits(&server.values(0)), bits(&sent));
+                assert_eq!(bits(&server.update_values(0)), bits(&sent));
                 assert_eq!(bits(bench.session.task().parameters()), bits(twin.parameters()));
-                bench.all(Event::LinkDown);
+                bench.handle_until_idle(Event::LinkDown);
             }
         }
         let counters = bench.session.counters();
@@ -315,20 +319,24 @@ fn session_rounds_equal_the_task_alone() {
 #[test]
 fn retry_sends_the_same_bytes() {
     let shape = NetworkShape::new(20, &[8], 4, 10);
-    let device = network(NetworkHeap::new(shape), &drawn(shape, 1));
-    let mut bench = Bench::of(config(128), device, labelled(shape, 25, 3), Flash::default());
-    let came = drawn(shape, 2)[shape.range(0..1)].to_vec();
+    let device = network(NetworkHeap::new(shape), &draw_parameters(shape, 1));
+    let mut bench =
+        Bench::with_task(session_config(128), device, labelled_samples(shape, 25, 3), Flash::default());
+    let came = draw_parameters(shape, 2)[shape.range(0..1)].to_vec();
     let server = Server::new(1, TASK, Encoding::I8, 128, vec![(Role::Representation, 21, 8, came)]);
     let mut known = None;
     for _ in 0..3 {
         bench.connect(7, 60_000);
-        let sent: Vec<_> =
-            server.opening().iter().flat_map(|(message, body)| bench.message(message, body)).collect();
+        let sent: Vec<_> = server
+            .opening_messages()
+            .iter()
+            .flat_map(|(message, body)| bench.receive_message(message, body))
+            .collect();
         assert!(sent.len() > 1 && matches!(sent[0], (ToServer::Update(_), _)), "{sent:?}");
         let layers = bits(bench.session.task().parameters());
         assert_eq!(known.get_or_insert((sent.clone(), layers.clone())), &(sent, layers));
         bench.session.task_mut().predict(&[0.5; 40], &mut [0.0; 8]).unwrap();
-        bench.all(Event::LinkDown);
+        bench.handle_until_idle(Event::LinkDown);
     }
 }
 

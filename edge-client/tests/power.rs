@@ -28,7 +28,7 @@ fn all_uploads_equal_f64() {
         let d = if case % 4 == 0 { k } else { k + random.below(30) };
         let (c, m) = (1 + random.below(3), 4 * d + random.below(60));
         let size = [0.1, 0.7, 3.0][case % 3];
-        let samples = decaying(&mut random, d, c, m, size);
+        let samples = decaying_samples(&mut random, d, c, m, size);
         let z = flat(&random.orthonormal(d, k));
         for rows in ROWS {
             let a = moment64(&samples, rows);
@@ -38,10 +38,11 @@ fn all_uploads_equal_f64() {
                 let y = oracle(&a, &matrix(d, k, &z), iterations, PRODUCT).remove(0);
                 let condition = Svd::new(&y).condition();
                 for upload in UPLOADS {
-                    let (usage, sent) = round(&samples, fed_power(iterations, rows, upload), &z, k).unwrap();
+                    let (usage, sent) =
+                        run_power_round(&samples, fed_power(iterations, rows, upload), &z, k).unwrap();
                     assert_eq!(usage, Usage { samples: m as u32, skipped: 0 });
                     let expected = oracle(&a, &matrix(d, k, &z), iterations, upload);
-                    let sent = tensors(d, k, &sent);
+                    let sent = split_tensors(d, k, &sent);
                     assert_eq!(sent.len(), expected.len());
                     for (number, (sent, expected)) in sent.iter().zip(&expected).enumerate() {
                         let is_basis = number == 1 || upload == PowerUpload::Basis;
@@ -68,7 +69,7 @@ fn all_uploads_equal_f64() {
 fn local_iterations_converge_to_the_leading_subspace() {
     let mut random = Random(2);
     for (d, k, m) in [(12, 1, 200), (20, 3, 100), (30, 5, 300), (8, 8, 60)] {
-        let samples = decaying(&mut random, d, 1, m, 0.5);
+        let samples = decaying_samples(&mut random, d, 1, m, 0.5);
         let z = flat(&random.orthonormal(d, k));
         for rows in ROWS {
             let eigen = moment64(&samples, rows).symmetric_eigen();
@@ -77,7 +78,7 @@ fn local_iterations_converge_to_the_leading_subspace() {
             let top = M::from_fn(d, k, |i, j| eigen.eigenvectors[(i, order[j])]);
             let distance = |iterations| {
                 let task = fed_power(iterations, rows, PowerUpload::Basis);
-                let (_, sent) = round(&samples, task, &z, k).unwrap();
+                let (_, sent) = run_power_round(&samples, task, &z, k).unwrap();
                 let basis = matrix(d, k, &sent);
                 norm2(&(&basis - &top * (top.transpose() * &basis)))
             };
@@ -91,7 +92,7 @@ fn local_iterations_converge_to_the_leading_subspace() {
 fn batches_change_no_bit() {
     let mut random = Random(3);
     for k in [1, 2, 3, 4, 5, 8] {
-        let mut samples = decaying(&mut random, 11, 2, 45, 0.8);
+        let mut samples = decaying_samples(&mut random, 11, 2, 45, 0.8);
         // There are unusable samples at every position within a group of four.
         for row in [0, 6, 13, 27, 44] {
             samples.x[row * 11 + row % 11] = f32::NAN;
@@ -99,9 +100,9 @@ fn batches_change_no_bit() {
         let z = flat(&random.orthonormal(11, k));
         for rows in ROWS {
             let task = fed_power(2, rows, PowerUpload::ProductAndBasis);
-            let expected = round(&samples.without(&[0, 6, 13, 27, 44]), task, &z, k).unwrap();
+            let expected = run_power_round(&samples.without(&[0, 6, 13, 27, 44]), task, &z, k).unwrap();
             for at_once in [1, 2, 3, 4, 5, 7, 8, 16, 44, usize::MAX] {
-                let (usage, sent) = round(&samples.clone().at_once(at_once), task, &z, k).unwrap();
+                let (usage, sent) = run_power_round(&samples.clone().at_once(at_once), task, &z, k).unwrap();
                 assert_eq!(usage, Usage { samples: 40, skipped: 5 });
                 assert_eq!(bits(&sent), bits(&expected.1), "k={k}, {at_once} at once");
             }
@@ -118,9 +119,11 @@ fn rows_over_norm_one_are_clipped_to_one() {
         // Vectors along an axis have norms without rounding.
         let x: Vec<f32> = (0..m * d).map(|i| if i % d == (i / d) % d { size as f32 } else { 0.0 }).collect();
         let samples_of = |x| Sliced::regression(x, vec![1.0; m], d, 1);
-        let (_, sent) = round(&samples_of(x.clone()), fed_power(1, FEATURES, PRODUCT), &z, k).unwrap();
+        let (_, sent) =
+            run_power_round(&samples_of(x.clone()), fed_power(1, FEATURES, PRODUCT), &z, k).unwrap();
         let unit = x.iter().map(|x| x.signum() * x.abs().min(1.0)).collect();
-        let (_, expected) = round(&samples_of(unit), fed_power(1, FEATURES, PRODUCT), &z, k).unwrap();
+        let (_, expected) =
+            run_power_round(&samples_of(unit), fed_power(1, FEATURES, PRODUCT), &z, k).unwrap();
         let error = (matrix(d, k, &sent) - matrix(d, k, &expected)).norm();
         assert!(error <= 4.0 * EPS, "{size:e}: {error:e}");
         let clipped = if size > 1.0 { m as u32 } else { 0 };
@@ -149,7 +152,8 @@ fn clipping_uses_the_weighted_row() {
         (1e-30, 1e19, 1e-22, 0),
     ] {
         let samples = Sliced::regression(vec![x, 0.0], vec![y], 2, 1);
-        let (usage, sent) = round(&samples, fed_power(1, PowerRows::Weighted, PRODUCT), &z, 1).unwrap();
+        let (usage, sent) =
+            run_power_round(&samples, fed_power(1, PowerRows::Weighted, PRODUCT), &z, 1).unwrap();
         assert_eq!(usage, Usage { samples: 1, skipped: 0 });
         assert!((sent[0] - expected).abs() <= 1e-5 * expected, "{x} {y}: {}", sent[0]);
         assert_eq!(sent[1], 0.0);
@@ -165,7 +169,7 @@ fn clipping_uses_the_weighted_row() {
 fn unusable_rows_are_skipped_and_counted() {
     let mut random = Random(5);
     let (d, k, m) = (7, 4, 20);
-    let clean = decaying(&mut random, d, 1, m, 0.5);
+    let clean = decaying_samples(&mut random, d, 1, m, 0.5);
     let z = flat(&random.orthonormal(d, k));
     for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, 1e20] {
         for in_target in [true, false] {
@@ -178,13 +182,13 @@ fn unusable_rows_are_skipped_and_counted() {
                 let task = fed_power(2, rows, PowerUpload::Basis);
                 let matters = !in_target || rows == PowerRows::Weighted;
                 let expected = if matters { clean.without(&[5]) } else { clean.clone() };
-                let (usage, sent) = round(&dirty, task, &z, k).unwrap();
+                let (usage, sent) = run_power_round(&dirty, task, &z, k).unwrap();
                 let skipped = u32::from(matters);
                 assert_eq!(usage, Usage { samples: m as u32 - skipped, skipped }, "{value} {rows:?}");
                 let expected_counts =
                     PowerCounts { rows: m as u32 - skipped, unusable: skipped, ..counts(&dirty, rows) };
                 assert_eq!(counts(&dirty, rows), expected_counts);
-                assert_eq!(bits(&sent), bits(&round(&expected, task, &z, k).unwrap().1));
+                assert_eq!(bits(&sent), bits(&run_power_round(&expected, task, &z, k).unwrap().1));
             }
         }
     }
@@ -193,7 +197,7 @@ fn unusable_rows_are_skipped_and_counted() {
 #[test]
 fn unknown_classes_matter_only_if_targets_do() {
     let mut random = Random(6);
-    let x = decaying(&mut random, 5, 1, 12, 0.5).x;
+    let x = decaying_samples(&mut random, 5, 1, 12, 0.5).x;
     let classes: Vec<u8> = (0..12).map(|i| i % 4).collect();
     let samples = Sliced::classification(x, classes, 5, 3);
     let z = flat(&random.orthonormal(5, 2));
@@ -213,24 +217,24 @@ fn zero_rows_count_but_give_no_basis() {
     let z = flat(&random.orthonormal(d, k));
     let nothing = Sliced::regression(vec![0.0; 8 * d], vec![0.0; 8], d, 1);
     for rows in ROWS {
-        let (usage, sent) = round(&nothing, fed_power(1, rows, PRODUCT), &z, k).unwrap();
+        let (usage, sent) = run_power_round(&nothing, fed_power(1, rows, PRODUCT), &z, k).unwrap();
         assert_eq!(usage, Usage { samples: 8, skipped: 0 });
         assert!(sent.iter().all(|&v| v == 0.0));
         // As many zero rows as other rows halve the product.
-        let half = decaying(&mut random, d, 1, 8, 0.5);
+        let half = decaying_samples(&mut random, d, 1, 8, 0.5);
         let mut both = half.clone();
         both.x.extend(vec![0.0; 8 * d]);
         let Labels::Values(y) = &mut both.labels else { panic!() };
         y.extend(vec![1.0; 8]);
-        let (_, whole) = round(&half, fed_power(1, rows, PRODUCT), &z, k).unwrap();
-        let (usage, halved) = round(&both, fed_power(1, rows, PRODUCT), &z, k).unwrap();
+        let (_, whole) = run_power_round(&half, fed_power(1, rows, PRODUCT), &z, k).unwrap();
+        let (usage, halved) = run_power_round(&both, fed_power(1, rows, PRODUCT), &z, k).unwrap();
         assert_eq!(usage.samples, 16);
         assert_eq!(bits(&whole.iter().map(|v| v / 2.0).collect::<Vec<_>>()), bits(&halved));
         // A product of deficient rank gives no basis, neither between iterations nor for the upload.
         for task in [fed_power(2, rows, PRODUCT), fed_power(1, rows, PowerUpload::Basis)] {
-            assert_eq!(round(&nothing, task, &z, k).unwrap_err(), DeclineReason::UpdateNonFinite);
+            assert_eq!(run_power_round(&nothing, task, &z, k).unwrap_err(), DeclineReason::UpdateNonFinite);
             let one = Sliced::regression(half.x[..d].to_vec(), vec![1.0], d, 1);
-            assert_eq!(round(&one, task, &z, k).unwrap_err(), DeclineReason::UpdateNonFinite);
+            assert_eq!(run_power_round(&one, task, &z, k).unwrap_err(), DeclineReason::UpdateNonFinite);
         }
     }
 }

@@ -21,7 +21,7 @@ fn upload_is_wide_integers_plus_noise() {
         let k = 1 + case % 9;
         let d = if case % 5 == 0 { k } else { k + random.below(20) };
         let (c, m) = (1 + random.below(3), 1 + random.below(40));
-        let mut samples = decaying(&mut random, d, c, m, [0.2, 0.9, 30.0][case % 3]);
+        let mut samples = decaying_samples(&mut random, d, c, m, [0.2, 0.9, 30.0][case % 3]);
         if case % 4 == 0 {
             let index = random.below(m * d);
             samples.x[index] = [f32::NAN, f32::INFINITY, 3e38, 1e-40][case / 4 % 4];
@@ -65,12 +65,13 @@ fn upload_without_its_noise_is_the_plain_product() {
     for case in 0..100 {
         let k = 1 + case % 6;
         let (d, m) = (k + random.below(40), 1 + random.below(60));
-        let samples = decaying(&mut random, d, 1, m, [0.3, 1.0, 10.0][case % 3]);
+        let samples = decaying_samples(&mut random, d, 1, m, [0.3, 1.0, 10.0][case % 3]);
         let z = flat(&random.orthonormal(d, k));
         for rows in ROWS {
             for grid in [15, 10] {
                 let sums = exact_sums(&samples, rows, &integer_basis(&z, k).unwrap(), k, grid);
-                let (_, plain) = round(&samples, fed_power(1, rows, PowerUpload::Product), &z, k).unwrap();
+                let (_, plain) =
+                    run_power_round(&samples, fed_power(1, rows, PowerUpload::Product), &z, k).unwrap();
                 let unit = f64::from(1u32 << grid) * m as f64;
                 let error = sums
                     .iter()
@@ -94,10 +95,10 @@ fn upload_without_its_noise_is_the_plain_product() {
 fn noise_has_mean_zero_and_the_stated_variance() {
     let mut random = Random(3);
     let (d, k, m, draws) = (6, 2, 512, 4000);
-    let samples = decaying(&mut random, d, 1, m, 0.9);
+    let samples = decaying_samples(&mut random, d, 1, m, 0.9);
     let z = flat(&random.orthonormal(d, k));
     let task = fed_power(1, FEATURES, PowerUpload::Product);
-    let (_, plain) = round(&samples, task, &z, k).unwrap();
+    let (_, plain) = run_power_round(&samples, task, &z, k).unwrap();
     let settings = settings(LEAST, 1 << 15);
     let (variance, 1) = settings.variance(d as u16, k as u16).unwrap().ratio() else { panic!() };
     let sigma = (variance as f64).sqrt() / (f64::from(1 << 15) * m as f64);
@@ -124,7 +125,7 @@ fn order_and_batches_change_no_bit() {
     let mut random = Random(4);
     for k in [1, 3, 4, 7] {
         let (d, m) = (9, 30);
-        let mut samples = decaying(&mut random, d, 2, m, 0.8);
+        let mut samples = decaying_samples(&mut random, d, 2, m, 0.8);
         samples.x[5 * d] = f32::NAN;
         let z = flat(&random.orthonormal(d, k));
         let known = Known::new(settings(LEAST, 1 << 10), 4);
@@ -170,7 +171,7 @@ fn order_and_batches_change_no_bit() {
 fn rows_over_the_limit_are_ignored_and_counted() {
     let mut random = Random(5);
     let (d, k, m) = (6, 2, 20);
-    let mut samples = decaying(&mut random, d, 1, m, 2.0);
+    let mut samples = decaying_samples(&mut random, d, 1, m, 2.0);
     samples.x[3 * d] = f32::NAN;
     let z = flat(&random.orthonormal(d, k));
     let task = fed_power(2, FEATURES, PowerUpload::Product);

@@ -16,9 +16,9 @@ const PRODUCT: PowerUpload = PowerUpload::Product;
 fn rounds_without_usable_rows_are_declined() {
     let task = fed_power(1, FEATURES, PRODUCT);
     let nothing = Sliced::regression(Vec::new(), Vec::new(), 4, 1);
-    assert_eq!(round(&nothing, task, &identity(4), 4).unwrap_err(), DeclineReason::NoSamples);
+    assert_eq!(run_power_round(&nothing, task, &identity(4), 4).unwrap_err(), DeclineReason::NoSamples);
     let useless = Sliced::regression(vec![f32::NAN; 12], vec![1.0; 3], 4, 1);
-    assert_eq!(round(&useless, task, &identity(4), 4).unwrap_err(), DeclineReason::NoSamples);
+    assert_eq!(run_power_round(&useless, task, &identity(4), 4).unwrap_err(), DeclineReason::NoSamples);
     let samples = Sliced::regression(vec![0.5; 16], vec![1.0; 4], 4, 1);
     for failing in 1..=3 {
         let mut source = Sliced { failing_pass: Some(failing), ..samples.clone() };
@@ -66,7 +66,7 @@ fn mismatched_rounds_are_declined() {
 fn i8_basis_is_orthonormalised() {
     let mut random = Random(9);
     let (d, k) = (20, 3);
-    let samples = decaying(&mut random, d, 1, 60, 0.5);
+    let samples = decaying_samples(&mut random, d, 1, 60, 0.5);
     let z = flat(&random.orthonormal(d, k));
     let mut decoded = z.clone();
     let mut bytes = vec![0; Encoding::I8.byte_len(d * k)];
@@ -88,7 +88,7 @@ fn i8_basis_is_orthonormalised() {
 fn repeated_upload_has_the_same_bytes() {
     let mut random = Random(10);
     let (d, k) = (9, 4);
-    let samples = decaying(&mut random, d, 1, 40, 0.5);
+    let samples = decaying_samples(&mut random, d, 1, 40, 0.5);
     let z = flat(&random.orthonormal(d, k));
     for upload in UPLOADS {
         for encoding in [Encoding::F32, Encoding::F16, Encoding::I8] {
@@ -110,7 +110,7 @@ fn repeated_upload_has_the_same_bytes() {
 fn round_invalidates_the_representation_and_keeps_the_head() {
     let mut random = Random(11);
     let (d, k) = (8, 3);
-    let samples = decaying(&mut random, d, 1, 50, 0.5);
+    let samples = decaying_samples(&mut random, d, 1, 50, 0.5);
     let b = flat(&random.orthonormal(d, k));
     let mut model = Linear::new(Heap::power(d, k, 1));
     fed_rep_round(&mut model, fed_rep(EXACT, Default::default(), 0.1), &b, &mut samples.clone()).unwrap();
@@ -173,11 +173,11 @@ fn capabilities_depend_on_memory() {
 #[test]
 fn memories_compute_the_same_bits() {
     let mut random = Random(12);
-    let samples = decaying(&mut random, 10, 2, 37, 0.9);
+    let samples = decaying_samples(&mut random, 10, 2, 37, 0.9);
     let z = flat(&random.orthonormal(10, 4));
     for rows in ROWS {
         let task = fed_power(3, rows, PowerUpload::ProductAndBasis);
-        let expected = round(&samples, task, &z, 4).unwrap();
+        let expected = run_power_round(&samples, task, &z, 4).unwrap();
         let mut model = Linear::new(PowerWorkspace::<10, 4, 2>::new());
         assert_eq!(power_round(&mut model, task, &z, &mut samples.clone()).unwrap(), expected);
         let mut model = Linear::new(StreamingWorkspace::<10, 4, 2>::new());

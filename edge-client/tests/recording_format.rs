@@ -26,18 +26,18 @@ fn read_all(recording: &Recording<'_>) -> usize {
 
 #[test]
 fn written_recording_is_read_back() {
-    let bytes = partition(&HEADER, 1000);
+    let bytes = recording_partition(&HEADER, 1000);
     let recording = Recording::parse(&bytes).unwrap();
-    let raw = raw();
+    let raw = raw_samples();
     assert_eq!(*recording.header(), HEADER);
-    assert_eq!(recording.series().collect::<Vec<_>>(), series(&raw));
+    assert_eq!(recording.series().collect::<Vec<_>>(), series_descriptions(&raw));
     assert_eq!(recording.training_windows(), 15);
     assert_eq!([0, 1, 2].map(|class| recording.windows_of(class)), [6, 7, 2]);
     // The fifth window of class 0 is the first one of the second series of this class, after 4 + 2 + 6 other
     // windows.
     assert_eq!(recording.number_of(0, 4), Some(12));
     assert_eq!(recording.number_of(0, 6), None);
-    let tests: usize = series(&raw).iter().map(|s| s.test.len()).sum();
+    let tests: usize = series_descriptions(&raw).iter().map(|s| s.test.len()).sum();
     assert_eq!(read_all(&recording), 15 + tests);
     for number in 0..15 {
         let (mut before, mut class) = (0, 0);
@@ -53,7 +53,7 @@ fn written_recording_is_read_back() {
 
 #[test]
 fn any_damage_is_detected() {
-    let whole = partition(&HEADER, 0);
+    let whole = recording_partition(&HEADER, 0);
     for at in 0..whole.len() {
         let mut bytes = whole.clone();
         bytes[at] ^= 1 << (at % 8);
@@ -80,7 +80,7 @@ fn partition_without_a_recording_is_refused_with_a_reason() {
 /// bounds.
 #[test]
 fn invalid_fields_are_refused_or_harmless() {
-    let mut whole = partition(&HEADER, 0);
+    let mut whole = recording_partition(&HEADER, 0);
     whole.truncate(whole.len() - 4);
     let described = 64 + 16 * SHAPES.len();
     let mut random = Random(2);

@@ -14,7 +14,7 @@ type Sample = (u8, [f32; FEATURES]);
 /// Returns the training windows of all series in order.
 fn plain() -> Vec<Sample> {
     let mut all = Vec::new();
-    for ((class, _, train), bytes) in SHAPES.iter().zip(raw()) {
+    for ((class, _, train), bytes) in SHAPES.iter().zip(raw_samples()) {
         let rows: Vec<[f32; CHANNELS]> = bytes
             .chunks_exact(12)
             .map(|row| {
@@ -76,7 +76,7 @@ fn round(round: u32) -> RoundId {
 
 #[test]
 fn passes_yield_the_simulators_samples() {
-    let bytes = partition(&HEADER, 0);
+    let bytes = recording_partition(&HEADER, 0);
     let recording = Recording::parse(&bytes).unwrap();
     for room in [0, 15, 100] {
         let mut room = vec![[0.0; FEATURES]; room];
@@ -99,7 +99,7 @@ fn passes_yield_the_simulators_samples() {
 #[test]
 fn samples_are_read_in_any_order() {
     for labelled_per_class in [0, 1] {
-        let bytes = partition(&Header { labelled_per_class, ..HEADER }, 0);
+        let bytes = recording_partition(&Header { labelled_per_class, ..HEADER }, 0);
         let recording = Recording::parse(&bytes).unwrap();
         for room in [0, 15] {
             let mut room = vec![[0.0; FEATURES]; room];
@@ -122,7 +122,7 @@ fn samples_are_read_in_any_order() {
 #[test]
 fn newcomer_keeps_its_few_labelled_windows() {
     let header = Header { labelled_per_class: 1, ..HEADER };
-    let bytes = partition(&header, 0);
+    let bytes = recording_partition(&header, 0);
     let recording = Recording::parse(&bytes).unwrap();
     let mut room = vec![[0.0; FEATURES]; 15];
     let mut source = WearerSource::new(recording, &mut room);

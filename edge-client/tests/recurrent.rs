@@ -3,7 +3,7 @@
 #![cfg(feature = "recurrent")]
 
 use crate::common::Random;
-use crate::common::dense::{values, wide};
+use crate::common::dense::{to_f64, values};
 use fedspan_client::kernel::dense::{add_gradient, backward_linear, descend, forward, softmax_errors};
 use fedspan_client::kernel::recurrent::Lstm;
 use proptest::prelude::*;
@@ -99,7 +99,7 @@ proptest! {
         let case = Case::new(&mut Random(seed), n, [steps, channels, cells]);
         let [out, ..] = case.run(0);
         for (index, out) in out.chunks(cells).enumerate() {
-            let expected = oracle(&case.lstm, &wide(&case.one(index).x), &wide(&case.layer));
+            let expected = oracle(&case.lstm, &to_f64(&case.one(index).x), &to_f64(&case.layer));
             for (got, expected) in out.iter().zip(expected) {
                 prop_assert!((f64::from(*got) - expected).abs() < 1e-5, "{got} {expected}");
             }
@@ -114,7 +114,7 @@ proptest! {
         const STEP: f64 = 1e-5;
         let case = Case::new(&mut Random(seed), n, [steps, channels, cells]);
         let [_, errors, gradient] = case.run(0);
-        let delta = wide(&case.delta);
+        let delta = to_f64(&case.delta);
         let value = |x: &[f64], layer: &[f64]| -> f64 {
             let inputs = case.lstm.inputs();
             let value_of = |index: usize| {
@@ -123,7 +123,7 @@ proptest! {
             };
             (0..n).map(value_of).sum()
         };
-        let (mut x, mut layer) = (wide(&case.x), wide(&case.layer));
+        let (mut x, mut layer) = (to_f64(&case.x), to_f64(&case.layer));
         for (place, &got) in gradient.iter().enumerate() {
             let w = layer[place];
             let [up, down] = [w + STEP, w - STEP].map(|w| { layer[place] = w; value(&x, &layer) });

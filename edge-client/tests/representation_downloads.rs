@@ -7,7 +7,7 @@ use fedspan_protocol::message::{DeclineReason, Task as Wire, Upload};
 use fedspan_protocol::orthonormal::{orthonormalise, orthonormality_error};
 use fedspan_protocol::tensor::{Encoding, Role};
 
-const ALL: [Encoding; 3] = [Encoding::F32, Encoding::F16, Encoding::I8];
+const ALL_ENCODINGS: [Encoding; 3] = [Encoding::F32, Encoding::F16, Encoding::I8];
 
 /// Returns the values after encoding and decoding.
 fn transcoded(encoding: Encoding, values: &[f32]) -> Vec<f32> {
@@ -36,7 +36,7 @@ fn every_encoding_gives_the_servers_representation() {
         let k = 1 + case % 8;
         let d = k + random.below(100);
         let b = flat(&random.orthonormal(d, k));
-        for encoding in ALL {
+        for encoding in ALL_ENCODINGS {
             let mut expected = transcoded(encoding, &b);
             let raw = orthonormality_error(&expected, k);
             if raw > encoding.orthonormality_tolerance() {
@@ -69,7 +69,7 @@ fn representation_beyond_the_tolerance_is_declined() {
     let mut random = Random(2);
     let (d, k) = (40, 3);
     let b = flat(&random.orthonormal(d, k));
-    for encoding in ALL {
+    for encoding in ALL_ENCODINGS {
         let tolerance = encoding.orthonormality_tolerance();
         for factor in [0.5, 0.9, 1.1, 2.0, 1000.0] {
             // The squared length of the first column becomes 1 + factor * tolerance.
@@ -142,7 +142,7 @@ fn predict_needs_the_head_of_its_representation() {
 /// f16 and i8 uploads are announced with their role and encoding; `session.rs` checks their values.
 #[test]
 fn uploads_announce_role_and_encoding() {
-    for encoding in ALL {
+    for encoding in ALL_ENCODINGS {
         for upload in [Upload::Gradient, Upload::Representation] {
             let task = Wire::FedRep { step_size: 0.1, head: EXACT, upload, encoding };
             let mut model = Linear::new(Heap::new(5, 2, 1));

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use crate::common::priced_task::*;
-use crate::common::problem::{Problem, config, gradient, problem};
+use crate::common::problem::{Problem, create_problem, gradient_task, session_config};
 use crate::common::server::*;
 use crate::common::*;
 use fedspan_client::Millis;
@@ -91,7 +91,7 @@ impl Line {
 
     /// Records a frame of the device and its time.
     fn put(&self, bytes: &[u8]) -> usize {
-        let (message, body) = read(bytes, LIMIT.into());
+        let (message, body) = decode_frame(bytes, LIMIT.into());
         self.seen.borrow_mut().push((self.clock.get(), format!("{message:?} {body:?}")));
         bytes.len()
     }
@@ -152,7 +152,7 @@ fn trace(
     let clock = Rc::new(Cell::new(0));
     let source = Slow { samples: problem.samples.clone(), clock: clock.clone(), took };
     let task = PricedTask::new(Linear::new(Heap::new(problem.d, problem.k, problem.c)), Some(1000), SLOT);
-    let config = config(LIMIT);
+    let config = session_config(LIMIT);
     let random = ChaCha8Rng::seed_from_u64(1);
     let mut session = Session::new(config, Protection::Plaintext, task, source, Flash::default(), random);
     let mut line = Line {
@@ -203,33 +203,33 @@ fn trace(
 fn server_frame(problem: &Problem, kind: u8) -> Vec<u8> {
     let id = RoundId { round: 1, stage: 0 };
     let open = |round, task| {
-        let (message, body) = problem.server(round, task, Encoding::F32, LIMIT).opening().remove(0);
-        wire(&message, &body)
+        let (message, body) = problem.server(round, task, Encoding::F32, LIMIT).opening_messages().remove(0);
+        encode_frame(&message, &body)
     };
     match kind % 8 {
-        0 => wire(&ToDevice::RoundClosed(id), &[]),
-        1 => wire(&ToDevice::Fault(Fault::Greet), &[]),
-        2 => wire(&ToDevice::Ack(Ack { id, outcome: AckOutcome::Counted }), &[]),
-        3 => open(2, gradient()),
+        0 => encode_frame(&ToDevice::RoundClosed(id), &[]),
+        1 => encode_frame(&ToDevice::Fault(Fault::Greet), &[]),
+        2 => encode_frame(&ToDevice::Ack(Ack { id, outcome: AckOutcome::Counted }), &[]),
+        3 => open(2, gradient_task()),
         4 => open(3, Wire::FitHead { head: EXACT }),
-        5 => wire(&ToDevice::RetryAfter { milliseconds: 100 }, &[]),
+        5 => encode_frame(&ToDevice::RetryAfter { milliseconds: 100 }, &[]),
         6 => {
             let chunks = std::iter::once(0).collect();
-            wire(&ToDevice::Missing(Missing { id, tensor: 0, chunks }), &[])
+            encode_frame(&ToDevice::Missing(Missing { id, tensor: 0, chunks }), &[])
         }
-        _ => wire(&ToDevice::Welcome(Welcome { campaign: 7, idle_milliseconds: 900 }), &[]),
+        _ => encode_frame(&ToDevice::Welcome(Welcome { campaign: 7, idle_milliseconds: 900 }), &[]),
     }
 }
 
 /// Returns the bytes of a Welcome and of the opening of a round, and of the frames after them. Each of these
 /// frames has a kind, the time since the preceding frame, and a pause at some place.
 fn incoming_bytes(problem: &Problem, then: &[(u8, u64, usize, u64)]) -> Vec<(u64, u8)> {
-    let opening = problem.server(1, gradient(), Encoding::F32, LIMIT).opening();
+    let opening = problem.server(1, gradient_task(), Encoding::F32, LIMIT).opening_messages();
     let mut all: Vec<_> = server_frame(problem, 7).into_iter().map(|byte| (1, byte)).collect();
     let mut at = 50;
     for (message, body) in opening {
         // The line carries one byte per millisecond.
-        all.extend(wire(&message, &body).into_iter().zip(at..).map(|(byte, at)| (at, byte)));
+        all.extend(encode_frame(&message, &body).into_iter().zip(at..).map(|(byte, at)| (at, byte)));
         at += 250;
     }
     for &(kind, after, place, pause) in then {
@@ -254,7 +254,7 @@ proptest! {
         room in prop::sample::select(vec![16usize, 64, 300, 1 << 20]),
         asynchronous in any::<bool>(),
     ) {
-        let problem = problem(20, 2, 1);
+        let problem = create_problem(20, 2, 1);
         let coming = incoming_bytes(&problem, &then);
         let first = trace(&problem, 0, &coming, room, asynchronous);
         prop_assert!(first.iter().any(|(_, description)| description.starts_with("Update")));

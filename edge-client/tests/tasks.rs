@@ -2,7 +2,7 @@
 //! combined, a round of neither task is declined, and noise, budget and slot are those of the stricter task.
 //! The custom task is that of `examples/own_device_task.rs`.
 
-use crate::common::problem::{Problem, config, gradient, problem};
+use crate::common::problem::{Problem, create_problem, gradient_task, session_config};
 use crate::common::server::*;
 use crate::common::*;
 use crate::own_device_task::{Mean, own_round};
@@ -34,7 +34,7 @@ fn model(problem: &Problem) -> Model {
 
 /// Creates a connected device with the given task.
 fn bench<T: Task>(task: T, problem: &Problem, flash: &Flash) -> Bench<Sliced, T> {
-    let mut bench = Bench::of(config(LIMIT), task, problem.samples.clone(), flash.clone());
+    let mut bench = Bench::with_task(session_config(LIMIT), task, problem.samples.clone(), flash.clone());
     assert!(bench.connect(7, 60_000).is_empty());
     bench
 }
@@ -46,7 +46,7 @@ const ROUNDS: usize = 9;
 fn round(problem: &Problem, number: u32, index: usize) -> Server {
     let encoding = [Encoding::F32, Encoding::F16, Encoding::I8][number as usize % 3];
     let task = match index {
-        0 => gradient(),
+        0 => gradient_task(),
         1 => Wire::FitHead { head: EXACT },
         2 => fed_rep(HeadSolve::Gradient { steps: 2, step_size: 0.01 }, Upload::Representation, 0.1),
         3 => Wire::PowerStart,
@@ -73,16 +73,16 @@ fn round(problem: &Problem, number: u32, index: usize) -> Server {
 /// Opens the round, acknowledges the update if there is one, and returns the frames that the device sent.
 fn play<T: Task>(bench: &mut Bench<Sliced, T>, server: &Server) -> Vec<(ToServer, Vec<u8>)> {
     let mut sent = Vec::new();
-    for (message, body) in server.opening() {
-        sent.extend(bench.message(&message, &body));
+    for (message, body) in server.opening_messages() {
+        sent.extend(bench.receive_message(&message, &body));
     }
     if bench.session.silent_until().as_u64() > bench.now {
         assert!(sent.is_empty());
-        sent = bench.wake();
+        sent = bench.wake_up();
     }
     if matches!(sent[..], [(ToServer::Update(_), _), ..]) {
         let ack = ToDevice::Ack(Ack { id: server.open.id, outcome: AckOutcome::Counted });
-        assert!(bench.message(&ack, &[]).is_empty());
+        assert!(bench.receive_message(&ack, &[]).is_empty());
     }
     sent
 }
@@ -105,7 +105,7 @@ proptest! {
         rounds in prop::collection::vec(0..ROUNDS, 1..12),
         model_first in any::<bool>(),
     ) {
-        let problem = problem(D, 2, 1);
+        let problem = create_problem(D, 2, 1);
         let flash = [(); 3].map(|()| Flash::default());
         let mut linear = bench(model(&problem), &problem, &flash[0]);
         let mut mean = bench(Own::new(), &problem, &flash[1]);
@@ -174,7 +174,7 @@ proptest! {
 /// Streamed samples go to the task of the open round.
 #[test]
 fn streamed_rounds_have_the_bits_of_each_task_alone() {
-    let problem = problem(D, 2, 1);
+    let problem = create_problem(D, 2, 1);
     let b = &problem.b[..];
     let streamed = || Linear::new(StreamingWorkspace::<D, 2>::new());
     /// Runs a round with streamed samples. Returns the usage of samples and the upload.
@@ -187,7 +187,7 @@ fn streamed_rounds_have_the_bits_of_each_task_alone() {
         }
         (task.finish().unwrap(), bits(&collect_upload(task, 7)))
     }
-    let fit = open(1, gradient(), Role::Representation, Encoding::F32, D, 2);
+    let fit = open(1, gradient_task(), Role::Representation, Encoding::F32, D, 2);
     let mean = RoundOpen { task: own(Encoding::F32), tensors: Descriptors::new(), ..fit.clone() };
     let mut pair = Tasks::new(streamed(), Own::new());
     for round in [&fit, &mean, &fit] {
@@ -205,7 +205,7 @@ fn streamed_rounds_have_the_bits_of_each_task_alone() {
 
 #[test]
 fn capabilities_are_the_union() {
-    let problem = problem(D, 2, 1);
+    let problem = create_problem(D, 2, 1);
     let (a, b) = (model(&problem).capabilities(), Own::new().capabilities());
     let pair = Tasks::new(model(&problem), Own::new()).capabilities();
     let expected = Capabilities {
@@ -220,8 +220,8 @@ fn capabilities_are_the_union() {
     assert_eq!(turned, Capabilities { model: b.model, ..expected });
     // The session announces these capabilities with its frame limit.
     let task = Tasks::new(model(&problem), Own::new());
-    let mut bench = Bench::of(config(LIMIT), task, problem.samples.clone(), Flash::default());
-    let sent = bench.all(Event::LinkUp);
+    let mut bench = Bench::with_task(session_config(LIMIT), task, problem.samples.clone(), Flash::default());
+    let sent = bench.handle_until_idle(Event::LinkUp);
     let [(ToServer::Hello(hello), _)] = &sent[..] else { panic!("{sent:?}") };
     assert_eq!(hello.capabilities, Capabilities { frame_limit: LIMIT, ..expected });
 }
@@ -335,7 +335,7 @@ fn abilities_are_announced_if_both_tasks_have_them() {
 
 #[test]
 fn task_of_both_belongs_to_the_first() {
-    let problem = problem(D, 2, 1);
+    let problem = create_problem(D, 2, 1);
     let mut pair = bench(Tasks::new(model(&problem), model(&problem)), &problem, &Flash::default());
     for number in 1..=3 {
         let sent = play(&mut pair, &round(&problem, number, number as usize - 1));
@@ -350,7 +350,7 @@ fn task_of_both_belongs_to_the_first() {
 /// A nested pair opens each kind of round with the first task that has this kind.
 #[test]
 fn pairs_nest() {
-    let problem = problem(D, 2, 1);
+    let problem = create_problem(D, 2, 1);
     let other = Announcing::new(|own| own.tasks |= TaskKind::Private13.bit());
     let tasks = Tasks::new(Tasks::new(Own::new(), other), model(&problem));
     assert_eq!(tasks.capabilities().tasks, model(&problem).capabilities().tasks | 0x3000);
@@ -370,7 +370,7 @@ fn pairs_nest() {
 /// After a reset, the head of the task that fits heads is restored, at either place in the pair.
 #[test]
 fn head_survives_a_reset() {
-    let problem = problem(D, 2, 1);
+    let problem = create_problem(D, 2, 1);
     let flash = Flash::default();
     let mut before = bench(Tasks::new(Own::new(), model(&problem)), &problem, &flash);
     for (number, index) in (1..).zip([0, 1, 4]) {
@@ -424,14 +424,15 @@ mod private {
 
     #[test]
     fn pair_announces_the_larger_cost_the_smaller_budget_and_the_longer_slot() {
-        let problem = problem(D, 2, 1);
+        let problem = create_problem(D, 2, 1);
         for (budgets, slots, budget, slot) in
             [([100, 40], [700, 900], 40, 900), ([40, 100], [900, 700], 40, 900), ([7, 7], [1, 1], 7, 1)]
         {
             let pair = pair(&problem, budgets, slots);
             let expected = Privacy::Gaussian { release: 5, budget, spent: 0 };
             assert_eq!((pair.capabilities().privacy, pair.slot()), (expected, Millis::new(slot)));
-            let costs = [gradient(), Wire::FitHead { head: EXACT }, own(Encoding::F32), Wire::PowerStart];
+            let costs =
+                [gradient_task(), Wire::FitHead { head: EXACT }, own(Encoding::F32), Wire::PowerStart];
             assert_eq!(costs.map(|task| pair.cost(&task)), [3, 0, 5, 3]);
             assert_eq!(pair.cost(&Wire::Private15(PrivateTask::default())), 0);
         }
@@ -441,7 +442,7 @@ mod private {
     /// before.
     #[test]
     fn rounds_of_both_tasks_spend_one_budget() {
-        let problem = problem(D, 2, 1);
+        let problem = create_problem(D, 2, 1);
         let flash = Flash::default();
         let mut bench = bench(pair(&problem, [12, 1000], [700, 900]), &problem, &flash);
         let mut total = 0;
@@ -470,7 +471,7 @@ mod private {
     /// charged; after a failed computation the charge stays.
     #[test]
     fn failures_are_those_of_the_open_task() {
-        let problem = problem(D, 2, 1);
+        let problem = create_problem(D, 2, 1);
         let flash = Flash::default();
         let mut bench = bench(pair(&problem, [100, 100], [700, 900]), &problem, &flash);
         bench.session.task_mut().first_mut().entropy_fails = true;
@@ -485,7 +486,7 @@ mod private {
     /// long it computed.
     #[test]
     fn missing_slot_declines_rounds_with_a_cost() {
-        let problem = problem(D, 2, 1);
+        let problem = create_problem(D, 2, 1);
         for slots in [[0, 900], [900, 0], [0, 0]] {
             let flash = Flash::default();
             let mut bench = bench(pair(&problem, [100, 100], slots), &problem, &flash);
@@ -502,7 +503,7 @@ mod private {
     /// In a pair with a noisy task, a task without noise is neither announced nor opened, in either order.
     #[test]
     fn noisy_task_switches_a_task_without_noise_off() {
-        let problem = problem(D, 2, 1);
+        let problem = create_problem(D, 2, 1);
         let noisy = || priced(model(&problem), 3, 100, 700);
         let alone = noisy().capabilities();
         let first = Tasks::new(noisy(), Own::new());
@@ -531,8 +532,8 @@ mod private {
     /// another noisy task in between.
     #[test]
     fn noisy_upload_has_the_bits_of_the_model_alone() {
-        let problem = problem(D, 2, 1);
-        let round = open(1, gradient(), Role::Representation, Encoding::F32, D, 2);
+        let problem = create_problem(D, 2, 1);
+        let round = open(1, gradient_task(), Role::Representation, Encoding::F32, D, 2);
         let mean = RoundOpen { task: own(Encoding::F32), tensors: Descriptors::new(), ..round.clone() };
         let mut memory = [Heap::streaming(D, 2, 1), Heap::streaming(D, 2, 1)];
         let [alone, paired] = &mut memory;

@@ -5,7 +5,7 @@
 
 use crate::common::power::*;
 use crate::common::private::*;
-use crate::common::problem::config;
+use crate::common::problem::session_config;
 use crate::common::server::*;
 use crate::common::*;
 use fedspan_client::Linear;
@@ -89,10 +89,11 @@ impl Link {
     fn new(limit: u16, seed: u64, key: Option<Key>) -> Self {
         let known = Known::new(settings(1 << 20, 100).with_iterations(3), seed);
         let mechanism = Clipped::new(known, Clip::new(0.5).unwrap());
-        let model = Linear::private(Heap::power(D, R, 1), mechanism).unwrap();
+        let model = Linear::priced_bench(Heap::power(D, R, 1), mechanism).unwrap();
         let protection = key.clone().map_or(Protection::Plaintext, Protection::Key);
         let random = ChaCha8Rng::seed_from_u64(1);
-        let session = Session::new(config(limit), protection, model, samples(seed), Flash::default(), random);
+        let session =
+            Session::new(session_config(limit), protection, model, samples(seed), Flash::default(), random);
         Self {
             session,
             key,
@@ -103,7 +104,7 @@ impl Link {
             computed: 0,
             seen: Vec::new(),
             closing: false,
-            out: vec![0; config(limit).transmit_capacity()],
+            out: vec![0; session_config(limit).transmit_capacity()],
         }
     }
 
@@ -220,7 +221,7 @@ fn power(iterations: u16, upload: PowerUpload) -> (Wire, Role) {
 fn opening(round: u32, (task, role): (Wire, Role), limit: u16) -> Vec<LinkEvent> {
     let tensors = vec![(role, D, R, identity_columns(D, R))];
     let server = Server::new(round, task, Encoding::F32, limit.into(), tensors);
-    server.opening().into_iter().map(|(message, body)| LinkEvent::Receives(message, body)).collect()
+    server.opening_messages().into_iter().map(|(message, body)| LinkEvent::Receives(message, body)).collect()
 }
 
 /// Returns a sequence of events that is plausible enough to lead to rounds.
