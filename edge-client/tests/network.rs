@@ -13,7 +13,7 @@ use fedspan_protocol::message::{DeclineReason, Descent, Task as Wire, Trained};
 use fedspan_protocol::tensor::Encoding;
 
 /// Returns shapes of dense networks, and of convolutional and recurrent ones if they are compiled in.
-fn shapes() -> Vec<NetworkShape> {
+fn network_shapes() -> Vec<NetworkShape> {
     let mut shapes = vec![
         NetworkShape::new(5, &[], 3, 16),
         DENSE,
@@ -43,7 +43,7 @@ struct Method {
 }
 
 /// Returns the methods that the built features and the number of layers allow.
-fn methods(shape: NetworkShape, descent: Descent) -> Vec<Method> {
+fn training_methods(shape: NetworkShape, descent: Descent) -> Vec<Method> {
     let (all, head) = (shape.layers(), shape.layers() - 1);
     let method = |name, shared, task, phases| Method { name, shared, task, phases };
     let task_of = |head_epochs, epochs, trained| sgd(descent, head_epochs, epochs, trained);
@@ -88,12 +88,12 @@ fn assert_close(got: &[f32], expected: &[f64], what: &str) {
 
 #[test]
 fn methods_train_as_defined() {
-    for shape in shapes() {
+    for shape in network_shapes() {
         let (own, received) = (draw_parameters(shape, 1), draw_parameters(shape, 2));
         let samples = labelled_samples(shape, SAMPLES, 3);
         for (step, momentum, batch) in [(0.1, 0.5, 3), (0.2, 0.0, 1), (0.1, 0.9, 16), (0.1, 0.5, 10)] {
             let descent = descent(step, momentum, batch);
-            for Method { name, shared, task, phases } in methods(shape, descent) {
+            for Method { name, shared, task, phases } in training_methods(shape, descent) {
                 let what = format!("{name}, {} layers, {descent:?}", shape.layers());
                 let mut network = network(NetworkHeap::new(shape), &own);
                 let mut source = RecordingSource::new(samples.clone());
@@ -157,7 +157,7 @@ fn epoch_takes_all_samples_in_a_new_order() {
 }
 
 /// Returns the bits of the parameters after a FedRep round over `samples`.
-fn after(memory: NetworkHeap, task: Wire, samples: &Sliced) -> Vec<u32> {
+fn parameters_after(memory: NetworkHeap, task: Wire, samples: &Sliced) -> Vec<u32> {
     let shape = fedspan_client::memory::NetworkMemory::shape(&memory);
     let mut network = network(memory, &draw_parameters(shape, 1));
     run_round(&mut network, task, 0..shape.layers() - 1, &draw_parameters(shape, 2), &mut samples.clone())
@@ -167,28 +167,32 @@ fn after(memory: NetworkHeap, task: Wire, samples: &Sliced) -> Vec<u32> {
 
 #[test]
 fn cache_source_and_batch_size_change_no_bit() {
-    for shape in &shapes()[1..] {
+    for shape in &network_shapes()[1..] {
         let mut samples = labelled_samples(*shape, SAMPLES, 3);
         // One sample is unusable.
         samples.x[4 * shape.features] = f32::NAN;
         let task = |batch| sgd(descent(0.1, 0.5, batch), 3, 2, Trained::Shared);
-        let expected = after(NetworkHeap::new(*shape), task(3), &samples);
-        for room in [0, 1, SAMPLES - 1, SAMPLES, 3 * SAMPLES] {
+        let expected = parameters_after(NetworkHeap::new(*shape), task(3), &samples);
+        for cached_samples in [0, 1, SAMPLES - 1, SAMPLES, 3 * SAMPLES] {
             assert_eq!(
-                after(NetworkHeap::with_body_cache(*shape, room), task(3), &samples),
+                parameters_after(NetworkHeap::with_body_cache(*shape, cached_samples), task(3), &samples),
                 expected,
-                "{room}"
+                "{cached_samples}"
             );
         }
         for at_once in [1, 3, 4, SAMPLES] {
             let samples = samples.clone().at_once(at_once);
-            assert_eq!(after(NetworkHeap::new(*shape), task(3), &samples), expected, "{at_once}");
+            assert_eq!(parameters_after(NetworkHeap::new(*shape), task(3), &samples), expected, "{at_once}");
         }
-        let whole = after(NetworkHeap::new(*shape), task(SAMPLES as u16 - 1), &samples);
-        assert_eq!(after(NetworkHeap::new(*shape), task(16), &samples), whole);
-        assert_ne!(whole, expected);
-        let plain = |memory| after(memory, sgd(descent(0.1, 0.0, 3), 3, 2, Trained::Shared), &samples);
-        assert_eq!(plain(NetworkHeap::without_momentum(*shape)), plain(NetworkHeap::new(*shape)));
+        let larger_batch = parameters_after(NetworkHeap::new(*shape), task(SAMPLES as u16 - 1), &samples);
+        assert_eq!(parameters_after(NetworkHeap::new(*shape), task(16), &samples), larger_batch);
+        assert_ne!(larger_batch, expected);
+        let parameters_without_momentum =
+            |memory| parameters_after(memory, sgd(descent(0.1, 0.0, 3), 3, 2, Trained::Shared), &samples);
+        assert_eq!(
+            parameters_without_momentum(NetworkHeap::without_momentum(*shape)),
+            parameters_without_momentum(NetworkHeap::new(*shape))
+        );
     }
 }
 
@@ -196,7 +200,7 @@ fn cache_source_and_batch_size_change_no_bit() {
 /// are computed from a window.
 #[test]
 fn samples_are_read_once_per_epoch_or_once_with_cache() {
-    let shape = shapes()[2];
+    let shape = network_shapes()[2];
     for (memory, reads) in
         [(NetworkHeap::new(shape), 6 * SAMPLES), (NetworkHeap::with_body_cache(shape, SAMPLES), 3 * SAMPLES)]
     {
@@ -211,34 +215,35 @@ fn samples_are_read_once_per_epoch_or_once_with_cache() {
 
 #[test]
 fn unusable_samples_are_counted_and_ignored() {
-    for shape in shapes() {
+    for shape in network_shapes() {
         let mut samples = labelled_samples(shape, SAMPLES, 3);
         samples.x[2 * shape.features + 1] = f32::NAN;
         samples.x[5 * shape.features] = f32::NEG_INFINITY;
         let Labels::Classes(classes) = &mut samples.labels else { panic!() };
         classes[0] = shape.outputs as u8;
         classes[9] = 255;
-        let bad = [0, 2, 5, 9];
+        let unusable = [0, 2, 5, 9];
         for batch in [2, 4, 16] {
             let descent = descent(0.1, 0.5, batch);
-            let (own, mut source) = (draw_parameters(shape, 1), RecordingSource::new(samples.clone()));
-            let mut network = network(NetworkHeap::new(shape), &own);
+            let (initial, mut source) = (draw_parameters(shape, 1), RecordingSource::new(samples.clone()));
+            let mut network = network(NetworkHeap::new(shape), &initial);
             let task = sgd(descent, 0, 3, Trained::All);
-            let (usage, _) = run_round(&mut network, task, 0..0, &own, &mut source).unwrap();
+            let (usage, _) = run_round(&mut network, task, 0..0, &initial, &mut source).unwrap();
             assert_eq!(usage, Usage { samples: 6, skipped: 4 });
             assert_eq!(network.usage(), usage);
-            let good = |order: Vec<usize>| order.into_iter().filter(|i| !bad.contains(i)).collect::<Vec<_>>();
-            let orders = source.epochs().into_iter().map(good);
+            let only_usable =
+                |order: Vec<usize>| order.into_iter().filter(|i| !unusable.contains(i)).collect::<Vec<_>>();
+            let orders = source.epochs().into_iter().map(only_usable);
             let batches =
                 orders.flat_map(|order| order.chunks(batch.into()).map(<[_]>::to_vec).collect::<Vec<_>>());
             let epochs = Epochs { layers: 0..shape.layers(), batches: batches.collect() };
             // The oracle never uses these two samples, so their classes only need to be valid.
-            let mut known = samples.clone();
-            let Labels::Classes(classes) = &mut known.labels else { panic!() };
+            let mut valid_classes = samples.clone();
+            let Labels::Classes(classes) = &mut valid_classes.labels else { panic!() };
             (classes[0], classes[9]) = (0, 0);
             assert_close(
                 network.parameters(),
-                &train_exactly(shape, &own, &known, &[epochs], descent),
+                &train_exactly(shape, &initial, &valid_classes, &[epochs], descent),
                 "skipped",
             );
         }
@@ -247,7 +252,7 @@ fn unusable_samples_are_counted_and_ignored() {
 
 #[test]
 fn single_class_is_learnt() {
-    let shape = shapes()[2];
+    let shape = network_shapes()[2];
     let mut samples = labelled_samples(shape, SAMPLES, 3);
     samples.labels = Labels::Classes(vec![2; SAMPLES]);
     let mut network = network(NetworkHeap::new(shape), &draw_parameters(shape, 1));
@@ -261,7 +266,9 @@ fn single_class_is_learnt() {
 }
 
 /// Returns the result of `predict` for 20 samples, and the head.
-fn state(network: &mut fedspan_client::Network<NetworkHeap>) -> (Result<Vec<u32>, NotReady>, Vec<u32>) {
+fn prediction_and_head(
+    network: &mut fedspan_client::Network<NetworkHeap>,
+) -> (Result<Vec<u32>, NotReady>, Vec<u32>) {
     let shape = network.shape();
     let (x, mut out) = (Random(8).normals(20 * shape.features), vec![0.0; 20 * shape.outputs]);
     let answer = network.predict(&x, &mut out).map(|()| bits(&out));
@@ -283,13 +290,13 @@ fn missing_samples_or_random_access_change_nothing() {
             self.0.next()
         }
     }
-    for shape in shapes() {
+    for shape in network_shapes() {
         let head = shape.layers() - 1;
-        let own = draw_parameters(shape, 1);
-        let none = labelled_samples(shape, 0, 3);
-        let mut unknown = labelled_samples(shape, 2, 3);
-        unknown.labels = Labels::Classes(vec![200, 201]);
-        let values = Sliced::regression(
+        let initial = draw_parameters(shape, 1);
+        let no_samples = labelled_samples(shape, 0, 3);
+        let mut unknown_classes = labelled_samples(shape, 2, 3);
+        unknown_classes.labels = Labels::Classes(vec![200, 201]);
+        let regression = Sliced::regression(
             vec![0.5; 3 * shape.features],
             vec![0.0; 3 * shape.outputs],
             shape.features,
@@ -297,47 +304,48 @@ fn missing_samples_or_random_access_change_nothing() {
         );
         let mut failing = labelled_samples(shape, 4, 3);
         failing.failing_pass = Some(1);
-        let mut network = network(NetworkHeap::new(shape), &own);
-        let before = state(&mut network);
+        let mut network = network(NetworkHeap::new(shape), &initial);
+        let before = prediction_and_head(&mut network);
         assert!(before.0.is_ok());
         for task in [sgd(descent(0.1, 0.5, 3), 0, 2, Trained::All), fit_head_task(descent(0.1, 0.5, 3), 2)] {
-            let mut declined = |source: &mut dyn fedspan_client::SampleSource, reason| {
-                let result = run_round(&mut network, task, 0..head, &own, source);
+            let mut check_declined = |source: &mut dyn fedspan_client::SampleSource, reason| {
+                let result = run_round(&mut network, task, 0..head, &initial, source);
                 assert_eq!(result.unwrap_err(), reason);
-                assert_eq!(state(&mut network), before);
-                assert_eq!(bits(network.parameters()), bits(&own));
+                assert_eq!(prediction_and_head(&mut network), before);
+                assert_eq!(bits(network.parameters()), bits(&initial));
             };
-            declined(&mut none.clone(), DeclineReason::NoSamples);
-            declined(&mut unknown.clone(), DeclineReason::NoSamples);
-            declined(&mut values.clone(), DeclineReason::NoSamples);
-            declined(&mut failing.clone(), DeclineReason::Device);
-            declined(&mut InOrder(labelled_samples(shape, 4, 3)), DeclineReason::Device);
+            check_declined(&mut no_samples.clone(), DeclineReason::NoSamples);
+            check_declined(&mut unknown_classes.clone(), DeclineReason::NoSamples);
+            check_declined(&mut regression.clone(), DeclineReason::NoSamples);
+            check_declined(&mut failing.clone(), DeclineReason::Device);
+            check_declined(&mut InOrder(labelled_samples(shape, 4, 3)), DeclineReason::Device);
         }
         // A fit of no epochs leaves the head unchanged and needs no random access.
         let mut source = InOrder(labelled_samples(shape, 4, 3));
-        run_round(&mut network, fit_head_task(descent(0.1, 0.5, 3), 0), 0..head, &own, &mut source).unwrap();
-        assert_eq!(state(&mut network), before);
+        run_round(&mut network, fit_head_task(descent(0.1, 0.5, 3), 0), 0..head, &initial, &mut source)
+            .unwrap();
+        assert_eq!(prediction_and_head(&mut network), before);
     }
 }
 
 /// If a sample cannot be read during training, no update is sent.
 #[test]
 fn source_that_fails_during_training_is_reported() {
-    for shape in shapes() {
-        for kept in [0, SAMPLES] {
+    for shape in network_shapes() {
+        for cached_samples in [0, SAMPLES] {
             for max_requests in 1..=3 * SAMPLES {
                 let mut source = RecordingSource {
                     max_requests,
                     ..RecordingSource::new(labelled_samples(shape, SAMPLES, 3))
                 };
                 let mut network =
-                    network(NetworkHeap::with_body_cache(shape, kept), &draw_parameters(shape, 1));
+                    network(NetworkHeap::with_body_cache(shape, cached_samples), &draw_parameters(shape, 1));
                 let task = sgd(descent(0.1, 0.5, 3), 0, 3, Trained::All);
                 let (head, received) = (shape.layers() - 1, draw_parameters(shape, 2));
                 let result = run_round(&mut network, task, 0..head, &received, &mut source);
                 assert_eq!(result.unwrap_err(), DeclineReason::Device, "{max_requests}");
                 // The partly trained network is valid, and the device continues with its parameters.
-                assert!(state(&mut network).0.is_ok());
+                assert!(prediction_and_head(&mut network).0.is_ok());
                 run_round(&mut network, task, 0..head, &received, &mut labelled_samples(shape, SAMPLES, 3))
                     .unwrap();
             }
@@ -349,16 +357,16 @@ fn source_that_fails_during_training_is_reported() {
 fn diverged_training_invalidates_the_trained_layers() {
     // Recurrent networks are left out: after any step, their saturated gates have errors of zero and stay
     // finite.
-    for shape in shapes().into_iter().filter(|shape| !with_cells(16).contains(shape)) {
+    for shape in network_shapes().into_iter().filter(|shape| !with_cells(16).contains(shape)) {
         for memory in [NetworkHeap::new(shape), NetworkHeap::with_body_cache(shape, SAMPLES)] {
             let head = shape.layers() - 1;
             let mut network = network(memory, &draw_parameters(shape, 1));
             // A moderate step size is not enough, because softmax keeps finite values finite for many steps.
-            let wild = f32::MAX;
+            let huge_step = f32::MAX;
             for task in [
-                sgd(descent(wild, 0.5, 3), 2, 2, Trained::All),
-                sgd(descent(wild, 0.0, 16), 0, 9, Trained::All),
-                fit_head_task(descent(wild, 0.5, 3), 9),
+                sgd(descent(huge_step, 0.5, 3), 2, 2, Trained::All),
+                sgd(descent(huge_step, 0.0, 16), 0, 9, Trained::All),
+                fit_head_task(descent(huge_step, 0.5, 3), 9),
             ] {
                 let mut samples = labelled_samples(shape, SAMPLES, 3);
                 let result = run_round(&mut network, task, 0..head, &draw_parameters(shape, 2), &mut samples);
@@ -367,12 +375,13 @@ fn diverged_training_invalidates_the_trained_layers() {
                 assert_eq!(network.head_fitted_on(), None);
                 // A head fit that diverges keeps the received body.
                 let body_lost = head > 0 && !matches!(task, Wire::FitHead { .. });
-                let lost = if body_lost { NotReady::NoRepresentation } else { NotReady::NoHead };
-                assert_eq!(state(&mut network).0, Err(lost));
+                let missing = if body_lost { NotReady::NoRepresentation } else { NotReady::NoHead };
+                assert_eq!(prediction_and_head(&mut network).0, Err(missing));
                 // The next round works as usual.
-                let calm = sgd(descent(0.1, 0.5, 3), 1, 1, Trained::All);
-                run_round(&mut network, calm, 0..head, &draw_parameters(shape, 2), &mut samples).unwrap();
-                assert!(state(&mut network).0.is_ok());
+                let ordinary_task = sgd(descent(0.1, 0.5, 3), 1, 1, Trained::All);
+                run_round(&mut network, ordinary_task, 0..head, &draw_parameters(shape, 2), &mut samples)
+                    .unwrap();
+                assert!(prediction_and_head(&mut network).0.is_ok());
             }
         }
     }
@@ -382,23 +391,26 @@ fn diverged_training_invalidates_the_trained_layers() {
 /// not compile if its shape is a constant, and panics here.
 #[test]
 fn layers_too_large_for_a_hello_are_rejected() {
-    let made = |make: fn(usize) -> NetworkShape, most: usize| {
-        assert_eq!(make(most).parameters(), make(most).start(make(most).layers()));
-        assert!(std::panic::catch_unwind(|| make(most + 1)).is_err(), "{most} and one more");
+    let check_limit = |make: fn(usize) -> NetworkShape, limit: usize| {
+        assert_eq!(make(limit).parameters(), make(limit).start(make(limit).layers()));
+        assert!(std::panic::catch_unwind(|| make(limit + 1)).is_err(), "{limit} and one more");
     };
-    made(|features| NetworkShape::new(features, &[2], 3, 1), 65_534);
-    made(|width| NetworkShape::new(4, &[width], 3, 1), 65_534);
-    made(|outputs| NetworkShape::new(4, &[2], outputs, 1), 65_535);
+    check_limit(|features| NetworkShape::new(features, &[2], 3, 1), 65_534);
+    check_limit(|width| NetworkShape::new(4, &[width], 3, 1), 65_534);
+    check_limit(|outputs| NetworkShape::new(4, &[2], outputs, 1), 65_535);
     #[cfg(feature = "adapter")]
-    made(|features| NetworkShape::adapted(features, 1, 2, &[], 3, 1), 65_535);
+    check_limit(|features| NetworkShape::adapted(features, 1, 2, &[], 3, 1), 65_535);
     #[cfg(feature = "recurrent")]
     {
         use fedspan_client::kernel::recurrent::Lstm;
-        made(
+        check_limit(
             |features| NetworkShape::recurrent(Lstm { steps: 1, channels: features, cells: 1 }, &[], 3, 1),
             65_533,
         );
-        made(|steps| NetworkShape::recurrent(Lstm { steps, channels: 1, cells: 1 }, &[], 3, 1), 65_535);
+        check_limit(
+            |steps| NetworkShape::recurrent(Lstm { steps, channels: 1, cells: 1 }, &[], 3, 1),
+            65_535,
+        );
     }
     #[cfg(feature = "convolution")]
     {
@@ -408,6 +420,6 @@ fn layers_too_large_for_a_hello_are_rejected() {
             let image = Image { height: 1, width: width as u16, channels: 1 };
             NetworkShape::convolutional(image, &[Filters { count: 4, side: 1, pool: 1 }], &[], 3, 1)
         };
-        made(make, 16_383);
+        check_limit(make, 16_383);
     }
 }

@@ -58,7 +58,7 @@ fn any_task() -> impl Strategy<Value = Wire> {
 fn any_tensors(shape: NetworkShape) -> impl Strategy<Value = Vec<TensorDescriptor>> {
     let fields =
         (any_role(), 0usize..5, any::<bool>(), 0u16..6, 0u16..6, prop::sample::select(&ALL_ENCODINGS));
-    let one = fields.prop_map(move |(role, layer, has_layer_shape, rows, cols, encoding)| {
+    let any_tensor = fields.prop_map(move |(role, layer, has_layer_shape, rows, cols, encoding)| {
         let (inputs, outputs) = shape.layer(layer).matrix();
         let (rows, cols) = if has_layer_shape { (inputs as u16 + 1, outputs as u16) } else { (rows, cols) };
         TensorDescriptor::inline(role, encoding, rows, cols)
@@ -76,7 +76,7 @@ fn any_tensors(shape: NetworkShape) -> impl Strategy<Value = Vec<TensorDescripto
             }
             tensors
         });
-    prop_oneof![prop::collection::vec(one, 0..=5), layers_of_network]
+    prop_oneof![prop::collection::vec(any_tensor, 0..=5), layers_of_network]
 }
 
 proptest! {
@@ -86,51 +86,51 @@ proptest! {
     fn uploads_contain_received_layers_only(
         (shape, tensors) in any_shape().prop_flat_map(|shape| (Just(shape), any_tensors(shape))),
         task in any_task(),
-        kept in 0usize..8,
+        cached_samples in 0usize..8,
         count in 0usize..7,
     ) {
-        let own = draw_parameters(shape, 1);
-        let mut device = network(NetworkHeap::with_body_cache(shape, kept), &own);
+        let initial = draw_parameters(shape, 1);
+        let mut device = network(NetworkHeap::with_body_cache(shape, cached_samples), &initial);
         let head = bits(device.head());
         let id = RoundId { round: 9, stage: 0 };
         let round = RoundOpen { id, task, tensors: tensors.iter().copied().collect::<Descriptors>() };
         if device.open(&round).is_err() {
             prop_assert!(device.upload().is_empty());
-            prop_assert_eq!(bits(device.parameters()), bits(&own));
+            prop_assert_eq!(bits(device.parameters()), bits(&initial));
             return Ok(());
         }
         for (index, tensor) in tensors.iter().enumerate() {
-            let place = device.tensor_mut(index).unwrap();
-            prop_assert_eq!(place.len(), tensor.elements());
-            place.fill(0.25);
+            let buffer = device.tensor_mut(index).unwrap();
+            prop_assert_eq!(buffer.len(), tensor.elements());
+            buffer.fill(0.25);
         }
         prop_assert!(device.tensor_mut(tensors.len()).is_none());
         device.verify().unwrap();
-        let ran = device.run(round.id, &mut labelled_samples(shape, count, 3));
-        if ran == Err(DeclineReason::UpdateNonFinite) {
+        let result = device.run(round.id, &mut labelled_samples(shape, count, 3));
+        if result == Err(DeclineReason::UpdateNonFinite) {
             // The step size is arbitrary, so training may diverge; the update is then not sent.
             prop_assert!(device.parameters()[shape.start(shape.layers() - 1)..].iter().all(|w| w.is_finite()));
             return Ok(());
         }
-        prop_assert_eq!(ran.is_ok(), count > 0, "{:?}", ran);
-        let up = device.upload();
+        prop_assert_eq!(result.is_ok(), count > 0, "{:?}", result);
+        let uploaded = device.upload();
         let shapes = |tensors: &[TensorDescriptor]| -> Vec<(Role, u16, u16)> {
             tensors.iter().map(|tensor| (tensor.role, tensor.rows, tensor.cols)).collect()
         };
         let expected = if matches!(task, Wire::Sgd { .. }) { shapes(&tensors) } else { Vec::new() };
-        prop_assert_eq!(shapes(&up), expected);
-        let shared = up.iter().filter(|tensor| tensor.role == Role::SharedHead).count();
+        prop_assert_eq!(shapes(&uploaded), expected);
+        let shared = uploaded.iter().filter(|tensor| tensor.role == Role::SharedHead).count();
         prop_assert!(SHARED || shared == 0);
         if shared == 0 {
             // Without a shared head, the uploaded values are a prefix of the parameters that ends before the head.
-            let sent: usize = up.iter().map(TensorDescriptor::elements).sum();
+            let sent: usize = uploaded.iter().map(TensorDescriptor::elements).sum();
             prop_assert!(sent <= shape.start(shape.layers() - 1));
             let sent = collect_upload(&device, 3);
             prop_assert_eq!(bits(&sent), bits(&device.parameters()[..sent.len()]));
         }
-        let mut beyond = [7.0; 3];
-        device.emit(up.len(), 0, &mut beyond);
-        prop_assert_eq!(beyond, [7.0; 3]);
+        let mut out_of_range = [7.0; 3];
+        device.emit(uploaded.len(), 0, &mut out_of_range);
+        prop_assert_eq!(out_of_range, [7.0; 3]);
         if count == 0 && shared == 0 && !tensors.iter().any(|tensor| tensor.role == Role::SharedHead) {
             prop_assert_eq!(bits(device.head()), head);
         }

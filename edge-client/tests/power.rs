@@ -12,7 +12,7 @@ const FEATURES: PowerRows = PowerRows::Features;
 const PRODUCT: PowerUpload = PowerUpload::Product;
 
 /// Returns the counts of rows after a round.
-fn counts(samples: &Sliced, rows: PowerRows) -> PowerCounts {
+fn count_rows(samples: &Sliced, rows: PowerRows) -> PowerCounts {
     let mut model = Linear::new(Heap::power(samples.features, 1, samples.outputs));
     let z = identity_columns(samples.features, 1);
     power_round(&mut model, fed_power(1, rows, PRODUCT), &z, &mut samples.clone()).unwrap();
@@ -46,15 +46,15 @@ fn all_uploads_equal_f64() {
                     assert_eq!(sent.len(), expected.len());
                     for (number, (sent, expected)) in sent.iter().zip(&expected).enumerate() {
                         let is_basis = number == 1 || upload == PowerUpload::Basis;
-                        let sensitive = is_basis || iterations > 1;
-                        let bound = 64.0 * EPS * if sensitive { condition * 8.0 } else { 1.0 };
+                        let depends_on_condition = is_basis || iterations > 1;
+                        let bound = 64.0 * EPS * if depends_on_condition { condition * 8.0 } else { 1.0 };
                         let error = (sent - expected).norm() / expected.norm();
                         assert!(
                             error <= bound,
                             "{upload:?} {number}: {error:e} over {bound:e}: d={d} k={k} m={m} p={iterations}"
                         );
                         worst.record_largest(
-                            if sensitive { "sensitive" } else { "one product" },
+                            if depends_on_condition { "sensitive" } else { "one product" },
                             error / bound,
                         );
                     }
@@ -128,7 +128,7 @@ fn rows_over_norm_one_are_clipped_to_one() {
         assert!(error <= 4.0 * EPS, "{size:e}: {error:e}");
         let clipped = if size > 1.0 { m as u32 } else { 0 };
         assert_eq!(
-            counts(&samples_of(x), FEATURES),
+            count_rows(&samples_of(x), FEATURES),
             PowerCounts { rows: m as u32, clipped, ..PowerCounts::NOTHING }
         );
     }
@@ -157,10 +157,10 @@ fn clipping_uses_the_weighted_row() {
         assert_eq!(usage, Usage { samples: 1, skipped: 0 });
         assert!((sent[0] - expected).abs() <= 1e-5 * expected, "{x} {y}: {}", sent[0]);
         assert_eq!(sent[1], 0.0);
-        let found = counts(&samples, PowerRows::Weighted);
+        let row_counts = count_rows(&samples, PowerRows::Weighted);
         // The product of 1e18 and 1e-18 is 1 up to rounding, so either count is right.
         if (f64::from(x) * f64::from(y) - 1.0).abs() > 1e-6 || x == 0.5 {
-            assert_eq!(found, PowerCounts { rows: 1, clipped, ..PowerCounts::NOTHING }, "{x} {y}");
+            assert_eq!(row_counts, PowerCounts { rows: 1, clipped, ..PowerCounts::NOTHING }, "{x} {y}");
         }
     }
 }
@@ -180,14 +180,14 @@ fn unusable_rows_are_skipped_and_counted() {
             }
             for rows in ROWS {
                 let task = fed_power(2, rows, PowerUpload::Basis);
-                let matters = !in_target || rows == PowerRows::Weighted;
-                let expected = if matters { clean.without(&[5]) } else { clean.clone() };
+                let is_unusable = !in_target || rows == PowerRows::Weighted;
+                let expected = if is_unusable { clean.without(&[5]) } else { clean.clone() };
                 let (usage, sent) = run_power_round(&dirty, task, &z, k).unwrap();
-                let skipped = u32::from(matters);
+                let skipped = u32::from(is_unusable);
                 assert_eq!(usage, Usage { samples: m as u32 - skipped, skipped }, "{value} {rows:?}");
                 let expected_counts =
-                    PowerCounts { rows: m as u32 - skipped, unusable: skipped, ..counts(&dirty, rows) };
-                assert_eq!(counts(&dirty, rows), expected_counts);
+                    PowerCounts { rows: m as u32 - skipped, unusable: skipped, ..count_rows(&dirty, rows) };
+                assert_eq!(count_rows(&dirty, rows), expected_counts);
                 assert_eq!(bits(&sent), bits(&run_power_round(&expected, task, &z, k).unwrap().1));
             }
         }
@@ -215,26 +215,29 @@ fn zero_rows_count_but_give_no_basis() {
     let mut random = Random(7);
     let (d, k) = (6, 2);
     let z = flat(&random.orthonormal(d, k));
-    let nothing = Sliced::regression(vec![0.0; 8 * d], vec![0.0; 8], d, 1);
+    let zero_rows = Sliced::regression(vec![0.0; 8 * d], vec![0.0; 8], d, 1);
     for rows in ROWS {
-        let (usage, sent) = run_power_round(&nothing, fed_power(1, rows, PRODUCT), &z, k).unwrap();
+        let (usage, sent) = run_power_round(&zero_rows, fed_power(1, rows, PRODUCT), &z, k).unwrap();
         assert_eq!(usage, Usage { samples: 8, skipped: 0 });
         assert!(sent.iter().all(|&v| v == 0.0));
         // As many zero rows as other rows halve the product.
-        let half = decaying_samples(&mut random, d, 1, 8, 0.5);
-        let mut both = half.clone();
-        both.x.extend(vec![0.0; 8 * d]);
-        let Labels::Values(y) = &mut both.labels else { panic!() };
+        let ordinary = decaying_samples(&mut random, d, 1, 8, 0.5);
+        let mut with_zero_rows = ordinary.clone();
+        with_zero_rows.x.extend(vec![0.0; 8 * d]);
+        let Labels::Values(y) = &mut with_zero_rows.labels else { panic!() };
         y.extend(vec![1.0; 8]);
-        let (_, whole) = run_power_round(&half, fed_power(1, rows, PRODUCT), &z, k).unwrap();
-        let (usage, halved) = run_power_round(&both, fed_power(1, rows, PRODUCT), &z, k).unwrap();
+        let (_, product) = run_power_round(&ordinary, fed_power(1, rows, PRODUCT), &z, k).unwrap();
+        let (usage, halved) = run_power_round(&with_zero_rows, fed_power(1, rows, PRODUCT), &z, k).unwrap();
         assert_eq!(usage.samples, 16);
-        assert_eq!(bits(&whole.iter().map(|v| v / 2.0).collect::<Vec<_>>()), bits(&halved));
+        assert_eq!(bits(&product.iter().map(|v| v / 2.0).collect::<Vec<_>>()), bits(&halved));
         // A product of deficient rank gives no basis, neither between iterations nor for the upload.
         for task in [fed_power(2, rows, PRODUCT), fed_power(1, rows, PowerUpload::Basis)] {
-            assert_eq!(run_power_round(&nothing, task, &z, k).unwrap_err(), DeclineReason::UpdateNonFinite);
-            let one = Sliced::regression(half.x[..d].to_vec(), vec![1.0], d, 1);
-            assert_eq!(run_power_round(&one, task, &z, k).unwrap_err(), DeclineReason::UpdateNonFinite);
+            assert_eq!(run_power_round(&zero_rows, task, &z, k).unwrap_err(), DeclineReason::UpdateNonFinite);
+            let single_row = Sliced::regression(ordinary.x[..d].to_vec(), vec![1.0], d, 1);
+            assert_eq!(
+                run_power_round(&single_row, task, &z, k).unwrap_err(),
+                DeclineReason::UpdateNonFinite
+            );
         }
     }
 }

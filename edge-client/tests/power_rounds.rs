@@ -15,10 +15,10 @@ const PRODUCT: PowerUpload = PowerUpload::Product;
 #[test]
 fn rounds_without_usable_rows_are_declined() {
     let task = fed_power(1, FEATURES, PRODUCT);
-    let nothing = Sliced::regression(Vec::new(), Vec::new(), 4, 1);
-    assert_eq!(run_power_round(&nothing, task, &identity(4), 4).unwrap_err(), DeclineReason::NoSamples);
-    let useless = Sliced::regression(vec![f32::NAN; 12], vec![1.0; 3], 4, 1);
-    assert_eq!(run_power_round(&useless, task, &identity(4), 4).unwrap_err(), DeclineReason::NoSamples);
+    let no_samples = Sliced::regression(Vec::new(), Vec::new(), 4, 1);
+    assert_eq!(run_power_round(&no_samples, task, &identity(4), 4).unwrap_err(), DeclineReason::NoSamples);
+    let unusable = Sliced::regression(vec![f32::NAN; 12], vec![1.0; 3], 4, 1);
+    assert_eq!(run_power_round(&unusable, task, &identity(4), 4).unwrap_err(), DeclineReason::NoSamples);
     let samples = Sliced::regression(vec![0.5; 16], vec![1.0; 4], 4, 1);
     for failing in 1..=3 {
         let mut source = Sliced { failing_pass: Some(failing), ..samples.clone() };
@@ -43,9 +43,9 @@ fn mismatched_rounds_are_declined() {
     for (role, d, k) in [(Role::Representation, 3, 3), (Role::Subspace, 3, 2), (Role::Subspace, 4, 3)] {
         assert_eq!(model.open(&round_of(task, role, d, k)), Err(DeclineReason::Tensors));
     }
-    let mut two = round_of(task, Role::Subspace, 3, 3);
-    two.tensors.push(TensorDescriptor::inline(Role::Subspace, Encoding::F32, 3, 3)).unwrap();
-    assert_eq!(model.open(&two), Err(DeclineReason::Tensors));
+    let mut two_tensors = round_of(task, Role::Subspace, 3, 3);
+    two_tensors.tensors.push(TensorDescriptor::inline(Role::Subspace, Encoding::F32, 3, 3)).unwrap();
+    assert_eq!(model.open(&two_tensors), Err(DeclineReason::Tensors));
     let receiving = round_of(task, Role::Subspace, 3, 3);
     let skewed = [1.0, 0.002, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0];
     assert!(matches!(
@@ -131,7 +131,7 @@ fn round_invalidates_the_representation_and_keeps_the_head() {
 #[test]
 fn capabilities_depend_on_memory() {
     /// Checks one memory. `expected` is true if it has the buffer for power iterations.
-    fn check<A: Memory>(mut model: Linear<A>, expected: bool) {
+    fn check_capabilities<A: Memory>(mut model: Linear<A>, expected: bool) {
         let shape = model.shape();
         let (d, k) = (shape.features, shape.width);
         let capabilities = model.capabilities();

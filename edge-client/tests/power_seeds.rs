@@ -79,7 +79,7 @@ fn seed_is_drawn_before_any_sample_is_read() {
     for iterations in [1, 3] {
         let known = Known::new(settings(LEAST, 8), 1);
         let mut source = Watched { samples: samples.clone(), log: known.log.clone() };
-        let mut model = Linear::priced_bench(Heap::power(3, 2, 1), known.clone()).unwrap();
+        let mut model = Linear::private(Heap::power(3, 2, 1), known.clone()).unwrap();
         power_round(&mut model, fed_power(iterations, FEATURES, PRODUCT), &z, &mut source).unwrap();
         let expected = [&["seed"][..], &["rewind", "next", "next"].repeat(iterations.into())].concat();
         assert_eq!(*known.log.borrow(), expected);
@@ -93,7 +93,7 @@ fn round_without_entropy_reads_and_sends_nothing() {
     known.entropy_fails = true;
     let log = known.log.clone();
     let mut source = Watched { samples, log: log.clone() };
-    let mut model = Linear::priced_bench(Heap::power(3, 2, 1), known).unwrap();
+    let mut model = Linear::private(Heap::power(3, 2, 1), known).unwrap();
     let task = fed_power(2, FEATURES, PRODUCT);
     assert_eq!(power_round(&mut model, task, &z, &mut source).unwrap_err(), DeclineReason::Entropy);
     assert_eq!(*log.borrow(), ["seed"]);
@@ -145,7 +145,7 @@ fn mechanism(fault: EntropyFault) -> Gaussian<TestEntropy> {
 fn mechanism_draws_one_seed_per_round() {
     let (samples, z) = exact_samples();
     let task = fed_power(1, FEATURES, PRODUCT);
-    let mut model = Linear::priced_bench(Heap::power(3, 2, 1), mechanism(EntropyFault::None)).unwrap();
+    let mut model = Linear::private(Heap::power(3, 2, 1), mechanism(EntropyFault::None)).unwrap();
     let mut seen = Vec::new();
     for _ in 0..20 {
         let (_, sent) = power_round(&mut model, task, &z, &mut samples.clone()).unwrap();
@@ -166,7 +166,7 @@ fn mechanism_draws_one_seed_per_round() {
             },
         ),
     ] {
-        let mut model = Linear::priced_bench(Heap::power(3, 2, 1), mechanism(fault)).unwrap();
+        let mut model = Linear::private(Heap::power(3, 2, 1), mechanism(fault)).unwrap();
         for failures in 1..=3 {
             let error = power_round(&mut model, task, &z, &mut samples.clone()).unwrap_err();
             assert_eq!(error, DeclineReason::Entropy);
@@ -219,7 +219,7 @@ fn repeated_entropy_reveals_no_difference() {
     let (flash, another) = (Flash::default(), Flash::default());
     let mut seen = Vec::new();
     for (device, flash, first) in [(1, &flash, 1), (1, &flash, 4), (2, &another, 1), (2, &another, 4)] {
-        let model = Linear::priced_bench(Heap::power(3, 2, 1), mechanism(EntropyFault::Repeating)).unwrap();
+        let model = Linear::private(Heap::power(3, 2, 1), mechanism(EntropyFault::Repeating)).unwrap();
         let config = Config { device, ..problem::session_config(256) };
         let mut bench = Bench::with_task(config, model, samples.clone(), flash.clone());
         bench.connect(7, 60_000);
@@ -243,7 +243,7 @@ fn repeated_entropy_reveals_no_difference() {
 #[test]
 fn round_costs_its_iterations() {
     let known = Known::new(settings(1 << 18, 8), 1);
-    let model = Linear::priced_bench(Heap::power(3, 2, 1), known).unwrap();
+    let model = Linear::private(Heap::power(3, 2, 1), known).unwrap();
     for iterations in [1, 2, 700, u16::MAX] {
         for upload in UPLOADS {
             assert_eq!(model.cost(&fed_power(iterations, FEATURES, upload)), u64::from(iterations) << 28);
@@ -252,7 +252,7 @@ fn round_costs_its_iterations() {
     // The largest cost of a round does not overflow.
     let known = Known::new(settings(LEAST, 8), 1);
     let release = u64::from(known.settings.release());
-    let model = Linear::priced_bench(Heap::power(3, 2, 1), known).unwrap();
+    let model = Linear::private(Heap::power(3, 2, 1), known).unwrap();
     assert_eq!(model.cost(&fed_power(u16::MAX, FEATURES, PRODUCT)), release * 65_535);
     assert_eq!(Linear::new(Heap::power(3, 2, 1)).cost(&fed_power(9, FEATURES, PRODUCT)), 0);
 }
@@ -264,7 +264,7 @@ fn declined_round_leaves_no_data() {
     for failing in 1..=3 {
         let mut source = Sliced { failing_pass: Some(failing), ..samples.clone() };
         let known = Known::new(settings(LEAST, 8), 1);
-        let mut model = Linear::priced_bench(Heap::power(3, 2, 1), known).unwrap();
+        let mut model = Linear::private(Heap::power(3, 2, 1), known).unwrap();
         let task = fed_power(3, FEATURES, BOTH);
         let error = power_round(&mut model, task, &z, &mut source).unwrap_err();
         assert_eq!((error, source.passes), (DeclineReason::Device, failing));
@@ -276,7 +276,7 @@ fn declined_round_leaves_no_data() {
     assert_eq!(error, DeclineReason::NoSamples);
     // The memory of the last row is zeroed also after a successful round.
     let mut memory = Heap::power(3, 2, 1);
-    let mut model = Linear::priced_bench(&mut memory, known).unwrap();
+    let mut model = Linear::private(&mut memory, known).unwrap();
     power_round(&mut model, fed_power(1, FEATURES, BOTH), &z, &mut samples.clone()).unwrap();
     let parts = memory.parts();
     assert!([parts.residual, parts.z, parts.y].iter().all(|part| part.iter().all(|v| v.to_bits() == 0)));
@@ -287,7 +287,7 @@ fn declined_round_leaves_no_data() {
 fn round_invalidates_the_representation_and_keeps_the_head() {
     let (samples, z) = exact_samples();
     let known = Known::new(settings(LEAST, 8), 1);
-    let mut model = Linear::priced_bench(Heap::power(3, 2, 1), known).unwrap();
+    let mut model = Linear::private(Heap::power(3, 2, 1), known).unwrap();
     model.set_representation(&z).unwrap();
     model.fit_head(EXACT, &mut samples.clone()).unwrap();
     let fitted_on = model.head_fitted_on();
@@ -302,7 +302,7 @@ fn round_invalidates_the_representation_and_keeps_the_head() {
 fn head_fitted_during_upload_does_not_leave() {
     let (samples, z) = exact_samples();
     let known = Known::new(settings(LEAST, 8), 1);
-    let mut model = Linear::priced_bench(Heap::power(3, 2, 1), known).unwrap();
+    let mut model = Linear::private(Heap::power(3, 2, 1), known).unwrap();
     power_round(&mut model, fed_power(1, FEATURES, BOTH), &z, &mut samples.clone()).unwrap();
     let emit_tensor = |model: &Linear<_, _>, index| {
         let mut out = [f32::NAN; 6];
@@ -329,7 +329,7 @@ fn basis_is_orthonormal_to_the_grid() {
             z.iter_mut().for_each(|z| *z *= 1.0004);
         }
         let known = Known::new(settings(LEAST, 8), 1);
-        let mut model = Linear::priced_bench(Heap::power(d, k, 1), known).unwrap();
+        let mut model = Linear::private(Heap::power(d, k, 1), known).unwrap();
         let round = open(1, fed_power(1, FEATURES, BOTH), Role::Subspace, encoding, d, k);
         receive(&mut model, &round, &[&z]).unwrap();
         model.run(round.id, &mut samples.clone()).unwrap();

@@ -26,11 +26,11 @@ use rand_chacha::rand_core::SeedableRng;
 const SLOT: u64 = 5_000;
 
 /// Opens `round` with all its messages. Returns the answer, which is sent at once or at the end of the slot.
-fn open(bench: &mut PrivateBench, problem: &Problem, round: u32) -> Vec<(ToServer, Vec<u8>)> {
+fn open_round(bench: &mut PrivateBench, problem: &Problem, round: u32) -> Vec<(ToServer, Vec<u8>)> {
     open_task(bench, problem, round, gradient_task())
 }
 
-/// Opens a round of this task with all its messages. Returns the answer, as [`open`] does.
+/// Opens a round of this task with all its messages. Returns the answer, as [`open_round`] does.
 fn open_task(
     bench: &mut PrivateBench,
     problem: &Problem,
@@ -49,7 +49,7 @@ fn open_task(
 }
 
 /// Acknowledges an update.
-fn ack(bench: &mut PrivateBench, round: u32, outcome: AckOutcome) {
+fn acknowledge(bench: &mut PrivateBench, round: u32, outcome: AckOutcome) {
     bench.receive_message(&ToDevice::Ack(Ack { id: RoundId { round, stage: 0 }, outcome }), &[]);
 }
 
@@ -78,7 +78,7 @@ fn hello_announces_the_spent_budget() {
         let [(ToServer::Hello(hello), _)] = &sent[..] else { panic!("{sent:?}") };
         assert_eq!(hello.capabilities.privacy, Privacy::Gaussian { release: 3, budget: 10, spent });
         bench.connect(7, 60_000);
-        assert!(is_update(&open(&mut bench, &problem, 1 + spent as u32)));
+        assert!(is_update(&open_round(&mut bench, &problem, 1 + spent as u32)));
         // The next hello of the same session announces the new value.
         assert_eq!(announced_spent(&mut bench), spent + 3);
     }
@@ -147,7 +147,7 @@ proptest! {
 }
 
 /// Returns the releases of device 0xABCD in this round, one for each value of the budget spent before.
-fn releases(round: u32, spent: &[u64]) -> Vec<Release> {
+fn releases_of(round: u32, spent: &[u64]) -> Vec<Release> {
     let round = RoundId { round, stage: 0 };
     spent.iter().map(|&spent| Release { device: 0xABCD, campaign: 7, round, spent }).collect()
 }
@@ -163,21 +163,21 @@ fn failed_round_is_charged_once() {
     // The first pass over the samples fails.
     bench.session.source_mut().failing_pass = Some(1);
     for _ in 0..5 {
-        assert_eq!(decline_reason(&open(&mut bench, &problem, 1)), DeclineReason::Device);
+        assert_eq!(decline_reason(&open_round(&mut bench, &problem, 1)), DeclineReason::Device);
         assert_eq!((flash.0.borrow().spent, bench.session.counters().forfeited), (3, 1));
         assert_eq!(flash.0.borrow().calls, ["load_spent", "save_spent"]);
     }
     bench.session.task_mut().computation_fails = true;
     for _ in 0..5 {
-        assert_eq!(decline_reason(&open(&mut bench, &problem, 2)), DeclineReason::UpdateNonFinite);
+        assert_eq!(decline_reason(&open_round(&mut bench, &problem, 2)), DeclineReason::UpdateNonFinite);
         assert_eq!((flash.0.borrow().spent, bench.session.counters().forfeited), (6, 2));
     }
     bench.session.task_mut().computation_fails = false;
-    assert_eq!(decline_reason(&open(&mut bench, &problem, 2)), DeclineReason::UpdateNonFinite);
-    assert!(is_update(&open(&mut bench, &problem, 3)));
-    ack(&mut bench, 3, AckOutcome::Counted);
-    assert_eq!(decline_reason(&open(&mut bench, &problem, 4)), DeclineReason::Budget { left: 0 });
-    let paid: Vec<_> = (1..).zip([0, 3, 6]).flat_map(|(round, spent)| releases(round, &[spent])).collect();
+    assert_eq!(decline_reason(&open_round(&mut bench, &problem, 2)), DeclineReason::UpdateNonFinite);
+    assert!(is_update(&open_round(&mut bench, &problem, 3)));
+    acknowledge(&mut bench, 3, AckOutcome::Counted);
+    assert_eq!(decline_reason(&open_round(&mut bench, &problem, 4)), DeclineReason::Budget { left: 0 });
+    let paid: Vec<_> = (1..).zip([0, 3, 6]).flat_map(|(round, spent)| releases_of(round, &[spent])).collect();
     assert_eq!(bench.session.task().releases, paid);
 }
 
@@ -203,15 +203,15 @@ fn no_event_charges_a_failed_round_again() {
         bench.handle_until_idle(Event::LinkDown);
         bench.now = bench.now.max(bench.last.wake.as_u64());
         bench.connect(7, 60_000);
-        assert_eq!(decline_reason(&open(&mut bench, &problem, round)), DeclineReason::UpdateNonFinite);
-        let mut fit = 11;
+        assert_eq!(decline_reason(&open_round(&mut bench, &problem, round)), DeclineReason::UpdateNonFinite);
+        let mut free_round = 11;
         let interludes: [Interlude<'_>; 5] = [
             &|_, _| (),
             &|bench, _| {
                 drop(bench.receive_message(&ToDevice::RoundClosed(RoundId { round: 10, stage: 0 }), &[]))
             },
-            &|bench, fit| {
-                let broken = problem.server(fit, Wire::FitHead { head: EXACT }, Encoding::F32, 256);
+            &|bench, free_round| {
+                let broken = problem.server(free_round, Wire::FitHead { head: EXACT }, Encoding::F32, 256);
                 let (message, mut body) = broken.opening_messages().remove(0);
                 body[3] ^= 0x7F;
                 decline_reason(&bench.receive_message(&message, &body));
@@ -226,22 +226,25 @@ fn no_event_charges_a_failed_round_again() {
             &|bench, _| {
                 // An older round is declined for want of entropy.
                 bench.session.task_mut().entropy_fails = true;
-                assert_eq!(decline_reason(&open(bench, &problem, 9)), DeclineReason::Entropy);
+                assert_eq!(decline_reason(&open_round(bench, &problem, 9)), DeclineReason::Entropy);
                 bench.session.task_mut().entropy_fails = false;
             },
         ];
         for interlude in interludes {
-            interlude(&mut bench, fit);
-            fit += 1;
-            assert_eq!(decline_reason(&open(&mut bench, &problem, round)), DeclineReason::UpdateNonFinite);
-            assert_eq!(flash.0.borrow().spent, spent, "{fit}");
+            interlude(&mut bench, free_round);
+            free_round += 1;
+            assert_eq!(
+                decline_reason(&open_round(&mut bench, &problem, round)),
+                DeclineReason::UpdateNonFinite
+            );
+            assert_eq!(flash.0.borrow().spent, spent, "{free_round}");
         }
         // A round without a cost is computed, even if its number is that of the failed round.
         bench.session.task_mut().computation_fails = false;
         assert!(is_update(&open_task(&mut bench, &problem, round, Wire::FitHead { head: EXACT })));
-        ack(&mut bench, round, AckOutcome::Counted);
+        acknowledge(&mut bench, round, AckOutcome::Counted);
         assert_eq!(
-            decline_reason(&open(&mut bench, &problem, round)),
+            decline_reason(&open_round(&mut bench, &problem, round)),
             DeclineReason::RoundRepeated { last: round }
         );
         assert_eq!(flash.0.borrow().spent, spent);
@@ -252,11 +255,11 @@ fn no_event_charges_a_failed_round_again() {
     let mut bench = priced_bench(&problem, 256, Some(1000), SLOT, &flash);
     bench.connect(7, 60_000);
     bench.session.task_mut().computation_fails = true;
-    assert_eq!(decline_reason(&open(&mut bench, &problem, 10)), DeclineReason::UpdateNonFinite);
+    assert_eq!(decline_reason(&open_round(&mut bench, &problem, 10)), DeclineReason::UpdateNonFinite);
     bench.session.task_mut().computation_fails = false;
     bench.handle_until_idle(Event::LinkDown);
     bench.connect(8, 60_000);
-    assert!(is_update(&open(&mut bench, &problem, 10)));
+    assert!(is_update(&open_round(&mut bench, &problem, 10)));
     assert_eq!(flash.0.borrow().spent, 12);
 }
 
@@ -266,25 +269,25 @@ fn no_event_charges_a_failed_round_again() {
 fn reset_gives_no_second_release_for_free() {
     let problem = create_problem(20, 2, 1);
     let flash = Flash::default();
-    for kept in [false, true] {
+    for record_saved in [false, true] {
         let spent = flash.0.borrow().spent;
         let mut bench = priced_bench(&problem, 256, Some(100), SLOT, &flash);
         bench.connect(7, 60_000);
-        bench.session.task_mut().computation_fails = !kept;
+        bench.session.task_mut().computation_fails = !record_saved;
         let opening = problem.server(1, gradient_task(), Encoding::F32, 256).opening_messages();
         assert!(opening.iter().all(|(message, body)| bench.receive_message(message, body).is_empty()));
         assert_eq!(flash.0.borrow().spent, spent + 3);
         // The device is reset before the end of the slot.
         let mut bench = priced_bench(&problem, 256, Some(100), SLOT, &flash);
         bench.connect(7, 60_000);
-        let sent = open(&mut bench, &problem, 1);
-        if kept {
+        let sent = open_round(&mut bench, &problem, 1);
+        if record_saved {
             assert_eq!(decline_reason(&sent), DeclineReason::RoundRepeated { last: 1 });
             assert!(bench.session.task().releases.is_empty());
             assert_eq!(flash.0.borrow().spent, spent + 3);
         } else {
             assert!(is_update(&sent));
-            assert_eq!(bench.session.task().releases, releases(1, &[spent + 3]));
+            assert_eq!(bench.session.task().releases, releases_of(1, &[spent + 3]));
             assert_eq!(flash.0.borrow().spent, spent + 6);
             flash.0.borrow_mut().record = None;
         }
@@ -301,25 +304,25 @@ fn unused_charge_is_not_reused_after_a_reset() {
     flash.0.borrow_mut().spent = 3;
     let mut bench = priced_bench(&problem, 256, Some(100), SLOT, &flash);
     bench.connect(7, 60_000);
-    assert!(is_update(&open(&mut bench, &problem, 1)));
-    assert_eq!((bench.session.task().releases.clone(), flash.0.borrow().spent), (releases(1, &[3]), 6));
+    assert!(is_update(&open_round(&mut bench, &problem, 1)));
+    assert_eq!((bench.session.task().releases.clone(), flash.0.borrow().spent), (releases_of(1, &[3]), 6));
     for reset in [false, true] {
         let flash = Flash::default();
         let mut bench = priced_bench(&problem, 256, Some(100), SLOT, &flash);
         bench.connect(7, 60_000);
         flash.0.borrow_mut().fail_spent_after = true;
-        assert_eq!(decline_reason(&open(&mut bench, &problem, 1)), DeclineReason::Device);
+        assert_eq!(decline_reason(&open_round(&mut bench, &problem, 1)), DeclineReason::Device);
         assert_eq!((flash.0.borrow().spent, bench.session.source_mut().passes), (3, 0));
         flash.0.borrow_mut().fail_spent_after = false;
         if reset {
             bench = priced_bench(&problem, 256, Some(100), SLOT, &flash);
             bench.connect(7, 60_000);
         }
-        assert!(is_update(&open(&mut bench, &problem, 1)));
+        assert!(is_update(&open_round(&mut bench, &problem, 1)));
         // The first charge was not used for a computation, so without a reset the next attempt is the same
         // release.
         let (before, after) = if reset { (vec![3], 6) } else { (vec![0, 0], 3) };
-        assert_eq!(bench.session.task().releases, releases(1, &before));
+        assert_eq!(bench.session.task().releases, releases_of(1, &before));
         assert_eq!((flash.0.borrow().spent, announced_spent(&mut bench)), (after, after));
     }
 }
@@ -347,7 +350,7 @@ fn round_with_a_cost_needs_a_slot() {
     let mut bench = priced_bench(&problem, 256, Some(10), 0, &flash);
     bench.connect(7, 60_000);
     for _ in 0..3 {
-        assert_eq!(decline_reason(&open(&mut bench, &problem, 1)), DeclineReason::Device);
+        assert_eq!(decline_reason(&open_round(&mut bench, &problem, 1)), DeclineReason::Device);
     }
     assert_eq!((flash.0.borrow().spent, bench.session.source_mut().passes), (0, 0));
     assert_eq!(bench.session.counters().declined, 3);
@@ -361,12 +364,12 @@ fn budget_is_exact_to_the_unit() {
         let mut bench = priced_bench(&problem, 256, Some(budget), SLOT, &flash);
         bench.connect(7, 60_000);
         for round in 1..=5u32 {
-            let sent = open(&mut bench, &problem, round);
+            let sent = open_round(&mut bench, &problem, round);
             let paid = u64::from(round) * 3;
             if paid <= budget {
                 assert!(is_update(&sent), "round {round} of {budget}");
                 assert_eq!(flash.0.borrow().spent, paid);
-                ack(&mut bench, round, AckOutcome::Counted);
+                acknowledge(&mut bench, round, AckOutcome::Counted);
             } else {
                 assert_eq!(decline_reason(&sent), DeclineReason::Budget { left: budget % 3 });
                 assert_eq!(flash.0.borrow().spent, budget / 3 * 3);
@@ -378,7 +381,7 @@ fn budget_is_exact_to_the_unit() {
         larger.session.task_mut().release = 4;
         larger.connect(7, 60_000);
         assert_eq!(
-            decline_reason(&open(&mut larger, &problem, 9)),
+            decline_reason(&open_round(&mut larger, &problem, 9)),
             DeclineReason::Budget { left: budget % 3 }
         );
     }
@@ -387,7 +390,7 @@ fn budget_is_exact_to_the_unit() {
     flash.0.borrow_mut().spent = 8;
     let mut bench = priced_bench(&problem, 256, Some(5), SLOT, &flash);
     bench.connect(7, 60_000);
-    assert_eq!(decline_reason(&open(&mut bench, &problem, 9)), DeclineReason::Budget { left: 0 });
+    assert_eq!(decline_reason(&open_round(&mut bench, &problem, 9)), DeclineReason::Budget { left: 0 });
 }
 
 /// For a round over the budget, no tensor is received, no sample is read and nothing is written. Predictions
@@ -399,23 +402,23 @@ fn rounds_without_a_cost_continue_over_the_budget() {
         let flash = Flash::default();
         let mut bench = priced_bench(&problem, limit, Some(5), SLOT, &flash);
         bench.connect(7, 60_000);
-        assert!(is_update(&open(&mut bench, &problem, 1)));
-        ack(&mut bench, 1, AckOutcome::Counted);
+        assert!(is_update(&open_round(&mut bench, &problem, 1)));
+        acknowledge(&mut bench, 1, AckOutcome::Counted);
         let mut out = [0.0];
         let row = problem.samples.x[..57].to_vec();
         bench.session.task_mut().task.predict(&row, &mut out).unwrap();
         let (passes, calls) = (bench.session.source_mut().passes, flash.0.borrow().calls.clone());
-        let sent = open(&mut bench, &problem, 2);
+        let sent = open_round(&mut bench, &problem, 2);
         assert_eq!(decline_reason(&sent), DeclineReason::Budget { left: 2 });
         assert_eq!((bench.session.source_mut().passes, &flash.0.borrow().calls), (passes, &calls));
-        let mut again = [0.0];
-        bench.session.task_mut().task.predict(&row, &mut again).unwrap();
-        assert_eq!(bits(&out), bits(&again));
+        let mut later_out = [0.0];
+        bench.session.task_mut().task.predict(&row, &mut later_out).unwrap();
+        assert_eq!(bits(&out), bits(&later_out));
         for round in 3..6 {
             let sent = open_task(&mut bench, &problem, round, Wire::FitHead { head: EXACT });
             assert!(matches!(&sent[..], [(ToServer::Update(update), _)] if update.tensors.is_empty()));
-            ack(&mut bench, round, AckOutcome::Counted);
-            bench.session.task_mut().task.predict(&row, &mut again).unwrap();
+            acknowledge(&mut bench, round, AckOutcome::Counted);
+            bench.session.task_mut().task.predict(&row, &mut later_out).unwrap();
         }
         assert_eq!((flash.0.borrow().spent, bench.session.counters().forfeited), (3, 0));
         assert_eq!(announced_spent(&mut bench), 3);
@@ -428,9 +431,9 @@ fn update_in_flight_survives_a_round_over_the_budget() {
     let problem = create_problem(20, 2, 1);
     let mut bench = priced_bench(&problem, 256, Some(5), SLOT, &Flash::default());
     bench.connect(7, 60_000);
-    let first = open(&mut bench, &problem, 1);
-    assert_eq!(decline_reason(&open(&mut bench, &problem, 2)), DeclineReason::Budget { left: 2 });
-    assert_eq!(open(&mut bench, &problem, 1), first);
+    let first_answer = open_round(&mut bench, &problem, 1);
+    assert_eq!(decline_reason(&open_round(&mut bench, &problem, 2)), DeclineReason::Budget { left: 2 });
+    assert_eq!(open_round(&mut bench, &problem, 1), first_answer);
 }
 
 #[test]
@@ -441,14 +444,14 @@ fn failing_storage_blocks_the_update() {
     bench.connect(7, 60_000);
     flash.0.borrow_mut().fail_spent = true;
     for failures in 1..4 {
-        assert_eq!(decline_reason(&open(&mut bench, &problem, 1)), DeclineReason::Device);
+        assert_eq!(decline_reason(&open_round(&mut bench, &problem, 1)), DeclineReason::Device);
         assert!(bench.wake_up().iter().all(|(message, _)| *message == ToServer::Alive));
         let counters = Counters { declined: failures, storage: failures, ..Counters::default() };
         assert_eq!(bench.session.counters(), counters);
         assert_eq!((flash.0.borrow().spent, flash.0.borrow().saves), (0, 0), "nothing may be written");
     }
     flash.0.borrow_mut().fail_spent = false;
-    assert!(is_update(&open(&mut bench, &problem, 1)));
+    assert!(is_update(&open_round(&mut bench, &problem, 1)));
     assert_eq!((flash.0.borrow().spent, bench.session.counters().forfeited), (3, 0));
 }
 
@@ -460,13 +463,13 @@ fn failing_record_costs_one_round() {
     let flash = Flash::default();
     let mut bench = priced_bench(&problem, 256, Some(1000), SLOT, &flash);
     bench.connect(7, 60_000);
-    assert!(is_update(&open(&mut bench, &problem, 4)));
-    ack(&mut bench, 4, AckOutcome::Counted);
+    assert!(is_update(&open_round(&mut bench, &problem, 4)));
+    acknowledge(&mut bench, 4, AckOutcome::Counted);
     flash.0.borrow_mut().fail_save = true;
     let mut failures = 0;
     for round in 5..105 {
         for _ in 0..3 {
-            assert_eq!(decline_reason(&open(&mut bench, &problem, round)), DeclineReason::Device);
+            assert_eq!(decline_reason(&open_round(&mut bench, &problem, round)), DeclineReason::Device);
             failures += 1;
             assert_eq!((flash.0.borrow().spent, bench.session.counters().forfeited), (6, 1), "{round}");
         }
@@ -480,19 +483,19 @@ fn failing_record_costs_one_round() {
     flash.0.borrow_mut().fail_save = false;
     flash.0.borrow_mut().calls.clear();
     let head = bench.session.task().task.head().to_vec();
-    let first = problem.server(105, gradient_task(), Encoding::F32, 256).opening_messages().remove(0);
+    let opening = problem.server(105, gradient_task(), Encoding::F32, 256).opening_messages().remove(0);
     flash.0.borrow_mut().fail_spent = true;
-    assert_eq!(decline_reason(&bench.receive_message(&first.0, &first.1)), DeclineReason::Device);
+    assert_eq!(decline_reason(&bench.receive_message(&opening.0, &opening.1)), DeclineReason::Device);
     let (loaded, saved) = flash.0.borrow().record.clone().unwrap();
     assert_eq!((loaded.campaign, loaded.round, bits(&saved)), (7, 4, bits(&head)));
     assert_eq!(Some(loaded.representation), bench.session.task().task.head_fitted_on());
     flash.0.borrow_mut().fail_spent = false;
     // The device saves the record once more, then continues as usual.
-    assert!(is_update(&open(&mut bench, &problem, 105)));
+    assert!(is_update(&open_round(&mut bench, &problem, 105)));
     assert_eq!(flash.0.borrow().calls, ["save", "save_spent", "save"]);
     assert_eq!((flash.0.borrow().spent, bench.session.counters().forfeited), (9, 1));
-    ack(&mut bench, 105, AckOutcome::Counted);
-    assert!(is_update(&open(&mut bench, &problem, 106)));
+    acknowledge(&mut bench, 105, AckOutcome::Counted);
+    assert!(is_update(&open_round(&mut bench, &problem, 106)));
     assert_eq!(flash.0.borrow().calls, ["save", "save_spent", "save", "save_spent", "save"]);
 }
 
@@ -507,26 +510,31 @@ fn charge_is_never_refunded() {
     let mut paid = 0;
     let outcomes = [AckOutcome::Late, AckOutcome::Rejected(Rejection::NotAsked), AckOutcome::Duplicate];
     for (round, outcome) in (1..).zip(outcomes) {
-        assert!(is_update(&open(&mut bench, &problem, round)));
-        ack(&mut bench, round, outcome);
+        assert!(is_update(&open_round(&mut bench, &problem, round)));
+        acknowledge(&mut bench, round, outcome);
         paid += 3;
         assert_eq!((flash.0.borrow().spent, announced_spent(&mut bench)), (paid, paid));
     }
-    assert!(is_update(&open(&mut bench, &problem, 4)));
+    assert!(is_update(&open_round(&mut bench, &problem, 4)));
     bench.receive_message(&ToDevice::RoundClosed(RoundId { round: 4, stage: 0 }), &[]);
-    assert!(is_update(&open(&mut bench, &problem, 5)) && is_update(&open(&mut bench, &problem, 6)));
+    assert!(
+        is_update(&open_round(&mut bench, &problem, 5)) && is_update(&open_round(&mut bench, &problem, 6))
+    );
     assert_eq!((flash.0.borrow().spent, announced_spent(&mut bench)), (18, 18));
     // Another campaign numbers its rounds from 1, and these rounds are charged.
     bench.handle_until_idle(Event::LinkDown);
     bench.connect(8, 60_000);
-    assert!(is_update(&open(&mut bench, &problem, 1)));
+    assert!(is_update(&open_round(&mut bench, &problem, 1)));
     // After a reset the same round is a repetition, which is not charged again.
     let mut bench = priced_bench(&problem, 256, Some(100), SLOT, &flash);
     bench.connect(8, 60_000);
-    assert_eq!(decline_reason(&open(&mut bench, &problem, 1)), DeclineReason::RoundRepeated { last: 1 });
+    assert_eq!(
+        decline_reason(&open_round(&mut bench, &problem, 1)),
+        DeclineReason::RoundRepeated { last: 1 }
+    );
     assert_eq!(flash.0.borrow().spent, 21);
     // An update that is not finite is charged, because that is only known after it is computed.
-    let huge = {
+    let overflowing = {
         let (d, k) = (57, 8);
         let b: Vec<f32> = (0..d * k).map(|i| if i % k == i / k { 1.0 } else { 0.0 }).collect();
         let mut random = Random(1);
@@ -535,9 +543,9 @@ fn charge_is_never_refunded() {
         Problem { d, k, c: 1, b, samples }
     };
     let flash = Flash::default();
-    let mut bench = priced_bench(&huge, 4096, Some(100), SLOT, &flash);
+    let mut bench = priced_bench(&overflowing, 4096, Some(100), SLOT, &flash);
     bench.connect(7, 60_000);
-    let opening = huge.server(1, gradient_task(), Encoding::F32, 4096).opening_messages();
+    let opening = overflowing.server(1, gradient_task(), Encoding::F32, 4096).opening_messages();
     assert!(bench.handle_event(Event::Message(&payload(&opening[0].0, &opening[0].1))).is_none());
     assert!(bench.handle_until_idle(Event::Tick).is_empty());
     assert_eq!(decline_reason(&bench.wake_up()), DeclineReason::UpdateNonFinite);
@@ -547,15 +555,18 @@ fn charge_is_never_refunded() {
 #[test]
 fn unreadable_ledger_counts_as_spent() {
     let problem = create_problem(20, 2, 1);
-    for lost in [false, true] {
+    for is_all_spent in [false, true] {
         let flash = Flash::default();
-        flash.0.borrow_mut().fail_load = !lost;
-        flash.0.borrow_mut().spent = if lost { ALL_SPENT } else { 0 };
+        flash.0.borrow_mut().fail_load = !is_all_spent;
+        flash.0.borrow_mut().spent = if is_all_spent { ALL_SPENT } else { 0 };
         let mut bench = priced_bench(&problem, 256, Some(u64::MAX), SLOT, &flash);
         bench.connect(7, 60_000);
         flash.0.borrow_mut().fail_load = false;
         for round in 1..4 {
-            assert_eq!(decline_reason(&open(&mut bench, &problem, round)), DeclineReason::Budget { left: 0 });
+            assert_eq!(
+                decline_reason(&open_round(&mut bench, &problem, round)),
+                DeclineReason::Budget { left: 0 }
+            );
         }
         assert_eq!(bench.session.counters().ledger_lost, 1);
         assert_eq!(announced_spent(&mut bench), ALL_SPENT);
@@ -571,7 +582,7 @@ fn privacy_and_keys_are_independent() {
     let flash = Flash::default();
     let mut bench = priced_bench(&problem, 256, None, SLOT, &flash);
     bench.connect(7, 60_000);
-    assert_eq!(decline_reason(&open(&mut bench, &problem, 1)), DeclineReason::Budget { left: 0 });
+    assert_eq!(decline_reason(&open_round(&mut bench, &problem, 1)), DeclineReason::Budget { left: 0 });
     assert_eq!((flash.0.borrow().calls.len(), bench.session.counters().ledger_lost), (0, 0));
     assert_eq!(bench.session.privacy(), Privacy::None);
     for (budget, keyed) in [(None, false), (None, true), (Some(10), false), (Some(10), true)] {
@@ -589,7 +600,7 @@ fn privacy_and_keys_are_independent() {
 }
 
 /// Creates a device with this budget that collects 30 streamed samples per round.
-fn streaming(budget: u64, flash: &Flash) -> Bench<NoRecording, PricedTask<Linear<Heap>>> {
+fn streaming_bench(budget: u64, flash: &Flash) -> Bench<NoRecording, PricedTask<Linear<Heap>>> {
     let config = Config { sampling: Sampling::Stream { samples: 30 }, ..session_config(256) };
     let task = PricedTask::new(Linear::new(Heap::streaming(20, 2, 1)), Some(budget), SLOT);
     let mut bench = Bench::with_task(config, task, NoRecording, flash.clone());
@@ -606,7 +617,7 @@ fn opening_of(round: u32, problem: &Problem) -> (ToDevice, Vec<u8>) {
 #[test]
 fn streaming_round_is_charged_once_before_the_first_sample() {
     let (problem, flash) = (create_problem(20, 2, 1), Flash::default());
-    let mut bench = streaming(5, &flash);
+    let mut bench = streaming_bench(5, &flash);
     let opening = |round| opening_of(round, &problem);
     let (message, body) = opening(1);
     assert!(bench.receive_message(&message, &body).is_empty());
@@ -629,7 +640,7 @@ fn streaming_round_is_charged_once_before_the_first_sample() {
 #[test]
 fn lost_link_between_samples_costs_the_round() {
     let (problem, flash) = (create_problem(20, 2, 1), Flash::default());
-    let mut bench = streaming(100, &flash);
+    let mut bench = streaming_bench(100, &flash);
     let opening = |round| opening_of(round, &problem);
     let (message, body) = opening(1);
     assert!(bench.receive_message(&message, &body).is_empty());

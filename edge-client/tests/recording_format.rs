@@ -3,7 +3,9 @@
 #![cfg(feature = "recorded")]
 
 use crate::common::Random;
-use crate::recording::{HEADER, SHAPES, append_checksum, partition, raw, series};
+use crate::recording::{
+    HEADER, SHAPES, append_checksum, raw_samples, recording_partition, series_descriptions,
+};
 use fedspan_client::features::FEATURES;
 use fedspan_client::recording::{FormatError, Recording};
 
@@ -53,14 +55,14 @@ fn written_recording_is_read_back() {
 
 #[test]
 fn any_damage_is_detected() {
-    let whole = recording_partition(&HEADER, 0);
-    for at in 0..whole.len() {
-        let mut bytes = whole.clone();
-        bytes[at] ^= 1 << (at % 8);
-        assert!(Recording::parse(&bytes).is_err(), "byte {at}");
+    let partition = recording_partition(&HEADER, 0);
+    for index in 0..partition.len() {
+        let mut bytes = partition.clone();
+        bytes[index] ^= 1 << (index % 8);
+        assert!(Recording::parse(&bytes).is_err(), "byte {index}");
     }
-    for length in 0..whole.len() {
-        assert!(Recording::parse(&whole[..length]).is_err(), "length {length}");
+    for length in 0..partition.len() {
+        assert!(Recording::parse(&partition[..length]).is_err(), "length {length}");
     }
 }
 
@@ -80,18 +82,18 @@ fn partition_without_a_recording_is_refused_with_a_reason() {
 /// bounds.
 #[test]
 fn invalid_fields_are_refused_or_harmless() {
-    let mut whole = recording_partition(&HEADER, 0);
-    whole.truncate(whole.len() - 4);
-    let described = 64 + 16 * SHAPES.len();
+    let mut partition = recording_partition(&HEADER, 0);
+    partition.truncate(partition.len() - 4);
+    let header_end = 64 + 16 * SHAPES.len();
     let mut random = Random(2);
     let mut accepted = 0;
     for round in 0..20_000usize {
-        let mut bytes = whole.clone();
+        let mut bytes = partition.clone();
         for _ in 0..=round % 3 {
-            let at = 6 + usize::try_from(random.next() % (described as u64 - 6)).unwrap();
+            let index = 6 + usize::try_from(random.next() % (header_end as u64 - 6)).unwrap();
             // The length field stays unchanged, because it determines the bytes that the checksum covers.
-            if !(8..12).contains(&at) {
-                bytes[at] = (random.next() >> 32) as u8;
+            if !(8..12).contains(&index) {
+                bytes[index] = (random.next() >> 32) as u8;
             }
         }
         append_checksum(&mut bytes);

@@ -21,14 +21,14 @@ const SLOT: u64 = 5_000;
 const ID: RoundId = RoundId { round: 1, stage: 0 };
 
 /// Creates a connected device with a budget and this response slot.
-fn device(problem: &Problem, slot: u64, flash: &Flash) -> PrivateBench {
+fn connected_bench(problem: &Problem, slot: u64, flash: &Flash) -> PrivateBench {
     let mut bench = priced_bench(problem, 128, Some(1000), slot, flash);
     bench.connect(7, 60_000);
     bench
 }
 
 /// Passes a whole round to the device, one message directly after the other. The device sends nothing.
-fn compute(bench: &mut PrivateBench, problem: &Problem) {
+fn pass_round(bench: &mut PrivateBench, problem: &Problem) {
     for (message, body) in problem.server(1, gradient_task(), Encoding::F32, 128).opening_messages() {
         let bytes = payload(&message, &body);
         assert!(bench.handle_event(Event::Message(&bytes)).is_none());
@@ -43,7 +43,7 @@ fn is_update(sent: &[(ToServer, Vec<u8>)]) -> bool {
 
 /// Advances to the next wake-up, at which the device must send the update and nothing else. Returns that
 /// time.
-fn leaves(bench: &mut PrivateBench) -> u64 {
+fn time_of_update(bench: &mut PrivateBench) -> u64 {
     assert!(bench.last.wake.as_u64() > bench.now && !bench.last.again);
     let sent = bench.wake_up();
     assert!(is_update(&sent), "{sent:?}");
@@ -55,7 +55,7 @@ fn leaves(bench: &mut PrivateBench) -> u64 {
 #[test]
 fn send_time_hides_the_duration_of_a_computation() {
     let problem = create_problem(57, 8, 1);
-    for (took, slots) in [
+    for (computing_time, slots) in [
         (0, 1),
         (1, 1),
         (17, 1),
@@ -67,19 +67,19 @@ fn send_time_hides_the_duration_of_a_computation() {
         (2 * SLOT + 1, 3),
         (1000 * SLOT - 3, 1000),
     ] {
-        let mut bench = device(&problem, SLOT, &Flash::default());
-        let opened = bench.now;
-        compute(&mut bench, &problem);
-        bench.now += took;
+        let mut bench = connected_bench(&problem, SLOT, &Flash::default());
+        let start = bench.now;
+        pass_round(&mut bench, &problem);
+        bench.now += computing_time;
         let early = bench.handle_until_idle(Event::Tick);
-        if took == slots * SLOT {
+        if computing_time == slots * SLOT {
             // The computation ends exactly at the end of a slot.
             assert!(is_update(&early));
             continue;
         }
         assert!(!is_update(&early) && !bench.last.again);
-        assert_eq!(leaves(&mut bench), opened + slots * SLOT, "{took}");
-        let missed = u32::from(took > SLOT);
+        assert_eq!(time_of_update(&mut bench), start + slots * SLOT, "{computing_time}");
+        let missed = u32::from(computing_time > SLOT);
         let counters = Counters { slots_missed: missed, ..Counters::default() };
         assert_eq!(bench.session.counters(), counters);
     }
@@ -89,23 +89,23 @@ fn send_time_hides_the_duration_of_a_computation() {
 #[test]
 fn every_result_waits_for_the_slot() {
     let problem = create_problem(57, 8, 1);
-    for (task, broken) in
+    for (task, computation_fails) in
         [(gradient_task(), false), (Wire::FitHead { head: EXACT }, false), (gradient_task(), true)]
     {
-        for took in [0, 1, SLOT - 1] {
-            let mut bench = device(&problem, SLOT, &Flash::default());
-            bench.session.task_mut().computation_fails = broken;
-            let opened = bench.now;
+        for computing_time in [0, 1, SLOT - 1] {
+            let mut bench = connected_bench(&problem, SLOT, &Flash::default());
+            bench.session.task_mut().computation_fails = computation_fails;
+            let start = bench.now;
             for (message, body) in problem.server(1, task, Encoding::F32, 128).opening_messages() {
                 assert!(bench.handle_event(Event::Message(&payload(&message, &body))).is_none());
             }
-            assert!(bench.last.again && bench.session.silent_until().as_u64() == opened + SLOT);
-            bench.now += took;
+            assert!(bench.last.again && bench.session.silent_until().as_u64() == start + SLOT);
+            bench.now += computing_time;
             assert!(bench.handle_until_idle(Event::Tick).is_empty());
-            assert_eq!(bench.last.wake.as_u64(), opened + SLOT);
+            assert_eq!(bench.last.wake.as_u64(), start + SLOT);
             let sent = bench.wake_up();
             let declined = matches!(&sent[..], [(ToServer::Decline(_), _)]);
-            assert!(if broken { declined } else { is_update(&sent) }, "{sent:?}");
+            assert!(if computation_fails { declined } else { is_update(&sent) }, "{sent:?}");
         }
     }
 }
@@ -152,17 +152,17 @@ fn waiting_device_is_silent_and_has_charged() {
     let flash = Flash::default();
     let mut bench = priced_bench(&problem, 128, Some(1000), 60_000, &flash);
     bench.connect(7, 3_000);
-    let opened = bench.now;
-    compute(&mut bench, &problem);
+    let start = bench.now;
+    pass_round(&mut bench, &problem);
     assert_eq!(flash.0.borrow().calls, ["load_spent", "save_spent", "save"]);
     for _ in 0..59 {
         bench.now += 1_000;
         assert!(bench.handle_until_idle(Event::Tick).is_empty());
-        assert_eq!(bench.last.wake.as_u64(), opened + 60_000);
+        assert_eq!(bench.last.wake.as_u64(), start + 60_000);
     }
-    assert_eq!(leaves(&mut bench), opened + 60_000);
+    assert_eq!(time_of_update(&mut bench), start + 60_000);
     // After the slot the device sends keep-alives again.
-    assert_eq!(bench.last.wake.as_u64(), opened + 61_000);
+    assert_eq!(bench.last.wake.as_u64(), start + 61_000);
     assert!(matches!(bench.wake_up()[..], [(ToServer::Alive, _)]));
 }
 
@@ -173,12 +173,12 @@ fn input_before_the_slot_is_dropped() {
     let problem = create_problem(57, 8, 1);
     let ack = |id, outcome| ToDevice::Ack(Ack { id, outcome });
     let chunks = std::iter::once(0).collect();
-    let mut all = problem.server(1, gradient_task(), Encoding::F32, 128).opening_messages();
-    all.extend(problem.server(2, gradient_task(), Encoding::F32, 128).opening_messages());
-    all.extend(problem.server(3, Wire::FitHead { head: EXACT }, Encoding::F32, 128).opening_messages());
+    let mut messages = problem.server(1, gradient_task(), Encoding::F32, 128).opening_messages();
+    messages.extend(problem.server(2, gradient_task(), Encoding::F32, 128).opening_messages());
+    messages.extend(problem.server(3, Wire::FitHead { head: EXACT }, Encoding::F32, 128).opening_messages());
     // This round would be declined at once at any other time.
-    all.push(problem.server(0, gradient_task(), Encoding::F32, 128).opening_messages().remove(0));
-    all.extend(
+    messages.push(problem.server(0, gradient_task(), Encoding::F32, 128).opening_messages().remove(0));
+    messages.extend(
         [
             ToDevice::Missing(Missing { id: ID, tensor: 0, chunks }),
             ack(ID, AckOutcome::Counted),
@@ -190,37 +190,37 @@ fn input_before_the_slot_is_dropped() {
         ]
         .map(|message| (message, Vec::new())),
     );
-    let mut bytes: Vec<_> = all.iter().map(|(message, body)| payload(message, body)).collect();
+    let mut bytes: Vec<_> = messages.iter().map(|(message, body)| payload(message, body)).collect();
     bytes.push(vec![0xFF; 7]);
-    for took in [0, 1, SLOT - 1] {
+    for computing_time in [0, 1, SLOT - 1] {
         for ticked in [false, true] {
             let flash = Flash::default();
-            let mut bench = device(&problem, SLOT, &flash);
-            let opened = bench.now;
-            compute(&mut bench, &problem);
+            let mut bench = connected_bench(&problem, SLOT, &flash);
+            let start = bench.now;
+            pass_round(&mut bench, &problem);
             let passes = bench.session.source_mut().passes;
-            bench.now += took;
+            bench.now += computing_time;
             if ticked {
                 assert!(bench.handle_until_idle(Event::Tick).is_empty());
             }
             for bytes in &bytes {
                 assert!(bench.handle_event(Event::Message(bytes)).is_none());
                 assert!(!bench.last.again && !bench.last.close);
-                assert_eq!(bench.last.wake.as_u64(), opened + SLOT);
+                assert_eq!(bench.last.wake.as_u64(), start + SLOT);
             }
             let dropped_while_silent = bytes.len() as u32;
             assert_eq!(bench.session.counters(), Counters { dropped_while_silent, ..Counters::default() });
-            assert_eq!(leaves(&mut bench), opened + SLOT);
+            assert_eq!(time_of_update(&mut bench), start + SLOT);
             assert_eq!((flash.0.borrow().spent, bench.session.source_mut().passes), (3, passes));
             // The update is late. The next round is handled when the server opens it again.
-            assert!(bench.receive_message(&all.last().unwrap().0, &[]).is_empty());
+            assert!(bench.receive_message(&messages.last().unwrap().0, &[]).is_empty());
             assert!(bench.receive_message(&ack(ID, AckOutcome::Late), &[]).is_empty());
             assert_eq!(bench.session.last_round(), 1);
-            let opened = bench.now;
+            let start = bench.now;
             for (message, body) in problem.server(2, gradient_task(), Encoding::F32, 128).opening_messages() {
                 assert!(bench.receive_message(&message, &body).is_empty());
             }
-            assert_eq!((leaves(&mut bench), flash.0.borrow().spent), (opened + SLOT, 6));
+            assert_eq!((time_of_update(&mut bench), flash.0.borrow().spent), (start + SLOT, 6));
         }
     }
 }
@@ -231,16 +231,16 @@ fn rounds_do_not_extend_a_slot() {
     let problem = create_problem(20, 2, 1);
     let mut bench = priced_bench(&problem, 256, Some(1000), SLOT, &Flash::default());
     bench.connect(7, 60_000);
-    let opened = bench.now;
+    let start = bench.now;
     for round in 1..=1000 {
         let fit = problem.server(round, Wire::FitHead { head: EXACT }, Encoding::F32, 256);
         for (message, body) in fit.opening_messages() {
             assert!(bench.handle_event(Event::Message(&payload(&message, &body))).is_none());
-            assert_eq!(bench.session.silent_until().as_u64(), opened + SLOT);
+            assert_eq!(bench.session.silent_until().as_u64(), start + SLOT);
         }
     }
     assert_eq!(bench.session.counters().dropped_while_silent, 999);
-    assert_eq!(leaves(&mut bench), opened + SLOT);
+    assert_eq!(time_of_update(&mut bench), start + SLOT);
 }
 
 /// If the server's rounds are shorter than the slot, the device answers at the end of every slot, late, and
@@ -252,14 +252,14 @@ fn device_answers_a_server_with_short_rounds() {
         let flash = Flash::default();
         let mut bench = priced_bench(&problem, 256, Some(1 << 20), SLOT, &flash);
         bench.connect(7, 60_000);
-        let (began, mut round, mut late) = (bench.now, 0, 0);
-        while bench.now < began + 20 * SLOT {
-            let next = bench.now + deadline;
+        let (start, mut round, mut late) = (bench.now, 0, 0);
+        while bench.now < start + 20 * SLOT {
+            let round_end = bench.now + deadline;
             round += 1;
             let (message, body) =
                 problem.server(round, gradient_task(), Encoding::F32, 256).opening_messages().remove(0);
             let mut sent = bench.receive_message(&message, &body);
-            while bench.last.wake.as_u64() <= next {
+            while bench.last.wake.as_u64() <= round_end {
                 sent.extend(bench.wake_up());
             }
             for (message, _) in sent {
@@ -271,7 +271,7 @@ fn device_answers_a_server_with_short_rounds() {
                     );
                 }
             }
-            bench.now = next;
+            bench.now = round_end;
             let id = RoundId { round, stage: 0 };
             bench.receive_message(&ToDevice::RoundClosed(id), &[]);
         }
@@ -292,10 +292,10 @@ fn device_answers_a_server_with_short_rounds() {
 fn round_with_a_pending_decline_is_not_computed_again() {
     let problem = create_problem(57, 8, 1);
     let flash = Flash::default();
-    let mut bench = device(&problem, 60_000, &flash);
+    let mut bench = connected_bench(&problem, 60_000, &flash);
     bench.session.task_mut().computation_fails = true;
-    let opened = bench.now;
-    compute(&mut bench, &problem);
+    let start = bench.now;
+    pass_round(&mut bench, &problem);
     let passes = bench.session.source_mut().passes;
     for _ in 0..5 {
         bench.now += 10_000;
@@ -303,7 +303,7 @@ fn round_with_a_pending_decline_is_not_computed_again() {
             assert!(bench.receive_message(&message, &body).is_empty());
         }
     }
-    bench.now = opened + 60_000;
+    bench.now = start + 60_000;
     // A message arrives before the driver calls the session with the current time.
     let (message, body) = problem.server(1, gradient_task(), Encoding::F32, 128).opening_messages().remove(0);
     assert_eq!(decline_reason(&bench.receive_message(&message, &body)), DeclineReason::UpdateNonFinite);
@@ -317,7 +317,7 @@ fn round_with_a_pending_decline_is_not_computed_again() {
 fn slot_starts_with_the_last_tensor() {
     let problem = create_problem(57, 8, 1);
     for held_back in [1, SLOT - 1, SLOT, 10 * SLOT + 3] {
-        let mut bench = device(&problem, SLOT, &Flash::default());
+        let mut bench = connected_bench(&problem, SLOT, &Flash::default());
         let mut opening = problem.server(1, gradient_task(), Encoding::F32, 128).opening_messages();
         let (message, body) = opening.pop().unwrap();
         for (message, body) in opening {
@@ -328,7 +328,7 @@ fn slot_starts_with_the_last_tensor() {
         assert!(bench.handle_event(Event::Message(&payload(&message, &body))).is_none());
         bench.now += SLOT - 1;
         assert!(bench.handle_until_idle(Event::Tick).is_empty());
-        assert_eq!(leaves(&mut bench), began + SLOT);
+        assert_eq!(time_of_update(&mut bench), began + SLOT);
         assert_eq!(bench.session.counters().slots_missed, 0);
     }
 }
@@ -347,9 +347,9 @@ fn lost_link_reveals_nothing() {
     let mut retries = Vec::new();
     for took in [0, 1, SLOT - 1] {
         let flash = Flash::default();
-        let mut bench = device(&problem, SLOT, &flash);
+        let mut bench = connected_bench(&problem, SLOT, &flash);
         let opened = bench.now;
-        compute(&mut bench, &problem);
+        pass_round(&mut bench, &problem);
         bench.now += took;
         assert!(bench.handle_until_idle(Event::LinkDown).is_empty());
         retries.push(bench.last.wake.as_u64());

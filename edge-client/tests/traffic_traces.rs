@@ -89,7 +89,7 @@ impl Link {
     fn new(limit: u16, seed: u64, key: Option<Key>) -> Self {
         let known = Known::new(settings(1 << 20, 100).with_iterations(3), seed);
         let mechanism = Clipped::new(known, Clip::new(0.5).unwrap());
-        let model = Linear::priced_bench(Heap::power(D, R, 1), mechanism).unwrap();
+        let model = Linear::private(Heap::power(D, R, 1), mechanism).unwrap();
         let protection = key.clone().map_or(Protection::Plaintext, Protection::Key);
         let random = ChaCha8Rng::seed_from_u64(1);
         let session =
