@@ -402,8 +402,8 @@ fn workspace_has_the_stated_size() {
         let integers = 2 * (D * K + D + K + C + K * C) + 2;
         assert_eq!(size_of::<FixedWorkspace<D, K, C>>(), (floats + integers).next_multiple_of(4));
     }
-    check::<20, 2, 1>();
-    check::<64, 4, 1>();
-    check::<128, 8, 1>();
-    check::<58, 24, 6>();
+    check_size::<20, 2, 1>();
+    check_size::<64, 4, 1>();
+    check_size::<128, 8, 1>();
+    check_size::<58, 24, 6>();
 }

@@ -157,15 +157,15 @@ fn capabilities_depend_on_memory() {
             assert!(model.run(RoundId::default(), &mut Sliced::regression(vec![], vec![], d, 1)).is_err());
         }
     }
-    check(Linear::new(Workspace::<5, 2>::new()), false);
-    check(Linear::new(Heap::new(5, 2, 1)), false);
-    check(Linear::new(&mut Heap::new(5, 2, 1)), false);
-    check(Linear::new(PowerWorkspace::<5, 2>::new()), true);
-    check(Linear::new(StreamingWorkspace::<5, 2>::new()), true);
-    check(Linear::new(&mut StreamingWorkspace::<5, 2>::new()), true);
-    check(Linear::new(Heap::power(5, 2, 1)), true);
+    check_capabilities(Linear::new(Workspace::<5, 2>::new()), false);
+    check_capabilities(Linear::new(Heap::new(5, 2, 1)), false);
+    check_capabilities(Linear::new(&mut Heap::new(5, 2, 1)), false);
+    check_capabilities(Linear::new(PowerWorkspace::<5, 2>::new()), true);
+    check_capabilities(Linear::new(StreamingWorkspace::<5, 2>::new()), true);
+    check_capabilities(Linear::new(&mut StreamingWorkspace::<5, 2>::new()), true);
+    check_capabilities(Linear::new(Heap::power(5, 2, 1)), true);
     #[cfg(feature = "i16")]
-    check(Linear::new(fedspan_client::memory::FixedWorkspace::<5, 2>::new()), false);
+    check_capabilities(Linear::new(fedspan_client::memory::FixedWorkspace::<5, 2>::new()), false);
     assert_eq!(size_of::<PowerWorkspace<64, 4, 2>>(), size_of::<Workspace<64, 4, 2>>() + 4 * 64 * 4);
 }
 

@@ -66,8 +66,8 @@ fn written_table_is_read_back() {
             (table.features(), table.rows(Split::Training), table.rows(Split::Test)),
             (D, training, test)
         );
-        assert_eq!(read::<D>(&table, Split::Training), distinct_values(training, 1.0));
-        assert_eq!(read::<D>(&table, Split::Test), distinct_values(test, 1000.0));
+        assert_eq!(read_rows::<D>(&table, Split::Training), distinct_values(training, 1.0));
+        assert_eq!(read_rows::<D>(&table, Split::Test), distinct_values(test, 1000.0));
         assert!(Rows::<{ D + 1 }>::new(&table, Split::Training).is_none(), "the number of features differs");
     }
 }

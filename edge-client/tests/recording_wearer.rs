@@ -51,12 +51,12 @@ fn draw_per_class(windows: &[Sample], count: usize, index: u64) -> Vec<Sample> {
 
 /// Returns the samples of a pass.
 fn read_pass(source: &mut WearerSource<'_>) -> Vec<Sample> {
-    let mut samples = Vec::new();
+    let mut pass = Vec::new();
     while let Some(samples) = source.next() {
         let Targets::Classes(&[class]) = samples.targets else { panic!("one class") };
-        samples.push((class, samples.x.try_into().unwrap()));
+        pass.push((class, samples.x.try_into().unwrap()));
     }
-    samples
+    pass
 }
 
 /// Returns the samples by index, from the last to the first. Checks that there are no more than `count`.

@@ -124,19 +124,19 @@ proptest! {
             (0..n).map(value_of).sum()
         };
         let (mut x, mut layer) = (to_f64(&case.x), to_f64(&case.layer));
-        for (index, &weighted_sum) in gradient.iter().enumerate() {
+        for (index, &computed) in gradient.iter().enumerate() {
             let w = layer[index];
             let [up, down] = [w + STEP, w - STEP].map(|w| { layer[index] = w; weighted_sum(&x, &layer) });
             layer[index] = w;
             let slope = (up - down) / (2.0 * STEP);
-            prop_assert!((f64::from(weighted_sum) - slope).abs() < 1e-5, "weight {index}: {weighted_sum} {slope}");
+            prop_assert!((f64::from(computed) - slope).abs() < 1e-5, "weight {index}: {computed} {slope}");
         }
-        for (index, &weighted_sum) in errors.iter().enumerate() {
+        for (index, &computed) in errors.iter().enumerate() {
             let w = x[index];
             let [up, down] = [w + STEP, w - STEP].map(|w| { x[index] = w; weighted_sum(&x, &layer) });
             x[index] = w;
             let slope = (up - down) / (2.0 * STEP);
-            prop_assert!((f64::from(weighted_sum) - slope).abs() < 1e-5, "input {index}: {weighted_sum} {slope}");
+            prop_assert!((f64::from(computed) - slope).abs() < 1e-5, "input {index}: {computed} {slope}");
         }
     }
 

@@ -32,12 +32,12 @@ impl Device {
 
     /// Returns `s A Z` in units of the grid, without noise.
     pub fn sums(&self) -> Vec<i128> {
-        self.sums_for(&basis(&self.z, self.k).unwrap())
+        self.sums_for(&integer_basis(&self.z, self.k).unwrap())
     }
 
     /// Returns `s A Z` in units of the grid, without noise, for a basis given as integers.
     pub fn sums_for(&self, zq: &[i128]) -> Vec<i128> {
-        sums(&self.samples, PowerRows::Features, zq, self.k, self.settings.grid())
+        exact_sums(&self.samples, PowerRows::Features, zq, self.k, self.settings.grid())
     }
 
     /// Returns the public divisor that turns integers on the grid into the uploaded floats.
