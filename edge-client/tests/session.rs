@@ -227,16 +227,17 @@ fn only_lost_chunks_are_requested_again() {
 #[test]
 fn chunks_of_another_round_are_ignored() {
     let problem = create_problem(57, 8, 1);
-    let other = flat(&Random(5).orthonormal(57, 8));
-    let old = problem.server_of(1, gradient_task(), Encoding::F32, 128, other).opening_messages();
+    let other_basis = flat(&Random(5).orthonormal(57, 8));
+    let old_opening =
+        problem.server_of(1, gradient_task(), Encoding::F32, 128, other_basis).opening_messages();
     let mut server = problem.server(2, gradient_task(), Encoding::F32, 128);
     let mut bench = problem.bench(128);
     bench.connect(7, 60_000);
-    bench.receive_message(&old[0].0, &old[0].1);
+    bench.receive_message(&old_opening[0].0, &old_opening[0].1);
     let mut sent = Vec::new();
-    for (late, (message, body)) in old[1..].iter().zip(server.opening_messages()) {
+    for (late_chunk, (message, body)) in old_opening[1..].iter().zip(server.opening_messages()) {
         sent.extend(bench.receive_message(&message, &body));
-        sent.extend(bench.receive_message(&late.0, &late.1));
+        sent.extend(bench.receive_message(&late_chunk.0, &late_chunk.1));
     }
     let (message, body) = server.opening_messages().pop().unwrap();
     sent.extend(bench.receive_message(&message, &body));
@@ -245,7 +246,7 @@ fn chunks_of_another_round_are_ignored() {
     }
     let (_, expected) = problem.expected_result(gradient_task(), Encoding::F32);
     assert_eq!(bits(&server.update_values(0)), bits(&expected));
-    assert_eq!(bench.session.counters().unexpected as usize, old.len() - 1);
+    assert_eq!(bench.session.counters().unexpected as usize, old_opening.len() - 1);
 }
 
 /// A round 1 of another campaign is computed, even if an update for a round 1 is pending.
@@ -254,9 +255,9 @@ fn update_does_not_cross_campaigns() {
     let problem = create_problem(20, 2, 1);
     let mut bench = problem.bench(256);
     bench.connect(7, 60_000);
-    let other = flat(&Random(5).orthonormal(20, 2));
+    let other_basis = flat(&Random(5).orthonormal(20, 2));
     let (message, body) =
-        problem.server_of(1, gradient_task(), Encoding::F32, 256, other).opening_messages().remove(0);
+        problem.server_of(1, gradient_task(), Encoding::F32, 256, other_basis).opening_messages().remove(0);
     let first = bench.receive_message(&message, &body);
     bench.handle_until_idle(Event::LinkDown);
     bench.connect(8, 60_000);
@@ -276,32 +277,32 @@ fn update_does_not_cross_campaigns() {
 #[test]
 fn sent_round_is_not_computed_again() {
     let problem = create_problem(20, 2, 1);
-    let other = flat(&Random(5).orthonormal(20, 2));
+    let other_basis = flat(&Random(5).orthonormal(20, 2));
     let open = |round: u32, b: &[f32]| {
         problem.server_of(round, gradient_task(), Encoding::F32, 256, b.to_vec()).opening_messages().remove(0)
     };
-    for between in [6, 4] {
+    for other_round in [6, 4] {
         let mut bench = problem.bench(256);
         bench.connect(7, 60_000);
         let (message, body) = open(5, &problem.b);
         let first = bench.receive_message(&message, &body);
         assert!(matches!(first[..], [(ToServer::Update(_), _)]));
         // While the update is pending, the same bytes are sent again in reply to any opening of the round.
-        let (message, body) = open(5, &other);
+        let (message, body) = open(5, &other_basis);
         assert_eq!(bench.receive_message(&message, &body), first);
-        let (message, body) = open(between, &problem.b);
+        let (message, body) = open(other_round, &problem.b);
         let second = bench.receive_message(&message, &body);
-        let last = between.max(5);
-        if between < 5 {
+        let last = other_round.max(5);
+        if other_round < 5 {
             assert_eq!(decline_reason(&second), DeclineReason::RoundRepeated { last });
             // The pending update is unchanged.
-            let (message, body) = open(5, &other);
+            let (message, body) = open(5, &other_basis);
             assert_eq!(bench.receive_message(&message, &body), first);
         } else {
             assert!(matches!(second[..], [(ToServer::Update(_), _)]));
-            let (message, body) = open(5, &other);
-            let again = bench.receive_message(&message, &body);
-            assert_eq!(decline_reason(&again), DeclineReason::RoundRepeated { last });
+            let (message, body) = open(5, &other_basis);
+            let answer = bench.receive_message(&message, &body);
+            assert_eq!(decline_reason(&answer), DeclineReason::RoundRepeated { last });
         }
     }
     // Another stage of the round counts as the same round.
@@ -309,7 +310,7 @@ fn sent_round_is_not_computed_again() {
     bench.connect(7, 60_000);
     let (message, body) = open(5, &problem.b);
     bench.receive_message(&message, &body);
-    let (mut message, body) = open(5, &other);
+    let (mut message, body) = open(5, &other_basis);
     let ToDevice::RoundOpen(open) = &mut message else { panic!() };
     open.id.stage = 9;
     assert_eq!(
@@ -324,26 +325,26 @@ fn sent_round_is_not_computed_again() {
 fn update_survives_a_break_at_every_frame() {
     for (limit, shape) in [(128, (57, 8, 1)), (256, (20, 2, 1)), (4096, (57, 8, 1))] {
         let problem = create_problem(shape.0, shape.1, shape.2);
-        let clean = {
+        let uninterrupted = {
             let (mut bench, mut server) =
                 (problem.bench(limit), problem.server(1, gradient_task(), Encoding::F32, limit));
             let frames = run_link(&mut bench, &mut server, 10_000, |_| Fate::Deliver);
             (frames, server.updates[0].clone())
         };
-        for at in 0..clean.0 {
-            for cut in [Fate::CutBefore, Fate::CutAfter] {
+        for frame in 0..uninterrupted.0 {
+            for fate in [Fate::CutBefore, Fate::CutAfter] {
                 let flash = Flash::default();
                 let mut bench = problem.bench_with(limit, flash.clone());
                 let mut server = problem.server(1, gradient_task(), Encoding::F32, limit);
-                run_link(&mut bench, &mut server, 10_000, |i| if i == at { cut } else { Fate::Deliver });
-                let last = (at, cut) == (clean.0 - 1, Fate::CutAfter);
+                run_link(&mut bench, &mut server, 10_000, |i| if i == frame { fate } else { Fate::Deliver });
+                let is_last_frame = (frame, fate) == (uninterrupted.0 - 1, Fate::CutAfter);
                 assert!(!server.updates.is_empty());
                 for update in &server.updates {
-                    assert_eq!(*update, clean.1, "limit {limit}, {cut:?} frame {at}");
+                    assert_eq!(*update, uninterrupted.1, "limit {limit}, {fate:?} frame {frame}");
                 }
                 // After the acknowledgement, the same round is a repetition.
-                assert_eq!(server.declined.len(), usize::from(last), "{:?}", server.declined);
-                assert_eq!(flash.0.borrow().saves, 1, "not computed exactly once, {cut:?} frame {at}");
+                assert_eq!(server.declined.len(), usize::from(is_last_frame), "{:?}", server.declined);
+                assert_eq!(flash.0.borrow().saves, 1, "not computed exactly once, {fate:?} frame {frame}");
                 assert_eq!(bench.session.last_round(), 1);
             }
         }
@@ -372,8 +373,8 @@ fn round_closed_midway_is_dropped() {
         for (message, body) in &opening[..frames] {
             bench.receive_message(message, body);
         }
-        let other = RoundId { round: 77, stage: 0 };
-        bench.receive_message(&ToDevice::RoundClosed(other), &[]);
+        let other_round = RoundId { round: 77, stage: 0 };
+        bench.receive_message(&ToDevice::RoundClosed(other_round), &[]);
         assert_eq!(bench.session.counters().closed, 0, "the end of another round has no effect");
         assert!(
             bench.receive_message(&ToDevice::RoundClosed(RoundId { round: 6, stage: 0 }), &[]).is_empty()
@@ -415,8 +416,8 @@ fn late_and_rejected_updates_are_counted() {
             problem.server(round, gradient_task(), Encoding::F32, 256).opening_messages().remove(0);
         bench.receive_message(&message, &body);
         let id = RoundId { round, stage: 0 };
-        let wrong = Ack { id: RoundId { round, stage: 1 }, outcome };
-        bench.receive_message(&ToDevice::Ack(wrong), &[]);
+        let other_stage = Ack { id: RoundId { round, stage: 1 }, outcome };
+        bench.receive_message(&ToDevice::Ack(other_stage), &[]);
         assert_eq!(
             bench.session.last_round(),
             round - 1,
@@ -438,8 +439,8 @@ fn restored_head_needs_its_own_representation() {
     let mut bench = problem.bench_with(256, flash.clone());
     assert_eq!(bench.session.last_round(), 5);
     assert_eq!(predict_first_sample(&mut bench, &problem), Err(NotReady::NoRepresentation));
-    let other = flat(&Random(3).orthonormal(20, 2));
-    bench.session.task_mut().set_representation(&other).unwrap();
+    let other_basis = flat(&Random(3).orthonormal(20, 2));
+    bench.session.task_mut().set_representation(&other_basis).unwrap();
     assert_eq!(predict_first_sample(&mut bench, &problem), Err(NotReady::NoHead));
     bench.session.task_mut().set_representation(&problem.b).unwrap();
     assert_eq!(predict_first_sample(&mut bench, &problem), Ok(expected));

@@ -16,7 +16,7 @@ const D: usize = 20;
 const K: usize = 2;
 
 /// Creates a device that is not connected.
-fn bench(limit: u16) -> Bench<Sliced> {
+fn offline_bench(limit: u16) -> Bench<Sliced> {
     let mut random = Random(1);
     let samples = Sliced::regression(random.normals(10 * D), random.normals(10), D, 1);
     let config = Config { frame_limit: limit, ..Config::new(1) };
@@ -24,7 +24,7 @@ fn bench(limit: u16) -> Bench<Sliced> {
 }
 
 /// Creates a server with a FedRep round.
-fn server(round: u32, limit: u16) -> Server {
+fn server_with_round(round: u32, limit: u16) -> Server {
     let b = flat(&Random(2).orthonormal(D, K));
     let task = fed_rep(EXACT, Upload::Gradient, 0.0);
     Server::new(round, task, Encoding::F32, limit.into(), vec![(Role::Representation, D, K, b)])
@@ -32,7 +32,7 @@ fn server(round: u32, limit: u16) -> Server {
 
 #[test]
 fn reconnect_delay_grows_and_is_random() {
-    let mut bench = bench(256);
+    let mut bench = offline_bench(256);
     let mut delays = Vec::new();
     for _ in 0..20 {
         bench.handle_until_idle(Event::LinkDown);
@@ -52,7 +52,7 @@ fn reconnect_delay_grows_and_is_random() {
 #[test]
 fn links_that_break_before_the_welcome_back_off() {
     for refused in [false, true] {
-        let mut bench = bench(256);
+        let mut bench = offline_bench(256);
         let mut delay = 0;
         for _ in 0..12 {
             bench.handle_until_idle(Event::LinkUp);
@@ -75,7 +75,7 @@ fn links_that_break_before_the_welcome_back_off() {
 #[test]
 fn retry_after_is_obeyed() {
     for welcomed in [false, true] {
-        let mut bench = bench(256);
+        let mut bench = offline_bench(256);
         if welcomed {
             bench.connect(1, 60_000);
         } else {
@@ -99,7 +99,7 @@ fn retry_after_is_obeyed() {
 /// attempt.
 #[test]
 fn offline_tick_schedules_a_later_attempt() {
-    let mut bench = bench(256);
+    let mut bench = offline_bench(256);
     bench.handle_until_idle(Event::LinkDown);
     for _ in 0..10 {
         bench.now = bench.last.wake.as_u64();
@@ -110,7 +110,7 @@ fn offline_tick_schedules_a_later_attempt() {
 
 #[test]
 fn hello_is_repeated_until_answered() {
-    let mut bench = bench(256);
+    let mut bench = offline_bench(256);
     assert_eq!(bench.handle_until_idle(Event::LinkUp).len(), 1);
     for _ in 0..5 {
         assert!(bench.last.wake.as_u64() > bench.now);
@@ -126,9 +126,9 @@ fn hello_is_repeated_until_answered() {
 fn keep_alive_precedes_the_idle_limit() {
     for idle in [600u32, 1_500, 3_000, 10_000, 60_000, 3_600_000] {
         for frames in 0..5 {
-            let mut bench = bench(128);
+            let mut bench = offline_bench(128);
             bench.connect(1, idle);
-            for (message, body) in server(1, 128).opening_messages().iter().take(frames) {
+            for (message, body) in server_with_round(1, 128).opening_messages().iter().take(frames) {
                 bench.receive_message(message, body);
             }
             let mut last = bench.now;
@@ -164,7 +164,7 @@ enum Step {
 }
 
 /// Strategy for inputs of the session.
-fn step() -> impl Strategy<Value = Step> {
+fn any_step() -> impl Strategy<Value = Step> {
     prop_oneof![
         2 => Just(Step::Up),
         1 => Just(Step::Down),
@@ -181,7 +181,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// Applies an input. Closes the link if the session requests it.
-fn apply(bench: &mut Bench<Sliced>, step: &Step) {
+fn apply_step(bench: &mut Bench<Sliced>, step: &Step) {
     let id = |round| RoundId { round, stage: 0 };
     match step {
         Step::Up => drop(bench.handle_until_idle(Event::LinkUp)),
@@ -191,7 +191,7 @@ fn apply(bench: &mut Bench<Sliced>, step: &Step) {
             bench.receive_message(&ToDevice::Welcome(welcome), &[]);
         }
         Step::Open { round, chunks } => {
-            for (message, body) in server(*round, 128).opening_messages().iter().take(1 + chunks) {
+            for (message, body) in server_with_round(*round, 128).opening_messages().iter().take(1 + chunks) {
                 bench.receive_message(message, body);
             }
         }
@@ -224,11 +224,11 @@ proptest! {
     /// From any reachable state, a tick at `wake` advances time, and a simulated minute takes a bounded
     /// number of ticks and frames: at most 700, for ten per second and repetitions of a small update.
     #[test]
-    fn ticks_and_frames_are_bounded(steps in prop::collection::vec(step(), 0..25)) {
-        let mut bench = bench(128);
+    fn ticks_and_frames_are_bounded(steps in prop::collection::vec(any_step(), 0..25)) {
+        let mut bench = offline_bench(128);
         bench.handle_until_idle(Event::Tick);
         for step in &steps {
-            apply(&mut bench, step);
+            apply_step(&mut bench, step);
         }
         let (start, mut ticks, mut frames) = (bench.now, 0, 0);
         while bench.now < start + 60_000 {
@@ -241,11 +241,11 @@ proptest! {
 
     /// The session survives a clock that is near its end or stands still.
     #[test]
-    fn session_survives_any_clock(steps in prop::collection::vec(step(), 0..12), start in prop::sample::select(vec![0, 1 << 40, u64::MAX - 30_000])) {
-        let mut bench = bench(128);
+    fn session_survives_any_clock(steps in prop::collection::vec(any_step(), 0..12), start in prop::sample::select(vec![0, 1 << 40, u64::MAX - 30_000])) {
+        let mut bench = offline_bench(128);
         bench.now = start;
         for step in steps.iter().filter(|step| !matches!(step, Step::Pass(_))) {
-            apply(&mut bench, step);
+            apply_step(&mut bench, step);
         }
     }
 }
@@ -254,7 +254,7 @@ proptest! {
 /// request ticks endlessly.
 #[test]
 fn short_transmit_buffer_is_counted() {
-    let mut bench = bench(128);
+    let mut bench = offline_bench(128);
     bench.connect(1, 3_000);
     let mut now = bench.now;
     let mut ticks = 0;
@@ -271,9 +271,9 @@ fn short_transmit_buffer_is_counted() {
 /// A request for chunks that do not exist is counted and not answered.
 #[test]
 fn requests_for_nonexistent_chunks_are_counted() {
-    let mut bench = bench(256);
+    let mut bench = offline_bench(256);
     bench.connect(1, 60_000);
-    let (message, body) = server(1, 256).opening_messages().remove(0);
+    let (message, body) = server_with_round(1, 256).opening_messages().remove(0);
     bench.receive_message(&message, &body);
     for tensor in [0, 1, 255] {
         let chunks = [0, 7, u16::MAX].into_iter().collect();
