@@ -17,7 +17,7 @@ use semihosting::println;
 
 use crate::board::{Board, Meter};
 use crate::descent::{Chosen, D, M, Model, ROUND, open, rounds, samples};
-use crate::measure::{count_times, times};
+use crate::measure::{count_times, requested_times};
 use crate::problem::Problem;
 use crate::stack;
 
@@ -34,7 +34,7 @@ static PROBLEM: Problem<D, M> = Problem::well_conditioned();
 pub fn network<B: Board + Meter>(board: &B, memory: &mut Workspace) -> Result<(), DeclineReason> {
     let client = &mut Network::new(memory, 5);
     let mut source = samples(&PROBLEM);
-    if let Some(times) = times() {
+    if let Some(times) = requested_times() {
         open::<Chosen>(client, Chosen::whole(u16::try_from(times).unwrap_or(u16::MAX)))?;
         return client.run(ROUND, &mut source).map(drop);
     }
