@@ -429,7 +429,9 @@ pub fn run(options: &Options) -> Result<String, String> {
         let best = (0u8..).zip(scores).max_by(|(_, a), (_, b)| a.total_cmp(b));
         correct += usize::from(best.is_some_and(|(best, _)| best == class));
     }
-    let (round, counted, total) = (session.last_round(), session.counters().counted, data.classes.len());
+    let round = session.last_round();
+    let counted = session.counters().counted;
+    let total = data.classes.len();
     Ok(format!(
         "device {device}: finished round {round}, {counted} answers counted, {correct} of {total} own samples right"
     ))

@@ -391,7 +391,9 @@ fn invalid_frozen_layer_is_declined() {
     let steps = descent(0.1, 0.0, 5);
     let [_, f32s, i8s] = Layer::all();
     let (Layer::F32(values), Layer::I8(bytes, scales, biases)) = (f32s, i8s) else { panic!() };
-    let (mut too_short, mut not_a_number, mut infinite_scale) = (values.clone(), values, scales.clone());
+    let mut too_short = values.clone();
+    let mut not_a_number = values;
+    let mut infinite_scale = scales.clone();
     too_short.pop();
     not_a_number[3] = f32::NAN;
     infinite_scale[1] = f32::INFINITY;

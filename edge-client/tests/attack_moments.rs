@@ -148,7 +148,7 @@ fn assert_no_excess(rounds: u64) {
     // upload reveals a record.
     assert!(
         excess_over_others(LEAST, 1, 1, true, rounds) > 10.0,
-        "the attack succeeds with little noise and an aimed basis"
+        "the attack failed despite little noise and an aimed basis"
     );
     excess_over_others(1 << 16, 1, 1, false, rounds);
     excess_over_others(16 << 16, 1, 1, true, rounds);

@@ -110,7 +110,7 @@ fn claimed_by_account(square: u64, releases: f64, delta: f64) -> f64 {
 /// that it exceeds 1 no more often than bounds at this level may fail by chance.
 fn confirm_claim(audits: u64, square: u64, delta: f64, bound: impl Fn(&Pair, u64) -> f64) {
     let pair = worst_pair(square, 1);
-    assert!(pair.mu > 0.999 * (65_536.0 / square as f64).sqrt(), "the sensitivity is attained");
+    assert!(pair.mu > 0.999 * (65_536.0 / square as f64).sqrt(), "the pair does not attain the sensitivity");
     let claim = claimed_by_account(square, 1.0, delta);
     let mut shares: Vec<f64> = (0..audits).map(|number| bound(&pair, number) / claim).collect();
     shares.sort_by(f64::total_cmp);

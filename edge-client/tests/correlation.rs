@@ -145,8 +145,8 @@ fn time_of_sending_in_a_slot_is_independent_of_the_noise() {
         (0..NUMBERS).map(|index| correlation_with(&times_without_slot, &|noises| noises[index])).sum::<f64>()
             / NUMBERS as f64;
     println!("without a slot: time and the magnitude of all noise {all_noise:.4}, of one number {single:.4}");
-    assert!(all_noise > 0.01, "the test can see it");
+    assert!(all_noise > 0.01, "the test would not detect the correlation");
     assert!(single < 0.01, "{single}");
-    assert!(times_with_slot.iter().all(|&time| time == 5_000.0), "the same time for all");
+    assert!(times_with_slot.iter().all(|&time| time == 5_000.0), "the response times differ");
     assert_eq!(correlation_with(&times_with_slot, &|noises| noises.iter().sum()), 0.0);
 }

@@ -28,7 +28,7 @@ fn run_power_step(samples: &Sliced, q: &[f32], k: usize) -> Result<(Usage, Vec<f
     let round = open(1, Wire::PowerStart, Role::Subspace, Encoding::F32, d, k);
     receive(&mut model, &round, &[q])?;
     let usage = model.run(round.id, &mut samples.clone())?;
-    assert!(model.representation().is_none(), "the buffer no longer holds a representation");
+    assert!(model.representation().is_none(), "the overwritten buffer still counts as a representation");
     assert_eq!(model.upload().first().unwrap().role, Role::Subspace);
     Ok((usage, collect_upload(&model, 9)))
 }

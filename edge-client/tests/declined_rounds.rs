@@ -147,7 +147,7 @@ fn unsuitable_rounds_are_declined_before_the_first_chunk() {
         assert_eq!(
             predict_first_sample(&mut bench, &problem).as_ref(),
             Ok(&before.0),
-            "predict still answers"
+            "predict failed after a declined round"
         );
         assert_eq!(flash.0.borrow().record, before.1);
         assert_eq!(bench.session.counters().declined as usize, count + 1);
@@ -164,7 +164,7 @@ fn unsuitable_rounds_are_declined_before_the_first_chunk() {
     }
     assert!(
         matches!(bench.receive_message(message, body)[..], [(ToServer::Update(_), _)]),
-        "a correct round is accepted afterwards"
+        "a correct round was declined afterwards"
     );
 }
 
@@ -291,11 +291,11 @@ fn round_is_declined_if_the_store_fails() {
     let (message, body) = problem.server(1, gradient_task(), Encoding::F32, 256).opening_messages().remove(0);
     assert_eq!(decline_reason(&bench.receive_message(&message, &body)), DeclineReason::Device);
     assert_eq!((bench.session.counters().storage, bench.session.last_round()), (1, 0));
-    assert!(bench.wake_up().iter().all(|(m, _)| *m == ToServer::Alive), "the update must not be sent later");
+    assert!(bench.wake_up().iter().all(|(m, _)| *m == ToServer::Alive), "the update was sent later");
     flash.0.borrow_mut().fail_save = false;
     assert!(
         matches!(bench.receive_message(&message, &body)[..], [(ToServer::Update(_), _)]),
-        "the round may be opened again"
+        "the round could not be opened again"
     );
     flash.0.borrow_mut().fail_load = true;
     let restarted = problem.bench_with(256, flash);

@@ -191,7 +191,9 @@ fn sums_are_close_to_f64() {
 /// Asserts that a value is the sum of these terms, up to the rounding of as many additions.
 #[track_caller]
 fn assert_sum(value: f32, terms: impl Iterator<Item = f64>) {
-    let (mut sum, mut size, mut count) = (0.0, 0.0, 1.0);
+    let mut sum = 0.0;
+    let mut size = 0.0;
+    let mut count = 1.0;
     for term in terms {
         (sum, size, count) = (sum + term, size + term.abs(), count + 1.0);
     }
@@ -205,7 +207,7 @@ fn relu_zeroes_values_that_are_not_positive() {
     assert_eq!(values.map(f32::to_bits), [0.0, 0.0, 0.0, 2.0, 0.0, f32::INFINITY].map(f32::to_bits));
     let mut not_a_number = [f32::NAN];
     relu(&mut not_a_number);
-    assert!(not_a_number[0].is_nan(), "divergence must be detected");
+    assert!(not_a_number[0].is_nan(), "divergence was not detected");
 }
 
 #[test]
@@ -267,8 +269,8 @@ fn non_finite_logits_are_reported() {
         }
     }
     assert!(!softmax_errors(&mut [f32::NEG_INFINITY; 2], &[0], 1.0));
-    assert!(!softmax_errors(&mut [1.0, 2.0], &[2], 1.0), "class out of range");
-    assert!(!softmax_errors(&mut [1.0, 2.0, 3.0], &[0, 0], 1.0), "surplus logits");
+    assert!(!softmax_errors(&mut [1.0, 2.0], &[2], 1.0), "a class out of range was accepted");
+    assert!(!softmax_errors(&mut [1.0, 2.0, 3.0], &[0, 0], 1.0), "surplus logits were accepted");
     assert!(cross_entropy(&[1.0, 2.0], 2).is_nan());
     assert!(cross_entropy(&[1.0, f32::NAN], 0).is_nan());
     assert!(cross_entropy(&[1.0, f32::INFINITY], 1).is_nan());

@@ -273,7 +273,7 @@ fn failed_source_gives_no_seed_and_may_retry() {
         let mut source = Faulty { random, reads: 0, fails: Some(fails), writes: usize::MAX };
         let error = draw_seed(&mut source, claim_bits(8)).unwrap_err();
         assert_eq!(error, EntropyError::Source { error: ClockError(3), samples: 64 * fails });
-        assert_eq!(source.reads, fails + 1, "it is not read again in the same draw");
+        assert_eq!(source.reads, fails + 1, "the failed source was read again in the same draw");
         // The health tests start again with the next draw.
         draw_seed(&mut source, claim_bits(8)).unwrap();
         assert_eq!(source.reads, fails + 1 + 16);

@@ -211,7 +211,10 @@ fn negligible_values_are_cut_and_counted() {
 /// The bound is that of the columns extended by the rows of the ridge.
 #[test]
 fn ridge_applies_to_the_original_features() {
-    let (mut random, mut worst, mut misses, mut beyond_f32) = (Random(68), Worst::default(), Vec::new(), 0);
+    let mut random = Random(68);
+    let mut worst = Worst::default();
+    let mut misses = Vec::new();
+    let mut beyond_f32 = 0;
     for case in 0..900 {
         let k = 2 + case % 8;
         let m = if case % 7 == 0 { 2 + random.below(k) } else { k + 2 + random.below(60) };
@@ -257,7 +260,9 @@ fn ridge_applies_to_the_original_features() {
 fn ridge_bound(problem: &Problem, root: f64) -> (f64, M) {
     let (m, k) = (problem.m(), problem.k);
     let folding_error = rounding(m + k, k);
-    let (mut centred, mut plain, mut squared_error) = (M::zeros(m + k, k), M::zeros(m + k, k), 0.0);
+    let mut centred = M::zeros(m + k, k);
+    let mut plain = M::zeros(m + k, k);
+    let mut squared_error = 0.0;
     for j in 0..k {
         let column = problem.x.column(j);
         let is_centred = problem.constant.is_some() && problem.constant != Some(j);

@@ -81,7 +81,9 @@ fn power_cut_never_lowers_the_counter() {
 /// read.
 #[test]
 fn damaged_byte_never_lowers_the_counter() {
-    let (mut damages, mut unreadable, mut lower) = (0u32, 0u32, 0u32);
+    let mut damages = 0u32;
+    let mut unreadable = 0u32;
+    let mut lower = 0u32;
     for saves in [1u64, 2, 5, 9, 14, 20] {
         let nor = Nor::new(2);
         for n in 1..=saves {

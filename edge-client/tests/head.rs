@@ -323,7 +323,7 @@ fn gradient_heads_follow_the_f64_recursion() {
             }
             let streamed = fit_by_stream(&z, &y, k, c, head);
             let replayed = fit_by_client(&z, &y, k, c, head);
-            assert_eq!(bits(&streamed), bits(&replayed), "the same sums in the same order");
+            assert_eq!(bits(&streamed), bits(&replayed), "streamed and replayed heads differ");
         }
     }
 }

@@ -219,7 +219,7 @@ fn mismatched_rounds_are_declined() {
         device.tensor_mut(0).unwrap().copy_from_slice(&up);
         device.tensor_mut(0).unwrap()[1] = value;
         assert_eq!(device.verify(), Err(DeclineReason::NonFinite));
-        assert!(device.predict(&samples.x[..d], &mut vec![0.0; c]).is_err(), "there is no head");
+        assert!(device.predict(&samples.x[..d], &mut vec![0.0; c]).is_err(), "predict works without a head");
     }
     // The down-projection is still the old one.
     let open = round_open(3, UP, &[]);

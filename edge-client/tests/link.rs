@@ -238,7 +238,7 @@ fn drive_session(
     let io = &mut LinkEnd(peer.clone());
     let idle = |until: Millis| {
         let until = until.as_u64();
-        assert!(until >= clock.get(), "the wake-up must not be in the past");
+        assert!(until >= clock.get(), "the wake-up is in the past");
         clock.set(until);
         peer.borrow_mut().act_when_idle();
     };
@@ -265,7 +265,7 @@ fn round_completes_with_reads_and_writes_of_any_length() {
                 assert_eq!(peer.server.updates.len(), 1);
                 assert_eq!(bits(&peer.server.update_values(0)), bits(&expected));
                 assert_eq!(session.counters(), Counters { counted: 1, ..Counters::default() });
-                assert_eq!(closed.frames.accepted as usize, peer.frames, "every frame must be accepted");
+                assert_eq!(closed.frames.accepted as usize, peer.frames, "a frame was not accepted");
                 assert!(peer.to_device.is_empty());
             }
         }
@@ -294,7 +294,7 @@ fn driver_survives_noise_between_frames() {
                 let closed = drive_session(&mut session, config, &peer, asynchronous);
                 let peer = peer.borrow();
                 assert_eq!(bits(&peer.server.update_values(0)), bits(&expected), "seed {seed}");
-                assert_eq!(session.counters().malformed, 0, "noise must not pass the checksum");
+                assert_eq!(session.counters().malformed, 0, "noise passed the checksum");
                 if terminated {
                     assert_eq!(closed.frames.accepted as usize, peer.frames);
                     assert_eq!(session.counters().asked_again, 0);
@@ -350,7 +350,7 @@ fn driver_reports_the_end_and_the_next_link_continues() {
                 );
                 assert!(
                     first_updates.is_empty() || first_updates[0] == second_peer.borrow().server.updates[0],
-                    "the update must have the same bytes"
+                    "the update has other bytes"
                 );
             }
         }
@@ -490,7 +490,7 @@ fn driver_feeds_sensor_samples_to_a_streaming_session() {
             run_with_sensor(&mut session, io, buffers, || Millis::new(clock.get()), idle, &mut sensor);
         }
         assert_eq!(peer.borrow().server.updates.len(), 1);
-        assert_eq!(sensor.next, 20, "polled only while a round collects");
+        assert_eq!(sensor.next, 20, "the sensor was not polled 20 times, once per sample of the round");
         let counted = Counters { counted: 1, ..Counters::default() };
         assert_eq!(session.counters(), counted);
     }

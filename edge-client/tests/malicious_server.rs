@@ -101,7 +101,7 @@ impl Pair {
         assert_eq!(
             self.session.counters().unopened,
             unopened,
-            "the frame must open, since the server has the key"
+            "a frame of the server, which has the key, did not open"
         );
         sent
     }
@@ -266,12 +266,12 @@ fn chunk_order_has_no_effect() {
                     _ => random.below(remaining.len()),
                 };
                 let index = remaining.remove(next);
-                assert!(sent.is_empty(), "nothing may be sent before the last chunk");
+                assert!(sent.is_empty(), "the device sent a message before the last chunk");
                 sent = pair.deliver(&chunks[index].0, &chunks[index].1);
                 if !remaining.is_empty() && order % 2 == 1 {
                     assert!(
                         pair.deliver(&chunks[index].0, &chunks[index].1).is_empty(),
-                        "a duplicate has no effect"
+                        "a duplicate chunk was answered"
                     );
                 }
             }

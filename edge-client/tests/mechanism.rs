@@ -270,7 +270,7 @@ fn fit_stream<P: Mechanism>(
     model.begin()?;
     for i in 0..samples.len() {
         let (x, target) = samples.get(i);
-        assert_eq!(model.sample(x, target), i as u32 + 1, "every sample counts");
+        assert_eq!(model.sample(x, target), i as u32 + 1, "a sample was not counted");
     }
     model.finish()
 }

@@ -269,7 +269,9 @@ fn head_predicts_only_with_its_body() {
     device.set_parameters(&draw_parameters(SHAPE, 1)).unwrap();
     device.predict(&x, &mut out).unwrap();
     // Predictions in batches of eight equal those of single samples.
-    let (x, mut batch_out, mut single_out) = (Random(4).normals(20 * 6), [0.0; 60], [0.0; 3]);
+    let x = Random(4).normals(20 * 6);
+    let mut batch_out = [0.0; 60];
+    let mut single_out = [0.0; 3];
     device.predict(&x, &mut batch_out).unwrap();
     for (x, out) in x.chunks(6).zip(batch_out.chunks(3)) {
         device.predict(x, &mut single_out).unwrap();

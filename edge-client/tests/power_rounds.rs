@@ -119,7 +119,7 @@ fn round_invalidates_the_representation_and_keeps_the_head() {
     let task = fed_power(1, FEATURES, PRODUCT);
     let round = open(2, task, Role::Subspace, Encoding::F32, d, k);
     receive(&mut model, &round, &[&b]).unwrap();
-    assert!(model.representation().is_none(), "a basis is no representation");
+    assert!(model.representation().is_none(), "a basis counts as a representation");
     model.run(round.id, &mut samples.clone()).unwrap();
     assert!(model.representation().is_none());
     assert_eq!((bits(model.head()), model.head_fitted_on()), (head, fitted_on));

@@ -207,7 +207,7 @@ fn releases_have_distinct_seeds() {
     let noises = releases.map(|release| noise_of(&release));
     for (n, values) in noises.iter().enumerate() {
         assert!(!noises[..n].contains(values), "{n}");
-        assert_eq!(noise_of(&releases[n]), *values, "the source must repeat itself");
+        assert_eq!(noise_of(&releases[n]), *values, "the source did not repeat its values");
     }
 }
 
@@ -314,7 +314,7 @@ fn head_fitted_during_upload_does_not_leave() {
     model.set_representation(&other_basis).unwrap();
     model.fit_head(EXACT, &mut samples.clone()).unwrap();
     assert_eq!((emit_tensor(&model, 0), emit_tensor(&model, 1)), (product, other_basis));
-    assert_eq!(model.upload().len(), 2, "the update has not changed");
+    assert_eq!(model.upload().len(), 2, "the number of uploaded tensors changed");
 }
 
 /// In each encoding, the basis is orthonormalised after decoding and rounded to the grid.

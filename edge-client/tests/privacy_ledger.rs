@@ -448,7 +448,7 @@ fn failing_storage_blocks_the_update() {
         assert!(bench.wake_up().iter().all(|(message, _)| *message == ToServer::Alive));
         let counters = Counters { declined: failures, storage: failures, ..Counters::default() };
         assert_eq!(bench.session.counters(), counters);
-        assert_eq!((flash.0.borrow().spent, flash.0.borrow().saves), (0, 0), "nothing may be written");
+        assert_eq!((flash.0.borrow().spent, flash.0.borrow().saves), (0, 0), "the ledger was written");
     }
     flash.0.borrow_mut().fail_spent = false;
     assert!(is_update(&open_round(&mut bench, &problem, 1)));

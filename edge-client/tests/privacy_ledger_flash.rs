@@ -151,7 +151,9 @@ fn power_cut_never_lowers_the_ledger() {
 #[test]
 fn no_history_lowers_the_ledger() {
     let mut random = Random(5);
-    let (mut runs, mut cuts, mut counted_as_spent) = (0, 0, 0);
+    let mut runs = 0;
+    let mut cuts = 0;
+    let mut counted_as_spent = 0;
     while runs < 10_000 {
         let nor = Nor::new(2 + random.below(3));
         // Saved and attempted values, each of the handshakes and of the spent budget.
@@ -333,7 +335,7 @@ fn flash_without_a_valid_ledger_is_spent_permanently() {
                 store.save_handshakes(1 << 30).unwrap();
                 save_record(&mut store, 78).unwrap();
                 store.save_spent(5).unwrap();
-                assert_eq!(load_spent(&nor), Ok(ALL_SPENT), "the ledger must stay spent");
+                assert_eq!(load_spent(&nor), Ok(ALL_SPENT), "the ledger no longer counts as spent");
                 if is_complete {
                     break;
                 }
@@ -348,7 +350,9 @@ fn flash_without_a_valid_ledger_is_spent_permanently() {
 #[test]
 fn erasing_never_loses_a_counter() {
     let mut random = Random(1);
-    let (mut erasures, mut lost, mut tried) = (0, 0, 0);
+    let mut erasures = 0;
+    let mut lost = 0;
+    let mut tried = 0;
     for pages in [2, 2, 3, 4].repeat(12) {
         let mut image: Vec<u8> = (0..pages * PAGE).map(|_| random.next() as u8).collect();
         let mut handshakes = [b"FSPH".as_slice(), &1280u64.to_le_bytes()].concat();

@@ -68,7 +68,10 @@ fn written_table_is_read_back() {
         );
         assert_eq!(read_rows::<D>(&table, Split::Training), distinct_values(training, 1.0));
         assert_eq!(read_rows::<D>(&table, Split::Test), distinct_values(test, 1000.0));
-        assert!(Rows::<{ D + 1 }>::new(&table, Split::Training).is_none(), "the number of features differs");
+        assert!(
+            Rows::<{ D + 1 }>::new(&table, Split::Training).is_none(),
+            "a table with another number of features was accepted"
+        );
     }
 }
 

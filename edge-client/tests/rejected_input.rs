@@ -65,11 +65,7 @@ fn unsupported_shape_is_declined_before_the_first_chunk() {
             );
             before.counters.declined += 1;
             assert_eq!(lasting_state(&bench, &flash), before, "{rows} x {cols}");
-            assert_eq!(
-                predict_first_sample(&mut bench, &problem),
-                known,
-                "the representation must be unchanged"
-            );
+            assert_eq!(predict_first_sample(&mut bench, &problem), known, "the representation changed");
             // Later chunks of the round are ignored.
             let chunk = ToDevice::Chunk(Chunk { id, tensor: 0, offset: 0 });
             assert!(bench.receive_message(&chunk, &[0; 200]).is_empty());
@@ -193,7 +189,11 @@ fn interrupted_download_is_requested_again_and_changes_nothing() {
             let sent = bench.wake_up();
             let [(ToServer::Missing(missing), _)] = &sent[..] else { panic!("{sent:?}") };
             assert_eq!(missing.id, server.open.id);
-            assert_eq!(usize::from(missing.chunks[0]), frames_received - 1, "from the first missing chunk");
+            assert_eq!(
+                usize::from(missing.chunks[0]),
+                frames_received - 1,
+                "the request does not start at the first missing chunk"
+            );
             before.counters.asked_again += 1;
             check_unchanged(&mut bench, &before);
         }

@@ -142,7 +142,7 @@ fn predict_needs_the_head_of_its_representation() {
     // The first byte of a download invalidates the representation, before it is checked.
     let task = Wire::FitHead { head: EXACT };
     model.open(&open(1, task, Role::Representation, Encoding::F32, d, k)).unwrap();
-    assert_eq!(model.predict(x, &mut [0.0]), Ok(()), "opening a round has no effect yet");
+    assert_eq!(model.predict(x, &mut [0.0]), Ok(()), "opening a round changed the model");
     model.tensor_mut(0).unwrap();
     assert_eq!(model.predict(x, &mut [0.0]), Err(NotReady::NoRepresentation));
 }
@@ -163,5 +163,5 @@ fn uploads_announce_role_and_encoding() {
     }
     let mut model = Linear::new(Heap::new(5, 2, 1));
     model.open(&open(1, Wire::FitHead { head: EXACT }, Role::Representation, Encoding::F32, 5, 2)).unwrap();
-    assert!(model.upload().is_empty(), "fit-head uploads nothing");
+    assert!(model.upload().is_empty(), "fit-head uploads a tensor");
 }

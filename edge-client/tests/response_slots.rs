@@ -252,7 +252,9 @@ fn device_answers_a_server_with_short_rounds() {
         let flash = Flash::default();
         let mut bench = priced_bench(&problem, 256, Some(1 << 20), SLOT, &flash);
         bench.connect(7, 60_000);
-        let (start, mut round, mut late) = (bench.now, 0, 0);
+        let start = bench.now;
+        let mut round = 0;
+        let mut late = 0;
         while bench.now < start + 20 * SLOT {
             let round_end = bench.now + deadline;
             round += 1;

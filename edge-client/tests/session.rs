@@ -128,7 +128,11 @@ fn streamed_samples_complete_a_round() {
         bench.connect(7, 60_000);
         let (x, target) = problem.samples.get(0);
         bench.handle_until_idle(Event::Sample(x, target));
-        assert_eq!(bench.session.counters().unexpected, 1, "no round is open");
+        assert_eq!(
+            bench.session.counters().unexpected,
+            1,
+            "a sample without an open round was not counted as unexpected"
+        );
         let mut sent = Vec::new();
         for (message, body) in server.opening_messages() {
             sent.extend(bench.receive_message(&message, &body));
@@ -201,7 +205,7 @@ fn only_lost_chunks_are_requested_again() {
             let index = 1 + chunk.offset as usize / usize::from(server.open.tensors[0].chunk);
             if !lost.contains(&index) {
                 assert!(bench.receive_message(message, body).is_empty());
-                assert!(bench.receive_message(message, body).is_empty(), "a duplicate has no effect");
+                assert!(bench.receive_message(message, body).is_empty(), "a duplicate was answered");
             }
         }
         let mut sent = bench.wake_up();
@@ -215,7 +219,7 @@ fn only_lost_chunks_are_requested_again() {
                 sent = bench.wake_up();
             }
         }
-        assert_eq!(asked, lost.len(), "exactly the lost chunks are requested");
+        assert_eq!(asked, lost.len(), "the requested chunks are not the lost ones");
         for (message, body) in sent {
             server.handle_message(message, body);
         }
@@ -375,7 +379,7 @@ fn round_closed_midway_is_dropped() {
         }
         let other_round = RoundId { round: 77, stage: 0 };
         bench.receive_message(&ToDevice::RoundClosed(other_round), &[]);
-        assert_eq!(bench.session.counters().closed, 0, "the end of another round has no effect");
+        assert_eq!(bench.session.counters().closed, 0, "the end of another round closed this round");
         assert!(
             bench.receive_message(&ToDevice::RoundClosed(RoundId { round: 6, stage: 0 }), &[]).is_empty()
         );
@@ -421,7 +425,7 @@ fn late_and_rejected_updates_are_counted() {
         assert_eq!(
             bench.session.last_round(),
             round - 1,
-            "an acknowledgement of another round has no effect"
+            "an acknowledgement of another round had an effect"
         );
         bench.receive_message(&ToDevice::Ack(Ack { id, outcome }), &[]);
         assert_eq!(bench.session.last_round(), round);

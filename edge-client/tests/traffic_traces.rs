@@ -308,7 +308,10 @@ proptest! {
 fn event_sequences_reach_updates_and_declines() {
     for key in [None, Some(Key::new(3, [0x42; 32]))] {
         let mut random = Random(3);
-        let (mut updates, mut gradients, mut heads, mut declines) = (0, 0, 0, 0);
+        let mut updates = 0;
+        let mut gradients = 0;
+        let mut heads = 0;
+        let mut declines = 0;
         for _ in 0..80 {
             let steps: Vec<_> = (0..20).map(|_| (random.next() as u8, random.next() % (2 * SLOT))).collect();
             for (_, description) in trace_device(&event_sequence(128, &steps), 128, 5, false, key.as_ref()) {

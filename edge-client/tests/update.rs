@@ -74,7 +74,7 @@ fn gradient_and_new_representation_equal_f64() {
         let expected = &b64 - &g * f64::from(eta);
         let error = (matrix(d, k, &moved) - &expected).norm();
         assert!(error <= bound + 4.0 * EPS * expected.norm(), "representation {error:e}");
-        assert_eq!(model.representation().unwrap(), b, "the device's own B is the round's");
+        assert_eq!(model.representation().unwrap(), b, "the representation is not that of the round");
         worst.record_largest("new representation, relative error", error / expected.norm());
     }
 }
@@ -263,9 +263,12 @@ fn failed_source_keeps_the_head() {
         fed_rep_round(&mut model, task, &other_basis, no_samples).unwrap_err(),
         DeclineReason::NoSamples
     );
-    assert_eq!(bits(model.head()), before, "no samples");
+    assert_eq!(bits(model.head()), before, "a round without samples changed the head");
     let mut refused = [0.0];
-    assert!(model.predict(&samples.x[..9], &mut refused).is_err(), "the head belongs to another B");
+    assert!(
+        model.predict(&samples.x[..9], &mut refused).is_err(),
+        "predict used a head of another representation"
+    );
     // The first B is restored, for which the old head is valid.
     model.set_representation(&b).unwrap();
     let mut later_prediction = [0.0];
@@ -274,7 +277,11 @@ fn failed_source_keeps_the_head() {
     model.set_representation(&equal_columns).unwrap();
     let mut source = Sliced { failing_pass: Some(2), ..samples.clone() };
     assert_eq!(model.fit_head(EXACT, &mut source), Err(DeclineReason::Device));
-    assert_eq!(bits(model.head()), before, "pass 2 of the triangular way");
+    assert_eq!(
+        bits(model.head()),
+        before,
+        "an error in the second pass of the triangular solver changed the head"
+    );
 }
 
 /// The loss `|X B W - Y|^2 / 2m` does not rise in the head fit, and falls along `-G` for a small step.
@@ -294,7 +301,10 @@ fn loss_falls_along_the_negative_gradient() {
         let (b, g, w) = (matrix(d, k, &b), matrix(d, k, &g), matrix(k, c, model.head()));
         let h = 1e-4 / g.norm();
         let slope = (loss(&(&b - &g * h), &w) - loss(&(&b + &g * h), &w)) / (2.0 * h);
-        assert!((slope + g.norm_squared()).abs() <= 1e-4 * g.norm_squared(), "the slope along G is |G|^2");
+        assert!(
+            (slope + g.norm_squared()).abs() <= 1e-4 * g.norm_squared(),
+            "the slope along -G is not -|G|^2"
+        );
         assert!(loss(&b, &w) <= loss(&b, &M::zeros(k, c)) * (1.0 + 1e-6));
     }
 }

@@ -162,7 +162,7 @@ fn encode_needs_exactly_wire_capacity() {
                 assert_eq!(reported, got);
                 assert!(got < least && least <= needed, "{got} < {least} <= {needed}");
                 if got >= wire_capacity(HEADER + head.len()) {
-                    assert_eq!(least, needed, "the message fits, so the body's need is known");
+                    assert_eq!(least, needed, "the reported length is not the one that the message needs");
                 }
             }
             for got in needed..needed + 300 {

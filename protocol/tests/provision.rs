@@ -37,7 +37,7 @@ fn record_is_written_as_golden_and_reads_back() {
     let mut page = [0xff; 4096];
     assert_eq!(golden_record().write(&mut page), Ok(PROVISION));
     assert_eq!(page[..PROVISION], provision_record());
-    assert!(page[PROVISION..].iter().all(|byte| *byte == 0xff), "nothing else is touched");
+    assert!(page[PROVISION..].iter().all(|byte| *byte == 0xff), "bytes after the record were changed");
     assert_eq!(Provision::read(&page), Ok(golden_record()));
     assert_eq!(Provision::read(&page[..PROVISION]), Ok(golden_record()));
     assert!(format!("{:?}", golden_record()).contains("bytes: secret"), "the key is not printed");
@@ -51,7 +51,10 @@ fn record_with_noise_is_written_as_golden_and_reads_back() {
         (Ok(PROVISION_WITH_NOISE), PROVISION_WITH_NOISE)
     );
     assert_eq!(page[..PROVISION_WITH_NOISE], provision_with_noise());
-    assert!(page[PROVISION_WITH_NOISE..].iter().all(|byte| *byte == 0xff), "nothing else is touched");
+    assert!(
+        page[PROVISION_WITH_NOISE..].iter().all(|byte| *byte == 0xff),
+        "bytes after the record were changed"
+    );
     assert_eq!(Provision::read(&page), Ok(noisy_record()));
 }
 

@@ -33,7 +33,10 @@ fn window_accepts_no_counter_twice_in_ten_million_steps() {
     const STEPS: usize = 10_000_000;
     const RUN: usize = 1_000;
     let mut random = Random(5);
-    let (mut accepted, mut refused, mut replays, mut ends) = (0u64, 0u64, 0u64, 0u64);
+    let mut accepted = 0u64;
+    let mut refused = 0u64;
+    let mut replays = 0u64;
+    let mut ends = 0u64;
     for run in 0..STEPS / RUN {
         let mut window = Window::default();
         let (mut seen, mut sent) = (HashSet::new(), Vec::new());
@@ -82,7 +85,9 @@ fn window_accepts_no_counter_twice_in_ten_million_steps() {
 #[test]
 fn sealed_frames_open_once_in_any_order() {
     let mut random = Random(6);
-    let (mut opened, mut replayed, mut forged) = (0u32, 0u32, 0u32);
+    let mut opened = 0u32;
+    let mut replayed = 0u32;
+    let mut forged = 0u32;
     for _ in 0..40 {
         let (mut device, mut server, ..) = run_handshake();
         let frames: Vec<Vec<u8>> = (0..1_500)

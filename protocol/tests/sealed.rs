@@ -114,7 +114,9 @@ impl Bench {
 
     /// Checks that the stream decodes to the sentinel frame, preceded by at most the sealed content.
     fn check(&mut self) {
-        let (mut sentinels, mut opened, name) = (0, false, self.name);
+        let mut sentinels = 0;
+        let mut opened = false;
+        let name = self.name;
         let (channel, payload) = (&mut self.receiver, &self.payload);
         self.tried += 1;
         feed(&mut self.decoder, &self.stream, |event| match event {

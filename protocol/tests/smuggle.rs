@@ -38,7 +38,9 @@ fn fillers(offset: usize) -> impl Iterator<Item = Vec<u8>> {
 
 /// Decodes a stream in reads of one length. Returns the messages and the number of discarded frames.
 fn decode_messages(limit: usize, stream: &[u8], read: usize) -> (Vec<Vec<u8>>, u32) {
-    let (mut decoder, mut messages, mut dropped) = (Decoder::new(vec![0; limit]), Vec::new(), 0);
+    let mut decoder = Decoder::new(vec![0; limit]);
+    let mut messages = Vec::new();
+    let mut dropped = 0;
     for part in stream.chunks(read) {
         feed(&mut decoder, part, |event| match event {
             Event::Message(message) => messages.push(message),

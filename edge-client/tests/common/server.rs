@@ -44,7 +44,7 @@ pub fn decode_frame(out: &[u8], limit: usize) -> (ToServer, Vec<u8>) {
     let mut input = out;
     match Decoder::new(vec![0; limit]).feed(&mut input) {
         FeedResult::Message(message) => {
-            assert!(input.is_empty(), "one frame at a time");
+            assert!(input.is_empty(), "more than one frame was passed");
             let (message, body) = decode::<ToServer>(message).unwrap();
             (message, body.to_vec())
         }
@@ -180,7 +180,7 @@ impl<S: SampleSource, T: Task> Bench<S, T> {
         let mut sent: Vec<_> = self.handle_event(event).into_iter().collect();
         while self.last.again {
             sent.extend(self.handle_event(Event::Tick));
-            assert!(sent.len() < 1000, "it never ends");
+            assert!(sent.len() < 1000, "the session sends frames without end");
         }
         sent
     }
@@ -386,7 +386,10 @@ pub fn run_link<S: SampleSource, T: Task>(
 ) -> usize {
     let mut down: VecDeque<(ToDevice, Vec<u8>)> = VecDeque::new();
     let mut up: VecDeque<(ToServer, Vec<u8>)> = bench.handle_until_idle(Event::LinkUp).into();
-    let (mut frames, mut frames_until_idle, mut idle_steps, mut idle_steps_after_answer) = (0, None, 0, 0);
+    let mut frames = 0;
+    let mut frames_until_idle = None;
+    let mut idle_steps = 0;
+    let mut idle_steps_after_answer = 0;
     for _ in 0..steps {
         let is_uplink = !up.is_empty();
         if !is_uplink && down.is_empty() {

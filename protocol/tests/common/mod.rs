@@ -80,7 +80,7 @@ pub fn feed<B: AsRef<[u8]> + AsMut<[u8]>>(
             FeedResult::Sealed(frame) => sink(Event::Sealed(frame.to_vec())),
             FeedResult::Dropped(error) => sink(Event::Dropped(error)),
         }
-        assert!(read.len() < length_before, "an event without progress would hang");
+        assert!(read.len() < length_before, "the decoder consumed no byte");
     }
 }
 

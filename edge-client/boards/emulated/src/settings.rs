@@ -243,7 +243,9 @@ mod tests {
     #[test]
     fn words_are_parsed_into_settings() -> Result<(), Mistake<'static>> {
         let plain = parse_line("client protection=plaintext device=7")?;
-        let (identity, link, flash) = (Identity::Plaintext(7), LinkSettings::Uart, None);
+        let identity = Identity::Plaintext(7);
+        let link = LinkSettings::Uart;
+        let flash = None;
         assert_eq!(plain, Settings { identity, link, cached: true, flash, resets: 0, end_after: None });
         let reset_count = parse_line("client provision=/a/record flash=/a/flash resets=3 end-after=4")?;
         assert_eq!(
