@@ -34,7 +34,7 @@ enum Layer {
 
 impl Layer {
     /// Returns a layer in each encoding.
-    fn all() -> [Self; 3] {
+    fn one_of_each() -> [Self; 3] {
         let mut random = Random(11);
         let values = (0..(D + 1) * H).map(|_| (random.normal() * 0.4) as f32).collect();
         let bytes = (0..D * H).map(|i| (i as i32 * 37 % 255 - 127) as i8).collect();
@@ -239,7 +239,9 @@ impl Exact<'_> {
 fn rounds_train_as_defined() {
     let steps = descent(0.2, 0.5, 3);
     let trained = [(Trained::Up, 1..2), (Trained::Down, 0..1), (Trained::Shared, 0..2)];
-    for (shape, layer) in SHAPES.into_iter().flat_map(|shape| Layer::all().map(|layer| (shape, layer))) {
+    for (shape, layer) in
+        SHAPES.into_iter().flat_map(|shape| Layer::one_of_each().map(|layer| (shape, layer)))
+    {
         let (initial, received) = (draw_parameters(shape, 1), draw_parameters(shape, 2));
         for (factors_trained, layers) in trained.clone() {
             for head_epochs in [0, 2] {
@@ -372,7 +374,7 @@ fn rounds_without_adapter_factors_are_declined() {
 fn hello_names_the_frozen_layer_and_only_factors_leave() {
     let shape = SHAPES[0];
     let mut model_names = Vec::new();
-    for layer in Layer::all() {
+    for layer in Layer::one_of_each() {
         let network = device(shape, layer.clone(), &draw_parameters(shape, 1));
         let capabilities = network.capabilities();
         assert_eq!(capabilities.roles, Role::AdapterDown.bit() | Role::AdapterUp.bit());
@@ -389,7 +391,7 @@ fn hello_names_the_frozen_layer_and_only_factors_leave() {
 fn invalid_frozen_layer_is_declined() {
     let shape = SHAPES[0];
     let steps = descent(0.1, 0.0, 5);
-    let [_, f32s, i8s] = Layer::all();
+    let [_, f32s, i8s] = Layer::one_of_each();
     let (Layer::F32(values), Layer::I8(bytes, scales, biases)) = (f32s, i8s) else { panic!() };
     let mut too_short = values.clone();
     let mut not_a_number = values;

@@ -25,8 +25,8 @@ fn random_samples(random: &mut Random, m: usize) -> Sliced {
 /// Returns the left singular vector of the largest singular value.
 fn leading_direction(sent: &M) -> DVector<f64> {
     let eigen = (sent.transpose() * sent).symmetric_eigen();
-    let right = eigen.eigenvectors.column(eigen.eigenvalues.imax()).into_owned();
-    (sent * right).normalize()
+    let right_vector = eigen.eigenvectors.column(eigen.eigenvalues.imax()).into_owned();
+    (sent * right_vector).normalize()
 }
 
 /// Returns the largest |cos| between the direction and a record.

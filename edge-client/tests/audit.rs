@@ -114,14 +114,14 @@ fn confirm_claim(audits: u64, square: u64, delta: f64, bound: impl Fn(&Pair, u64
     let claim = claimed_by_account(square, 1.0, delta);
     let mut shares: Vec<f64> = (0..audits).map(|number| bound(&pair, number) / claim).collect();
     shares.sort_by(f64::total_cmp);
-    let (least, median) = (shares[0], shares[shares.len() / 2]);
+    let (smallest, median) = (shares[0], shares[shares.len() / 2]);
     let largest = shares[shares.len() - 1];
     let exceeding = shares.iter().filter(|&&share| share > 1.0).count() as u64;
     println!(
-        "claimed {claim:.4} at delta {delta:e}: {audits} audits confirm {least:.3}, {median:.3}, {largest:.3} of it (least, \
-         median, most), {exceeding} of them more than all"
+        "claimed {claim:.4} at delta {delta:e}: {audits} audits confirm {smallest:.3}, {median:.3}, \
+         {largest:.3} of it (least, median, most), {exceeding} of them more than all"
     );
-    assert!(least >= 0.8 && exceeding <= by_chance(audits) && largest < 1.05, "{shares:?}");
+    assert!(smallest >= 0.8 && exceeding <= by_chance(audits) && largest < 1.05, "{shares:?}");
 }
 
 /// Returns the number of audits that may exceed a correct claim: each does so with a probability of at most
@@ -223,15 +223,16 @@ fn assert_faults_are_detected(audits: u64, releases: u64) {
     let faults =
         [Fault::NoiseHalved, Fault::ClippedAfterNoise, Fault::SeedReused, Fault::RecordNotClipped].map(Some);
     for fault in faults.into_iter().chain([None]) {
-        let mut least = f64::INFINITY;
+        let mut smallest = f64::INFINITY;
         let mut exceeding = 0;
         for number in 0..audits {
             let (bound, claim) = audit_of(fault, number, releases);
             exceeding += u64::from(bound > claim);
-            least = least.min(bound / claim);
+            smallest = smallest.min(bound / claim);
         }
         println!(
-            "{fault:?}: {exceeding} of {audits} audits of 4 x {releases} exceed the claim, {least:.2} of it or more"
+            "{fault:?}: {exceeding} of {audits} audits of 4 x {releases} exceed the claim, \
+             {smallest:.2} of it or more"
         );
         match fault {
             Some(_) => assert_eq!(exceeding, audits, "{fault:?}"),

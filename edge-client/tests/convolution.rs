@@ -81,8 +81,8 @@ fn add_patches_is_the_transpose_of_patches() {
         c.patches(&x, &mut patches);
         c.add_patches(&p, &mut summed);
         let dot = |a: &[f32], b: &[f32]| to_f64(a).iter().zip(to_f64(b)).map(|(a, b)| a * b).sum::<f64>();
-        let (left, right) = (dot(&patches, &p), dot(&x, &summed));
-        assert!((left - right).abs() < 1e-4, "{c:?}: {left} {right}");
+        let (patch_product, input_product) = (dot(&patches, &p), dot(&x, &summed));
+        assert!((patch_product - input_product).abs() < 1e-4, "{c:?}: {patch_product} {input_product}");
     }
 }
 

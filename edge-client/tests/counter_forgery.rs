@@ -64,11 +64,14 @@ fn no_copy_begins_in_front_of_a_record() {
                     }
                     // Smallest value that could be read at this place.
                     let number = start + magic.len()..start + magic.len() + 8;
-                    let least =
+                    let smallest_value =
                         bytes[number].iter().rev().fold(0, |n, byte| n << 8 | u64::from(byte.unwrap_or(0)));
                     matches += 1;
                     let maximum = maximum.expect("a ledger cannot begin here");
-                    assert!(least >= maximum, "{least} at {start}, record of {length}, words of {word}");
+                    assert!(
+                        smallest_value >= maximum,
+                        "{smallest_value} at {start}, record of {length}, words of {word}"
+                    );
                 }
             }
         }
@@ -100,10 +103,10 @@ fn server_cannot_forge_a_ledger() {
     const BYTES: usize = record_len(K, 1).next_multiple_of(WORD);
     // The record's campaign, round, representation hash and head are the bytes of a ledger.
     let forged = ledger_bytes(ALL_SPENT);
-    let (campaign, rest) = forged.split_first_chunk().unwrap();
-    let (round, rest) = rest.split_first_chunk().unwrap();
-    let (representation, rest) = rest.split_first_chunk().unwrap();
-    let head = [f32::from_le_bytes(rest.try_into().unwrap()), 0.5];
+    let (campaign, remaining) = forged.split_first_chunk().unwrap();
+    let (round, remaining) = remaining.split_first_chunk().unwrap();
+    let (representation, remaining) = remaining.split_first_chunk().unwrap();
+    let head = [f32::from_le_bytes(remaining.try_into().unwrap()), 0.5];
     let record = Record {
         campaign: u64::from_le_bytes(*campaign),
         round: u32::from_le_bytes(*round),

@@ -278,9 +278,9 @@ fn ridge_bound(problem: &Problem, root: f64) -> (f64, M) {
         centred.column_mut(j).unscale_mut(length);
         plain.column_mut(j).unscale_mut(size);
     }
-    let least = Svd::new(&centred).s.into_iter().fold(f64::INFINITY, f64::min);
+    let smallest = Svd::new(&centred).s.into_iter().fold(f64::INFINITY, f64::min);
     let svd = Svd::new(&plain);
     let y = problem.y.clone().resize(m + k, problem.c, 0.0);
     let exact = &plain * svd.minimum_norm(&y, 0.0);
-    (4.0 * squared_error.sqrt() / least, exact.rows(0, m).into_owned())
+    (4.0 * squared_error.sqrt() / smallest, exact.rows(0, m).into_owned())
 }

@@ -16,10 +16,10 @@ fn exact_task() -> Wire {
 type Record = (Vec<f32>, f32);
 
 /// Returns samples that start with this record.
-fn samples_with(record: &Record, others: &Sliced) -> Sliced {
-    let Labels::Values(y) = &others.labels else { panic!() };
-    let x = [record.0.clone(), others.x.clone()].concat();
-    Sliced::regression(x, [vec![record.1], y.clone()].concat(), others.features, 1)
+fn samples_with(record: &Record, other_samples: &Sliced) -> Sliced {
+    let Labels::Values(y) = &other_samples.labels else { panic!() };
+    let x = [record.0.clone(), other_samples.x.clone()].concat();
+    Sliced::regression(x, [vec![record.1], y.clone()].concat(), other_samples.features, 1)
 }
 
 fn random_samples(random: &mut Random, m: usize, d: usize) -> Sliced {
@@ -71,7 +71,7 @@ fn record_changes_a_gradient_by_twice_the_radius_at_most() {
         let d = k + random.below([1, 3, 30][case % 3]);
         let m = [0, 1, k, 3 * k][case / 2 % 4];
         let b = flat(&random.orthonormal(d, k));
-        let others = random_samples(&mut random, m, d);
+        let other_samples = random_samples(&mut random, m, d);
         let (u, v) = (random_record(&mut random, d), random_record(&mut random, d));
         let clip = Clip::new(10f32.powf(4.0 * random.unit() as f32 - 3.0)).unwrap();
         let head = match case % 5 {
@@ -81,8 +81,8 @@ fn record_changes_a_gradient_by_twice_the_radius_at_most() {
         };
         let task = fed_rep(head, Upload::Gradient, 0.1);
         let share = share_of_sensitivity(
-            &samples_with(&u, &others),
-            &samples_with(&v, &others),
+            &samples_with(&u, &other_samples),
+            &samples_with(&v, &other_samples),
             task,
             &b,
             clip,
@@ -102,7 +102,7 @@ fn mirrored_record_attains_twice_the_radius() {
     let mut worst = Worst::default();
     for (d, k, m) in [(2, 1, 1), (3, 2, 4), (12, 3, 8), (40, 8, 30)] {
         let b = random.orthonormal(d, k);
-        let others = random_samples(&mut random, m, d);
+        let other_samples = random_samples(&mut random, m, d);
         let x = random.gaussian(d, 1) * 30.0;
         let inside = &b * b.transpose() * &x;
         let outside = (&x - &inside) * 30.0;
@@ -111,8 +111,8 @@ fn mirrored_record_attains_twice_the_radius() {
         for streamed in [false, true] {
             let clip = Clip::new(1.0).unwrap();
             let share = share_of_sensitivity(
-                &samples_with(&u, &others),
-                &samples_with(&v, &others),
+                &samples_with(&u, &other_samples),
+                &samples_with(&v, &other_samples),
                 exact_task(),
                 &flat(&b),
                 clip,
@@ -135,33 +135,33 @@ fn hill_climbing_does_not_exceed_the_bound() {
         let d = k + 1 + start % 2;
         let clip = Clip::new([0.3, 3.0][start % 2]).unwrap();
         let mut b = random.orthonormal(d, k);
-        let mut others = random_samples(&mut random, m, d);
+        let mut other_samples = random_samples(&mut random, m, d);
         let mut pair = [0; 2].map(|_| (random.normals(d), random.normal() as f32));
         let mut best = 0.0;
         for step in 0..1500 {
             let size = 10f64.powf(2.0 - 5.0 * random.unit());
-            let (mut changed_pair, mut changed_basis, mut other_samples) =
-                (pair.clone(), b.clone(), others.clone());
+            let (mut changed_pair, mut changed_basis, mut changed_samples) =
+                (pair.clone(), b.clone(), other_samples.clone());
             let shift = |random: &mut Random, x: &mut [f32]| {
                 let norm = x.iter().map(|x| x * x).sum::<f32>().sqrt();
                 x.iter_mut().for_each(|x| *x += (random.normal() * size) as f32 * norm);
             };
             match step % 6 {
                 0 => changed_basis = power::orthonormal64(&(changed_basis + random.gaussian(d, k) * size)),
-                1 => shift(&mut random, &mut other_samples.x),
+                1 => shift(&mut random, &mut changed_samples.x),
                 2 => changed_pair[step / 6 % 2].1 *= (random.normal() * size) as f32,
                 _ => shift(&mut random, &mut changed_pair[step % 2].0),
             }
             let share = share_of_sensitivity(
-                &samples_with(&changed_pair[0], &other_samples),
-                &samples_with(&changed_pair[1], &other_samples),
+                &samples_with(&changed_pair[0], &changed_samples),
+                &samples_with(&changed_pair[1], &changed_samples),
                 exact_task(),
                 &flat(&changed_basis),
                 clip,
                 false,
             );
             if share >= best {
-                (best, pair, b, others) = (share, changed_pair, changed_basis, other_samples);
+                (best, pair, b, other_samples) = (share, changed_pair, changed_basis, changed_samples);
             }
         }
         worst.record_largest("share", best);
@@ -179,9 +179,9 @@ fn neighbours_outputs_are_on_the_same_grid() {
         let b = flat(&random.orthonormal(d, k));
         let clip = Clip::new(10f32.powi(random.below(20) as i32 - 10)).unwrap();
         let count = random.below(4);
-        let others = random_samples(&mut random, count, d);
+        let other_samples = random_samples(&mut random, count, d);
         for _ in 0..2 {
-            let samples = samples_with(&random_record(&mut random, d), &others);
+            let samples = samples_with(&random_record(&mut random, d), &other_samples);
             // The function that subtracts the noise asserts that every output is an integer.
             let outcome = run_new_device(&samples, clip, exact_task(), &b, random.below(2) == 0).unwrap();
             assert!(squared_norm(&outcome.integers) <= i128::from(clip.units()).pow(2));

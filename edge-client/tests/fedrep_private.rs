@@ -32,15 +32,15 @@ fn regression(random: &mut Random, d: usize, c: usize, m: usize, size: f64) -> S
 
 /// Replaces some values by extreme or non-finite floats.
 fn spoil_samples(random: &mut Random, samples: &mut Sliced) {
-    let bad =
+    let extreme_values =
         [f32::NAN, f32::INFINITY, -3e38, 1e-40, 1e19, -1e12, 1e30, f32::from_bits(random.next() as u32)];
     for _ in 0..1 + random.below(3) {
         let index = random.below(samples.x.len());
-        samples.x[index] = bad[random.below(bad.len())];
+        samples.x[index] = extreme_values[random.below(extreme_values.len())];
     }
     let Labels::Values(y) = &mut samples.labels else { panic!() };
     let index = random.below(y.len());
-    y[index] = bad[random.below(bad.len())];
+    y[index] = extreme_values[random.below(extreme_values.len())];
 }
 
 #[test]
@@ -54,8 +54,11 @@ fn radius_has_fifteen_bits_and_an_exponent() {
         };
         let clip = clip_at(radius);
         assert!((1 << 14..1 << 15).contains(&clip.units()));
-        let found = f64::from(clip.units()) * 2f64.powi(clip.exponent().into());
-        assert!(found <= f64::from(radius) && found > f64::from(radius) * (1.0 - 2f64.powi(-14)));
+        let rounded_radius = f64::from(clip.units()) * 2f64.powi(clip.exponent().into());
+        assert!(
+            rounded_radius <= f64::from(radius)
+                && rounded_radius > f64::from(radius) * (1.0 - 2f64.powi(-14))
+        );
         assert_eq!(f64::from(clip.unit()), 2f64.powi(clip.exponent().into()));
         assert_eq!(clip.unit() * clip.units_in_one(), 1.0);
         assert_eq!(clip.sensitivity(), 2 * u64::from(clip.units()));
@@ -63,8 +66,8 @@ fn radius_has_fifteen_bits_and_an_exponent() {
     let invalid_radii =
         [0.0, -0.0, -1.0, f32::NAN, f32::INFINITY, 1e-45, 2f32.powi(40), 2f32.powi(-40) * 0.999];
     for radius in invalid_radii {
-        let ClipError { radius: found } = Clip::new(radius).unwrap_err();
-        assert_eq!(found.to_bits(), radius.to_bits());
+        let ClipError { radius: refused_radius } = Clip::new(radius).unwrap_err();
+        assert_eq!(refused_radius.to_bits(), radius.to_bits());
     }
 }
 
@@ -238,15 +241,15 @@ fn chunks_batches_and_memory_change_no_bit() {
                 }
                 for at_once in [1, 3, 4, 7] {
                     let source = &mut samples.clone().at_once(at_once);
-                    let again = fed_rep_round(&mut device, task, &b, source).unwrap().1;
-                    assert_eq!(bits(&again), bits(&sent), "{at_once}");
+                    let repeated = fed_rep_round(&mut device, task, &b, source).unwrap().1;
+                    assert_eq!(bits(&repeated), bits(&sent), "{at_once}");
                 }
                 if (d, k, c) == (9, 4, 2) {
                     let memory = StreamingWorkspace::<9, 4, 2>::new();
                     let mechanism = Clipped::new(known_mechanism(5), clip_at(radius));
                     let mut model = Linear::private(memory, mechanism).unwrap();
-                    let again = fed_rep_round(&mut model, task, &b, &mut samples.clone()).unwrap().1;
-                    assert_eq!(bits(&again), bits(&sent));
+                    let repeated = fed_rep_round(&mut model, task, &b, &mut samples.clone()).unwrap().1;
+                    assert_eq!(bits(&repeated), bits(&sent));
                 }
             }
         }
@@ -363,9 +366,9 @@ fn head_uses_its_selection_of_samples() {
     let (d, k, m) = (6, 2, 12);
     let samples = regression(&mut random, d, 1, m, 1.0).at_once(1);
     let b = flat(&random.orthonormal(d, k));
-    for bad in [false, true] {
+    for unusable in [false, true] {
         let mut samples = samples.clone();
-        if bad {
+        if unusable {
             samples.x[..5 * d].fill(f32::NAN);
         }
         let mut memory = Heap::power(d, k, 1);
@@ -379,12 +382,12 @@ fn head_uses_its_selection_of_samples() {
         match without_privacy {
             Ok(_) => assert_eq!(bits(device.head()), bits(plain.head())),
             Err(reason) => {
-                assert_eq!((reason, bad), (DeclineReason::NoSamples, true));
+                assert_eq!((reason, unusable), (DeclineReason::NoSamples, true));
                 assert!(integers.iter().all(|&q| q == 0));
                 assert_eq!(device.usage(), Usage { samples: 0, skipped: m as u32 });
             }
         }
-        assert_eq!(integers.iter().all(|&q| q == 0), bad);
+        assert_eq!(integers.iter().all(|&q| q == 0), unusable);
     }
 }
 
@@ -393,21 +396,21 @@ fn head_uses_its_selection_of_samples() {
 fn missing_head_is_not_revealed() {
     let mut random = Random(10);
     let (d, k, m) = (6, 2, 9);
-    let good = regression(&mut random, d, 1, m, 1.0);
+    let usable_samples = regression(&mut random, d, 1, m, 1.0);
     let b = flat(&random.orthonormal(d, k));
-    let non_finite = Sliced { x: vec![f32::NAN; m * d], ..good.clone() };
+    let non_finite = Sliced { x: vec![f32::NAN; m * d], ..usable_samples.clone() };
     for streamed in [false, true] {
         let mut memory = Heap::streaming(d, k, 1);
         let mut device = clipping_device(&mut memory, known_mechanism(10), clip_at(1.0));
         let other_basis = flat(&random.orthonormal(d, k));
-        run_device(&mut device, exact_task(), &other_basis, &mut good.clone(), streamed).unwrap();
+        run_device(&mut device, exact_task(), &other_basis, &mut usable_samples.clone(), streamed).unwrap();
         let head = device.head().to_vec();
-        assert_eq!(device.predict(&good.x[..d], &mut [0.0]), Ok(()));
+        assert_eq!(device.predict(&usable_samples.x[..d], &mut [0.0]), Ok(()));
         let outcome = run_device(&mut device, exact_task(), &b, &mut non_finite.clone(), streamed).unwrap();
         assert_eq!(outcome.usage, Usage { samples: m as u32, skipped: 0 });
         assert!(outcome.integers.iter().all(|&q| q == 0));
         assert_eq!(bits(device.head()), bits(&head));
-        assert_eq!(device.predict(&good.x[..d], &mut [0.0]), Err(NotReady::NoHead));
+        assert_eq!(device.predict(&usable_samples.x[..d], &mut [0.0]), Err(NotReady::NoHead));
         let counts = device.mechanism().clipping().unwrap().counts();
         assert_eq!((counts.whole + counts.clipped, counts.withheld), (1, 1));
     }
@@ -416,7 +419,7 @@ fn missing_head_is_not_revealed() {
     for streamed in [false, true] {
         let mut memory = Heap::streaming(d, k, 1);
         let mut device = clipping_device(&mut memory, known_mechanism(10), clip_at(1.0));
-        let outcome = run_device(&mut device, diverging, &b, &mut good.clone(), streamed).unwrap();
+        let outcome = run_device(&mut device, diverging, &b, &mut usable_samples.clone(), streamed).unwrap();
         assert_eq!(outcome.usage, Usage { samples: m as u32, skipped: 0 });
         assert!(outcome.integers.iter().all(|&q| q == 0));
         let withheld = ClipCounts { withheld: 1, ..ClipCounts::default() };
@@ -429,7 +432,7 @@ fn missing_head_is_not_revealed() {
         assert_eq!(outcome.unwrap_err(), DeclineReason::NoSamples);
     }
     for failing_pass in 1..=2 {
-        let mut source = Sliced { failing_pass: Some(failing_pass), ..good.clone() };
+        let mut source = Sliced { failing_pass: Some(failing_pass), ..usable_samples.clone() };
         let mut memory = Heap::power(d, k, 1);
         let mut device = clipping_device(&mut memory, known_mechanism(10), clip_at(1.0));
         let outcome = fed_rep_round(&mut device, exact_task(), &b, &mut source);

@@ -234,11 +234,12 @@ fn sample_lost_to_rounding_is_skipped() {
     let mut x = random.normals(m * d);
     let y = random.normals(m * c);
     let weakest = (0..d).min_by(|i, j| b[*i].abs().total_cmp(&b[*j].abs())).unwrap();
-    let mut small = b.clone();
-    small[weakest] = 1e-7;
+    let mut nearly_sparse_basis = b.clone();
+    nearly_sparse_basis[weakest] = 1e-7;
     x[weakest] = 2.9e28;
     let samples = Sliced::regression(x, y, d, c);
-    let (s, _, usage) = run_round(&mut HeapFixed::new(d, k, c), EXACT, &normalise(&small), &samples).unwrap();
+    let (s, _, usage) =
+        run_round(&mut HeapFixed::new(d, k, c), EXACT, &normalise(&nearly_sparse_basis), &samples).unwrap();
     assert_eq!(usage, Usage { samples: 18, skipped: 1 });
     assert!(s.iter().all(|v| v.abs() < 1e4), "{s:?}");
 }

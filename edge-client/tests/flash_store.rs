@@ -103,10 +103,10 @@ fn round_costs_one_small_write_and_pages_wear_evenly() {
         assert!(written <= BYTES + 8 + 4 * WORD + 24 * erased, "{written} bytes for a record of {BYTES}");
     }
     let erased = nor.0.borrow().erased.clone();
-    let (least, most) = (*erased.iter().min().unwrap(), *erased.iter().max().unwrap());
-    assert!(most - least <= 1, "{erased:?}");
+    let (min_erasures, max_erasures) = (*erased.iter().min().unwrap(), *erased.iter().max().unwrap());
+    assert!(max_erasures - min_erasures <= 1, "{erased:?}");
     // A page holds (512 - 2 words) / (40 + 8) = 10 records, and the four pages are used in turn.
-    assert!(most <= SAVES / (10 * 4) + 1, "{erased:?}");
+    assert!(max_erasures <= SAVES / (10 * 4) + 1, "{erased:?}");
     assert_eq!(store.erased(), 0);
 }
 
@@ -114,10 +114,10 @@ fn round_costs_one_small_write_and_pages_wear_evenly() {
 fn record_of_another_model_or_with_nan_is_not_loaded() {
     let nor = Nor::new(2);
     save_record(&mut open_store(&nor), 5).unwrap();
-    let mut other = [7.0; K + 1];
+    let mut wider_head = [7.0; K + 1];
     let mut wider: FlashStore<Nor, { record_len(K + 1, 1).next_multiple_of(WORD) }> =
         FlashStore::new(nor.clone(), 0..2 * PAGE as u32).unwrap();
-    assert_eq!((wider.load(&mut other), other), (Ok(None), [7.0; K + 1]));
+    assert_eq!((wider.load(&mut wider_head), wider_head), (Ok(None), [7.0; K + 1]));
     // A head with a NaN can be written, but is never loaded.
     let mut store = open_store(&nor);
     let head = [1.0, f32::NAN, 0.0, 0.0];

@@ -130,8 +130,8 @@ fn counter_bytes(number: u64) -> Vec<u8> {
 #[test]
 fn server_cannot_forge_a_counter_in_the_record() {
     let forged = counter_bytes(u64::MAX);
-    let (campaign, rest) = forged.split_first_chunk().unwrap();
-    let (round, representation) = rest.split_first_chunk().unwrap();
+    let (campaign, remaining) = forged.split_first_chunk().unwrap();
+    let (round, representation) = remaining.split_first_chunk().unwrap();
     let record = Record {
         campaign: u64::from_le_bytes(*campaign),
         round: u32::from_le_bytes(*round),

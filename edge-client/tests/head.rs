@@ -259,7 +259,7 @@ fn ridge_fit_equals_the_oracle() {
         let y64 = matrix(m, c, &y).resize(m + k, c, 0.0);
         let svd = Svd::new(&z64);
         let oracle = svd.minimum_norm(&y64, 0.0);
-        let least = svd.largest() / svd.condition();
+        let smallest = svd.largest() / svd.condition();
         let head = HeadSolve::LeastSquares { ridge };
         for (method, w) in
             [("client", fit_by_client(&z, &y, k, c, head)), ("stream", fit_by_stream(&z, &y, k, c, head))]
@@ -271,7 +271,7 @@ fn ridge_fit_equals_the_oracle() {
             assert!(residual <= bound, "{method}: {residual:e} over {bound:e} at k={k} m={m} ridge={ridge}");
             worst.record_largest("ridge, normwise residual, share of the bound", residual / bound);
             let error = (w - &oracle).norm();
-            let bound = bound * r.data / least.powi(2);
+            let bound = bound * r.data / smallest.powi(2);
             assert!(error <= bound, "{method}: {error:e} over {bound:e} at k={k} m={m} ridge={ridge}");
             worst.record_largest("ridge, head, share of the bound", error / bound);
             worst.record_largest("ridge, head, relative error", error / oracle.norm());

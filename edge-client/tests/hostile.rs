@@ -60,9 +60,9 @@ fn oracle_if_unambiguous(svd: &Svd, y: &M) -> Option<(M, f64, f64)> {
     if svd.s.iter().any(|&s| s > 2e-8 * largest && s < keep) || largest < keep {
         return None;
     }
-    let least = svd.s.iter().copied().filter(|&s| s >= keep).fold(largest, f64::min);
+    let smallest = svd.s.iter().copied().filter(|&s| s >= keep).fold(largest, f64::min);
     let dropped = svd.s.iter().copied().filter(|&s| s < keep).fold(0.0, f64::max);
-    Some((svd.minimum_norm(y, keep / 2.0), largest / least, dropped))
+    Some((svd.minimum_norm(y, keep / 2.0), largest / smallest, dropped))
 }
 
 /// Returns true if some columns are constant and others are not.

@@ -69,14 +69,14 @@ fn check_chosen_ridge(samples: &Sliced, constant: bool, worst: &mut Worst) {
     let chosen = chosen.unwrap_or_else(|| panic!("{} is none of the grid of {unit}", last.ridge));
     // With no more samples than columns, a ridge that lets a sample explain itself alone is rejected in f32,
     // so only the chosen one is compared.
-    let least = errors.iter().enumerate().filter(|(i, _)| m > k || *i == chosen).map(|(_, e)| *e);
-    let least = least.fold(f64::INFINITY, f64::min);
-    assert!(errors[chosen] <= 1.001 * least, "k={k} m={m}: {chosen} of {errors:?}");
+    let smallest_error = errors.iter().enumerate().filter(|(i, _)| m > k || *i == chosen).map(|(_, e)| *e);
+    let smallest_error = smallest_error.fold(f64::INFINITY, f64::min);
+    assert!(errors[chosen] <= 1.001 * smallest_error, "k={k} m={m}: {chosen} of {errors:?}");
     let exact = ridge_head(&z, &y, m_ridge, constant);
     let difference = (&z * (matrix(k, y.ncols(), &w) - exact)).norm() / y.norm();
     assert!(difference <= 1e-4, "{difference:e} at k={k} m={m}");
     worst.record_largest("left out, predictions, relative difference", difference);
-    worst.record_largest("left out, error over the least", errors[chosen] / least - 1.0);
+    worst.record_largest("left out, error over the least", errors[chosen] / smallest_error - 1.0);
 }
 
 #[test]

@@ -44,62 +44,90 @@ struct Method {
 
 /// Returns the methods that the built features and the number of layers allow.
 fn training_methods(shape: NetworkShape, descent: Descent) -> Vec<Method> {
-    let (all, head) = (shape.layers(), shape.layers() - 1);
+    let (layer_count, head) = (shape.layers(), shape.layers() - 1);
     let method = |name, shared, task, phases| Method { name, shared, task, phases };
     let task_of = |head_epochs, epochs, trained| sgd(descent, head_epochs, epochs, trained);
     let mut methods = vec![
-        method("FedPer", 0..head, task_of(0, 3, Trained::All), vec![(0..all, 3)]),
-        method("fit-head", 0..head, fit_head_task(descent, 4), vec![(head..all, 4)]),
-        method("alone", 0..0, task_of(0, 2, Trained::All), vec![(0..all, 2)]),
+        method("FedPer", 0..head, task_of(0, 3, Trained::All), vec![(0..layer_count, 3)]),
+        method("fit-head", 0..head, fit_head_task(descent, 4), vec![(head..layer_count, 4)]),
+        method("alone", 0..0, task_of(0, 2, Trained::All), vec![(0..layer_count, 2)]),
     ];
     if head > 0 {
-        let phases = vec![(head..all, 3), (0..head, 2)];
+        let phases = vec![(head..layer_count, 3), (0..head, 2)];
         methods.push(method("FedRep", 0..head, task_of(3, 2, Trained::Shared), phases));
-        let phases = vec![(head..all, 2), (0..all, 1)];
+        let phases = vec![(head..layer_count, 2), (0..layer_count, 1)];
         methods.push(method("head, then all", 0..head, task_of(2, 1, Trained::All), phases));
     }
     if cfg!(feature = "shared-head") {
-        methods.push(method("FedAvg", 0..all, task_of(0, 3, Trained::All), vec![(0..all, 3)]));
-        methods.push(method("FedAvg + FT", 0..all, fit_head_task(descent, 2), vec![(head..all, 2)]));
-        for first in 1..all {
-            methods.push(method("LG-FedAvg", first..all, task_of(0, 3, Trained::All), vec![(0..all, 3)]));
-            let phases = vec![(0..first, 2), (first..all, 1)];
-            methods.push(method("LG-FedAvg in turn", first..all, task_of(2, 1, Trained::Shared), phases));
+        methods.push(method(
+            "FedAvg",
+            0..layer_count,
+            task_of(0, 3, Trained::All),
+            vec![(0..layer_count, 3)],
+        ));
+        methods.push(method(
+            "FedAvg + FT",
+            0..layer_count,
+            fit_head_task(descent, 2),
+            vec![(head..layer_count, 2)],
+        ));
+        for first in 1..layer_count {
+            methods.push(method(
+                "LG-FedAvg",
+                first..layer_count,
+                task_of(0, 3, Trained::All),
+                vec![(0..layer_count, 3)],
+            ));
+            let phases = vec![(0..first, 2), (first..layer_count, 1)];
+            methods.push(method(
+                "LG-FedAvg in turn",
+                first..layer_count,
+                task_of(2, 1, Trained::Shared),
+                phases,
+            ));
         }
     }
     methods
 }
 
 /// Returns the device's parameters, with the shared layers replaced by the received ones.
-fn mixed(shape: NetworkShape, own: &[f32], received: &[f32], shared: Range<usize>) -> Vec<f32> {
-    let mut all = own.to_vec();
+fn mix_parameters(
+    shape: NetworkShape,
+    own_parameters: &[f32],
+    received: &[f32],
+    shared: Range<usize>,
+) -> Vec<f32> {
+    let mut parameters = own_parameters.to_vec();
     let range = shape.range(shared);
-    all[range.clone()].copy_from_slice(&received[range]);
-    all
+    parameters[range.clone()].copy_from_slice(&received[range]);
+    parameters
 }
 
 /// Asserts that parameters equal those computed in f64 up to `ERROR`.
-fn assert_close(got: &[f32], expected: &[f64], what: &str) {
-    for (place, (&got, &expected)) in got.iter().zip(expected).enumerate() {
-        let error = (f64::from(got) - expected).abs();
-        assert!(error <= ERROR * expected.abs().max(1.0), "{what}, place {place}: {got} {expected}");
+fn assert_close(computed: &[f32], expected: &[f64], case_name: &str) {
+    for (index, (&computed, &expected)) in computed.iter().zip(expected).enumerate() {
+        let error = (f64::from(computed) - expected).abs();
+        assert!(
+            error <= ERROR * expected.abs().max(1.0),
+            "{case_name}, place {index}: {computed} {expected}"
+        );
     }
 }
 
 #[test]
 fn methods_train_as_defined() {
     for shape in network_shapes() {
-        let (own, received) = (draw_parameters(shape, 1), draw_parameters(shape, 2));
+        let (own_parameters, received) = (draw_parameters(shape, 1), draw_parameters(shape, 2));
         let samples = labelled_samples(shape, SAMPLES, 3);
         for (step, momentum, batch) in [(0.1, 0.5, 3), (0.2, 0.0, 1), (0.1, 0.9, 16), (0.1, 0.5, 10)] {
             let descent = descent(step, momentum, batch);
             for Method { name, shared, task, phases } in training_methods(shape, descent) {
-                let what = format!("{name}, {} layers, {descent:?}", shape.layers());
-                let mut network = network(NetworkHeap::new(shape), &own);
+                let case_name = format!("{name}, {} layers, {descent:?}", shape.layers());
+                let mut network = network(NetworkHeap::new(shape), &own_parameters);
                 let mut source = RecordingSource::new(samples.clone());
                 let (usage, sent) =
-                    run_round(&mut network, task, shared.clone(), &received, &mut source).expect(&what);
-                assert_eq!(usage, Usage { samples: SAMPLES as u32, skipped: 0 }, "{what}");
+                    run_round(&mut network, task, shared.clone(), &received, &mut source).expect(&case_name);
+                assert_eq!(usage, Usage { samples: SAMPLES as u32, skipped: 0 }, "{case_name}");
                 let mut orders = source.epochs().into_iter();
                 let batches =
                     |order: Vec<usize>| order.chunks(batch.into()).map(<[_]>::to_vec).collect::<Vec<_>>();
@@ -110,28 +138,36 @@ fn methods_train_as_defined() {
                         batches: orders.by_ref().take(epochs).flat_map(batches).collect(),
                     })
                     .collect();
-                assert_eq!(orders.next(), None, "{what}");
-                let start = mixed(shape, &own, &received, shared.clone());
+                assert_eq!(orders.next(), None, "{case_name}");
+                let start = mix_parameters(shape, &own_parameters, &received, shared.clone());
                 assert_close(
                     network.parameters(),
                     &train_exactly(shape, &start, &samples, &phases, descent),
-                    &what,
+                    &case_name,
                 );
                 let changed = |layer| phases.iter().any(|phase| phase.layers.contains(&layer));
                 for layer in (0..shape.layers()).filter(|layer| !changed(*layer)) {
                     let range = shape.range(layer..layer + 1);
-                    assert_eq!(bits(&network.parameters()[range.clone()]), bits(&start[range]), "{what}");
+                    assert_eq!(
+                        bits(&network.parameters()[range.clone()]),
+                        bits(&start[range]),
+                        "{case_name}"
+                    );
                 }
                 // The uploaded layers are the received ones, in the same roles.
                 let uploads = matches!(task, Wire::Sgd { .. });
-                let left = if uploads { shared.clone() } else { 0..0 };
+                let uploaded_layers = if uploads { shared.clone() } else { 0..0 };
                 assert_eq!(
                     network.upload(),
-                    round_open(shape, task, left.clone(), Encoding::F32).tensors,
-                    "{what}"
+                    round_open(shape, task, uploaded_layers.clone(), Encoding::F32).tensors,
+                    "{case_name}"
                 );
-                assert_eq!(bits(&sent), bits(&network.parameters()[shape.range(left)]), "{what}");
-                assert_eq!(bits(&sent), bits(&collect_upload(&network, 1)), "{what}");
+                assert_eq!(
+                    bits(&sent),
+                    bits(&network.parameters()[shape.range(uploaded_layers)]),
+                    "{case_name}"
+                );
+                assert_eq!(bits(&sent), bits(&collect_upload(&network, 1)), "{case_name}");
             }
         }
     }

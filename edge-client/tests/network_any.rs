@@ -16,8 +16,8 @@ const SHARED: bool = cfg!(feature = "shared-head");
 fn any_shape() -> impl Strategy<Value = NetworkShape> {
     (0usize..10, any_dense_shape()).prop_map(|(kind, dense)| {
         // Indices beyond the list of special shapes select the dense network.
-        let others = [with_filters(dense.batch), with_cells(dense.batch)].concat();
-        others.get(kind).copied().unwrap_or(dense)
+        let special_shapes = [with_filters(dense.batch), with_cells(dense.batch)].concat();
+        special_shapes.get(kind).copied().unwrap_or(dense)
     })
 }
 

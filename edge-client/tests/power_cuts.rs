@@ -110,9 +110,9 @@ impl DeviceKind {
         })?;
         (known.saved, known.begun) = (round, round);
         if let Some(loaded) = loaded {
-            let same =
+            let is_unchanged =
                 loaded.campaign == 1 && loaded.representation == round ^ 77 && head == [round as f32, -0.5];
-            check_invariant(same, || format!("{loaded:?}, {head:?}"))?;
+            check_invariant(is_unchanged, || format!("{loaded:?}, {head:?}"))?;
         }
         if self.keyed {
             known.handshakes.check_read(store.load_handshakes()?, "handshakes")?;

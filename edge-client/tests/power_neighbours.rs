@@ -43,10 +43,10 @@ fn share_of_sensitivity(a: &Sliced, b: &Sliced, rows: PowerRows, z: &[f32], k: u
 }
 
 /// Returns samples that start with this record.
-fn samples_with(record: &(Vec<f32>, f32), others: &Sliced) -> Sliced {
-    let Labels::Values(y) = &others.labels else { panic!() };
-    let x = [record.0.clone(), others.x.clone()].concat();
-    Sliced::regression(x, [vec![record.1], y.clone()].concat(), others.features, 1)
+fn samples_with(record: &(Vec<f32>, f32), other_samples: &Sliced) -> Sliced {
+    let Labels::Values(y) = &other_samples.labels else { panic!() };
+    let x = [record.0.clone(), other_samples.x.clone()].concat();
+    Sliced::regression(x, [vec![record.1], y.clone()].concat(), other_samples.features, 1)
 }
 
 fn zero_samples(d: usize) -> Sliced {
@@ -106,15 +106,15 @@ fn record_changes_a_sum_by_the_sensitivity_at_most() {
             _ => {}
         }
         let (u, v) = (random_record(&mut random, d), random_record(&mut random, d));
-        let others = if case % 2 == 0 {
+        let other_samples = if case % 2 == 0 {
             zero_samples(d)
         } else {
             Sliced::regression(random.normals(3 * d), random.normals(3), d, 1)
         };
         let rows = ROWS[case / 2 % 2];
         let share = share_of_sensitivity(
-            &samples_with(&u, &others),
-            &samples_with(&v, &others),
+            &samples_with(&u, &other_samples),
+            &samples_with(&v, &other_samples),
             rows,
             &z,
             k,
@@ -144,11 +144,11 @@ fn worst_pair_attains_the_sensitivity_to_a_percent() {
         // The worst pair is the same in any other basis and with one more record.
         let z = flat(&random.orthonormal(d, k));
         let column = |j: usize| (z.iter().skip(j).step_by(k).copied().collect::<Vec<f32>>(), 1.0);
-        let others = Sliced::regression(random.normals(d), vec![1.0], d, 1);
+        let other_samples = Sliced::regression(random.normals(d), vec![1.0], d, 1);
         let second_record = if k == 1 { (vec![f32::NAN; d], 1.0) } else { column(1) };
         let in_other_basis = share_of_sensitivity(
-            &samples_with(&column(0), &others),
-            &samples_with(&second_record, &others),
+            &samples_with(&column(0), &other_samples),
+            &samples_with(&second_record, &other_samples),
             FEATURES,
             &z,
             k,
@@ -215,12 +215,13 @@ fn neighbours_outputs_are_on_the_same_grid() {
         let (d, k) = (2 + random.below(2), 1 + random.below(2));
         let z = flat(&random.orthonormal(d, k));
         let known = Known::new(settings(LEAST << random.below(4), 1 << 16), case);
-        let (others, iterations) = (random.below(4), 1 + random.below(2) as u16);
-        let others = Sliced::regression(random.normals(others * d), random.normals(others), d, 1);
+        let (other_count, iterations) = (random.below(4), 1 + random.below(2) as u16);
+        let other_samples =
+            Sliced::regression(random.normals(other_count * d), random.normals(other_count), d, 1);
         let task = fed_power(iterations, ROWS[random.below(2)], PRODUCT);
-        let unit = (1u32 << known.settings.grid()) as f32 * (others.len() + 1) as f32;
+        let unit = (1u32 << known.settings.grid()) as f32 * (other_samples.len() + 1) as f32;
         for _ in 0..2 {
-            let samples = samples_with(&random_record(&mut random, d), &others);
+            let samples = samples_with(&random_record(&mut random, d), &other_samples);
             let (_, sent) = private_round(&samples, &known, task, &z, k).unwrap();
             for value in sent {
                 let exact = f64::from(value) * f64::from(unit);

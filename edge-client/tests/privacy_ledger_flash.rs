@@ -366,18 +366,18 @@ fn erasing_never_loses_a_counter() {
             let nor = Nor::with(image.clone());
             nor.0.borrow_mut().power = power;
             let (mut store, spent) = boot_store(&nor, true);
-            let whole = spent.is_ok() && save_record(&mut store, 1).is_ok();
-            erasures += usize::from(whole && store.erased() > 0);
+            let saved = spent.is_ok() && save_record(&mut store, 1).is_ok();
+            erasures += usize::from(saved && store.erased() > 0);
             nor.0.borrow_mut().power = usize::MAX;
             assert!(!is_blank(&nor));
             let (mut store, spent) = boot_store(&nor, true);
             assert_eq!(store.load_handshakes(), Ok(1280), "{pages} pages, {first}, {second}, {power}");
             // The ledger counts as spent only if there are two pages and each of them holds one counter.
             let apart = pages == 2 && first / PAGE != second / PAGE;
-            assert!(spent == Ok(90) || apart && !whole && spent == Ok(ALL_SPENT), "{spent:?}");
+            assert!(spent == Ok(90) || apart && !saved && spent == Ok(ALL_SPENT), "{spent:?}");
             lost += u32::from(spent == Ok(ALL_SPENT));
             save_record(&mut store, 2).unwrap();
-            if whole {
+            if saved {
                 break;
             }
         }

@@ -333,10 +333,10 @@ fn saturated_gates_are_finite() {
 fn nan_shows_and_stays_in_its_sequence() {
     let mut random = Random(10);
     let clean = Case::new(&mut random, 3, [5, 2, 4]);
-    for place in [0, 9] {
+    for position in [0, 9] {
         let mut case =
             Case { layer: clean.layer.clone(), x: clean.x.clone(), delta: clean.delta.clone(), ..clean };
-        case.x[10 + place] = f32::NAN;
+        case.x[10 + position] = f32::NAN;
         let ([out, errors, gradient], [expected, back, _]) = (case.run_case(0), clean.run_case(0));
         assert!(out[4..8].iter().all(|value| value.is_nan()), "{out:?}");
         assert!(errors[10..20].iter().any(|value| value.is_nan()), "{errors:?}");
@@ -364,7 +364,7 @@ fn lstm_learns_to_remember() {
         let mut head = values(&mut random, (CELLS + 1) * 2);
         let (mut memory, mut out) = (vec![0.0; lstm.memory(N)], vec![0.0; N * CELLS]);
         let (mut logits, mut delta) = (vec![0.0; N * 2], vec![0.0; N * CELLS]);
-        let mut rights = Vec::new();
+        let mut correct_counts = Vec::new();
         for _ in 0..1000 {
             let mut x: Vec<f32> = values(&mut random, N * lstm.inputs()).iter().map(|x| x * 0.3).collect();
             let classes: Vec<u8> = (0..N).map(|_| random.below(2) as u8).collect();
@@ -373,16 +373,16 @@ fn lstm_learns_to_remember() {
             }
             lstm.forward(&x, &layer, &mut memory, &mut out);
             forward(&out, &head, 2, &mut logits);
-            let is_right =
+            let is_correct =
                 |(logits, &class): (&[f32], &u8)| logits[usize::from(class)] == logits[0].max(logits[1]);
-            rights.push(logits.chunks(2).zip(&classes).filter(|&pair| is_right(pair)).count());
+            correct_counts.push(logits.chunks(2).zip(&classes).filter(|&pair| is_correct(pair)).count());
             assert!(softmax_errors(&mut logits, &classes, 1.0 / N as f32));
             backward_linear(&logits, &head, 2, &mut delta);
             let (rows, gates) = lstm.backward(&delta, &layer, &mut memory, &mut []);
             descend(rows, gates, lstm.gates(), &mut layer, None, 0.3);
             descend(&out, &logits, 2, &mut head, None, 0.3);
         }
-        let right: usize = rights.iter().rev().take(20).sum();
-        assert!(right >= 20 * N * 9 / 10, "seed {seed}: {right} of {}", 20 * N);
+        let correct: usize = correct_counts.iter().rev().take(20).sum();
+        assert!(correct >= 20 * N * 9 / 10, "seed {seed}: {correct} of {}", 20 * N);
     }
 }

@@ -392,14 +392,14 @@ proptest! {
         bench.now = opened.saturating_add(took);
         let slots = took.div_ceil(slot).max(1);
         let due = slot.checked_mul(slots).and_then(|after| opened.checked_add(after)).unwrap_or(u64::MAX);
-        let done = bench.now;
+        let computed_at = bench.now;
         let sent = bench.handle_event(Event::Tick);
-        if due == done {
+        if due == computed_at {
             prop_assert!(matches!(sent, Some((ToServer::Update(_), _))), "{:?}", sent);
         } else {
             prop_assert!(sent.is_none() && !bench.last.again && bench.last.wake.as_u64() == due);
             for (now, leaves) in [(due - 1, false), (due, true)] {
-                bench.now = now.max(done);
+                bench.now = now.max(computed_at);
                 let sent = bench.handle_until_idle(Event::Tick);
                 prop_assert_eq!(is_update(&sent), leaves, "{} of {}", now, due);
                 prop_assert!(leaves || sent.is_empty());

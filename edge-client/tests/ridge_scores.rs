@@ -105,7 +105,7 @@ fn expected_scores(labels: usize, x: &[f32], y: &[u8]) -> (u32, Vec<u32>) {
         let mut remaining = [0u64; C];
         y.iter().for_each(|class| remaining[usize::from(*class)] += 1);
         let mut needed = remaining.map(|count| count.min(labels as u64));
-        let (mut labelled, mut others) = (Vec::new(), Vec::new());
+        let (mut labelled, mut unlabelled) = (Vec::new(), Vec::new());
         for (i, class) in y.iter().enumerate() {
             let class = usize::from(*class);
             let bits = u64::from(mix_bits(i as u32 ^ mix_bits(draw + 1)));
@@ -113,7 +113,7 @@ fn expected_scores(labels: usize, x: &[f32], y: &[u8]) -> (u32, Vec<u32>) {
                 needed[class] -= 1;
                 labelled.push(i);
             } else {
-                others.push(i);
+                unlabelled.push(i);
             }
             remaining[class] -= 1;
         }
@@ -125,14 +125,14 @@ fn expected_scores(labels: usize, x: &[f32], y: &[u8]) -> (u32, Vec<u32>) {
         for correct in &mut correct {
             let gram = zs.transpose() * &zs + DMatrix::identity(K, K) * (f64::from(ridge) * m as f64);
             let w = gram.cholesky().unwrap().solve(&(zs.transpose() * &ys));
-            for &i in &others {
+            for &i in &unlabelled {
                 let out: Vec<f64> = (0..C).map(|c| (0..K).map(|j| project(i)[j] * w[(j, c)]).sum()).collect();
                 let best = (0..C).rev().max_by(|a, b| out[*a].total_cmp(&out[*b])).unwrap();
                 *correct += u32::from(best == usize::from(y[i]));
             }
             ridge *= RIDGE_GRID.1;
         }
-        predictions += others.len() as u32;
+        predictions += unlabelled.len() as u32;
     }
     (predictions, correct)
 }
@@ -178,14 +178,14 @@ proptest! {
 
     /// Unusable samples, batches and the round number do not change the scores.
     #[test]
-    fn unusable_samples_and_batches_change_nothing(seed in 0u32..1000, at in 0usize..20, portion in 1usize..9, round in 1u32..99) {
+    fn unusable_samples_and_batches_change_nothing(seed in 0u32..1000, insert_index in 0usize..20, portion in 1usize..9, round in 1u32..99) {
         let (x, y) = class_samples(seed, [6, 4, 5, 5], 1.0);
         let plain = score_ridges(1, &x, &y).unwrap();
         let (mut more_x, mut more_y) = (x.clone(), y.clone());
-        for (bad, class) in [(f32::NAN, 0), (1.0, 200), (f32::INFINITY, 1), (1e30, 2)] {
-            let row: Vec<f32> = (0..D).map(|i| if i == 2 { bad } else { 0.5 }).collect();
-            more_x.splice(at * D..at * D, row);
-            more_y.insert(at, class);
+        for (value, class) in [(f32::NAN, 0), (1.0, 200), (f32::INFINITY, 1), (1e30, 2)] {
+            let row: Vec<f32> = (0..D).map(|i| if i == 2 { value } else { 0.5 }).collect();
+            more_x.splice(insert_index * D..insert_index * D, row);
+            more_y.insert(insert_index, class);
         }
         let round_open = RoundOpen { id: RoundId { round, stage: 1 }, ..round_open(1, RIDGE_GRID) };
         let source = &mut Portions(&more_x, &more_y, portion, 0);

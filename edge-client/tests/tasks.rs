@@ -151,18 +151,18 @@ proptest! {
     ) {
         x.truncate(x.len() / 4 * 4);
         for index in unusable {
-            let at = index.index(x.len());
-            x[at] = f32::NAN;
+            let position = index.index(x.len());
+            x[position] = f32::NAN;
         }
         let targets = vec![0.0; x.len() / 4];
         let rows: Vec<&[f32]> = x.chunks(4).filter(|row| row.iter().all(|v| v.is_finite())).collect();
         let mut tasks = Tasks::new(Linear::new(Workspace::<4, 1>::new()), Mean::<4>::new());
-        let found = own_round(&mut tasks, bound, &mut Recording::regression(&x, &targets, 4, 1));
+        let outcome = own_round(&mut tasks, bound, &mut Recording::regression(&x, &targets, 4, 1));
         if rows.is_empty() {
-            prop_assert_eq!(found, Err(DeclineReason::NoSamples));
+            prop_assert_eq!(outcome, Err(DeclineReason::NoSamples));
             return Ok(());
         }
-        let (usage, mean) = found.unwrap();
+        let (usage, mean) = outcome.unwrap();
         let skipped = targets.len() - rows.len();
         prop_assert_eq!(usage, Usage { samples: rows.len() as u32, skipped: skipped as u32 });
         for (j, &value) in mean.iter().enumerate() {

@@ -132,10 +132,10 @@ fn repeated_columns_are_cut_at_any_offset() {
         let offset = 10f64.powf(4.0 * random.unit());
         let mut problem = Problem::random(&mut random, k, m, 2, offset, [0.0, 3.0][case % 2]);
         let constant = problem.constant.unwrap();
-        let other = (constant + 1) % k;
+        let neighbour = (constant + 1) % k;
         let (bound, exact) = problem.bound(false);
         let repeated = match case % 3 {
-            0 => problem.x.column(other).into_owned(),
+            0 => problem.x.column(neighbour).into_owned(),
             1 => problem.x.column(constant).into_owned(),
             _ => M::zeros(m, 1).column(0).into_owned(),
         };
@@ -153,7 +153,7 @@ fn repeated_columns_are_cut_at_any_offset() {
             let (w, last) = w.split_at(2 * k);
             match case % 3 {
                 0 => {
-                    let repeated_weights = &w[2 * other..2 * other + 2];
+                    let repeated_weights = &w[2 * neighbour..2 * neighbour + 2];
                     for (repeated_weights, last) in repeated_weights.iter().zip(last) {
                         assert!(
                             (repeated_weights - last).abs() <= 1e-3 * repeated_weights.abs().max(1e-3),

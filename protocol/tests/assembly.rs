@@ -62,8 +62,9 @@ proptest! {
             let body = descriptor.encoding.byte_len(elements.len());
             let wrong_length = assembly.accept(&chunk, body + 1);
             prop_assert_eq!(wrong_length, Err(Error::LengthMismatch { expected: body, got: body + 1 }));
-            let new = remaining.remove(&(tensor, number)).then_some(TensorRange { tensor, elements });
-            prop_assert_eq!(assembly.accept(&chunk, body), Ok(new));
+            let accepted_range =
+                remaining.remove(&(tensor, number)).then_some(TensorRange { tensor, elements });
+            prop_assert_eq!(assembly.accept(&chunk, body), Ok(accepted_range));
         }
         prop_assert!(assembly.is_complete());
         prop_assert_eq!(assembly.missing(ID), None);

@@ -113,14 +113,14 @@ impl Bench {
 }
 
 /// Damages all golden frames on one layer, and returns the number of damaged frames.
-fn run_on_all(what: &str, layer: Layer, mut damage: impl FnMut(&mut Bench)) -> u64 {
+fn run_on_all(damage_name: &str, layer: Layer, mut damage: impl FnMut(&mut Bench)) -> u64 {
     let tried = Bench::for_all_frames(layer)
         .map(|mut bench| {
             damage(&mut bench);
             bench.tried
         })
         .sum();
-    println!("{what}, {layer:?}: {tried} damaged frames, 0 accepted as another message");
+    println!("{damage_name}, {layer:?}: {tried} damaged frames, 0 accepted as another message");
     tried
 }
 

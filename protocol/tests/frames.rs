@@ -154,21 +154,27 @@ fn encode_needs_exactly_wire_capacity() {
             let plain = HEADER + head.len() + body + CHECK;
             let needed = wire_capacity(plain);
             let expected = frame_message(&[&head[..], &vec![fill; body]].concat());
-            for got in (0..needed).rev().take(20).chain(0..20).filter(|got| *got < needed) {
-                let small = encode(&message, body, |b| b.fill(fill), &mut vec![0; got]);
-                let Err(Error::BufferTooSmall { needed: least, got: reported }) = small else {
-                    panic!("{body} bytes of body in a buffer of {got}: {small:?}");
+            for capacity in (0..needed).rev().take(20).chain(0..20).filter(|capacity| *capacity < needed) {
+                let refused = encode(&message, body, |b| b.fill(fill), &mut vec![0; capacity]);
+                let Err(Error::BufferTooSmall { needed: reported_need, got: reported }) = refused else {
+                    panic!("{body} bytes of body in a buffer of {capacity}: {refused:?}");
                 };
-                assert_eq!(reported, got);
-                assert!(got < least && least <= needed, "{got} < {least} <= {needed}");
-                if got >= wire_capacity(HEADER + head.len()) {
-                    assert_eq!(least, needed, "the reported length is not the one that the message needs");
+                assert_eq!(reported, capacity);
+                assert!(
+                    capacity < reported_need && reported_need <= needed,
+                    "{capacity} < {reported_need} <= {needed}"
+                );
+                if capacity >= wire_capacity(HEADER + head.len()) {
+                    assert_eq!(
+                        reported_need, needed,
+                        "the reported length is not the one that the message needs"
+                    );
                 }
             }
-            for got in needed..needed + 300 {
-                let mut out = vec![0xAA; got];
+            for capacity in needed..needed + 300 {
+                let mut out = vec![0xAA; capacity];
                 let n = encode(&message, body, |b| b.fill(fill), &mut out);
-                assert_eq!(n, Ok(expected.len()), "{body} bytes of body in a buffer of {got}");
+                assert_eq!(n, Ok(expected.len()), "{body} bytes of body in a buffer of {capacity}");
                 assert_eq!(out[..expected.len()], expected);
             }
         }

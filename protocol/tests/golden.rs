@@ -231,7 +231,7 @@ fn read_specification() -> String {
 #[test]
 fn specification_shows_the_golden_bytes() {
     let specification = read_specification();
-    let mut shown = 0;
+    let mut shown_vectors = 0;
     for block in specification.split("```").skip(1).step_by(2) {
         let (info, lines) = block.split_once('\n').unwrap();
         let Some((kind, name)) = info.split_once(' ') else { continue };
@@ -248,9 +248,9 @@ fn specification_shows_the_golden_bytes() {
             "plain" => assert_eq!(bytes, plain_frame(&golden.payload()), "{name}"),
             other => panic!("unknown kind of block: {other}"),
         }
-        shown += 1;
+        shown_vectors += 1;
     }
-    assert!(shown >= 10);
+    assert!(shown_vectors >= 10);
     assert!(specification.contains(&format!("| Wire version | {WIRE_VERSION} |")));
     assert!(
         specification.contains(&format!("| Schema hash | `{SCHEMA_HASH:#010x}` ")),
@@ -264,22 +264,27 @@ fn assert_all_tags_have_vectors<T: Serialize + DeserializeOwned + Debug>(
     values: impl IntoIterator<Item = T>,
 ) {
     let specification = read_specification();
-    let mut golden = BTreeSet::new();
+    let mut golden_tags = BTreeSet::new();
     for value in values {
         let (tag, text) = (encode_message(&value)[0], format!("{value:?}"));
         let name = text.split([' ', '(']).next().unwrap();
         assert!(specification.contains(&format!("| {tag} {name} |")), "SPEC.md has no row for {tag} {name}");
-        golden.insert(tag);
+        golden_tags.insert(tag);
     }
     // A byte of 128 or more is not a whole varint.
-    let known: BTreeSet<u8> = (0..128)
+    let decoded_tags: BTreeSet<u8> = (0..128)
         .filter(|tag| {
             let mut bytes = [0; 64];
             bytes[0] = *tag;
             postcard::take_from_bytes::<T>(&bytes).is_ok()
         })
         .collect();
-    assert_eq!(golden, known, "variants of {} without a golden vector", std::any::type_name::<T>());
+    assert_eq!(
+        golden_tags,
+        decoded_tags,
+        "variants of {} without a golden vector",
+        std::any::type_name::<T>()
+    );
 }
 
 #[test]

@@ -205,11 +205,11 @@ proptest! {
 #[test]
 fn specification_shows_the_records() {
     let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("SPEC.md")).unwrap();
-    let shown = |number: usize| -> Vec<u8> {
+    let shown_bytes = |number: usize| -> Vec<u8> {
         let block = text.split("```provision\n").nth(number).unwrap().split("```").next().unwrap();
         let hex = block.lines().flat_map(|line| line.split(';').next().unwrap().split_whitespace());
         hex.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
     };
-    assert_eq!(shown(1), provision_record());
-    assert_eq!(shown(2), provision_with_noise()[50..]);
+    assert_eq!(shown_bytes(1), provision_record());
+    assert_eq!(shown_bytes(2), provision_with_noise()[50..]);
 }

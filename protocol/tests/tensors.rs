@@ -227,26 +227,26 @@ fn i8_rounds_extremes_as_specified() {
 
 #[test]
 fn impossible_descriptors_are_rejected() {
-    let good = TensorDescriptor::inline(Role::Gradient, Encoding::F32, 20, 2);
-    assert_eq!(good.validate(), Ok(()));
-    assert_eq!(TensorDescriptor { chunk: 22, ..good }.validate(), Ok(()));
-    let i8 = TensorDescriptor { encoding: Encoding::I8, ..good };
-    let bad = [
-        TensorDescriptor { rows: 0, ..good },
-        TensorDescriptor { cols: 0, ..good },
-        TensorDescriptor { rows: 0, cols: 0, chunk: 0, ..good },
+    let valid = TensorDescriptor::inline(Role::Gradient, Encoding::F32, 20, 2);
+    assert_eq!(valid.validate(), Ok(()));
+    assert_eq!(TensorDescriptor { chunk: 22, ..valid }.validate(), Ok(()));
+    let i8 = TensorDescriptor { encoding: Encoding::I8, ..valid };
+    let invalid = [
+        TensorDescriptor { rows: 0, ..valid },
+        TensorDescriptor { cols: 0, ..valid },
+        TensorDescriptor { rows: 0, cols: 0, chunk: 0, ..valid },
         TensorDescriptor { chunk: 33, ..i8 },
         TensorDescriptor { chunk: 31, ..i8 },
-        TensorDescriptor { rows: 257, cols: 1, chunk: 1, ..good },
+        TensorDescriptor { rows: 257, cols: 1, chunk: 1, ..valid },
         // No frame can hold these tensors. The first has 2^32 bytes, a number that is 0 in 32 bits.
-        TensorDescriptor { rows: 32768, cols: 32768, ..good },
-        TensorDescriptor { rows: 4097, cols: 1, ..good },
-        TensorDescriptor { rows: 4000, cols: 2, chunk: 4097, ..good },
+        TensorDescriptor { rows: 32768, cols: 32768, ..valid },
+        TensorDescriptor { rows: 4097, cols: 1, ..valid },
+        TensorDescriptor { rows: 4000, cols: 2, chunk: 4097, ..valid },
     ];
-    for descriptor in bad {
+    for descriptor in invalid {
         assert_eq!(descriptor.validate(), Err(Error::BadDescriptor), "{descriptor:?}");
     }
-    assert_eq!(TensorDescriptor { rows: 256, cols: 1, chunk: 1, ..good }.validate(), Ok(()));
+    assert_eq!(TensorDescriptor { rows: 256, cols: 1, chunk: 1, ..valid }.validate(), Ok(()));
     assert_eq!(TensorDescriptor { chunk: 64, ..i8 }.validate(), Ok(()));
 }
 

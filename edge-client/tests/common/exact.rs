@@ -168,10 +168,10 @@ fn pooled_terms<'a>(
     index: usize,
 ) -> impl Iterator<Item = Terms> + 'a {
     let (pixel, filter) = (index / filters.filters, index % filters.filters);
-    let (top, left) =
+    let (first_row, first_column) =
         (pixel / pooling.out_width() * pooling.rows, pixel % pooling.out_width() * pooling.columns);
-    let corners =
-        (top..top + pooling.rows).flat_map(move |y| (left..left + pooling.columns).map(move |x| (y, x)));
+    let corners = (first_row..first_row + pooling.rows)
+        .flat_map(move |y| (first_column..first_column + pooling.columns).map(move |x| (y, x)));
     corners.map(move |(y, x)| {
         let mut terms = Vec::new();
         for row in 0..filters.rows {

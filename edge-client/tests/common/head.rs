@@ -54,9 +54,9 @@ pub fn residual_bound(z: &Svd, m: usize) -> f64 {
     let k = z.s.len();
     // The smallest positive f32 takes the place of zero, so that no division by zero occurs.
     let (largest, side) = (z.largest().max(1e-45), (k as f64).sqrt());
-    let least = z.s.iter().copied().fold(f64::INFINITY, f64::min);
+    let smallest = z.s.iter().copied().fold(f64::INFINITY, f64::min);
     let dropped = side * (f64::from(RANK_CUT) + SMALLEST / largest);
-    let cut_is_possible = m < k || least <= (dropped + rounding(m, k)) * largest;
+    let cut_is_possible = m < k || smallest <= (dropped + rounding(m, k)) * largest;
     2.0 * (rounding(m, k) + if cut_is_possible { dropped } else { 0.0 })
 }
 

@@ -252,21 +252,21 @@ impl Sliced {
 
     /// Returns the same source without the samples at the indices `left_out`.
     pub fn without(&self, left_out: &[usize]) -> Self {
-        let mut kept = Self { x: Vec::new(), labels: Labels::Values(Vec::new()), ..self.clone() };
+        let mut remaining = Self { x: Vec::new(), labels: Labels::Values(Vec::new()), ..self.clone() };
         let (mut values, mut classes) = (Vec::new(), Vec::new());
         for i in (0..self.len()).filter(|i| !left_out.contains(i)) {
             let (x, targets) = self.get(i);
-            kept.x.extend(x);
+            remaining.x.extend(x);
             match targets {
                 Targets::Values(y) => values.extend(y),
                 Targets::Classes(y) => classes.extend(y),
             }
         }
-        kept.labels = match self.labels {
+        remaining.labels = match self.labels {
             Labels::Values(_) => Labels::Values(values),
             Labels::Classes(_) => Labels::Classes(classes),
         };
-        kept
+        remaining
     }
 
     /// Returns the samples as a matrix, m x d.
@@ -336,15 +336,15 @@ pub fn receive(model: &mut impl Task, round: &RoundOpen, tensors: &[&[f32]]) -> 
 
 /// Returns the values of all uploaded tensors, in order, read in pieces of `piece` elements.
 pub fn collect_upload(model: &impl Task, piece: usize) -> Vec<f32> {
-    let mut all = Vec::new();
+    let mut uploaded = Vec::new();
     for (index, tensor) in model.upload().iter().enumerate() {
         let mut values = vec![f32::NAN; tensor.elements()];
         for (i, part) in values.chunks_mut(piece).enumerate() {
             model.emit(index, i * piece, part);
         }
-        all.extend(values);
+        uploaded.extend(values);
     }
-    all
+    uploaded
 }
 
 /// Runs a FedRep round on `b` (d x k). Returns the usage of samples and the upload.

@@ -733,8 +733,8 @@ fn messages_to_device() -> Vec<Golden> {
         open(Task::RidgeScores { labels_per_class: 1, first: 0.125, factor: 4.0, count: 4 }, &scaled),
         [encode_values(Encoding::F16, &representation()), encode_values(Encoding::F32, &scale)].concat(),
     );
-    let own = [0.5, 3.0, -1.0, f32::from_bits(1), f32::INFINITY];
-    let private_use = PrivateTask { encoding: Encoding::F16, parameters: own };
+    let parameters = [0.5, 3.0, -1.0, f32::from_bits(1), f32::INFINITY];
+    let private_use = PrivateTask { encoding: Encoding::F16, parameters };
     for (name, meaning, task) in [
         (
             "to_device_private_use_12",

@@ -70,19 +70,19 @@ pub fn run_with_recording<B: Board>(board: &B, stack: Painted, cache: &'static m
     let traffic = take_part(board, &settings, &mut session);
 
     let (mut x, mut out) = ([0.0; FEATURES], [0.0; WATCH_CLASSES]);
-    let (mut tested, mut right) = (0u32, 0u32);
+    let (mut tested, mut correct) = (0u32, 0u32);
     while let Some(window) = usize::try_from(tested).ok().and_then(|number| recording.test(number)) {
         recording.features(&window, &mut x);
         if let Err(problem) = session.task_mut().predict(&x, &mut out) {
             fault::exit(fault::WRONG, &problem);
         }
-        right += u32::from(index_of_largest(&out) == usize::from(window.class));
+        correct += u32::from(index_of_largest(&out) == usize::from(window.class));
         tested += 1;
     }
     // The accuracy is printed with four decimals, without floating-point formatting code.
-    let accuracy = (u64::from(right) * 10_000 + u64::from(tested) / 2) / u64::from(tested.max(1));
+    let accuracy = (u64::from(correct) * 10_000 + u64::from(tested) / 2) / u64::from(tested.max(1));
     let (integer_part, decimals) = (accuracy / 10_000, accuracy % 10_000);
-    let score = format_args!("\"right\":{right},\"accuracy\":{integer_part}.{decimals:04}");
+    let score = format_args!("\"right\":{correct},\"accuracy\":{integer_part}.{decimals:04}");
     print_report_and_exit(board, &session, &Report { stack, traffic, trained: windows, tested, score })
 }
 
