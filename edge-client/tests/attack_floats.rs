@@ -13,7 +13,7 @@
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
-use crate::attack::{Device, records};
+use crate::attack::{Device, samples_from_rows};
 use crate::common::power::*;
 use crate::common::private::*;
 use crate::common::*;
@@ -93,14 +93,14 @@ impl AttackResults {
 }
 
 /// Creates two neighbours with up to four records, of which the first one differs.
-fn neighbours(random: &mut Random, square: u64, rows: usize, k: usize) -> [Device; 2] {
+fn neighbour_devices(random: &mut Random, square: u64, rows: usize, k: usize) -> [Device; 2] {
     let d = k + 1;
     let z = flat(&random.orthonormal(d, k));
     let mut rows: Vec<Vec<f32>> = (0..=rows).map(|_| random.normals(d)).collect();
     let replaced = rows.pop().unwrap();
-    let first = Device { samples: records(&rows), z, k, settings: settings(square, 1 << 15) };
+    let first = Device { samples: samples_from_rows(&rows), z, k, settings: settings(square, 1 << 15) };
     rows[0] = replaced;
-    [first.clone(), Device { samples: records(&rows), ..first }]
+    [first.clone(), Device { samples: samples_from_rows(&rows), ..first }]
 }
 
 /// Attacks at least `numbers` numbers that devices send. The first result uses the integers of the mechanism;
@@ -114,7 +114,7 @@ fn attack_devices(numbers: u64) -> [AttackResults; 2] {
             break;
         }
         let (square, rows) = (SQUARES[case % 4], 1 + case / 4 % 4);
-        let devices = neighbours(&mut random, square, rows, 1 + case % 3);
+        let devices = neighbour_devices(&mut random, square, rows, 1 + case % 3);
         let (unit, max_noise) = (devices[0].unit(), devices[0].noise_law().magnitude_max());
         let of_first_basis = devices.each_ref().map(Device::sums);
         // A round of two iterations also sends the basis of its second iteration, from which the attacker
@@ -167,7 +167,7 @@ fn noise_added_in_floats_identifies_senders() {
     for square in [1 << 20, 1 << 16, LEAST] {
         let [mut single, mut double] = [AttackResults::default(), AttackResults::default()];
         for case in 0..400 {
-            let devices = neighbours(&mut random, square, 1 + case % 4, 1 + case % 3);
+            let devices = neighbour_devices(&mut random, square, 1 + case % 4, 1 + case % 3);
             let sigma = devices[0].variance().sqrt() / f64::from(devices[0].unit());
             let task = fed_power(1, PowerRows::Features, PowerUpload::Product);
             let sums = devices
@@ -200,7 +200,7 @@ fn both_neighbours_send_every_integer() {
     let coarse_settings = settings(LEAST, 1 << 30);
     let z = identity_columns(2, 1);
     let device = |record: Vec<f32>| Device {
-        samples: records(&[record]),
+        samples: samples_from_rows(&[record]),
         z: z.clone(),
         k: 1,
         settings: coarse_settings,

@@ -10,7 +10,7 @@
 #![cfg(all(feature = "power", feature = "privacy"))]
 
 use crate::attack::{
-    Device, Pair, at_least, at_most, claimed_epsilon, normal_quantile, records, unit_vector,
+    Device, Pair, at_least, at_most, claimed_epsilon, normal_quantile, samples_from_rows, unit_vector,
 };
 use crate::common::power::identity_columns;
 use crate::common::private::settings;
@@ -29,7 +29,7 @@ type Statistics = [Vec<f64>; 2];
 
 /// Draws `releases` releases of each neighbour and computes N statistics of each release. The noise differs
 /// between the parts of an audit.
-fn statistics<const N: usize>(
+fn draw_statistics<const N: usize>(
     audit: u64,
     part: u64,
     releases: u64,
@@ -82,10 +82,10 @@ fn run_audit<const N: usize>(
     delta: f64,
     draw: impl Fn(bool, u64) -> [f64; N],
 ) -> f64 {
-    let first = statistics(number, 0, releases, &draw);
+    let first = draw_statistics(number, 0, releases, &draw);
     let tried = first.iter().map(|candidate| best_threshold(candidate, delta)).enumerate();
     let (best, (_, threshold)) = tried.max_by(|(_, a), (_, b)| a.0.total_cmp(&b.0)).unwrap();
-    let second = statistics(number, 1, releases, &draw);
+    let second = draw_statistics(number, 1, releases, &draw);
     epsilon_at_least(&second[best], threshold, delta)
 }
 
@@ -93,7 +93,7 @@ fn run_audit<const N: usize>(
 /// the other device are copies of the second, and the basis spans both.
 fn worst_pair(square: u64, times: usize) -> Pair {
     let device = |axis| Device {
-        samples: records(&vec![unit_vector(2, axis); times]),
+        samples: samples_from_rows(&vec![unit_vector(2, axis); times]),
         z: identity_columns(2, 2),
         k: 2,
         settings: settings(square, 1 << 15),
@@ -150,7 +150,7 @@ fn audit_confirms_the_claim() {
 /// lower bound of `mu`, and with it of epsilon at any delta.
 fn confirm_by_guesses(audits: u64, releases: u64) {
     confirm_claim(audits, 16 << 16, 1e-5, |pair, number| {
-        let [guesses] = statistics(number, 0, releases, |neighbour, number| {
+        let [guesses] = draw_statistics(number, 0, releases, |neighbour, number| {
             [pair.statistic(&pair.device(neighbour).release(number))]
         });
         let [hits, false_alarms] = guesses.each_ref().map(|values| count_reaching(values, 0.0));

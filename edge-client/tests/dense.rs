@@ -59,7 +59,7 @@ impl Case {
 }
 
 /// Returns cases with every width and number of rows of a tile, with remainders, and a hundred random shapes.
-fn cases() -> impl Iterator<Item = Case> {
+fn test_cases() -> impl Iterator<Item = Case> {
     let mut random = Random(11);
     let mut shapes = vec![(10, 784, 128), (10, 128, 64), (64, 25, 6), (1, 0, 3), (3, 0, 17)];
     for outputs in [1, 2, 3, 4, 5, 7, 8, 10, 16, 17, 31, 64, 65, 128] {
@@ -81,7 +81,7 @@ fn assert_bits(actual: &[f32], expected: &[f32], case: &Case) {
 
 #[test]
 fn sums_run_in_the_stated_order() {
-    for case in cases() {
+    for case in test_cases() {
         assert_bits(&case.forward(), &naive::forward(&case.x, &case.layer, case.outputs, case.n), &case);
         assert_bits(
             &case.backward(),
@@ -103,7 +103,7 @@ fn sums_run_in_the_stated_order() {
 
 #[test]
 fn batch_equals_its_single_samples() {
-    for case in cases().filter(|case| case.inputs > 0) {
+    for case in test_cases().filter(|case| case.inputs > 0) {
         let (mut outputs, mut errors, mut linear_errors) = (Vec::new(), Vec::new(), Vec::new());
         let mut sums = vec![0.0; case.layer.len()];
         for (x, delta) in case.x.chunks(case.inputs).zip(case.delta.chunks(case.outputs)) {
@@ -124,7 +124,7 @@ fn batch_equals_its_single_samples() {
 #[test]
 fn descent_equals_gradient_then_update() {
     let mut random = Random(5);
-    for case in cases() {
+    for case in test_cases() {
         let gradient = case.gradient();
         let mut layer = case.layer.clone();
         descend(&case.x, &case.delta, case.outputs, &mut layer, None, 0.1);
@@ -167,7 +167,7 @@ fn momentum_equals_its_recursion() {
 /// magnitudes.
 #[test]
 fn sums_are_close_to_f64() {
-    for case in cases().filter(|case| case.inputs > 0) {
+    for case in test_cases().filter(|case| case.inputs > 0) {
         let (x, w, delta) = (to_f64(&case.x), to_f64(&case.layer), to_f64(&case.delta));
         let (inputs, outputs) = (case.inputs, case.outputs);
         for (index, value) in case.forward().into_iter().enumerate() {

@@ -8,7 +8,7 @@ use crate::common::*;
 use fedspan_protocol::message::HeadSolve;
 
 /// Rounds features and targets to f32, the precision of a device.
-fn narrow(mut problem: Problem) -> Problem {
+fn round_to_f32(mut problem: Problem) -> Problem {
     problem.x.apply(|x| *x = f64::from(*x as f32));
     problem.y.apply(|y| *y = f64::from(*y as f32));
     problem
@@ -54,7 +54,7 @@ impl Tally {
     }
 
     /// Prints the results, and checks that no head was cut without need or exceeds its bound silently.
-    fn end(self, problems: &str) {
+    fn print_and_check(self, problems: &str) {
         let Self { total, cut, needlessly_cut, misses, worst } = self;
         println!(
             "{problems}: {total} heads, {cut} cut, {needlessly_cut} of them with a small bound, worst share {worst:.3}"
@@ -82,9 +82,9 @@ fn columns_of_any_unit_are_fitted() {
             let offset = [0.0, 10.0, 1e3][case % 3];
             let mut problem = Problem::random(&mut random, k, m, 1 + case % 3, offset, 0.0);
             in_units(&mut problem, |_| 10f64.powf(low + (high - low) * random.unit()));
-            tally.check(&narrow(problem), &format!("units 1e{low} to 1e{high}, offset {offset}"));
+            tally.check(&round_to_f32(problem), &format!("units 1e{low} to 1e{high}, offset {offset}"));
         }
-        tally.end(&format!("units 1e{low} to 1e{high}"));
+        tally.print_and_check(&format!("units 1e{low} to 1e{high}"));
     }
 }
 
@@ -96,9 +96,9 @@ fn targets_of_any_unit_are_fitted() {
         let m = k + 2 + random.below(60);
         let mut problem = Problem::random(&mut random, k, m, 1 + case % 3, [0.0, 1e3][case % 2], 3.0);
         problem.y *= 10f64.powf(26.0 * random.unit() - 15.0);
-        tally.check(&narrow(problem), "targets");
+        tally.check(&round_to_f32(problem), "targets");
     }
-    tally.end("targets");
+    tally.print_and_check("targets");
 }
 
 #[test]
@@ -112,9 +112,9 @@ fn wide_representations_with_few_samples_are_fitted() {
             continue;
         }
         let problem = Problem::random(&mut random, k, m, 1 + 6 * (case % 2), offset, [0.0, 6.0][case % 2]);
-        tally.check(&narrow(problem), &format!("offset {offset}"));
+        tally.check(&round_to_f32(problem), &format!("offset {offset}"));
     }
-    tally.end("wide");
+    tally.print_and_check("wide");
 }
 
 /// One column has a large offset, next to a constant column of any value and sign.
@@ -131,9 +131,9 @@ fn distant_column_is_fitted() {
         problem.x.column_mut(distant).add_scalar_mut(1e5 * deviation * [1.0, -1.0][case / 2 % 2]);
         let value = [1.0, -7.25, 1e-3, 1e4, -3e-6, 4e8][case % 6];
         problem.x.column_mut(constant).fill(value);
-        tally.check(&narrow(problem), &format!("constant {value}"));
+        tally.check(&round_to_f32(problem), &format!("constant {value}"));
     }
-    tally.end("far");
+    tally.print_and_check("far");
 }
 
 /// Several constant columns act as one: all but one are cut, and no prediction changes.
@@ -144,7 +144,7 @@ fn several_constants_act_as_one() {
         let k = 2 + case % 6;
         let m = k + 10 + random.below(60);
         let offset = 10f64.powf(4.0 * random.unit());
-        let mut problem = narrow(Problem::random(&mut random, k, m, 2, offset, 2.0));
+        let mut problem = round_to_f32(Problem::random(&mut random, k, m, 2, offset, 2.0));
         let (bound, exact) = problem.bound(false);
         let extra_constants = 1 + case % 3;
         for _ in 0..extra_constants {
@@ -174,7 +174,7 @@ fn single_sample_is_predicted() {
             x[(0, 0)] = 1.0;
         }
         let y = random.gaussian(1, 2);
-        let problem = narrow(Problem { k, c: 2, x, y, constant: None });
+        let problem = round_to_f32(Problem { k, c: 2, x, y, constant: None });
         for (w, fits) in problem.fit_heads() {
             assert_eq!((fits.last.rank, fits.short + fits.cut), (1, u32::from(k > 1)), "{:?}", problem.x);
             let error = (problem.predictions(&w) - &problem.y).norm() / problem.y.norm();
@@ -195,7 +195,7 @@ fn negligible_values_are_cut_and_counted() {
         let tiny = random.below(k);
         let unit = [1e-45, 1e-41, 1e-38, 1e-30, 1e-22][case % 5];
         in_units(&mut problem, |j| if j == tiny { unit } else { 1.0 });
-        let problem = narrow(problem);
+        let problem = round_to_f32(problem);
         let ordinary =
             Problem { k: k - 1, x: problem.x.clone().remove_column(tiny), y: problem.y.clone(), ..problem };
         let (bound, exact) = ordinary.bound(false);
@@ -232,7 +232,7 @@ fn ridge_applies_to_the_original_features() {
                 problem.x.set_column(to, &column);
             }
         }
-        let problem = narrow(problem);
+        let problem = round_to_f32(problem);
         let ridge = 10f32.powf((9.0 * random.unit() - 6.0) as f32);
         let root = (f64::from(ridge) * m as f64).sqrt();
         let (bound, exact) = ridge_bound(&problem, root);

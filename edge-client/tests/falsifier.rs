@@ -5,7 +5,7 @@
 //! distinguishes the neighbours best, and nothing else of the mechanism.
 #![cfg(all(feature = "power", feature = "privacy"))]
 
-use crate::attack::{Device, Pair, claimed_delta, records};
+use crate::attack::{Device, Pair, claimed_delta, samples_from_rows};
 use crate::common::private::settings;
 use crate::common::{Random, flat};
 
@@ -43,7 +43,7 @@ fn halton(mut index: u64, base: u64) -> f64 {
 
 /// Creates the neighbours of one data set. Its entries are within 0.5 or within 1.5, so that some records are
 /// clipped.
-fn neighbours(number: u64, square: u64) -> Pair {
+fn neighbour_pair(number: u64, square: u64) -> Pair {
     let (d, k) = SHAPE;
     let reach = if number.is_multiple_of(3) { 1.0 } else { 3.0 };
     let point: Vec<f32> =
@@ -52,9 +52,9 @@ fn neighbours(number: u64, square: u64) -> Pair {
     rows.truncate(2 + (number % 4) as usize);
     let replaced = rows.pop().unwrap();
     let z = flat(&Random(number).orthonormal(d, k));
-    let first = Device { samples: records(&rows), z, k, settings: settings(square, 1 << 15) };
+    let first = Device { samples: samples_from_rows(&rows), z, k, settings: settings(square, 1 << 15) };
     rows[0] = replaced;
-    let second = Device { samples: records(&rows), ..first.clone() };
+    let second = Device { samples: samples_from_rows(&rows), ..first.clone() };
     Pair::new(first, second)
 }
 
@@ -107,7 +107,7 @@ fn count_refuting_sets(square: u64, sets: u64, samples: u64) -> (u64, f64) {
     let (mut refuting, mut largest) = (0, 0.0f64);
     let mut largest_shift = 0.0f64;
     for set in 0..sets {
-        let pair = neighbours(set, square);
+        let pair = neighbour_pair(set, square);
         largest_shift = largest_shift.max(pair.mu * (square as f64 / 65_536.0).sqrt());
         let [a, b] = [true, false]
             .map(|first| histograms(&pair, first, samples, (set << 32) + (u64::from(first) << 31)));

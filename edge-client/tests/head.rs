@@ -47,25 +47,25 @@ fn full_rank_residuals_are_small_up_to_condition_1e4() {
             let rounded = Residual::new(&z64, svd.largest(), &y64, &exact.map(|w| f64::from(w as f32)));
             for (method, w) in fit_by_every_method(&z, &y, k, c) {
                 let r = Residual::new(&z64, svd.largest(), &y64, &matrix(k, c, &w));
-                let (normwise, relative) = (r.normwise(), r.relative());
+                let (normwise, relative) = (r.normwise_residual(), r.relative_residual());
                 let bound = (2.0 * rounding(m, k)).min(1e-5);
                 assert!(normwise <= bound, "{method}: {normwise:e} at k={k} m={m} cond={condition:e}");
                 worst.record_largest("normwise residual", normwise);
                 worst.record_largest("normwise residual, share of the bound", normwise / bound);
                 heads += 1;
-                if r.amplification() <= WELL_POSED {
+                if r.cancellation() <= WELL_POSED {
                     well_posed += 1;
                     assert!(relative <= 1e-5, "{method}: {relative:e} of Z^T Y at k={k} m={m} c={c}");
                     worst.record_largest("residual over |Z^T Y|, well posed", relative);
                     worst.record_largest(
                         "residual over |Z^T Y|, well posed, exact head rounded",
-                        rounded.relative(),
+                        rounded.relative_residual(),
                     );
                 } else {
                     worst.record_largest("residual over |Z^T Y|, ill posed", relative);
                     worst.record_largest(
                         "residual over |Z^T Y|, ill posed, exact head rounded",
-                        rounded.relative(),
+                        rounded.relative_residual(),
                     );
                 }
             }
@@ -101,7 +101,8 @@ fn pivots_detect_kahan_matrices() {
             let condition = svd.condition();
             let bound = residual_bound(&svd, k);
             for (method, w) in fit_by_every_method(&z, &y, k, 1) {
-                let residual = Residual::new(&z64, svd.largest(), &y64, &matrix(k, 1, &w)).normwise();
+                let residual =
+                    Residual::new(&z64, svd.largest(), &y64, &matrix(k, 1, &w)).normwise_residual();
                 assert!(residual <= bound, "{method}: {residual:e} at k={k}, condition {condition:e}");
                 assert!(residual <= 1e-5 || condition > 1e4, "{method}: {residual:e} at k={k}");
                 worst.record_largest("Kahan, normwise residual", residual);
@@ -125,7 +126,7 @@ fn ten_thousand_samples_keep_the_bound() {
         let y = flat(&(&z64 * random.gaussian(k, 1) + random.gaussian(m, 1)));
         let (y64, largest) = (matrix(m, 1, &y), norm2(&z64));
         for (method, w) in fit_by_every_method(&z, &y, k, 1) {
-            let residual = Residual::new(&z64, largest, &y64, &matrix(k, 1, &w)).normwise();
+            let residual = Residual::new(&z64, largest, &y64, &matrix(k, 1, &w)).normwise_residual();
             assert!(residual <= 1e-5, "{method}: {residual:e} with offset {offset}");
             assert!(residual <= 2.0 * rounding(m, k), "{method}: {residual:e} with offset {offset}");
             worst.record_largest("10 000 samples, normwise residual", residual);
@@ -158,7 +159,7 @@ fn heads_solve_nearby_data_up_to_condition_1e8() {
         for (method, w) in fit_by_every_method(&z, &y, k, c) {
             assert!(w.iter().all(|v| v.is_finite()), "{method}");
             let w64 = matrix(k, c, &w);
-            let residual = Residual::new(&z64, svd.largest(), &y64, &w64).normwise();
+            let residual = Residual::new(&z64, svd.largest(), &y64, &w64).normwise_residual();
             assert!(residual <= bound, "{method}: {residual:e} over {bound:e} k={k} m={m}");
             worst.record_largest("any condition, normwise residual", residual);
             worst.record_largest("any condition, share of the bound", residual / bound);
@@ -196,7 +197,7 @@ fn rank_deficient_fit_has_minimum_norm() {
         let (z64, y) = (matrix(m, k, &z), random.normals(m * c));
         // The oracle is the head of minimum norm after short columns are lifted. Without short columns it is
         // the plain one.
-        let lifts = M::from_diagonal(&lifts(&z64).into());
+        let lifts = M::from_diagonal(&column_lifts(&z64).into());
         let (z64, y64) = (z64 * &lifts, matrix(m, c, &y));
         let svd = Svd::new(&z64);
         let oracle = svd.minimum_norm(&y64, 1e-5 * svd.largest());
@@ -267,7 +268,7 @@ fn ridge_fit_equals_the_oracle() {
             let w = matrix(k, c, &w);
             let r = Residual::new(&z64, svd.largest(), &y64, &w);
             let bound = 2.0 * rounding(m + k, k);
-            let residual = r.normwise();
+            let residual = r.normwise_residual();
             assert!(residual <= bound, "{method}: {residual:e} over {bound:e} at k={k} m={m} ridge={ridge}");
             worst.record_largest("ridge, normwise residual, share of the bound", residual / bound);
             let error = (w - &oracle).norm();

@@ -142,7 +142,7 @@ fn check_hostile(
     // The smallest f32 takes the place of zero. It prevents a division by zero and does not weaken the
     // bounds.
     let largest = svd.largest().max(1e-45);
-    let underflow_error = underflow(largest, m, k, c);
+    let underflow_error = underflow_bound(largest, m, k, c);
     for (method, w) in [("client", head_of(model)), ("stream", head_of(stream))] {
         assert!(w.iter().all(|v| v.is_finite()), "{method}, case {case}: {z:?} {y:?} gave {w:?}");
         if z64.amax() < 1e-19 {
@@ -172,7 +172,7 @@ fn check_hostile(
     if !case.is_multiple_of(2) || lengths_differ_widely {
         return;
     }
-    let lifts = M::from_diagonal(&lifts(&z64).into());
+    let lifts = M::from_diagonal(&column_lifts(&z64).into());
     let z64 = &z64 * &lifts;
     let svd = Svd::new(&z64);
     let largest = svd.largest().max(1e-45);

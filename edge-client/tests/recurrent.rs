@@ -50,7 +50,7 @@ impl Case {
 }
 
 /// Returns cases with one step and many, one cell, no channels, and sizes that no tile divides.
-fn cases() -> impl Iterator<Item = Case> {
+fn test_cases() -> impl Iterator<Item = Case> {
     let mut random = Random(21);
     let shapes =
         [[1, 1, 1], [7, 3, 5], [12, 6, 8], [4, 0, 3], [3, 9, 17], [25, 2, 10], [1, 40, 33], [0, 4, 3]];
@@ -217,7 +217,7 @@ fn compute_in_stated_order(case: &Case) -> Outcome {
 
 #[test]
 fn sums_run_in_the_stated_order() {
-    for case in cases().filter(|case| case.n == 1) {
+    for case in test_cases().filter(|case| case.n == 1) {
         assert_bits(&case.run_case(0), &compute_in_stated_order(&case), &case);
     }
 }
@@ -225,7 +225,7 @@ fn sums_run_in_the_stated_order() {
 /// A batch has the bits of its sequences computed alone, also in memory for more sequences.
 #[test]
 fn batch_equals_its_single_sequences() {
-    for case in cases() {
+    for case in test_cases() {
         let [mut out, mut errors, mut gradient] = [vec![], vec![], vec![0.0; case.layer.len()]];
         for single in (0..case.n).map(|index| case.single_sequence(index)) {
             let mut memory = vec![0.0; single.lstm.memory(3)];
@@ -245,7 +245,7 @@ fn batch_equals_its_single_sequences() {
 /// If no errors of the inputs are requested, the other results are the same.
 #[test]
 fn input_errors_are_optional() {
-    for case in cases() {
+    for case in test_cases() {
         let Case { lstm, n, x, layer, delta } = &case;
         let mut memory = vec![0.0; lstm.memory(*n)];
         let mut gradient = vec![0.0; layer.len()];

@@ -203,7 +203,7 @@ fn column_that_stops_being_constant_is_fitted() {
             ("two passes", fit_by_client(&x, &y, k, 1, EXACT)),
             ("streaming", fit_by_stream(&x, &y, k, 1, EXACT)),
         ] {
-            let residual = Residual::new(&z, largest, &y64, &matrix(k, 1, &w)).normwise();
+            let residual = Residual::new(&z, largest, &y64, &matrix(k, 1, &w)).normwise_residual();
             let bound = 2.0 * rounding(m, k);
             assert!(residual <= bound, "{method}: {residual:e} over {bound:e} k={k} m={m} until={change}");
             worst.record_largest("no constant, normwise residual, share of the bound", residual / bound);
@@ -263,7 +263,7 @@ fn ridge_keeps_its_units_with_a_constant() {
         for (method, w) in
             [("client", fit_by_client(&x, &y, k, 1, head)), ("stream", fit_by_stream(&x, &y, k, 1, head))]
         {
-            let residual = Residual::new(&z, largest, &y64, &matrix(k, 1, &w)).normwise();
+            let residual = Residual::new(&z, largest, &y64, &matrix(k, 1, &w)).normwise_residual();
             let bound = 4.0 * rounding(m + k, k);
             assert!(residual <= bound, "{method}: {residual:e} over {bound:e} k={k} m={m} ridge={ridge:e}");
             worst.record_largest("ridge with a constant, share of the bound", residual / bound);

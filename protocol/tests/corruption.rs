@@ -70,15 +70,15 @@ impl Bench {
     }
 
     /// Flips one bit.
-    fn flip(&mut self, bit: usize) {
+    fn flip_bit(&mut self, bit: usize) {
         self.frame[bit / 8] ^= 1 << (bit % 8);
     }
 
     /// Flips the bits of `pattern`, shifted to start at bit `first`, and checks the result.
-    fn burst(&mut self, first: usize, pattern: u64) {
+    fn check_burst(&mut self, first: usize, pattern: u64) {
         let mut remaining = pattern;
         while remaining != 0 {
-            self.flip(first + remaining.trailing_zeros() as usize);
+            self.flip_bit(first + remaining.trailing_zeros() as usize);
             remaining &= remaining - 1;
         }
         self.check();
@@ -137,9 +137,9 @@ fn flipped_bits_and_pairs_yield_no_other_message() {
     for layer in LAYERS {
         let tried = run_on_all("bits and pairs", layer, |bench| {
             for first in 0..bench.bits() {
-                bench.burst(first, 1);
+                bench.check_burst(first, 1);
                 for second in first + 1..(first + 64).min(bench.bits()) {
-                    bench.burst(first, 1 | 1 << (second - first));
+                    bench.check_burst(first, 1 | 1 << (second - first));
                 }
             }
         });
@@ -157,7 +157,7 @@ fn try_every_burst(layer: Layer, longest: usize, selects: impl Fn(&Bench) -> boo
             for length in 1..=longest.min(bench.bits() - first) {
                 let ends = 1u64 | 1 << (length - 1);
                 for middle in 0..1u64 << length.saturating_sub(2) {
-                    bench.burst(first, ends | middle << 1);
+                    bench.check_burst(first, ends | middle << 1);
                 }
             }
         }
@@ -193,7 +193,7 @@ fn bursts_up_to_32_bits_yield_no_other_message() {
                 for length in 9..=32.min(bench.bits() - first) {
                     for _ in 0..2 {
                         let middle = random.next() & ((1 << (length - 2)) - 1);
-                        bench.burst(first, 1 | 1 << (length - 1) | middle << 1);
+                        bench.check_burst(first, 1 | 1 << (length - 1) | middle << 1);
                     }
                 }
             }

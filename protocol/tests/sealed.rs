@@ -108,7 +108,7 @@ impl Bench {
     }
 
     /// Flips one bit.
-    fn flip(&mut self, bit: usize) {
+    fn flip_bit(&mut self, bit: usize) {
         self.stream[bit / 8] ^= 1 << (bit % 8);
     }
 
@@ -155,14 +155,14 @@ fn undamaged_frames_open() {
 fn frames_with_flipped_bits_do_not_open() {
     for mut bench in Bench::for_all_frames() {
         for first in 0..bench.bits() {
-            bench.flip(first);
+            bench.flip_bit(first);
             bench.check();
             for second in first + 1..(first + 64).min(bench.bits()) {
-                bench.flip(second);
+                bench.flip_bit(second);
                 bench.check();
-                bench.flip(second);
+                bench.flip_bit(second);
             }
-            bench.flip(first);
+            bench.flip_bit(first);
         }
         println!("{}: {} flips and pairs, {} of them undone by COBS", bench.name, bench.tried, bench.opened);
     }
@@ -181,12 +181,12 @@ fn frames_with_bursts_up_to_32_bits_do_not_open() {
                 let patterns = if length <= 9 { 1u64 << inner } else { 3 };
                 for pattern in 0..patterns {
                     let middle = if length <= 9 { pattern } else { random.next() };
-                    bench.flip(first);
+                    bench.flip_bit(first);
                     for bit in (0..inner).filter(|bit| middle >> bit & 1 == 1) {
-                        bench.flip(first + 1 + bit);
+                        bench.flip_bit(first + 1 + bit);
                     }
                     if length > 1 {
-                        bench.flip(first + length - 1);
+                        bench.flip_bit(first + length - 1);
                     }
                     bench.check();
                     bench.stream.copy_from_slice(&clean);

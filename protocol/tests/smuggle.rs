@@ -23,7 +23,7 @@ const SENTINEL: &[u8] = b"sentinel";
 
 /// Returns nonzero bytes to place before the hidden frame: consecutive COBS blocks, a block that covers the
 /// hidden frame, a block that ends just before it, and arbitrary bytes.
-fn fillers(offset: usize) -> impl Iterator<Item = Vec<u8>> {
+fn filler_bytes(offset: usize) -> impl Iterator<Item = Vec<u8>> {
     let mut random = Random(offset as u64);
     let code = u8::try_from(offset).unwrap_or(0xFF);
     let noise: Vec<u8> = (0..offset).map(|_| 1 + random.below(255) as u8).collect();
@@ -59,7 +59,7 @@ fn oversized_frame_hides_no_frame() {
     for Kind { name, frame_message } in KINDS {
         for limit in LIMITS {
             for offset in 1..=2 * limit {
-                for filler in fillers(offset) {
+                for filler in filler_bytes(offset) {
                     let stream = [&filler[..], &frame_message(HIDDEN), &frame_message(SENTINEL)].concat();
                     for read in 1..=2 * limit {
                         let (messages, dropped) = decode_messages(limit, &stream, read);
@@ -82,7 +82,7 @@ fn frames_resume_at_the_delimiter_after_an_oversized_frame() {
         let limit = 64;
         let hidden = frame_message(HIDDEN);
         for offset in limit - 16..=2 * limit {
-            for filler in fillers(offset) {
+            for filler in filler_bytes(offset) {
                 for zeros in 1..4 {
                     let gap = vec![0; zeros];
                     let without_delimiter = &hidden[..hidden.len() - 1];

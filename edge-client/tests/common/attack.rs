@@ -107,7 +107,7 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
 }
 
 /// Returns the records of one device, one per row, with arbitrary targets.
-pub fn records(rows: &[Vec<f32>]) -> Sliced {
+pub fn samples_from_rows(rows: &[Vec<f32>]) -> Sliced {
     let d = rows.first().map_or(0, Vec::len);
     Sliced::regression(rows.concat(), vec![1.0; rows.len()], d, 1)
 }

@@ -21,7 +21,7 @@
 //! Frobenius norm.
 //!
 //! **Underflow.** A product or quotient below f32's normal range has an error of up to `2^-150`, half the
-//! least subnormal, at any size of the data (Higham, section 2.1): [`underflow`].
+//! least subnormal, at any size of the data (Higham, section 2.1): [`underflow_bound`].
 
 use fedspan_client::kernel::constant_column::ConstantColumn;
 use fedspan_client::kernel::least_squares::{add_normal, solve_normal};
@@ -37,7 +37,7 @@ pub const SMALLEST: f64 = 1e-18;
 
 /// Returns the powers of two by which columns are scaled up that are shorter than the longest one by a factor
 /// of 32 or more, as `kernel::rank` does below full rank.
-pub fn lifts(z: &M) -> Vec<f64> {
+pub fn column_lifts(z: &M) -> Vec<f64> {
     let longest = z.column_iter().map(|column| column.norm()).fold(0.0, f64::max);
     let lift = |exponent: f64| if (1.0..56.0).contains(&exponent) { exponent.exp2() } else { 1.0 };
     let lift_of = |norm: f64| if norm < SMALLEST { 1.0 } else { lift((longest / norm).log2().floor() - 4.0) };
@@ -66,7 +66,7 @@ pub fn residual_bound(z: &Svd, m: usize) -> f64 {
 /// Each element of `Q^T Y` goes through m rotations of two products (then times `Z`), or each element of
 /// `Z^T Y` is a sum of m products. The k x k solve after it has the error of at most `(k + 1)^3` products,
 /// times up to `(1 + |Z|)^2`. Rounding `W` is one more error, times `|Z|^2`.
-pub fn underflow(largest: f64, m: usize, k: usize, c: usize) -> f64 {
+pub fn underflow_bound(largest: f64, m: usize, k: usize, c: usize) -> f64 {
     let products = (2 * m + (k + 1).pow(3)) as f64 * ((k * c) as f64).sqrt();
     2f64.powi(-150) * products * (1.0 + largest).powi(2)
 }
@@ -91,17 +91,17 @@ impl Residual {
     }
 
     /// Returns the normwise residual, `|r| / (|Z| (|Z| |W| + |Y|))`.
-    pub fn normwise(&self) -> f64 {
+    pub fn normwise_residual(&self) -> f64 {
         if self.norm == 0.0 { 0.0 } else { self.norm / self.data }
     }
 
     /// Returns the relative residual, `|r| / |Z^T Y|`.
-    pub fn relative(&self) -> f64 {
+    pub fn relative_residual(&self) -> f64 {
         if self.norm == 0.0 { 0.0 } else { self.norm / self.right_side }
     }
 
     /// Returns the cancellation in `Z^T Y`: the relative residual is the normwise residual times this factor.
-    pub fn amplification(&self) -> f64 {
+    pub fn cancellation(&self) -> f64 {
         self.data / self.right_side
     }
 }

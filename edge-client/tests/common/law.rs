@@ -80,7 +80,7 @@ impl Law {
     /// Returns the bins for `draws` samples, each given by its last integer; the last bin is unbounded and
     /// not listed. A bin starts as a single integer, or an eighth of sigma wide, and is widened until enough
     /// samples are expected in it.
-    fn bins(&self, draws: f64) -> Vec<i64> {
+    fn bin_ends(&self, draws: f64) -> Vec<i64> {
         let width = if self.sigma < SUMS { 1 } else { (self.sigma / 8.0) as i64 };
         let last = 10 * (self.sigma.ceil() as i64).max(8 * width) / width;
         let (mut ends, mut start) = (Vec::new(), i64::MIN / 2);
@@ -94,7 +94,7 @@ impl Law {
         ends
     }
 
-    fn tails(&self) -> [i64; 3] {
+    fn tail_limits(&self) -> [i64; 3] {
         [4.0, 5.0, 6.0].map(|sigmas| (sigmas * self.sigma).ceil() as i64)
     }
 }
@@ -144,7 +144,7 @@ impl Tally {
     /// Creates an empty tally with bins for `draws` samples of this variance.
     pub fn new(variance: &Variance, draws: u64) -> Self {
         let law = Law::new(variance);
-        let ends = law.bins(draws as f64);
+        let ends = law.bin_ends(draws as f64);
         let bins = vec![0; ends.len() + 1];
         let signs = vec![[0; 2]; 32];
         Self { law, ends, bins, signs, low: [0; 16], tails: [0; 3], draws: 0, sums: [0.0; 4], largest: 0 }
@@ -161,7 +161,7 @@ impl Tally {
             self.signs[class][usize::from(x < 0)] += 1;
         }
         self.low[(x & 15) as usize] += 1;
-        for (tail, from) in self.tails.iter_mut().zip(self.law.tails()) {
+        for (tail, from) in self.tails.iter_mut().zip(self.law.tail_limits()) {
             *tail += u64::from(magnitude >= from as u64);
         }
         let z = x as f64 / self.law.sigma;
@@ -181,7 +181,7 @@ impl Tally {
     }
 
     /// Tests the numbers of positive samples against those of negative samples, by magnitude.
-    pub fn symmetry(&self) -> ChiSquare {
+    pub fn test_symmetry(&self) -> ChiSquare {
         let filled: Vec<[f64; 2]> =
             self.signs.iter().map(|pair| pair.map(|n| n as f64)).filter(|[a, b]| a + b >= FILLED).collect();
         let cells = filled.iter().flat_map(|&[a, b]| [a, b].map(|count| (count, (a + b) / 2.0)));
@@ -200,7 +200,7 @@ impl Tally {
 
     /// Returns the deviations of the mean, the variance, and the third and fourth moments, in standard
     /// errors.
-    pub fn moments(&self) -> [f64; 4] {
+    pub fn moment_deviations(&self) -> [f64; 4] {
         let n = self.draws as f64;
         let exact = |power: i32| match power % 2 {
             1 => 0.0,
@@ -216,21 +216,24 @@ impl Tally {
 
     /// Returns the expected number of samples in each tail.
     pub fn expected_tails(&self) -> [f64; 3] {
-        self.law.tails().map(|from| self.law.tail_probability(from) * self.draws as f64)
+        self.law.tail_limits().map(|from| self.law.tail_probability(from) * self.draws as f64)
     }
 
     /// Returns the first test that these samples fail, if any, at a level of one in a million for each test.
     pub fn first_failed_test(&self) -> Option<String> {
         const LEVEL: f64 = 1e-6;
-        let tests =
-            [("fit", Some(self.fit())), ("symmetry", Some(self.symmetry())), ("low bits", self.low_bits())];
+        let tests = [
+            ("fit", Some(self.fit())),
+            ("symmetry", Some(self.test_symmetry())),
+            ("low bits", self.low_bits()),
+        ];
         for (name, result) in tests {
             if let Some(result) = result.filter(|result| result.p < LEVEL) {
                 return Some(format!("{name}: {result:?}"));
             }
         }
         if let Some((power, deviation)) =
-            (1..).zip(self.moments()).find(|(_, deviation)| deviation.abs() > 5.0)
+            (1..).zip(self.moment_deviations()).find(|(_, deviation)| deviation.abs() > 5.0)
         {
             return Some(format!("moment {power}: {deviation} standard errors"));
         }

@@ -80,7 +80,7 @@ impl Reference {
     }
 
     /// Returns true with probability p/q.
-    fn trial(&mut self, p: u128, q: u128) -> bool {
+    fn draw_bernoulli(&mut self, p: u128, q: u128) -> bool {
         match self.fault {
             Fault::TrialOneMore => self.below(q) < p + 1,
             Fault::TrialOfOneMore => self.below(q + 1) < p,
@@ -105,7 +105,7 @@ impl Reference {
     fn fraction(&mut self, p: u128, q: u128) -> bool {
         let first = if self.fault == Fault::SeriesStartsAtTwo { 2 } else { 1 };
         let mut number = first;
-        while self.trial(p, q * number) {
+        while self.draw_bernoulli(p, q * number) {
             number += 1;
         }
         (number - first).is_multiple_of(2)

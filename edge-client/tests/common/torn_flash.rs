@@ -70,7 +70,7 @@ pub struct Chip {
 pub struct Torn(pub Rc<RefCell<Chip>>);
 
 /// Hashes a seed with SplitMix64.
-fn scrambled(seed: u64) -> u64 {
+fn scramble(seed: u64) -> u64 {
     let mut z = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -129,7 +129,7 @@ impl Chip {
         for (index, (stored, new_byte)) in
             self.bytes[address..address + length].iter_mut().zip(new_bytes).enumerate()
         {
-            let random = |seed: u64| scrambled(seed ^ ((address + index) as u64) << 32);
+            let random = |seed: u64| scramble(seed ^ ((address + index) as u64) << 32);
             let changed_bits = |eighths: u64, seed: u64| {
                 let bit = |bit: u64| u8::from(random(seed ^ bit << 56) % 8 < eighths) << bit;
                 (0..8).map(bit).sum::<u8>()
