@@ -81,8 +81,8 @@ fn upload_without_its_noise_is_the_plain_product() {
                     .sqrt();
                 // A rounded row, projection or basis is off by sqrt(d)/2 units, or more if a row is rounded
                 // again. A product is off by half a unit of its grid.
-                let fine = (4.0 * (d as f64).sqrt() + 4.0) * 2f64.powi(-15);
-                let bound = fine + 0.5 * ((d * k) as f64).sqrt() * 2f64.powi(-(grid as i32));
+                let rounding_error = (4.0 * (d as f64).sqrt() + 4.0) * 2f64.powi(-15);
+                let bound = rounding_error + 0.5 * ((d * k) as f64).sqrt() * 2f64.powi(-(grid as i32));
                 assert!(error <= bound, "{error:e} over {bound:e}: d={d} k={k} m={m}");
                 worst.record_largest("integers against f32, share of the bound", error / bound);
             }

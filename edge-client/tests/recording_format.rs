@@ -42,12 +42,12 @@ fn written_recording_is_read_back() {
     let tests: usize = series_descriptions(&raw).iter().map(|s| s.test.len()).sum();
     assert_eq!(read_all(&recording), 15 + tests);
     for number in 0..15 {
-        let (mut before, mut class) = (0, 0);
+        let (mut samples_before, mut class) = (0, 0);
         for (c, _, train) in SHAPES {
-            if number >= before && number < before + usize::from(train) {
+            if number >= samples_before && number < samples_before + usize::from(train) {
                 class = c;
             }
-            before += usize::from(train);
+            samples_before += usize::from(train);
         }
         assert_eq!(recording.training(number).unwrap().class, class);
     }

@@ -326,11 +326,11 @@ fn slot_starts_with_the_last_tensor() {
             bench.receive_message(&message, &body);
         }
         bench.now += held_back;
-        let began = bench.now;
+        let start = bench.now;
         assert!(bench.handle_event(Event::Message(&payload(&message, &body))).is_none());
         bench.now += SLOT - 1;
         assert!(bench.handle_until_idle(Event::Tick).is_empty());
-        assert_eq!(time_of_update(&mut bench), began + SLOT);
+        assert_eq!(time_of_update(&mut bench), start + SLOT);
         assert_eq!(bench.session.counters().slots_missed, 0);
     }
 }

@@ -116,15 +116,15 @@ fn only_known_headers_are_accepted() {
         let end = frame.len() - 4;
         let check = common::crc32c(&frame[..end]).to_le_bytes();
         frame[end..].copy_from_slice(&check);
-        let (read, counters) = decode_stream(64, &cobs_frame(&frame), &[64]);
-        assert_eq!(read.len(), 1);
-        let message = read[0] == Event::Message(vec![7, 1, 0]);
-        assert_eq!(message, header == HEADER_CRC32C, "{header:#x}: {read:?}");
-        let sealed = read[0] == Event::Sealed(frame);
-        assert_eq!(sealed, matches!(header, HEADER_SEALED | HEADER_ANSWER), "{header:#x}: {read:?}");
+        let (events, counters) = decode_stream(64, &cobs_frame(&frame), &[64]);
+        assert_eq!(events.len(), 1);
+        let message = events[0] == Event::Message(vec![7, 1, 0]);
+        assert_eq!(message, header == HEADER_CRC32C, "{header:#x}: {events:?}");
+        let sealed = events[0] == Event::Sealed(frame);
+        assert_eq!(sealed, matches!(header, HEADER_SEALED | HEADER_ANSWER), "{header:#x}: {events:?}");
         assert_eq!((counters.accepted, counters.sealed), (u32::from(message), u32::from(sealed)));
-        let dropped = matches!(read[0], Event::Dropped(FrameError::Header(other)) if other == header);
-        assert_eq!((dropped, counters.header), (!message && !sealed, u32::from(dropped)), "{read:?}");
+        let dropped = matches!(events[0], Event::Dropped(FrameError::Header(other)) if other == header);
+        assert_eq!((dropped, counters.header), (!message && !sealed, u32::from(dropped)), "{events:?}");
     }
 }
 
@@ -135,9 +135,9 @@ fn only_known_headers_are_accepted() {
 fn short_streams_yield_no_message() {
     let check_stream = |stream: &[u8]| {
         let sequences = stream.split(|byte| *byte == 0).rev().skip(1).filter(|s| !s.is_empty()).count();
-        let (read, counters) = decode_stream(4, stream, &[2]);
-        assert_eq!(read.len(), sequences, "{stream:x?}");
-        assert!(read.iter().all(|event| matches!(event, Event::Dropped(_))), "{stream:x?}: {read:?}");
+        let (events, counters) = decode_stream(4, stream, &[2]);
+        assert_eq!(events.len(), sequences, "{stream:x?}");
+        assert!(events.iter().all(|event| matches!(event, Event::Dropped(_))), "{stream:x?}: {events:?}");
         let dropped = counters.oversize + counters.framing + counters.check + counters.header;
         assert_eq!((counters.accepted, dropped as usize), (0, sequences));
     };

@@ -207,15 +207,15 @@ fn frame_limit_is_exact() {
 fn doubled_delimiters_are_accepted_lost_ones_are_not() {
     let (a, b) = (frame_message(b"a"), frame_message(b"b"));
     let doubled = [&[0, 0][..], &a, &[0, 0, 0], &b, &[0]].concat();
-    let (read, counters) = decode_stream(16, &doubled, &[1]);
-    assert_eq!(read, [Event::Message(b"a".to_vec()), Event::Message(b"b".to_vec())]);
+    let (events, counters) = decode_stream(16, &doubled, &[1]);
+    assert_eq!(events, [Event::Message(b"a".to_vec()), Event::Message(b"b".to_vec())]);
     assert_eq!((counters.accepted, counters.framing), (2, 0));
 
     let without_delimiter = [&a[..a.len() - 1], &b, &b].concat();
-    let (read, counters) = decode_stream(16, &without_delimiter, &[1]);
-    assert_eq!(read.len(), 2);
-    assert!(matches!(read[0], Event::Dropped(_)));
-    assert_eq!(read[1], Event::Message(b"b".to_vec()));
+    let (events, counters) = decode_stream(16, &without_delimiter, &[1]);
+    assert_eq!(events.len(), 2);
+    assert!(matches!(events[0], Event::Dropped(_)));
+    assert_eq!(events[1], Event::Message(b"b".to_vec()));
     assert_eq!(counters.accepted, 1);
 }
 
@@ -224,10 +224,10 @@ fn truncated_frame_is_dropped_once() {
     let (a, b) = (frame_message(b"some message with a few\0zeros\0"), frame_message(b"b"));
     for kept_bytes in 1..a.len() - 1 {
         for stream in [[&a[..kept_bytes], &[0], &b].concat(), [&a[kept_bytes..], &b].concat()] {
-            let (read, counters) = decode_stream(64, &stream, &[5]);
-            assert_eq!(read.len(), 2, "cut at {kept_bytes}");
-            assert!(matches!(read[0], Event::Dropped(_)), "cut at {kept_bytes}");
-            assert_eq!(read[1], Event::Message(b"b".to_vec()));
+            let (events, counters) = decode_stream(64, &stream, &[5]);
+            assert_eq!(events.len(), 2, "cut at {kept_bytes}");
+            assert!(matches!(events[0], Event::Dropped(_)), "cut at {kept_bytes}");
+            assert_eq!(events[1], Event::Message(b"b".to_vec()));
             assert_eq!(counters.accepted, 1);
         }
     }

@@ -193,8 +193,8 @@ fn golden_frames_agree_with_independent_framing() {
     for golden in golden::all_messages() {
         let (payload, frame) = (golden.payload(), golden.frame());
         assert_eq!(frame, cobs_frame(&plain_frame(&payload)), "{}", golden.name);
-        let (read, _) = decode_stream(plain_frame(&payload).len(), &frame, &[1]);
-        assert_eq!(read, [Event::Message(payload.clone())], "{}", golden.name);
+        let (events, _) = decode_stream(plain_frame(&payload).len(), &frame, &[1]);
+        assert_eq!(events, [Event::Message(payload.clone())], "{}", golden.name);
         let (head, body) = match &golden.message {
             Message::Up(message) => {
                 let (decoded, body) = decode::<ToServer>(&payload).unwrap();

@@ -122,8 +122,8 @@ fn builds_before_private_use_are_accepted() {
     const BEFORE: &[u8] = include_bytes!("data/hello_before_private_use.bin");
     let golden = golden::all_messages().into_iter().find(|golden| golden.name == "to_server_hello").unwrap();
     assert_eq!(golden.frame(), BEFORE);
-    let (read, _) = decode_stream(128, BEFORE, &[128]);
-    let [Event::Message(message)] = &read[..] else { panic!("{read:?}") };
+    let (events, _) = decode_stream(128, BEFORE, &[128]);
+    let [Event::Message(message)] = &events[..] else { panic!("{events:?}") };
     let (ToServer::Hello(before), []) = decode(message).unwrap() else { panic!("{message:?}") };
     assert_eq!((before.wire_version, before.schema_hash), (WIRE_VERSION, SCHEMA_HASH));
     assert_eq!(before, Hello::new(before.device, before.capabilities));

@@ -253,19 +253,25 @@ fn oversized_frame_hides_no_sealed_frame() {
             };
             stream.extend_from_slice(&hidden);
             stream.extend_from_slice(&following);
-            for read in 1..=2 * LIMIT {
+            for read_length in 1..=2 * LIMIT {
                 streams += 1;
                 let (_, mut server, ..) = run_handshake();
                 let mut decoder = Decoder::new([0; LIMIT]);
                 let (mut opened, mut dropped) = (0, 0);
-                for part in stream.chunks(read) {
+                for part in stream.chunks(read_length) {
                     feed(&mut decoder, part, |event| match event {
                         Event::Sealed(mut frame) => opened += u32::from(server.open(&mut frame).is_ok()),
                         Event::Dropped(_) => dropped += 1,
-                        Event::Message(_) => panic!("kind {kind}, {filler} bytes before, reads of {read}"),
+                        Event::Message(_) => {
+                            panic!("kind {kind}, {filler} bytes before, reads of {read_length}")
+                        }
                     });
                 }
-                assert_eq!((opened, dropped), (1, 1), "kind {kind}, {filler} bytes before, reads of {read}");
+                assert_eq!(
+                    (opened, dropped),
+                    (1, 1),
+                    "kind {kind}, {filler} bytes before, reads of {read_length}"
+                );
             }
         }
     }

@@ -37,11 +37,11 @@ fn filler_bytes(offset: usize) -> impl Iterator<Item = Vec<u8>> {
 }
 
 /// Decodes a stream in reads of one length. Returns the messages and the number of discarded frames.
-fn decode_messages(limit: usize, stream: &[u8], read: usize) -> (Vec<Vec<u8>>, u32) {
+fn decode_messages(limit: usize, stream: &[u8], read_length: usize) -> (Vec<Vec<u8>>, u32) {
     let mut decoder = Decoder::new(vec![0; limit]);
     let mut messages = Vec::new();
     let mut dropped = 0;
-    for part in stream.chunks(read) {
+    for part in stream.chunks(read_length) {
         feed(&mut decoder, part, |event| match event {
             Event::Message(message) => messages.push(message),
             Event::Sealed(_) => panic!("nothing here is sealed"),
@@ -61,9 +61,13 @@ fn oversized_frame_hides_no_frame() {
             for offset in 1..=2 * limit {
                 for filler in filler_bytes(offset) {
                     let stream = [&filler[..], &frame_message(HIDDEN), &frame_message(SENTINEL)].concat();
-                    for read in 1..=2 * limit {
-                        let (messages, dropped) = decode_messages(limit, &stream, read);
-                        assert_eq!(messages, [SENTINEL], "{name}: {limit}, offset {offset}, reads of {read}");
+                    for read_length in 1..=2 * limit {
+                        let (messages, dropped) = decode_messages(limit, &stream, read_length);
+                        assert_eq!(
+                            messages,
+                            [SENTINEL],
+                            "{name}: {limit}, offset {offset}, reads of {read_length}"
+                        );
                         assert_eq!(dropped, 1, "one frame, one drop");
                         streams += 1;
                     }
@@ -95,9 +99,13 @@ fn frames_resume_at_the_delimiter_after_an_oversized_frame() {
                         [&filler[..], &hidden[start..], &gap, &frame_message(SENTINEL), &gap].concat()
                     });
                     for stream in tails.chain([delimiter_lost]) {
-                        for read in [1, 2, 7, limit - 1, limit, limit + 1, 2 * limit] {
-                            let (messages, _) = decode_messages(limit, &stream, read);
-                            assert_eq!(messages, [SENTINEL], "{name}: offset {offset}, reads of {read}");
+                        for read_length in [1, 2, 7, limit - 1, limit, limit + 1, 2 * limit] {
+                            let (messages, _) = decode_messages(limit, &stream, read_length);
+                            assert_eq!(
+                                messages,
+                                [SENTINEL],
+                                "{name}: offset {offset}, reads of {read_length}"
+                            );
                         }
                     }
                 }
@@ -121,15 +129,15 @@ fn frames_without_delimiter_between_are_not_decoded() {
                 // Tries every split for short frames, and some splits for all frames.
                 let step = (stream.len() / 24).max(1);
                 for split in (1..stream.len()).step_by(step) {
-                    let (mut decoder, mut read) = (Decoder::new([0; 2048]), Vec::new());
+                    let (mut decoder, mut messages) = (Decoder::new([0; 2048]), Vec::new());
                     for part in [&stream[..split], &stream[split..]] {
                         feed(&mut decoder, part, |event| {
                             if let Event::Message(message) = event {
-                                read.push(message);
+                                messages.push(message);
                             }
                         });
                     }
-                    assert_eq!(read, [SENTINEL], "{name}: {} and {}, cut at {split}", a.name, b.name);
+                    assert_eq!(messages, [SENTINEL], "{name}: {} and {}, cut at {split}", a.name, b.name);
                 }
             }
         }

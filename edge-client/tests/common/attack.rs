@@ -1,4 +1,4 @@
-//! Helpers of tests that attack FedPower's noise: a device with numbered releases, an attacker's statistic
+//! Test helpers for attacks on FedPower's noise: a device with numbered releases, an attacker's statistic
 //! for a pair of neighbours, confidence bounds of probabilities, and the privacy that the mechanism claims.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 

@@ -53,9 +53,9 @@ pub fn rounding(m: usize, k: usize) -> f64 {
 pub fn residual_bound(z: &Svd, m: usize) -> f64 {
     let k = z.s.len();
     // The smallest positive f32 takes the place of zero, so that no division by zero occurs.
-    let (largest, side) = (z.largest().max(1e-45), (k as f64).sqrt());
+    let (largest, root_k) = (z.largest().max(1e-45), (k as f64).sqrt());
     let smallest = z.s.iter().copied().fold(f64::INFINITY, f64::min);
-    let dropped = side * (f64::from(RANK_CUT) + SMALLEST / largest);
+    let dropped = root_k * (f64::from(RANK_CUT) + SMALLEST / largest);
     let cut_is_possible = m < k || smallest <= (dropped + rounding(m, k)) * largest;
     2.0 * (rounding(m, k) + if cut_is_possible { dropped } else { 0.0 })
 }

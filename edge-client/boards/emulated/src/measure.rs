@@ -89,9 +89,9 @@ fn measure_one<B: Board + Meter, A: Memory>(
 ) -> Result<(), DeclineReason> {
     open(client, head)?;
     let mut source = PassCounter::new(problem, head);
-    let mut ended = Ok(());
-    let stack = stack::peak(&mut || ended = client.run(ROUND, &mut source).map(drop));
-    ended?;
+    let mut result = Ok(());
+    let stack = stack::peak(&mut || result = client.run(ROUND, &mut source).map(drop));
+    result?;
     let outcome = outcome(client, &source, upload);
 
     let empty = count_instructions(board, || black_box(ROUND));

@@ -83,9 +83,9 @@ fn measure_one<B: Board + Meter, A: Memory, P: Mechanism>(
 ) -> Result<(), DeclineReason> {
     open(client)?;
     let mut source = samples(&PROBLEM);
-    let mut ended = Ok(());
-    let stack = stack::peak(&mut || ended = run(client, &mut source));
-    ended?;
+    let mut result = Ok(());
+    let stack = stack::peak(&mut || result = run(client, &mut source));
+    result?;
     let outcome = outcome(client, upload);
 
     let empty = count_instructions(board, || black_box(ROUND));

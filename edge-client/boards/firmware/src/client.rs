@@ -133,13 +133,13 @@ mod tests {
     /// Returns the numbers of frames in `bytes` that a server accepts and drops.
     fn count_frames(bytes: &[u8]) -> (u32, u32) {
         let mut decoder = Decoder::new([0; HELLO_FRAME_MAX]);
-        let (mut read, mut dropped) = (0, 0);
+        let (mut accepted, mut dropped) = (0, 0);
         let mut remaining = bytes;
         loop {
             match decoder.feed(&mut remaining) {
-                FeedResult::NeedMore => return (read, dropped),
+                FeedResult::NeedMore => return (accepted, dropped),
                 FeedResult::Dropped(_) => dropped += 1,
-                FeedResult::Message(_) | FeedResult::Sealed(_) => read += 1,
+                FeedResult::Message(_) | FeedResult::Sealed(_) => accepted += 1,
             }
         }
     }
