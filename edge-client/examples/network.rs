@@ -31,8 +31,8 @@ type Memory = NetworkWorkspace<Sizes, P, { Sizes::SHAPE.scratch() }, 10, P>;
 fn synthetic(random: &mut ChaCha8Rng, count: usize) -> (Vec<f32>, Vec<u8>) {
     let classes: Vec<u8> = (0..count).map(|i| (i % 3) as u8).collect();
     let mut value = |class: u8, feature: usize| {
-        let stray = random.next_u32() as f32 / u32::MAX as f32 - 0.5;
-        stray + if feature % 3 == usize::from(class) { 0.5 } else { 0.0 }
+        let noise = random.next_u32() as f32 / u32::MAX as f32 - 0.5;
+        noise + if feature % 3 == usize::from(class) { 0.5 } else { 0.0 }
     };
     let x = classes.iter().flat_map(|&class| (0..16).map(move |feature| (class, feature)));
     (x.map(|(class, feature)| value(class, feature)).collect(), classes)
@@ -66,9 +66,9 @@ fn main() -> Result<(), DeclineReason> {
     network.predict(&x, &mut logits).unwrap();
     let largest =
         |logits: &[f32]| (0..3u8).max_by(|&a, &b| logits[usize::from(a)].total_cmp(&logits[usize::from(b)]));
-    let right =
+    let correct =
         logits.chunks(3).zip(&classes).filter(|(logits, class)| largest(logits) == Some(**class)).count();
-    println!("{right} of 30 test samples classified correctly");
-    assert!(right >= 25);
+    println!("{correct} of 30 test samples classified correctly");
+    assert!(correct >= 25);
     Ok(())
 }

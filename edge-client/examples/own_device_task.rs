@@ -120,8 +120,8 @@ impl<const D: usize> Task for Mean<D> {
     }
 
     fn emit(&self, _index: usize, first: usize, out: &mut [f32]) {
-        for (place, sum) in out.iter_mut().zip(self.sum.iter().skip(first)) {
-            *place = sum / self.usage.samples as f32;
+        for (mean, sum) in out.iter_mut().zip(self.sum.iter().skip(first)) {
+            *mean = sum / self.usage.samples as f32;
         }
     }
 

@@ -47,8 +47,8 @@ impl SampleSource for Pump {
     }
     fn next(&mut self) -> Option<Samples<'_>> {
         let n = self.labelled.min(KEEP);
-        let all = Samples { x: self.x[..n].as_flattened(), targets: Targets::Classes(&self.class[..n]) };
-        (!std::mem::replace(&mut self.done, true)).then_some(all)
+        let samples = Samples { x: self.x[..n].as_flattened(), targets: Targets::Classes(&self.class[..n]) };
+        (!std::mem::replace(&mut self.done, true)).then_some(samples)
     }
 }
 

@@ -80,22 +80,24 @@ impl Options {
         let (mut address, mut identity, mut samples, mut state) = (None, None, None, None);
         while let Some(argument) = arguments.next() {
             if !argument.starts_with("--") {
-                set(&mut address, &argument, argument.clone(), "one ADDRESS")?;
+                set_once(&mut address, &argument, argument.clone(), "one ADDRESS")?;
                 continue;
             }
             let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
             match argument.as_str() {
-                "--record" => set(&mut identity, &argument, Identity::Record(value()?.into()), ONE_IDENTITY)?,
+                "--record" => {
+                    set_once(&mut identity, &argument, Identity::Record(value()?.into()), ONE_IDENTITY)?
+                }
                 "--plaintext" => {
-                    let device = number(&argument, &value()?)?;
-                    set(&mut identity, &argument, Identity::Plaintext(device), ONE_IDENTITY)?;
+                    let device = parse_number(&argument, &value()?)?;
+                    set_once(&mut identity, &argument, Identity::Plaintext(device), ONE_IDENTITY)?;
                 }
-                "--data" => set(&mut samples, &argument, Source::File(value()?.into()), ONE_SOURCE)?,
+                "--data" => set_once(&mut samples, &argument, Source::File(value()?.into()), ONE_SOURCE)?,
                 "--synthetic" => {
-                    let seed = number(&argument, &value()?)?;
-                    set(&mut samples, &argument, Source::Synthetic(seed), ONE_SOURCE)?;
+                    let seed = parse_number(&argument, &value()?)?;
+                    set_once(&mut samples, &argument, Source::Synthetic(seed), ONE_SOURCE)?;
                 }
-                "--state" => set(&mut state, &argument, value()?.into(), "one --state")?,
+                "--state" => set_once(&mut state, &argument, value()?.into(), "one --state")?,
                 _ => return Err(format!("found {argument}, allowed: the options of --help")),
             }
         }
@@ -114,14 +116,14 @@ const ONE_IDENTITY: &str = "either --record or --plaintext";
 const ONE_SOURCE: &str = "either --data or --synthetic";
 
 /// Stores the value of an option, or fails if the option was given before.
-fn set<T>(place: &mut Option<T>, found: &str, value: T, allowed: &str) -> Result<(), String> {
-    match place.replace(value) {
+fn set_once<T>(slot: &mut Option<T>, found: &str, value: T, allowed: &str) -> Result<(), String> {
+    match slot.replace(value) {
         Some(_) => Err(format!("found {found} after another, allowed: {allowed}")),
         None => Ok(()),
     }
 }
 
-fn number(option: &str, text: &str) -> Result<u64, String> {
+fn parse_number(option: &str, text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| format!("{option}: found {text:?}, allowed: a number from 0 on"))
 }
 
@@ -168,13 +170,13 @@ impl Data {
     #[must_use]
     pub fn synthetic(seed: u64) -> Self {
         let (mut shared, mut noise) = (ChaCha20Rng::seed_from_u64(0), ChaCha20Rng::seed_from_u64(seed));
-        let unit = |random: &mut ChaCha20Rng| random.next_u32() as f32 / u32::MAX as f32 - 0.5;
-        let centres: Vec<f32> = (0..C * (D - 1)).map(|_| unit(&mut shared)).collect();
+        let uniform = |random: &mut ChaCha20Rng| random.next_u32() as f32 / u32::MAX as f32 - 0.5;
+        let centres: Vec<f32> = (0..C * (D - 1)).map(|_| uniform(&mut shared)).collect();
         let mut data = Self::default();
         for number in 0..20 * C {
             let class = number % C;
             let centre = centres.iter().skip(class * (D - 1)).take(D - 1);
-            data.x.extend(centre.map(|centre| centre + unit(&mut noise)));
+            data.x.extend(centre.map(|centre| centre + uniform(&mut noise)));
             data.x.push(1.0);
             data.classes.push(class as u8);
         }
@@ -211,17 +213,20 @@ impl FileStore {
         let counters = counters.filter(|_| bytes.len().is_multiple_of(4)).ok_or_else(|| {
             format!("{}: {} bytes are not a store; use another file", path.display(), bytes.len())
         })?;
-        let word = |at: usize| {
-            let bytes = counters.get(at..).and_then(<[u8]>::first_chunk).copied().unwrap_or_default();
+        let counter_at = |offset: usize| {
+            let bytes = counters.get(offset..).and_then(<[u8]>::first_chunk).copied().unwrap_or_default();
             u64::from_le_bytes(bytes)
         };
-        let (rounds, head) = (word(24), bytes.get(COUNTERS..).unwrap_or_default());
-        let header =
-            RecordHeader { campaign: word(16), round: rounds as u32, representation: (rounds >> 32) as u32 };
+        let (rounds, head) = (counter_at(24), bytes.get(COUNTERS..).unwrap_or_default());
+        let header = RecordHeader {
+            campaign: counter_at(16),
+            round: rounds as u32,
+            representation: (rounds >> 32) as u32,
+        };
         let (values, _) = head.as_chunks();
         let head: Vec<f32> = values.iter().copied().map(f32::from_le_bytes).collect();
         let record = (!head.is_empty()).then_some((header, head));
-        Ok(Self { path: Some(path.to_owned()), handshakes: word(0), spent: word(8), record })
+        Ok(Self { path: Some(path.to_owned()), handshakes: counter_at(0), spent: counter_at(8), record })
     }
 
     /// Writes the store to a new file, syncs it, and renames it to the path.
@@ -234,14 +239,14 @@ impl FileStore {
         let rounds = u64::from(header.round) | u64::from(header.representation) << 32;
         let mut bytes = [self.handshakes, self.spent, header.campaign, rounds].map(u64::to_le_bytes).concat();
         bytes.extend(head.iter().flat_map(|value| value.to_le_bytes()));
-        let next = path.with_extension("next");
-        let written = || -> io::Result<()> {
-            let mut file = File::create(&next)?;
+        let next_path = path.with_extension("next");
+        let replace_file = || -> io::Result<()> {
+            let mut file = File::create(&next_path)?;
             file.write_all(&bytes)?;
             file.sync_all()?;
-            fs::rename(&next, path)
+            fs::rename(&next_path, path)
         };
-        written().map_err(|_| StoreError)
+        replace_file().map_err(|_| StoreError)
     }
 }
 
@@ -316,9 +321,9 @@ impl embedded_io::Read for Tcp {
 impl embedded_io::ReadReady for Tcp {
     fn read_ready(&mut self) -> io::Result<bool> {
         self.0.set_nonblocking(true)?;
-        let found = self.0.peek(&mut [0]);
+        let peeked = self.0.peek(&mut [0]);
         self.0.set_nonblocking(false)?;
-        match found {
+        match peeked {
             Ok(_) => Ok(true),
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(false),
             Err(error) => Err(error),
@@ -351,8 +356,8 @@ pub fn take_part<'a>(
     store: FileStore,
     random: ChaCha20Rng,
 ) -> Result<Device<'a>, String> {
-    let began = Instant::now();
-    let clock = || Millis::from(began.elapsed());
+    let start = Instant::now();
+    let clock = || Millis::from(start.elapsed());
     // README
     let model = Linear::new(Workspace::<D, K, C>::new()); // all the memory of the model
     let config = Config { leave_when_fitted: true, ..Config::new(device) };
@@ -392,14 +397,14 @@ fn connect(address: &str, session: &Device<'_>) -> Result<Tcp, String> {
 /// # Errors
 /// A line for the user.
 pub fn run(options: &Options) -> Result<String, String> {
-    let file = |path: &Path, problem: &dyn std::fmt::Display| format!("{}: {problem}", path.display());
+    let file_error = |path: &Path, problem: &dyn std::fmt::Display| format!("{}: {problem}", path.display());
     let (device, protection) = match &options.identity {
         Identity::Plaintext(device) => (*device, Protection::Plaintext),
         Identity::Record(path) => {
-            let bytes = fs::read(path).map_err(|error| file(path, &error))?;
-            let provision = Provision::read(&bytes).map_err(|error| file(path, &error))?;
+            let bytes = fs::read(path).map_err(|error| file_error(path, &error))?;
+            let provision = Provision::read(&bytes).map_err(|error| file_error(path, &error))?;
             if provision.noise.is_some() {
-                return Err(file(path, &"the device must add noise, and this program cannot"));
+                return Err(file_error(path, &"the device must add noise, and this program cannot"));
             }
             (provision.device, Protection::Key(provision.key))
         }
@@ -407,8 +412,8 @@ pub fn run(options: &Options) -> Result<String, String> {
     let data = match &options.samples {
         Source::Synthetic(seed) => Data::synthetic(*seed),
         Source::File(path) => {
-            let text = fs::read_to_string(path).map_err(|error| file(path, &error))?;
-            Data::parse(&text).map_err(|error| file(path, &error))?
+            let text = fs::read_to_string(path).map_err(|error| file_error(path, &error))?;
+            Data::parse(&text).map_err(|error| file_error(path, &error))?
         }
     };
     let store = FileStore::open(options.state.as_deref())?;
@@ -417,16 +422,18 @@ pub fn run(options: &Options) -> Result<String, String> {
     let random = ChaCha20Rng::from_seed(seed);
     let samples = Recording::classification(&data.x, &data.classes, D);
     let mut session = take_part(&options.address, device, protection, samples, store, random)?;
-    let mut right = 0;
+    let mut correct = 0;
     for (x, &class) in data.x.chunks(D).zip(&data.classes) {
         let mut scores = [0.0f32; C];
         session.task_mut().predict(x, &mut scores).map_err(|error| error.to_string())?;
         let best = (0u8..).zip(scores).max_by(|(_, a), (_, b)| a.total_cmp(b));
-        right += usize::from(best.is_some_and(|(best, _)| best == class));
+        correct += usize::from(best.is_some_and(|(best, _)| best == class));
     }
-    let (round, counted, all) = (session.last_round(), session.counters().counted, data.classes.len());
+    let round = session.last_round();
+    let counted = session.counters().counted;
+    let total = data.classes.len();
     Ok(format!(
-        "device {device}: finished round {round}, {counted} answers counted, {right} of {all} own samples right"
+        "device {device}: finished round {round}, {counted} answers counted, {correct} of {total} own samples right"
     ))
 }
 

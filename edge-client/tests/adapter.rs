@@ -3,7 +3,7 @@
 #![cfg(feature = "adapter")]
 
 use crate::common::dense::softmax;
-use crate::common::network::{Asked, descent, fit, labelled, sgd};
+use crate::common::network::{RecordingSource, descent, fit_head_task, labelled_samples, sgd};
 use crate::common::*;
 use fedspan_client::kernel::frozen::Frozen;
 use fedspan_client::memory::{NetworkMemory, NetworkParts, NetworkShape};
@@ -34,7 +34,7 @@ enum Layer {
 
 impl Layer {
     /// Returns a layer in each encoding.
-    fn all() -> [Self; 3] {
+    fn one_of_each() -> [Self; 3] {
         let mut random = Random(11);
         let values = (0..(D + 1) * H).map(|_| (random.normal() * 0.4) as f32).collect();
         let bytes = (0..D * H).map(|i| (i as i32 * 37 % 255 - 127) as i8).collect();
@@ -119,7 +119,7 @@ impl NetworkMemory for Heap {
     }
 }
 
-fn drawn(shape: NetworkShape, seed: u64) -> Vec<f32> {
+fn draw_parameters(shape: NetworkShape, seed: u64) -> Vec<f32> {
     let mut random = Random(seed);
     (0..shape.parameters()).map(|_| (random.normal() * 0.5) as f32).collect()
 }
@@ -131,20 +131,20 @@ fn device(shape: NetworkShape, layer: Layer, parameters: &[f32]) -> Network<Heap
     network
 }
 
-fn factor(role: Role) -> TensorDescriptor {
+fn factor_descriptor(role: Role) -> TensorDescriptor {
     let (rows, cols) = if role == Role::AdapterDown { (D, R) } else { (R, H) };
     TensorDescriptor::inline(role, Encoding::F32, rows as u16, cols as u16)
 }
 
-fn open_of(round: u32, task: Wire, roles: &[Role]) -> RoundOpen {
-    let tensors = roles.iter().map(|role| factor(*role)).collect();
+fn round_open(round: u32, task: Wire, roles: &[Role]) -> RoundOpen {
+    let tensors = roles.iter().map(|role| factor_descriptor(*role)).collect();
     RoundOpen { id: RoundId { round, stage: 0 }, task, tensors }
 }
 
-const BOTH: [Role; 2] = [Role::AdapterDown, Role::AdapterUp];
+const BOTH_FACTORS: [Role; 2] = [Role::AdapterDown, Role::AdapterUp];
 
 /// Returns the parameters of the factor with this role.
-fn values(shape: NetworkShape, role: Role, parameters: &[f32]) -> &[f32] {
+fn factor_values(shape: NetworkShape, role: Role, parameters: &[f32]) -> &[f32] {
     let layer = usize::from(role == Role::AdapterUp);
     &parameters[shape.range(layer..layer + 1)]
 }
@@ -157,13 +157,13 @@ struct Exact<'a> {
 }
 
 impl Exact<'_> {
-    fn at(&self, layer: usize) -> std::ops::Range<usize> {
+    fn layer_range(&self, layer: usize) -> std::ops::Range<usize> {
         self.shape.range(layer..layer + 1)
     }
 
     /// Adds the gradient of the cross-entropy of one sample, times `scale`.
     fn add_gradient(&self, x: &[f64], class: usize, scale: f64, sums: &mut [f64]) {
-        let (a, b) = (&self.values[self.at(0)], &self.values[self.at(1)]);
+        let (a, b) = (&self.values[self.layer_range(0)], &self.values[self.layer_range(1)]);
         let merged = |i: usize, o: usize| {
             let product: f64 = if i < D { (0..R).map(|r| a[i * R + r] * b[r * H + o]).sum() } else { 0.0 };
             self.layer.weight(i, o) + product
@@ -175,7 +175,7 @@ impl Exact<'_> {
         let last = self.shape.layers() - 1;
         for layer in 2..=last {
             let (rows, cols) = self.shape.layer(layer).matrix();
-            let w = &self.values[self.at(layer)];
+            let w = &self.values[self.layer_range(layer)];
             let x = inputs.last().unwrap();
             let out = (0..cols)
                 .map(|o| w[rows * cols + o] + (0..rows).map(|i| x[i] * w[i * cols + o]).sum::<f64>());
@@ -186,26 +186,26 @@ impl Exact<'_> {
         errors[class] -= 1.0;
         for layer in (2..=last).rev() {
             let (rows, cols) = self.shape.layer(layer).matrix();
-            let (w, at) = (&self.values[self.at(layer)], self.at(layer).start);
+            let (w, start) = (&self.values[self.layer_range(layer)], self.layer_range(layer).start);
             let x = &inputs[layer - 2];
             for o in 0..cols {
                 for i in 0..rows {
-                    sums[at + i * cols + o] += scale * x[i] * errors[o];
+                    sums[start + i * cols + o] += scale * x[i] * errors[o];
                 }
-                sums[at + rows * cols + o] += scale * errors[o];
+                sums[start + rows * cols + o] += scale * errors[o];
             }
-            let back = |i: usize| (0..cols).map(|o| w[i * cols + o] * errors[o]).sum::<f64>();
-            errors = (0..rows).map(|i| if x[i] > 0.0 { back(i) } else { 0.0 }).collect();
+            let backpropagated = |i: usize| (0..cols).map(|o| w[i * cols + o] * errors[o]).sum::<f64>();
+            errors = (0..rows).map(|i| if x[i] > 0.0 { backpropagated(i) } else { 0.0 }).collect();
         }
-        let (at_a, at_b) = (self.at(0).start, self.at(1).start);
+        let (down_start, up_start) = (self.layer_range(0).start, self.layer_range(1).start);
         for r in 0..R {
-            let u: f64 = (0..D).map(|i| x[i] * a[i * R + r]).sum();
-            let of_u: f64 = (0..H).map(|o| errors[o] * b[r * H + o]).sum();
+            let projection: f64 = (0..D).map(|i| x[i] * a[i * R + r]).sum();
+            let projected_error: f64 = (0..H).map(|o| errors[o] * b[r * H + o]).sum();
             for o in 0..H {
-                sums[at_b + r * H + o] += scale * u * errors[o];
+                sums[up_start + r * H + o] += scale * projection * errors[o];
             }
             for i in 0..D {
-                sums[at_a + i * R + r] += scale * x[i] * of_u;
+                sums[down_start + i * R + r] += scale * x[i] * projected_error;
             }
         }
     }
@@ -227,9 +227,9 @@ impl Exact<'_> {
                 let class = (0..self.shape.outputs).find(|c| classes[(number, *c)] == 1.0).unwrap();
                 self.add_gradient(&x, class, 1.0 / batch.len() as f64, &mut sums);
             }
-            for place in self.shape.range(layers.clone()) {
-                velocity[place] = f64::from(steps.momentum) * velocity[place] + sums[place];
-                self.values[place] -= f64::from(steps.step_size) * velocity[place];
+            for index in self.shape.range(layers.clone()) {
+                velocity[index] = f64::from(steps.momentum) * velocity[index] + sums[index];
+                self.values[index] -= f64::from(steps.step_size) * velocity[index];
             }
         }
     }
@@ -239,20 +239,22 @@ impl Exact<'_> {
 fn rounds_train_as_defined() {
     let steps = descent(0.2, 0.5, 3);
     let trained = [(Trained::Up, 1..2), (Trained::Down, 0..1), (Trained::Shared, 0..2)];
-    for (shape, layer) in SHAPES.into_iter().flat_map(|shape| Layer::all().map(|layer| (shape, layer))) {
-        let (own, received) = (drawn(shape, 1), drawn(shape, 2));
-        for (what, layers) in trained.clone() {
+    for (shape, layer) in
+        SHAPES.into_iter().flat_map(|shape| Layer::one_of_each().map(|layer| (shape, layer)))
+    {
+        let (initial, received) = (draw_parameters(shape, 1), draw_parameters(shape, 2));
+        for (factors_trained, layers) in trained.clone() {
             for head_epochs in [0, 2] {
-                let task = sgd(steps, head_epochs, 3, what);
-                let mut network = device(shape, layer.clone(), &own);
-                let open = open_of(3, task, &BOTH);
-                let tensors = BOTH.map(|role| values(shape, role, &received));
+                let task = sgd(steps, head_epochs, 3, factors_trained);
+                let mut network = device(shape, layer.clone(), &initial);
+                let open = round_open(3, task, &BOTH_FACTORS);
+                let tensors = BOTH_FACTORS.map(|role| factor_values(shape, role, &received));
                 receive(&mut network, &open, &tensors).unwrap();
-                let mut source = Asked::new(labelled(shape, SAMPLES, 3));
+                let mut source = RecordingSource::new(labelled_samples(shape, SAMPLES, 3));
                 let usage = network.run(open.id, &mut source).unwrap();
                 assert_eq!(usage, Usage { samples: SAMPLES as u32, skipped: 0 });
 
-                let mut start = own.clone();
+                let mut start = initial.clone();
                 start[shape.range(0..2)].copy_from_slice(&received[shape.range(0..2)]);
                 let values = start.iter().map(|v| f64::from(*v)).collect();
                 let mut exact = Exact { shape, layer: &layer, values };
@@ -261,13 +263,13 @@ fn rounds_train_as_defined() {
                     .iter()
                     .map(|order| order.chunks(3).map(<[_]>::to_vec).collect())
                     .collect();
-                let (first, then) = batches.split_at(head_epochs.into());
-                assert_eq!(then.len(), 3);
-                exact.train(2..shape.layers(), &first.concat(), &source.samples, steps);
-                exact.train(layers.clone(), &then.concat(), &source.samples, steps);
-                for (got, expected) in network.parameters().iter().zip(&exact.values) {
-                    let error = (f64::from(*got) - expected).abs();
-                    assert!(error < ERROR, "{layer:?} {what:?} {head_epochs}: {got} {expected}");
+                let (head_batches, trained_batches) = batches.split_at(head_epochs.into());
+                assert_eq!(trained_batches.len(), 3);
+                exact.train(2..shape.layers(), &head_batches.concat(), &source.samples, steps);
+                exact.train(layers.clone(), &trained_batches.concat(), &source.samples, steps);
+                for (value, expected) in network.parameters().iter().zip(&exact.values) {
+                    let error = (f64::from(*value) - expected).abs();
+                    assert!(error < ERROR, "{layer:?} {factors_trained:?} {head_epochs}: {value} {expected}");
                 }
                 // Layers that are not trained keep their exact bits, and the trained ones are uploaded in
                 // their roles.
@@ -276,9 +278,9 @@ fn rounds_train_as_defined() {
                     assert_eq!(bits(&network.parameters()[range.clone()]), bits(&start[range]));
                 }
                 let roles: Vec<Role> = network.upload().iter().map(|tensor| tensor.role).collect();
-                assert_eq!(roles, BOTH[layers.clone()]);
+                assert_eq!(roles, BOTH_FACTORS[layers.clone()]);
                 assert_eq!(
-                    bits(&emitted(&network, 4)),
+                    bits(&collect_upload(&network, 4)),
                     bits(&network.parameters()[shape.range(layers.clone())])
                 );
             }
@@ -291,55 +293,61 @@ fn rounds_train_as_defined() {
 #[test]
 fn round_may_omit_a_factor_the_device_has() {
     let shape = SHAPES[0];
-    let (own, received) = (drawn(shape, 1), drawn(shape, 2));
+    let (initial, received) = (draw_parameters(shape, 1), draw_parameters(shape, 2));
     let steps = descent(0.1, 0.0, 5);
-    let mut source = labelled(shape, SAMPLES, 3);
-    let up = |round| open_of(round, sgd(steps, 0, 1, Trained::Up), &[Role::AdapterDown]);
+    let mut source = labelled_samples(shape, SAMPLES, 3);
+    let train_up = |round| round_open(round, sgd(steps, 0, 1, Trained::Up), &[Role::AdapterDown]);
 
     // A new device has no factor.
     let mut network = Network::new(Heap::new(shape, Layer::Nothing), 5);
-    assert_eq!(network.open(&up(1)), Err(DeclineReason::Tensors));
+    assert_eq!(network.open(&train_up(1)), Err(DeclineReason::Tensors));
 
-    let mut network = device(shape, Layer::Nothing, &own);
-    let whole = open_of(1, sgd(steps, 0, 1, Trained::Down), &BOTH);
-    receive(&mut network, &whole, &BOTH.map(|role| values(shape, role, &received))).unwrap();
-    network.run(whole.id, &mut source).unwrap();
-    let down = drawn(shape, 4);
-    receive(&mut network, &up(2), &[values(shape, Role::AdapterDown, &down)]).unwrap();
-    network.run(up(2).id, &mut source).unwrap();
-    let mut other = device(shape, Layer::Nothing, &own);
-    let both = open_of(2, sgd(steps, 0, 1, Trained::Up), &BOTH);
-    let tensors = [values(shape, Role::AdapterDown, &down), values(shape, Role::AdapterUp, &received)];
-    receive(&mut other, &both, &tensors).unwrap();
-    other.run(both.id, &mut source).unwrap();
-    assert_eq!(bits(&emitted(&network, 3)), bits(&emitted(&other, 3)));
+    let mut network = device(shape, Layer::Nothing, &initial);
+    let both_factors_sent = round_open(1, sgd(steps, 0, 1, Trained::Down), &BOTH_FACTORS);
+    receive(
+        &mut network,
+        &both_factors_sent,
+        &BOTH_FACTORS.map(|role| factor_values(shape, role, &received)),
+    )
+    .unwrap();
+    network.run(both_factors_sent.id, &mut source).unwrap();
+    let down = draw_parameters(shape, 4);
+    receive(&mut network, &train_up(2), &[factor_values(shape, Role::AdapterDown, &down)]).unwrap();
+    network.run(train_up(2).id, &mut source).unwrap();
+    let mut reference = device(shape, Layer::Nothing, &initial);
+    let same_factors_sent = round_open(2, sgd(steps, 0, 1, Trained::Up), &BOTH_FACTORS);
+    let tensors =
+        [factor_values(shape, Role::AdapterDown, &down), factor_values(shape, Role::AdapterUp, &received)];
+    receive(&mut reference, &same_factors_sent, &tensors).unwrap();
+    reference.run(same_factors_sent.id, &mut source).unwrap();
+    assert_eq!(bits(&collect_upload(&network, 3)), bits(&collect_upload(&reference, 3)));
     assert_eq!(network.upload().iter().map(|t| t.role).collect::<Vec<_>>(), [Role::AdapterUp]);
 
     // A factor that was received only in part counts as missing.
-    network.open(&up(3)).unwrap();
+    network.open(&train_up(3)).unwrap();
     network.tensor_mut(0).unwrap()[0] = 1.0;
-    let rest = open_of(4, sgd(steps, 0, 1, Trained::Down), &[Role::AdapterUp]);
-    assert_eq!(network.open(&rest), Err(DeclineReason::Tensors));
+    let up_only = round_open(4, sgd(steps, 0, 1, Trained::Down), &[Role::AdapterUp]);
+    assert_eq!(network.open(&up_only), Err(DeclineReason::Tensors));
 }
 
 #[test]
 fn rounds_without_adapter_factors_are_declined() {
     let shape = SHAPES[0];
     let steps = descent(0.1, 0.0, 5);
-    let mut network = device(shape, Layer::Nothing, &drawn(shape, 1));
+    let mut network = device(shape, Layer::Nothing, &draw_parameters(shape, 1));
     let mut open = |trained, tensors: &[TensorDescriptor]| {
         let tensors = tensors.iter().copied().collect();
-        network.open(&RoundOpen { tensors, ..open_of(1, sgd(steps, 0, 1, trained), &[]) })
+        network.open(&RoundOpen { tensors, ..round_open(1, sgd(steps, 0, 1, trained), &[]) })
     };
-    let [down, up] = BOTH.map(factor);
-    let wrong = |tensor: TensorDescriptor, rows, role| TensorDescriptor { rows, role, ..tensor };
+    let [down, up] = BOTH_FACTORS.map(factor_descriptor);
+    let altered = |tensor: TensorDescriptor, rows, role| TensorDescriptor { rows, role, ..tensor };
     for (tensors, reason) in [
         (vec![up, down], DeclineReason::Tensors),
-        (vec![down, up, factor(Role::AdapterUp)], DeclineReason::Tensors),
-        (vec![wrong(down, 7, Role::AdapterDown), up], DeclineReason::Tensors),
-        (vec![wrong(down, 6, Role::Representation), up], DeclineReason::Tensors),
-        (vec![down, wrong(up, 2, Role::SharedHead)], DeclineReason::Tensors),
-        (vec![wrong(up, 2, Role::SharedHead)], DeclineReason::Tensors),
+        (vec![down, up, factor_descriptor(Role::AdapterUp)], DeclineReason::Tensors),
+        (vec![altered(down, 7, Role::AdapterDown), up], DeclineReason::Tensors),
+        (vec![altered(down, 6, Role::Representation), up], DeclineReason::Tensors),
+        (vec![down, altered(up, 2, Role::SharedHead)], DeclineReason::Tensors),
+        (vec![altered(up, 2, Role::SharedHead)], DeclineReason::Tensors),
     ] {
         assert_eq!(open(Trained::Up, &tensors), Err(reason), "{tensors:?}");
     }
@@ -349,30 +357,33 @@ fn rounds_without_adapter_factors_are_declined() {
     assert_eq!(open(Trained::Shared, &[down, up]), Ok(()));
     // A network without an adapter has no factors.
     let plain = NetworkShape::new(6, &[4], 3, 8);
-    let mut plain = device(plain, Layer::Nothing, &drawn(plain, 1));
+    let mut plain = device(plain, Layer::Nothing, &draw_parameters(plain, 1));
     let body = TensorDescriptor::inline(Role::Representation, Encoding::F32, 7, 4);
     for trained in [Trained::Up, Trained::Down] {
         let tensors = [body].into_iter().collect();
-        let open = RoundOpen { tensors, ..open_of(1, sgd(steps, 0, 1, trained), &[]) };
+        let open = RoundOpen { tensors, ..round_open(1, sgd(steps, 0, 1, trained), &[]) };
         assert_eq!(plain.open(&open), Err(DeclineReason::Parameter));
     }
-    assert_eq!(plain.open(&open_of(1, sgd(steps, 0, 1, Trained::Up), &BOTH)), Err(DeclineReason::Tensors));
+    assert_eq!(
+        plain.open(&round_open(1, sgd(steps, 0, 1, Trained::Up), &BOTH_FACTORS)),
+        Err(DeclineReason::Tensors)
+    );
 }
 
 #[test]
 fn hello_names_the_frozen_layer_and_only_factors_leave() {
     let shape = SHAPES[0];
-    let mut seen = Vec::new();
-    for layer in Layer::all() {
-        let network = device(shape, layer.clone(), &drawn(shape, 1));
+    let mut model_names = Vec::new();
+    for layer in Layer::one_of_each() {
+        let network = device(shape, layer.clone(), &draw_parameters(shape, 1));
         let capabilities = network.capabilities();
         assert_eq!(capabilities.roles, Role::AdapterDown.bit() | Role::AdapterUp.bit());
         assert_eq!((capabilities.tensors, capabilities.total_elements), (2, (D * R + R * H) as u32));
-        seen.push(capabilities.model.to_string());
+        model_names.push(capabilities.model.to_string());
     }
-    assert_eq!(seen[0], "a network of 6-5 with an adapter of rank 2-3, frozen 0x00000000");
-    seen.dedup();
-    assert_eq!(seen.len(), 3);
+    assert_eq!(model_names[0], "a network of 6-5 with an adapter of rank 2-3, frozen 0x00000000");
+    model_names.dedup();
+    assert_eq!(model_names.len(), 3);
 }
 
 /// A round is declined if the frozen layer has too few values, or one that is not finite.
@@ -380,21 +391,23 @@ fn hello_names_the_frozen_layer_and_only_factors_leave() {
 fn invalid_frozen_layer_is_declined() {
     let shape = SHAPES[0];
     let steps = descent(0.1, 0.0, 5);
-    let [_, f32s, i8s] = Layer::all();
+    let [_, f32s, i8s] = Layer::one_of_each();
     let (Layer::F32(values), Layer::I8(bytes, scales, biases)) = (f32s, i8s) else { panic!() };
-    let (mut short, mut broken, mut endless) = (values.clone(), values, scales.clone());
-    short.pop();
-    broken[3] = f32::NAN;
-    endless[1] = f32::INFINITY;
+    let mut too_short = values.clone();
+    let mut not_a_number = values;
+    let mut infinite_scale = scales.clone();
+    too_short.pop();
+    not_a_number[3] = f32::NAN;
+    infinite_scale[1] = f32::INFINITY;
     for layer in [
-        Layer::F32(short),
-        Layer::F32(broken),
+        Layer::F32(too_short),
+        Layer::F32(not_a_number),
         Layer::I8(bytes[1..].to_vec(), scales.clone(), biases.clone()),
         Layer::I8(bytes.clone(), scales[1..].to_vec(), biases.clone()),
-        Layer::I8(bytes, endless, biases),
+        Layer::I8(bytes, infinite_scale, biases),
     ] {
-        let mut network = device(shape, layer, &drawn(shape, 1));
-        let opened = network.open(&open_of(1, sgd(steps, 0, 1, Trained::Up), &BOTH));
+        let mut network = device(shape, layer, &draw_parameters(shape, 1));
+        let opened = network.open(&round_open(1, sgd(steps, 0, 1, Trained::Up), &BOTH_FACTORS));
         assert_eq!(opened, Err(DeclineReason::Device));
     }
 }
@@ -402,14 +415,14 @@ fn invalid_frozen_layer_is_declined() {
 #[test]
 fn personal_head_is_fitted_on_the_received_adapter() {
     let shape = SHAPES[1];
-    let mut network = device(shape, Layer::Nothing, &drawn(shape, 1));
-    let open = open_of(9, fit(descent(0.1, 0.0, 5), 2), &BOTH);
-    let received = drawn(shape, 2);
-    receive(&mut network, &open, &BOTH.map(|role| values(shape, role, &received))).unwrap();
-    network.run(open.id, &mut labelled(shape, SAMPLES, 3)).unwrap();
+    let mut network = device(shape, Layer::Nothing, &draw_parameters(shape, 1));
+    let open = round_open(9, fit_head_task(descent(0.1, 0.0, 5), 2), &BOTH_FACTORS);
+    let received = draw_parameters(shape, 2);
+    receive(&mut network, &open, &BOTH_FACTORS.map(|role| factor_values(shape, role, &received))).unwrap();
+    network.run(open.id, &mut labelled_samples(shape, SAMPLES, 3)).unwrap();
     assert!(network.upload().is_empty());
-    let before = shape.range(0..2);
-    assert_eq!(bits(&network.parameters()[before.clone()]), bits(&received[before]));
+    let factor_range = shape.range(0..2);
+    assert_eq!(bits(&network.parameters()[factor_range.clone()]), bits(&received[factor_range]));
     let mut out = [0.0; 3];
     assert_eq!(network.predict(&[0.5; D], &mut out), Ok(()));
 }

@@ -10,7 +10,7 @@
 #![cfg(all(feature = "power", feature = "privacy"))]
 
 use crate::attack::{
-    Device, Pair, at_least, at_most, claimed_epsilon, normal_quantile, records, unit_vector,
+    Device, Pair, at_least, at_most, claimed_epsilon, normal_quantile, samples_from_rows, unit_vector,
 };
 use crate::common::power::identity_columns;
 use crate::common::private::settings;
@@ -19,7 +19,7 @@ use crate::common::private::settings;
 const LEVEL: f64 = 0.025;
 
 /// Squared noise multiplier of z = 2, in units of 2^-16.
-const TWO: u64 = 4 << 16;
+const SQUARE_OF_TWO: u64 = 4 << 16;
 
 /// Delta at which the claim of one release is 1.36.
 const DELTA: f64 = 1e-3;
@@ -29,31 +29,33 @@ type Statistics = [Vec<f64>; 2];
 
 /// Draws `releases` releases of each neighbour and computes N statistics of each release. The noise differs
 /// between the parts of an audit.
-fn statistics<const N: usize>(
+fn draw_statistics<const N: usize>(
     audit: u64,
     part: u64,
     releases: u64,
     draw: impl Fn(bool, u64) -> [f64; N],
 ) -> [Statistics; N] {
     let first = (audit * 2 + part) << 40;
-    let drawn = [true, false].map(|neighbour| {
+    let releases_of_both = [true, false].map(|neighbour| {
         let start = first + (u64::from(neighbour) << 39);
         (start..start + releases).map(|number| draw(neighbour, number)).collect::<Vec<_>>()
     });
-    std::array::from_fn(|which| drawn.each_ref().map(|draws| draws.iter().map(|all| all[which]).collect()))
+    std::array::from_fn(|index| {
+        releases_of_both.each_ref().map(|draws| draws.iter().map(|values| values[index]).collect())
+    })
 }
 
 /// Counts the statistics that reach a threshold.
-fn reaching(statistics: &[f64], threshold: f64) -> u64 {
+fn count_reaching(statistics: &[f64], threshold: f64) -> u64 {
     statistics.iter().filter(|&&statistic| statistic >= threshold).count() as u64
 }
 
 /// Returns the lower bound of epsilon from the counts of the event that the statistic reaches `threshold`.
 fn epsilon_at_least(statistics: &Statistics, threshold: f64, delta: f64) -> f64 {
     let draws = statistics[0].len() as u64;
-    let [p, q] = statistics.each_ref().map(|values| reaching(values, threshold));
-    let over = at_least(p, draws, LEVEL) - delta;
-    if over <= 0.0 { 0.0 } else { (over / at_most(q, draws, LEVEL)).ln().max(0.0) }
+    let [p, q] = statistics.each_ref().map(|values| count_reaching(values, threshold));
+    let excess = at_least(p, draws, LEVEL) - delta;
+    if excess <= 0.0 { 0.0 } else { (excess / at_most(q, draws, LEVEL)).ln().max(0.0) }
 }
 
 /// Returns the largest bound and its threshold. The thresholds that are tried cut off a geometric series of
@@ -61,11 +63,11 @@ fn epsilon_at_least(statistics: &Statistics, threshold: f64, delta: f64) -> f64 
 fn best_threshold(statistics: &Statistics, delta: f64) -> (f64, f64) {
     let mut sorted = statistics[0].clone();
     sorted.sort_by(f64::total_cmp);
-    let mut left = sorted.len() as f64;
+    let mut reaching = sorted.len() as f64;
     let mut best = (f64::NEG_INFINITY, f64::INFINITY);
-    while left > 10.0 {
-        left *= 0.9;
-        let threshold = sorted[sorted.len() - 1 - left as usize];
+    while reaching > 10.0 {
+        reaching *= 0.9;
+        let threshold = sorted[sorted.len() - 1 - reaching as usize];
         let bound = epsilon_at_least(statistics, threshold, delta);
         best = if bound > best.0 { (bound, threshold) } else { best };
     }
@@ -74,24 +76,24 @@ fn best_threshold(statistics: &Statistics, delta: f64) -> (f64, f64) {
 
 /// Runs an audit: tries all statistics on the first half of the releases, and counts the event of the best
 /// one on the second half.
-fn audit<const N: usize>(
+fn run_audit<const N: usize>(
     number: u64,
     releases: u64,
     delta: f64,
     draw: impl Fn(bool, u64) -> [f64; N],
 ) -> f64 {
-    let first = statistics(number, 0, releases, &draw);
+    let first = draw_statistics(number, 0, releases, &draw);
     let tried = first.iter().map(|candidate| best_threshold(candidate, delta)).enumerate();
-    let (which, (_, threshold)) = tried.max_by(|(_, a), (_, b)| a.0.total_cmp(&b.0)).unwrap();
-    let second = statistics(number, 1, releases, &draw);
-    epsilon_at_least(&second[which], threshold, delta)
+    let (best, (_, threshold)) = tried.max_by(|(_, a), (_, b)| a.0.total_cmp(&b.0)).unwrap();
+    let second = draw_statistics(number, 1, releases, &draw);
+    epsilon_at_least(&second[best], threshold, delta)
 }
 
 /// Creates the worst pair: the records of one device are `times` copies of the first unit vector, those of
 /// the other device are copies of the second, and the basis spans both.
 fn worst_pair(square: u64, times: usize) -> Pair {
-    let device = |at| Device {
-        samples: records(&vec![unit_vector(2, at); times]),
+    let device = |axis| Device {
+        samples: samples_from_rows(&vec![unit_vector(2, axis); times]),
         z: identity_columns(2, 2),
         k: 2,
         settings: settings(square, 1 << 15),
@@ -100,26 +102,26 @@ fn worst_pair(square: u64, times: usize) -> Pair {
 }
 
 /// Returns the epsilon that the privacy account claims for this many releases, from the settings alone.
-fn claim(square: u64, releases: f64, delta: f64) -> f64 {
+fn claimed_by_account(square: u64, releases: f64, delta: f64) -> f64 {
     claimed_epsilon((releases * 65_536.0 / square as f64).sqrt(), delta)
 }
 
 /// Runs `audits` audits of one release. Checks that the ratio of the bound to the claim is at least 0.8, and
 /// that it exceeds 1 no more often than bounds at this level may fail by chance.
-fn confirm(audits: u64, square: u64, delta: f64, bound: impl Fn(&Pair, u64) -> f64) {
+fn confirm_claim(audits: u64, square: u64, delta: f64, bound: impl Fn(&Pair, u64) -> f64) {
     let pair = worst_pair(square, 1);
-    assert!(pair.mu > 0.999 * (65_536.0 / square as f64).sqrt(), "the sensitivity is attained");
-    let claim = claim(square, 1.0, delta);
+    assert!(pair.mu > 0.999 * (65_536.0 / square as f64).sqrt(), "the pair does not attain the sensitivity");
+    let claim = claimed_by_account(square, 1.0, delta);
     let mut shares: Vec<f64> = (0..audits).map(|number| bound(&pair, number) / claim).collect();
     shares.sort_by(f64::total_cmp);
-    let (least, median) = (shares[0], shares[shares.len() / 2]);
-    let most = shares[shares.len() - 1];
-    let over = shares.iter().filter(|&&share| share > 1.0).count() as u64;
+    let (smallest, median) = (shares[0], shares[shares.len() / 2]);
+    let largest = shares[shares.len() - 1];
+    let exceeding = shares.iter().filter(|&&share| share > 1.0).count() as u64;
     println!(
-        "claimed {claim:.4} at delta {delta:e}: {audits} audits confirm {least:.3}, {median:.3}, {most:.3} of it (least, \
-         median, most), {over} of them more than all"
+        "claimed {claim:.4} at delta {delta:e}: {audits} audits confirm {smallest:.3}, {median:.3}, \
+         {largest:.3} of it (least, median, most), {exceeding} of them more than all"
     );
-    assert!(least >= 0.8 && over <= by_chance(audits) && most < 1.05, "{shares:?}");
+    assert!(smallest >= 0.8 && exceeding <= by_chance(audits) && largest < 1.05, "{shares:?}");
 }
 
 /// Returns the number of audits that may exceed a correct claim: each does so with a probability of at most
@@ -129,11 +131,11 @@ fn by_chance(audits: u64) -> u64 {
 }
 
 /// Checks two claims by counts of events.
-fn confirmed(audits: u64, releases: u64) {
-    for (square, delta) in [(TWO, DELTA), (1 << 16, 1e-2)] {
-        confirm(audits, square, delta, |pair, number| {
-            audit(number, releases, delta, |neighbour, number| {
-                [pair.statistic(&pair.of(neighbour).release(number))]
+fn confirm_two_claims(audits: u64, releases: u64) {
+    for (square, delta) in [(SQUARE_OF_TWO, DELTA), (1 << 16, 1e-2)] {
+        confirm_claim(audits, square, delta, |pair, number| {
+            run_audit(number, releases, delta, |neighbour, number| {
+                [pair.statistic(&pair.device(neighbour).release(number))]
             })
         });
     }
@@ -141,25 +143,25 @@ fn confirmed(audits: u64, releases: u64) {
 
 #[test]
 fn audit_confirms_the_claim() {
-    confirmed(1, 200_000);
+    confirm_two_claims(1, 200_000);
 }
 
 /// Checks a claim at a delta that is too small for counts. For Gaussian noise the two error rates give a
 /// lower bound of `mu`, and with it of epsilon at any delta.
-fn confirmed_by_guesses(audits: u64, releases: u64) {
-    confirm(audits, 16 << 16, 1e-5, |pair, number| {
-        let [guesses] = statistics(number, 0, releases, |neighbour, number| {
-            [pair.statistic(&pair.of(neighbour).release(number))]
+fn confirm_by_guesses(audits: u64, releases: u64) {
+    confirm_claim(audits, 16 << 16, 1e-5, |pair, number| {
+        let [guesses] = draw_statistics(number, 0, releases, |neighbour, number| {
+            [pair.statistic(&pair.device(neighbour).release(number))]
         });
-        let [right, wrong] = guesses.each_ref().map(|values| reaching(values, 0.0));
-        let rates = [releases - right, wrong].map(|count| at_most(count, releases, LEVEL));
+        let [hits, false_alarms] = guesses.each_ref().map(|values| count_reaching(values, 0.0));
+        let rates = [releases - hits, false_alarms].map(|count| at_most(count, releases, LEVEL));
         claimed_epsilon(-rates.iter().map(|&rate| normal_quantile(rate)).sum::<f64>(), 1e-5)
     });
 }
 
 #[test]
 fn error_rates_confirm_the_claim_at_a_small_delta() {
-    confirmed_by_guesses(1, 300_000);
+    confirm_by_guesses(1, 300_000);
 }
 
 /// Faults of a mechanism. The test builds each faulty mechanism from parts of the shipped code, which cannot
@@ -180,37 +182,37 @@ enum Fault {
 /// Audits a mechanism with this fault. Returns the bound and the claim.
 fn audit_of(fault: Option<Fault>, number: u64, releases: u64) -> (f64, f64) {
     let (square, times) = match fault {
-        Some(Fault::NoiseHalved) => (TWO / 4, 1),
-        Some(Fault::ClippedAfterNoise) => (TWO, 16),
-        Some(Fault::RecordNotClipped) => (TWO, 4),
-        _ => (TWO, 1),
+        Some(Fault::NoiseHalved) => (SQUARE_OF_TWO / 4, 1),
+        Some(Fault::ClippedAfterNoise) => (SQUARE_OF_TWO, 16),
+        Some(Fault::RecordNotClipped) => (SQUARE_OF_TWO, 4),
+        _ => (SQUARE_OF_TWO, 1),
     };
     let pair = worst_pair(square, times);
     // The basis of the second round has the two directions in reverse order.
-    let turned = |device: &Device| Device { z: vec![0.0, 1.0, 1.0, 0.0], ..device.clone() };
-    let second = Pair::new(turned(&pair.one), turned(&pair.other));
+    let reversed_basis = |device: &Device| Device { z: vec![0.0, 1.0, 1.0, 0.0], ..device.clone() };
+    let second = Pair::new(reversed_basis(&pair.first), reversed_basis(&pair.second));
     let two_rounds = matches!(fault, None | Some(Fault::SeedReused));
-    let bound = audit(number, releases, DELTA, |neighbour, number| {
-        let mut sent = pair.of(neighbour).release(number);
+    let bound = run_audit(number, releases, DELTA, |neighbour, number| {
+        let mut sent = pair.device(neighbour).release(number);
         if !two_rounds {
             if fault == Some(Fault::ClippedAfterNoise) {
-                clip(&mut sent, times);
+                clip_output(&mut sent, times);
             }
             return [pair.statistic(&sent); 2];
         }
-        let another = if fault.is_none() { number | 1 << 63 } else { number };
-        let next = second.of(neighbour).release(another);
+        let second_number = if fault.is_none() { number | 1 << 63 } else { number };
+        let second_sent = second.device(neighbour).release(second_number);
         // The first statistic uses both rounds, the second one only their difference, which is free of noise
         // if a seed repeats.
-        let (a, b) = (pair.statistic(&sent), second.statistic(&next));
-        let difference: Vec<f32> = sent.iter().zip(&next).map(|(a, b)| a - b).collect();
+        let (a, b) = (pair.statistic(&sent), second.statistic(&second_sent));
+        let difference: Vec<f32> = sent.iter().zip(&second_sent).map(|(a, b)| a - b).collect();
         [a + b, pair.statistic(&difference)]
     });
-    (bound, claim(TWO, if two_rounds { 2.0 } else { 1.0 }, DELTA))
+    (bound, claimed_by_account(SQUARE_OF_TWO, if two_rounds { 2.0 } else { 1.0 }, DELTA))
 }
 
 /// Scales an output `A Z` down so that `s A Z` has at most norm 1.
-fn clip(sent: &mut [f32], rows: usize) {
+fn clip_output(sent: &mut [f32], rows: usize) {
     let square: f32 = sent.iter().map(|value| value * value).sum();
     let norm = rows as f32 * square.sqrt();
     sent.iter_mut().for_each(|value| *value /= norm.max(1.0));
@@ -221,19 +223,20 @@ fn assert_faults_are_detected(audits: u64, releases: u64) {
     let faults =
         [Fault::NoiseHalved, Fault::ClippedAfterNoise, Fault::SeedReused, Fault::RecordNotClipped].map(Some);
     for fault in faults.into_iter().chain([None]) {
-        let mut least = f64::INFINITY;
-        let mut found = 0;
+        let mut smallest = f64::INFINITY;
+        let mut exceeding = 0;
         for number in 0..audits {
             let (bound, claim) = audit_of(fault, number, releases);
-            found += u64::from(bound > claim);
-            least = least.min(bound / claim);
+            exceeding += u64::from(bound > claim);
+            smallest = smallest.min(bound / claim);
         }
         println!(
-            "{fault:?}: {found} of {audits} audits of 4 x {releases} exceed the claim, {least:.2} of it or more"
+            "{fault:?}: {exceeding} of {audits} audits of 4 x {releases} exceed the claim, \
+             {smallest:.2} of it or more"
         );
         match fault {
-            Some(_) => assert_eq!(found, audits, "{fault:?}"),
-            None => assert!(found <= by_chance(audits), "{found}"),
+            Some(_) => assert_eq!(exceeding, audits, "{fault:?}"),
+            None => assert!(exceeding <= by_chance(audits), "{exceeding}"),
         }
     }
 }
@@ -248,8 +251,8 @@ fn audit_detects_every_fault() {
 #[test]
 #[ignore = "minutes"]
 fn twenty_audits_confirm_the_claim_and_detect_every_fault() {
-    confirmed(20, 500_000);
-    confirmed_by_guesses(20, 500_000);
+    confirm_two_claims(20, 500_000);
+    confirm_by_guesses(20, 500_000);
     assert_faults_are_detected(20, 20_000);
 }
 

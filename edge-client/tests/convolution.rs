@@ -3,19 +3,19 @@
 #![cfg(feature = "convolution")]
 
 use crate::common::Random;
-use crate::common::dense::{cross_entropy, values, wide};
+use crate::common::dense::{cross_entropy, to_f64, values};
 use fedspan_client::kernel::convolution::{Convolution, MaxPooling};
 use fedspan_client::kernel::dense::{add_gradient, backward, forward, relu, relu_errors, softmax_errors};
 use proptest::prelude::*;
 
 /// Computes pixel `(y, x)` of the output of filter `f`, in f64.
-fn pixel(c: &Convolution, image: &[f64], layer: &[f64], (y, x, f): (usize, usize, usize)) -> f64 {
+fn output_value(c: &Convolution, image: &[f64], layer: &[f64], (y, x, f): (usize, usize, usize)) -> f64 {
     let mut sum = layer[c.patch() * c.filters + f];
     for row in 0..c.rows {
         for column in 0..c.columns {
             for channel in 0..c.channels {
-                let (line, place) = (y * c.stride + row, x * c.stride + column);
-                let input = image[(line * c.width + place) * c.channels + channel];
+                let (input_row, input_column) = (y * c.stride + row, x * c.stride + column);
+                let input = image[(input_row * c.width + input_column) * c.channels + channel];
                 let weight = (row * c.columns + column) * c.channels + channel;
                 sum += input * layer[weight * c.filters + f];
             }
@@ -25,15 +25,16 @@ fn pixel(c: &Convolution, image: &[f64], layer: &[f64], (y, x, f): (usize, usize
 }
 
 /// Computes the output of all filters at all positions, in f64.
-fn convolved(c: &Convolution, image: &[f64], layer: &[f64]) -> Vec<f64> {
+fn convolve(c: &Convolution, image: &[f64], layer: &[f64]) -> Vec<f64> {
     let width = c.out_width();
-    let place = |index: usize| (index / c.filters / width, index / c.filters % width, index % c.filters);
-    (0..c.outputs()).map(|index| pixel(c, image, layer, place(index))).collect()
+    let output_position =
+        |index: usize| (index / c.filters / width, index / c.filters % width, index % c.filters);
+    (0..c.outputs()).map(|index| output_value(c, image, layer, output_position(index))).collect()
 }
 
 /// Returns the shapes: LeNet-5's first layer on a small image, a signal of six channels, two strides, and a
 /// filter as large as the image.
-fn shapes() -> [Convolution; 5] {
+fn convolution_shapes() -> [Convolution; 5] {
     let shape = |[height, width, channels, rows, columns, stride, filters]: [usize; 7]| Convolution {
         height,
         width,
@@ -55,15 +56,15 @@ fn shapes() -> [Convolution; 5] {
 #[test]
 fn forward_equals_plain_loops() {
     let mut random = Random(1);
-    for c in shapes() {
+    for c in convolution_shapes() {
         let n = 3;
         let (images, layer) = (values(&mut random, n * c.inputs()), values(&mut random, c.layer()));
         let mut patches = vec![0.0; n * c.positions() * c.patch()];
         let mut out = vec![0.0; n * c.outputs()];
         c.forward(&images, &layer, &mut patches, &mut out);
         for (image, out) in images.chunks(c.inputs()).zip(out.chunks(c.outputs())) {
-            for (got, expected) in out.iter().zip(convolved(&c, &wide(image), &wide(&layer))) {
-                assert!((f64::from(*got) - expected).abs() < 1e-5, "{c:?}: {got} {expected}");
+            for (computed, expected) in out.iter().zip(convolve(&c, &to_f64(image), &to_f64(&layer))) {
+                assert!((f64::from(*computed) - expected).abs() < 1e-5, "{c:?}: {computed} {expected}");
             }
         }
     }
@@ -73,15 +74,15 @@ fn forward_equals_plain_loops() {
 #[test]
 fn add_patches_is_the_transpose_of_patches() {
     let mut random = Random(2);
-    for c in shapes() {
+    for c in convolution_shapes() {
         let (x, p) =
             (values(&mut random, 2 * c.inputs()), values(&mut random, 2 * c.positions() * c.patch()));
-        let (mut taken, mut added) = (vec![0.0; p.len()], vec![0.0; x.len()]);
-        c.patches(&x, &mut taken);
-        c.add_patches(&p, &mut added);
-        let dot = |a: &[f32], b: &[f32]| wide(a).iter().zip(wide(b)).map(|(a, b)| a * b).sum::<f64>();
-        let (left, right) = (dot(&taken, &p), dot(&x, &added));
-        assert!((left - right).abs() < 1e-4, "{c:?}: {left} {right}");
+        let (mut patches, mut summed) = (vec![0.0; p.len()], vec![0.0; x.len()]);
+        c.patches(&x, &mut patches);
+        c.add_patches(&p, &mut summed);
+        let dot = |a: &[f32], b: &[f32]| to_f64(a).iter().zip(to_f64(b)).map(|(a, b)| a * b).sum::<f64>();
+        let (patch_product, input_product) = (dot(&patches, &p), dot(&x, &summed));
+        assert!((patch_product - input_product).abs() < 1e-4, "{c:?}: {patch_product} {input_product}");
     }
 }
 
@@ -108,11 +109,12 @@ fn gradients_equal_finite_differences() {
 
         let [mut p0, mut p1] = [first, second].map(|c| vec![0.0; N * c.positions() * c.patch()]);
         let [mut a0, mut a1] = [first, second].map(|c| vec![0.0; N * c.outputs()]);
-        let (mut pooled, mut kept) = (vec![0.0; N * pooling.outputs()], vec![0; N * pooling.outputs()]);
+        let (mut pooled, mut pool_indices) =
+            (vec![0.0; N * pooling.outputs()], vec![0; N * pooling.outputs()]);
         let mut logits = vec![0.0; N * 5];
         first.forward(&x, &layers[0], &mut p0, &mut a0);
         relu(&mut a0);
-        pooling.forward(&a0, &mut pooled, &mut kept);
+        pooling.forward(&a0, &mut pooled, &mut pool_indices);
         second.forward(&pooled, &layers[1], &mut p1, &mut a1);
         relu(&mut a1);
         forward(&a1, &layers[2], 5, &mut logits);
@@ -123,7 +125,7 @@ fn gradients_equal_finite_differences() {
         backward(&logits, &layers[2], 5, &a1, &mut d1);
         second.add_errors(&d1, &layers[1], &mut errors, &mut dp);
         relu_errors(&pooled, &mut dp);
-        pooling.backward(&dp, &kept, &mut d0);
+        pooling.backward(&dp, &pool_indices, &mut d0);
 
         let mut gradients = layers.clone().map(|layer| vec![0.0; layer.len()]);
         add_gradient(&p0, &d0, first.filters, &mut gradients[0]);
@@ -132,8 +134,8 @@ fn gradients_equal_finite_differences() {
 
         let loss = |layers: &[Vec<f64>; 3]| -> f64 {
             let of_image = |(image, &class): (&[f32], &u8)| {
-                let a = positive(convolved(&first, &wide(image), &layers[0]));
-                let a = positive(convolved(&second, &largest(&pooling, &a), &layers[1]));
+                let a = rectify(convolve(&first, &to_f64(image), &layers[0]));
+                let a = rectify(convolve(&second, &pool_maxima(&pooling, &a), &layers[1]));
                 let mut logits = layers[2][a.len() * 5..].to_vec();
                 for (a, row) in a.iter().zip(layers[2].chunks(5)) {
                     logits.iter_mut().zip(row).for_each(|(logit, w)| *logit += a * w);
@@ -142,29 +144,29 @@ fn gradients_equal_finite_differences() {
             };
             x.chunks(first.inputs()).zip(&classes).map(of_image).sum::<f64>() / N as f64
         };
-        let mut exact = [0, 1, 2].map(|depth: usize| wide(&layers[depth]));
+        let mut exact = [0, 1, 2].map(|depth: usize| to_f64(&layers[depth]));
         for (depth, gradient) in gradients.iter().enumerate() {
             assert!(gradient.iter().any(|g| g.abs() > 0.01));
-            for (place, &g) in gradient.iter().enumerate() {
-                let w = exact[depth][place];
-                let mut at = |w: f64| {
-                    exact[depth][place] = w;
+            for (index, &g) in gradient.iter().enumerate() {
+                let w = exact[depth][index];
+                let mut loss_at = |w: f64| {
+                    exact[depth][index] = w;
                     loss(&exact)
                 };
-                let slope = (at(w + STEP) - at(w - STEP)) / (2.0 * STEP);
-                at(w);
-                assert!((f64::from(g) - slope).abs() < error, "layer {depth} place {place}: {g} {slope}");
+                let slope = (loss_at(w + STEP) - loss_at(w - STEP)) / (2.0 * STEP);
+                loss_at(w);
+                assert!((f64::from(g) - slope).abs() < error, "layer {depth} place {index}: {g} {slope}");
             }
         }
     }
 }
 
-fn positive(values: Vec<f64>) -> Vec<f64> {
+fn rectify(values: Vec<f64>) -> Vec<f64> {
     values.into_iter().map(|value| value.max(0.0)).collect()
 }
 
 /// Computes max pooling in f64.
-fn largest(pooling: &MaxPooling, image: &[f64]) -> Vec<f64> {
+fn pool_maxima(pooling: &MaxPooling, image: &[f64]) -> Vec<f64> {
     let mut out = Vec::new();
     for y in 0..pooling.out_height() {
         for x in 0..pooling.out_width() {
@@ -185,11 +187,11 @@ fn largest(pooling: &MaxPooling, image: &[f64]) -> Vec<f64> {
 fn pooling_keeps_the_first_maximum_and_any_nan() {
     let pooling = MaxPooling { height: 2, width: 5, channels: 1, rows: 2, columns: 2 };
     let image = [1.0, 3.0, f32::NAN, 2.0, 9.0, 3.0, 0.0, 5.0, 6.0, 9.0];
-    let (mut out, mut kept) = ([0.0; 2], [9; 2]);
-    pooling.forward(&image, &mut out, &mut kept);
-    assert_eq!((out[0], out[1].is_nan(), kept), (3.0, true, [1, 0]));
+    let (mut out, mut pool_indices) = ([0.0; 2], [9; 2]);
+    pooling.forward(&image, &mut out, &mut pool_indices);
+    assert_eq!((out[0], out[1].is_nan(), pool_indices), (3.0, true, [1, 0]));
     let mut errors = [7.0; 10];
-    pooling.backward(&[0.5, -1.0], &kept, &mut errors);
+    pooling.backward(&[0.5, -1.0], &pool_indices, &mut errors);
     assert_eq!(errors, [0.0, 0.5, -1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
 }
 
@@ -202,11 +204,11 @@ proptest! {
         let c = Convolution { height, width, channels, rows, columns, stride, filters };
         let pooling = MaxPooling { height, width, channels, rows, columns };
         let [mut a, mut b, layer, x, mut out] = lengths.map(|length| vec![0.5f32; length]);
-        let mut kept = vec![u8::MAX; a.len()];
+        let mut pool_indices = vec![u8::MAX; a.len()];
         c.forward(&x, &layer, &mut a, &mut out);
         c.add_errors(&x, &layer, &mut b, &mut out);
-        pooling.backward(&x, &kept, &mut out);
-        pooling.forward(&x, &mut out, &mut kept);
-        pooling.backward(&x, &kept, &mut out);
+        pooling.backward(&x, &pool_indices, &mut out);
+        pooling.forward(&x, &mut out, &mut pool_indices);
+        pooling.backward(&x, &pool_indices, &mut out);
     }
 }

@@ -18,48 +18,54 @@ const N: usize = 3;
 #[derive(Debug, PartialEq)]
 struct Outcome {
     out: Vec<u32>,
-    below: Vec<u32>,
+    input_errors: Vec<u32>,
     gradient: Vec<u32>,
 }
 
 /// Computes whole images with the kernels, at all positions including those that pooling drops, with errors
 /// that are masked per patch.
-fn whole(c: Convolution, pooling: MaxPooling, [x, weights, delta]: [&[f32]; 3]) -> Outcome {
+fn compute_whole_images(c: Convolution, pooling: MaxPooling, [x, weights, delta]: [&[f32]; 3]) -> Outcome {
     let mut patches = vec![0.0; N * c.positions() * c.patch()];
     let mut unpooled = vec![0.0; N * c.outputs()];
-    let (mut out, mut kept) = (vec![0.0; N * pooling.outputs()], vec![0; N * pooling.outputs()]);
+    let (mut out, mut pool_indices) = (vec![0.0; N * pooling.outputs()], vec![0; N * pooling.outputs()]);
     c.forward(x, weights, &mut patches, &mut unpooled);
-    pooling.forward(&unpooled, &mut out, &mut kept);
-    pooling.backward(delta, &kept, &mut unpooled);
-    let (mut errors, mut below) = (vec![0.0; patches.len()], vec![0.0; x.len()]);
+    pooling.forward(&unpooled, &mut out, &mut pool_indices);
+    pooling.backward(delta, &pool_indices, &mut unpooled);
+    let (mut errors, mut input_errors) = (vec![0.0; patches.len()], vec![0.0; x.len()]);
     backward(&unpooled, weights, c.filters, &patches, &mut errors);
-    c.add_patches(&errors, &mut below);
+    c.add_patches(&errors, &mut input_errors);
     let mut gradient = vec![0.0; c.layer()];
     add_gradient(&patches, &unpooled, c.filters, &mut gradient);
-    Outcome { out: bits(&out), below: bits(&below), gradient: bits(&gradient) }
+    Outcome { out: bits(&out), input_errors: bits(&input_errors), gradient: bits(&gradient) }
 }
 
 /// Computes the images with the layer, which works in strips.
-fn in_strips(layer: Layer, [x, weights, delta]: [&[f32]; 3]) -> Outcome {
+fn compute_in_strips(layer: Layer, [x, weights, delta]: [&[f32]; 3]) -> Outcome {
     let mut scratch = vec![f32::NAN; layer.scratch()];
     let mut pool_indices = vec![0xEE; N * layer.pool_indices()];
-    let mut room = LayerBuffers { saved: &mut [], pool_indices: &mut pool_indices, scratch: &mut scratch };
+    let mut buffers = LayerBuffers { saved: &mut [], pool_indices: &mut pool_indices, scratch: &mut scratch };
     let mut out = vec![f32::NAN; N * layer.outputs()];
-    layer.forward(x, weights, &mut out, LayerBuffers { saved: &mut [], ..room });
-    room = LayerBuffers { saved: &mut [], pool_indices: &mut pool_indices, scratch: &mut scratch };
-    let (mut below, mut gradient) = (vec![f32::NAN; x.len()], vec![0.0; weights.len()]);
-    let seen = ForwardPass {
+    layer.forward(x, weights, &mut out, LayerBuffers { saved: &mut [], ..buffers });
+    buffers = LayerBuffers { saved: &mut [], pool_indices: &mut pool_indices, scratch: &mut scratch };
+    let (mut input_errors, mut gradient) = (vec![f32::NAN; x.len()], vec![0.0; weights.len()]);
+    let pass = ForwardPass {
         x,
         #[cfg(feature = "recurrent")]
         after_relu: true,
-        room,
+        room: buffers,
     };
-    layer.backward(seen, delta, &mut weights.to_vec(), Some(&mut below), Gradient::Added(&mut gradient));
-    Outcome { out: bits(&out), below: bits(&below), gradient: bits(&gradient) }
+    layer.backward(
+        pass,
+        delta,
+        &mut weights.to_vec(),
+        Some(&mut input_errors),
+        Gradient::Added(&mut gradient),
+    );
+    Outcome { out: bits(&out), input_errors: bits(&input_errors), gradient: bits(&gradient) }
 }
 
 /// Takes a step of size one from weights of zero, and returns the weights: the negative gradient.
-fn stepped(layer: Layer, [x, weights, delta]: [&[f32]; 3]) -> Vec<f32> {
+fn take_unit_step(layer: Layer, [x, weights, delta]: [&[f32]; 3]) -> Vec<f32> {
     let (mut pool_indices, mut scratch) =
         (vec![0; N * layer.pool_indices()], vec![f32::NAN; layer.scratch()]);
     let mut out = vec![0.0; N * layer.outputs()];
@@ -70,14 +76,14 @@ fn stepped(layer: Layer, [x, weights, delta]: [&[f32]; 3]) -> Vec<f32> {
         LayerBuffers { saved: &mut [], pool_indices: &mut pool_indices, scratch: &mut scratch },
     );
     let mut weights = vec![0.0; weights.len()];
-    let seen = ForwardPass {
+    let pass = ForwardPass {
         x,
         #[cfg(feature = "recurrent")]
         after_relu: true,
         room: LayerBuffers { saved: &mut [], pool_indices: &mut pool_indices, scratch: &mut scratch },
     };
     let step = Step { momentum: 0.0, velocity: None, size: 1.0 };
-    layer.backward(seen, delta, &mut weights, None, Gradient::Step(step));
+    layer.backward(pass, delta, &mut weights, None, Gradient::Step(step));
     weights
 }
 
@@ -99,14 +105,14 @@ proptest! {
         let (weights, delta) = (values(&mut random, c.layer()), values(&mut random, N * pooling.outputs()));
         let layer = Layer::Filters { convolution: c, pooling };
         let data = [&x[..], &weights, &delta];
-        let expected = whole(c, pooling, data);
-        prop_assert_eq!(&in_strips(layer, data), &expected);
-        let stepped: Vec<f32> = stepped(layer, data).iter().map(|w| 0.0 - w).collect();
+        let expected = compute_whole_images(c, pooling, data);
+        prop_assert_eq!(&compute_in_strips(layer, data), &expected);
+        let stepped: Vec<f32> = take_unit_step(layer, data).iter().map(|w| 0.0 - w).collect();
         prop_assert_eq!(bits(&stepped), expected.gradient);
     }
 }
 
-const fn filters(count: u16) -> Filters {
+const fn filters_of_side_5(count: u16) -> Filters {
     Filters { count, side: 5, pool: 2 }
 }
 
@@ -120,19 +126,24 @@ impl NetworkSizes for Mnist {
 
 const fn mnist(hidden: usize, batch: usize) -> NetworkShape {
     let image = Image { height: 28, width: 28, channels: 1 };
-    NetworkShape::convolutional(image, &[filters(4), filters(8)], &[hidden], 10, batch)
+    NetworkShape::convolutional(image, &[filters_of_side_5(4), filters_of_side_5(8)], &[hidden], 10, batch)
 }
 
 /// Network for signals of 25 steps and six channels, trained in batches of ten.
 struct Motion;
 
 impl NetworkSizes for Motion {
-    const SHAPE: NetworkShape =
-        NetworkShape::convolutional(Image { height: 1, width: 25, channels: 6 }, &[filters(8)], &[16], 7, 10);
+    const SHAPE: NetworkShape = NetworkShape::convolutional(
+        Image { height: 1, width: 25, channels: 6 },
+        &[filters_of_side_5(8)],
+        &[16],
+        7,
+        10,
+    );
 }
 
 /// Returns the memory of a model with momentum in bytes.
-const fn ram(shape: NetworkShape) -> usize {
+const fn ram_bytes(shape: NetworkShape) -> usize {
     4 * (2 * shape.parameters() + shape.scratch()) + shape.bytes()
 }
 
@@ -143,9 +154,9 @@ fn images_fit_a_microcontroller() {
     const S: usize = Mnist::SHAPE.scratch();
     const N: usize = Mnist::SHAPE.bytes();
     let size = size_of::<NetworkWorkspace<Mnist, P, S, N, P>>();
-    assert_eq!(size, ram(Mnist::SHAPE).next_multiple_of(4));
-    assert_eq!((size, ram(Motion::SHAPE)), (46_684, 34_818));
+    assert_eq!(size, ram_bytes(Mnist::SHAPE).next_multiple_of(4));
+    assert_eq!((size, ram_bytes(Motion::SHAPE)), (46_684, 34_818));
     // A model with a hidden layer of 32 does not fit 64 KB together with a stack; in batches of ten it fits
     // none of the boards.
-    assert_eq!((ram(mnist(32, 1)), ram(mnist(32, 10))), (64_537, 167_434));
+    assert_eq!((ram_bytes(mnist(32, 1)), ram_bytes(mnist(32, 10))), (64_537, 167_434));
 }

@@ -7,8 +7,8 @@
 //! time slot, which every device with noise has.
 #![cfg(feature = "privacy")]
 
-use crate::common::priced_task::private;
-use crate::common::problem::{Problem, gradient, problem};
+use crate::common::priced_task::priced_bench;
+use crate::common::problem::{Problem, create_problem, gradient_task};
 use crate::common::server::{Flash, payload};
 use crate::sampler::words;
 use fedspan_client::privacy::Variance;
@@ -25,17 +25,17 @@ const BLOCK: u32 = 16;
 const SIGMAS: [u64; 6] = [23_171, 46_341, 185_364, 370_728, (1 << 19) - 1, (1 << 19) + 1];
 
 /// Draws a sample, and returns it with the number of words taken.
-fn counted(variance: &Variance, words: &mut impl FnMut() -> u32) -> (i64, u32) {
-    let mut taken = 0;
-    let drawn = sample(variance, || {
-        taken += 1;
+fn draw_counted(variance: &Variance, words: &mut impl FnMut() -> u32) -> (i64, u32) {
+    let mut words_taken = 0;
+    let value = sample(variance, || {
+        words_taken += 1;
         words()
     });
-    (drawn, taken)
+    (value, words_taken)
 }
 
 /// Returns Pearson's correlation of pairs, or 0 if one of the two variables is constant.
-fn correlation(pairs: &[(f64, f64)]) -> f64 {
+fn pearson_correlation(pairs: &[(f64, f64)]) -> f64 {
     let n = pairs.len() as f64;
     let (a, b) = pairs.iter().fold((0.0, 0.0), |(a, b), pair| (a + pair.0 / n, b + pair.1 / n));
     let [mut ab, mut aa, mut bb] = [0.0; 3];
@@ -54,10 +54,10 @@ fn check_correlations(draws: usize) {
     for sigma in SIGMAS {
         let variance = Variance::new(sigma * sigma, 1).unwrap();
         let mut words = words(sigma);
-        let drawn: Vec<(i64, u32)> = (0..draws).map(|_| counted(&variance, &mut words)).collect();
+        let samples: Vec<(i64, u32)> = (0..draws).map(|_| draw_counted(&variance, &mut words)).collect();
         let correlation_of = |work: fn(u32) -> u32, noise: fn(i64) -> i64| {
-            let pairs = drawn.iter().map(|&(x, taken)| (f64::from(work(taken)), noise(x) as f64));
-            correlation(&pairs.collect::<Vec<_>>())
+            let pairs = samples.iter().map(|&(x, words)| (f64::from(work(words)), noise(x) as f64));
+            pearson_correlation(&pairs.collect::<Vec<_>>())
         };
         let (sign, magnitude) =
             (correlation_of(|words| words, |x| x), correlation_of(|words| words, i64::abs));
@@ -87,22 +87,23 @@ fn work_of_ten_million_samples_is_little_correlated() {
     check_correlations(10_000_000);
 }
 
-/// Returns the time from the start of a computation that takes `took` milliseconds until its update is sent.
-fn time_until_update(problem: &Problem, slot: u64, took: u64) -> u64 {
-    let mut bench = private(problem, 4096, Some(1000), slot, &Flash::default());
+/// Returns the time from the start of a computation that takes
+/// `computing_time` milliseconds until its update is sent.
+fn time_until_update(problem: &Problem, slot: u64, computing_time: u64) -> u64 {
+    let mut bench = priced_bench(problem, 4096, Some(1000), slot, &Flash::default());
     bench.connect(7, 60_000);
-    let opened = bench.now;
+    let start = bench.now;
     let mut sent = Vec::new();
-    for (message, body) in problem.server(1, gradient(), Encoding::F32, 4096).opening() {
-        sent.extend(bench.once(Event::Message(&payload(&message, &body))));
+    for (message, body) in problem.server(1, gradient_task(), Encoding::F32, 4096).opening_messages() {
+        sent.extend(bench.handle_event(Event::Message(&payload(&message, &body))));
     }
     // The computation of the fake task takes no time, so the clock is advanced by its duration here.
-    bench.now += took;
+    bench.now += computing_time;
     for _ in 0..100 {
         if sent.iter().any(|(message, _)| matches!(message, ToServer::Update(_))) {
-            return bench.now - opened;
+            return bench.now - start;
         }
-        sent = bench.all(Event::Tick);
+        sent = bench.handle_until_idle(Event::Tick);
         if sent.is_empty() {
             bench.now = bench.last.wake.as_u64().max(bench.now);
         }
@@ -116,31 +117,36 @@ fn time_until_update(problem: &Problem, slot: u64, took: u64) -> u64 {
 fn time_of_sending_in_a_slot_is_independent_of_the_noise() {
     const NUMBERS: usize = 32 * 4;
     const ROUNDS: usize = 4_000;
-    let problem = problem(6, 2, 1);
+    let problem = create_problem(6, 2, 1);
     let variance = Variance::new(46_341 * 46_341, 1).unwrap();
     let mut words = words(9);
     let rounds: Vec<(u64, Vec<f64>)> = (0..ROUNDS)
         .map(|_| {
-            let drawn: Vec<(i64, u32)> = (0..NUMBERS).map(|_| counted(&variance, &mut words)).collect();
-            let took = drawn.iter().map(|&(_, words)| u64::from(words)).sum();
-            (took, drawn.iter().map(|&(x, _)| x.abs() as f64).collect())
+            let samples: Vec<(i64, u32)> =
+                (0..NUMBERS).map(|_| draw_counted(&variance, &mut words)).collect();
+            let computing_time = samples.iter().map(|&(_, words)| u64::from(words)).sum();
+            (computing_time, samples.iter().map(|&(x, _)| x.abs() as f64).collect())
         })
         .collect();
     // The first list has the times at which updates would be sent without a slot, the second one those with a
     // slot.
-    let bare: Vec<f64> = rounds.iter().map(|&(took, _)| took as f64).collect();
-    let slotted: Vec<f64> =
-        rounds.iter().map(|&(took, _)| time_until_update(&problem, 5_000, took) as f64).collect();
+    let times_without_slot: Vec<f64> =
+        rounds.iter().map(|&(computing_time, _)| computing_time as f64).collect();
+    let times_with_slot: Vec<f64> = rounds
+        .iter()
+        .map(|&(computing_time, _)| time_until_update(&problem, 5_000, computing_time) as f64)
+        .collect();
     let correlation_with = |times: &[f64], noise: &dyn Fn(&[f64]) -> f64| {
         let pairs = times.iter().zip(&rounds).map(|(&time, (_, noises))| (time, noise(noises)));
-        correlation(&pairs.collect::<Vec<_>>())
+        pearson_correlation(&pairs.collect::<Vec<_>>())
     };
-    let whole = correlation_with(&bare, &|noises| noises.iter().sum());
+    let all_noise = correlation_with(&times_without_slot, &|noises| noises.iter().sum());
     let single =
-        (0..NUMBERS).map(|at| correlation_with(&bare, &|noises| noises[at])).sum::<f64>() / NUMBERS as f64;
-    println!("without a slot: time and the magnitude of all noise {whole:.4}, of one number {single:.4}");
-    assert!(whole > 0.01, "the test can see it");
+        (0..NUMBERS).map(|index| correlation_with(&times_without_slot, &|noises| noises[index])).sum::<f64>()
+            / NUMBERS as f64;
+    println!("without a slot: time and the magnitude of all noise {all_noise:.4}, of one number {single:.4}");
+    assert!(all_noise > 0.01, "the test would not detect the correlation");
     assert!(single < 0.01, "{single}");
-    assert!(slotted.iter().all(|&time| time == 5_000.0), "the same time for all");
-    assert_eq!(correlation_with(&slotted, &|noises| noises.iter().sum()), 0.0);
+    assert!(times_with_slot.iter().all(|&time| time == 5_000.0), "the response times differ");
+    assert_eq!(correlation_with(&times_with_slot, &|noises| noises.iter().sum()), 0.0);
 }

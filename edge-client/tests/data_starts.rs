@@ -8,7 +8,7 @@ use fedspan_protocol::message::{DeclineReason, RoundId, RoundOpen, Task as Wire}
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 /// Computes the moment matrix `(1/m) sum |y|^2 x x^T`.
-fn moment(samples: &Sliced) -> M {
+fn moment_matrix(samples: &Sliced) -> M {
     let (x, y) = (samples.x64(), samples.y64());
     let mut sum = M::zeros(samples.features, samples.features);
     for (x, y) in x.row_iter().zip(y.row_iter()) {
@@ -17,20 +17,20 @@ fn moment(samples: &Sliced) -> M {
     sum / samples.len() as f64
 }
 
-fn samples(random: &mut Random, d: usize, c: usize, m: usize) -> Sliced {
+fn random_samples(random: &mut Random, d: usize, c: usize, m: usize) -> Sliced {
     Sliced::regression(random.normals(m * d), random.normals(m * c), d, c)
 }
 
 /// Runs a power step with the basis `q`. Returns the usage of samples and the upload.
-fn power(samples: &Sliced, q: &[f32], k: usize) -> Result<(Usage, Vec<f32>), DeclineReason> {
+fn run_power_step(samples: &Sliced, q: &[f32], k: usize) -> Result<(Usage, Vec<f32>), DeclineReason> {
     let (d, c) = (samples.features, samples.outputs);
     let mut model = Linear::new(Heap::new(d, k, c));
     let round = open(1, Wire::PowerStart, Role::Subspace, Encoding::F32, d, k);
     receive(&mut model, &round, &[q])?;
     let usage = model.run(round.id, &mut samples.clone())?;
-    assert!(model.representation().is_none(), "the buffer no longer holds a representation");
+    assert!(model.representation().is_none(), "the overwritten buffer still counts as a representation");
     assert_eq!(model.upload().first().unwrap().role, Role::Subspace);
-    Ok((usage, emitted(&model, 9)))
+    Ok((usage, collect_upload(&model, 9)))
 }
 
 #[test]
@@ -40,20 +40,25 @@ fn power_step_equals_moment_matrix_times_basis() {
     for case in 0..150 {
         let k = 1 + case % 6;
         let (d, c, m) = (k + random.below(20), 1 + random.below(3), 1 + random.below(60));
-        let samples = samples(&mut random, d, c, m);
+        let samples = random_samples(&mut random, d, c, m);
         let q = flat(&random.orthonormal(d, k));
-        let (usage, sent) = power(&samples, &q, k).unwrap();
+        let (usage, sent) = run_power_step(&samples, &q, k).unwrap();
         assert_eq!(usage, Usage { samples: m as u32, skipped: 0 });
-        let expected = moment(&samples) * matrix(d, k, &q);
-        let size = moment(&samples).norm();
+        let expected = moment_matrix(&samples) * matrix(d, k, &q);
+        let size = moment_matrix(&samples).norm();
         let error = (matrix(d, k, &sent) - &expected).norm() / size;
         assert!(error <= 1e-5, "{error:e}");
-        worst.saw("power step, relative error", error);
+        worst.record_largest("power step, relative error", error);
     }
 }
 
 /// Downloads rows of the moment matrix. Returns the usage of samples and the upload.
-fn rows(samples: &Sliced, k: usize, first: u16, count: u16) -> Result<(Usage, Vec<f32>), DeclineReason> {
+fn download_rows(
+    samples: &Sliced,
+    k: usize,
+    first: u16,
+    count: u16,
+) -> Result<(Usage, Vec<f32>), DeclineReason> {
     let (d, c) = (samples.features, samples.outputs);
     let mut model = Linear::new(Heap::new(d, k, c));
     let id = RoundId { round: 1, stage: 0 };
@@ -62,7 +67,7 @@ fn rows(samples: &Sliced, k: usize, first: u16, count: u16) -> Result<(Usage, Ve
     model.verify()?;
     let usage = model.run(id, &mut samples.clone())?;
     assert_eq!(model.upload().first().unwrap().role, Role::Moment);
-    Ok((usage, emitted(&model, 4)))
+    Ok((usage, collect_upload(&model, 4)))
 }
 
 #[test]
@@ -72,26 +77,26 @@ fn moment_rows_equal_the_upper_half() {
     for _ in 0..60 {
         let (d, k, c) = (8, 4, 1 + random.below(2));
         let m = 1 + random.below(50);
-        let samples = samples(&mut random, d, c, m);
-        let expected = moment(&samples);
+        let samples = random_samples(&mut random, d, c, m);
+        let expected = moment_matrix(&samples);
         // The rows of the upper triangle have 8+7+6+5 = 26 elements and 4+3+2+1 = 10; a round sends at most d
         // k = 32.
         for (first, count) in [(0u16, 4u16), (4, 4), (3, 1), (7, 1)] {
-            let (_, sent) = rows(&samples, k, first, count).unwrap();
+            let (_, sent) = download_rows(&samples, k, first, count).unwrap();
             let (first, count) = (usize::from(first), usize::from(count));
-            let half: Vec<f64> = (first..first + count)
+            let expected_values: Vec<f64> = (first..first + count)
                 .flat_map(|i| (i..d).map(move |j| (i, j)))
-                .map(|at| expected[at])
+                .map(|position| expected[position])
                 .collect();
-            assert_eq!(sent.len(), half.len());
-            for (a, b) in sent.iter().zip(&half) {
+            assert_eq!(sent.len(), expected_values.len());
+            for (a, b) in sent.iter().zip(&expected_values) {
                 let error = (f64::from(*a) - b).abs() / expected.norm();
                 assert!(error <= 1e-5);
-                worst.saw("moment rows, relative error", error);
+                worst.record_largest("moment rows, relative error", error);
             }
         }
         for (first, count) in [(0, 6), (8, 1), (7, 2), (0, 0), (u16::MAX, u16::MAX)] {
-            assert_eq!(rows(&samples, k, first, count).unwrap_err(), DeclineReason::Parameter);
+            assert_eq!(download_rows(&samples, k, first, count).unwrap_err(), DeclineReason::Parameter);
         }
     }
 }
@@ -101,7 +106,7 @@ fn moment_rows_equal_the_upper_half() {
 fn starts_skip_non_finite_samples() {
     let mut random = Random(3);
     let (d, k, m) = (8, 3, 20);
-    let clean = samples(&mut random, d, 1, m);
+    let clean = random_samples(&mut random, d, 1, m);
     let q = flat(&random.orthonormal(d, k));
     for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX] {
         for in_target in [true, false] {
@@ -111,13 +116,13 @@ fn starts_skip_non_finite_samples() {
                 _ => dirty.x[5 * d..6 * d].fill(value),
             }
             let expected = Usage { samples: m as u32 - 1, skipped: 1 };
-            let without = clean.without(&[5]);
-            let (usage, sent) = power(&dirty, &q, k).unwrap();
+            let valid_samples = clean.without(&[5]);
+            let (usage, sent) = run_power_step(&dirty, &q, k).unwrap();
             assert_eq!(usage, expected, "power, {value} in target: {in_target}");
-            assert_eq!(bits(&sent), bits(&power(&without, &q, k).unwrap().1));
-            let (usage, sent) = rows(&dirty, k, 0, 2).unwrap();
+            assert_eq!(bits(&sent), bits(&run_power_step(&valid_samples, &q, k).unwrap().1));
+            let (usage, sent) = download_rows(&dirty, k, 0, 2).unwrap();
             assert_eq!(usage, expected, "moments, {value} in target: {in_target}");
-            assert_eq!(bits(&sent), bits(&rows(&without, k, 0, 2).unwrap().1));
+            assert_eq!(bits(&sent), bits(&download_rows(&valid_samples, k, 0, 2).unwrap().1));
         }
     }
 }
@@ -129,16 +134,16 @@ fn power_step_uses_the_same_samples_for_all_columns() {
     // The second sample overflows only in column 0.
     let q = identity(2);
     let samples = Sliced::regression(vec![1.0, 2.0, 3e30, 1.0, 3.0, 1.0], vec![1.0, 1e10, 1.0], 2, 1);
-    let (usage, sent) = power(&samples, &q, 2).unwrap();
+    let (usage, sent) = run_power_step(&samples, &q, 2).unwrap();
     assert_eq!(usage, Usage { samples: 2, skipped: 1 });
-    assert_eq!(bits(&sent), bits(&power(&samples.without(&[1]), &q, 2).unwrap().1));
+    assert_eq!(bits(&sent), bits(&run_power_step(&samples.without(&[1]), &q, 2).unwrap().1));
 }
 
 #[test]
 fn starts_without_samples_are_declined() {
-    let nothing = Sliced::regression(Vec::new(), Vec::new(), 4, 1);
-    assert_eq!(power(&nothing, &identity(4), 4).unwrap_err(), DeclineReason::NoSamples);
-    assert_eq!(rows(&nothing, 4, 0, 2).unwrap_err(), DeclineReason::NoSamples);
+    let no_samples = Sliced::regression(Vec::new(), Vec::new(), 4, 1);
+    assert_eq!(run_power_step(&no_samples, &identity(4), 4).unwrap_err(), DeclineReason::NoSamples);
+    assert_eq!(download_rows(&no_samples, 4, 0, 2).unwrap_err(), DeclineReason::NoSamples);
 }
 
 #[test]
@@ -148,7 +153,7 @@ fn fedavg_equals_f64() {
     for case in 0..150 {
         let k = 1 + case % 5;
         let (d, c, m) = (k + random.below(15), 1 + random.below(3), 2 + random.below(40));
-        let samples = samples(&mut random, d, c, m);
+        let samples = random_samples(&mut random, d, c, m);
         let (x, y) = (samples.x64(), samples.y64());
         // The representation of a trained model need not be orthonormal.
         let (b, w) = (random.normals(d * k), random.normals(k * c));
@@ -173,14 +178,14 @@ fn fedavg_equals_f64() {
             receive(&mut model, &round, &[&b, &w]).unwrap();
             let usage = model.run(round.id, &mut samples.clone().at_once(3)).unwrap();
             assert_eq!(usage, Usage { samples: m as u32, skipped: 0 });
-            let sent = emitted(&model, 11);
+            let sent = collect_upload(&model, 11);
             let (sent_b, sent_w) = sent.split_at(d * k);
             for (name, sent, expected) in
                 [("FedAvg B", matrix(d, k, sent_b), b64), ("FedAvg W", matrix(k, c, sent_w), w64)]
             {
                 let error = (sent - &expected).norm() / expected.norm();
                 assert!(error <= 1e-5, "{name}: {error:e} after {local_steps} steps");
-                worst.saw(name, error);
+                worst.record_largest(name, error);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Tests of dense layers: all sums are computed in the stated order, bit for bit, for every shape and batch.
 
-use crate::common::dense::{self as naive, values, wide};
+use crate::common::dense::{self as naive, to_f64, values};
 use crate::common::{EPS, Random};
 use fedspan_client::kernel::dense::{
     Momentum, add_gradient, backward, backward_linear, cross_entropy, descend, forward, relu, softmax_errors,
@@ -59,7 +59,7 @@ impl Case {
 }
 
 /// Returns cases with every width and number of rows of a tile, with remainders, and a hundred random shapes.
-fn cases() -> impl Iterator<Item = Case> {
+fn test_cases() -> impl Iterator<Item = Case> {
     let mut random = Random(11);
     let mut shapes = vec![(10, 784, 128), (10, 128, 64), (64, 25, 6), (1, 0, 3), (3, 0, 17)];
     for outputs in [1, 2, 3, 4, 5, 7, 8, 10, 16, 17, 31, 64, 65, 128] {
@@ -74,14 +74,14 @@ fn cases() -> impl Iterator<Item = Case> {
 }
 
 #[track_caller]
-fn assert_bits(got: &[f32], expected: &[f32], case: &Case) {
+fn assert_bits(actual: &[f32], expected: &[f32], case: &Case) {
     let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
-    assert!(bits(got) == bits(expected), "n {} inputs {} outputs {}", case.n, case.inputs, case.outputs);
+    assert!(bits(actual) == bits(expected), "n {} inputs {} outputs {}", case.n, case.inputs, case.outputs);
 }
 
 #[test]
 fn sums_run_in_the_stated_order() {
-    for case in cases() {
+    for case in test_cases() {
         assert_bits(&case.forward(), &naive::forward(&case.x, &case.layer, case.outputs, case.n), &case);
         assert_bits(
             &case.backward(),
@@ -103,19 +103,20 @@ fn sums_run_in_the_stated_order() {
 
 #[test]
 fn batch_equals_its_single_samples() {
-    for case in cases().filter(|case| case.inputs > 0) {
-        let (mut ahead, mut back, mut linear) = (Vec::new(), Vec::new(), Vec::new());
+    for case in test_cases().filter(|case| case.inputs > 0) {
+        let (mut outputs, mut errors, mut linear_errors) = (Vec::new(), Vec::new(), Vec::new());
         let mut sums = vec![0.0; case.layer.len()];
         for (x, delta) in case.x.chunks(case.inputs).zip(case.delta.chunks(case.outputs)) {
-            let one = Case { n: 1, x: x.to_vec(), layer: case.layer.clone(), delta: delta.to_vec(), ..case };
-            ahead.extend(one.forward());
-            back.extend(one.backward());
-            linear.extend(one.backward_linear());
+            let single_sample =
+                Case { n: 1, x: x.to_vec(), layer: case.layer.clone(), delta: delta.to_vec(), ..case };
+            outputs.extend(single_sample.forward());
+            errors.extend(single_sample.backward());
+            linear_errors.extend(single_sample.backward_linear());
             add_gradient(x, delta, case.outputs, &mut sums);
         }
-        assert_bits(&ahead, &case.forward(), &case);
-        assert_bits(&back, &case.backward(), &case);
-        assert_bits(&linear, &case.backward_linear(), &case);
+        assert_bits(&outputs, &case.forward(), &case);
+        assert_bits(&errors, &case.backward(), &case);
+        assert_bits(&linear_errors, &case.backward_linear(), &case);
         assert_bits(&sums, &case.gradient(), &case);
     }
 }
@@ -123,20 +124,21 @@ fn batch_equals_its_single_samples() {
 #[test]
 fn descent_equals_gradient_then_update() {
     let mut random = Random(5);
-    for case in cases() {
+    for case in test_cases() {
         let gradient = case.gradient();
         let mut layer = case.layer.clone();
         descend(&case.x, &case.delta, case.outputs, &mut layer, None, 0.1);
         let expected: Vec<f32> = case.layer.iter().zip(&gradient).map(|(w, g)| w - 0.1 * g).collect();
         assert_bits(&layer, &expected, &case);
 
-        let before = values(&mut random, case.layer.len());
-        let (mut layer, mut velocity) = (case.layer.clone(), before.clone());
+        let initial_velocity = values(&mut random, case.layer.len());
+        let (mut layer, mut velocity) = (case.layer.clone(), initial_velocity.clone());
         let momentum = Momentum { factor: 0.9, velocity: &mut velocity };
         descend(&case.x, &case.delta, case.outputs, &mut layer, Some(momentum), 0.1);
-        let faster: Vec<f32> = before.iter().zip(&gradient).map(|(v, g)| 0.9 * v + g).collect();
-        let expected: Vec<f32> = case.layer.iter().zip(&faster).map(|(w, v)| w - 0.1 * v).collect();
-        assert_bits(&velocity, &faster, &case);
+        let updated_velocity: Vec<f32> =
+            initial_velocity.iter().zip(&gradient).map(|(v, g)| 0.9 * v + g).collect();
+        let expected: Vec<f32> = case.layer.iter().zip(&updated_velocity).map(|(w, v)| w - 0.1 * v).collect();
+        assert_bits(&velocity, &updated_velocity, &case);
         assert_bits(&layer, &expected, &case);
     }
 }
@@ -145,9 +147,9 @@ fn descent_equals_gradient_then_update() {
 fn momentum_equals_its_recursion() {
     let mut random = Random(8);
     let case = Case::new(&mut random, 6, 9, 5);
-    let gradient = wide(&case.gradient());
+    let gradient = to_f64(&case.gradient());
     let (mut layer, mut velocity) = (case.layer.clone(), vec![0.0; case.layer.len()]);
-    let (mut w, mut v) = (wide(&layer), wide(&velocity));
+    let (mut w, mut v) = (to_f64(&layer), to_f64(&velocity));
     for _ in 0..30 {
         let momentum = Momentum { factor: 0.5, velocity: &mut velocity };
         descend(&case.x, &case.delta, 5, &mut layer, Some(momentum), 0.01);
@@ -156,8 +158,8 @@ fn momentum_equals_its_recursion() {
             *w -= 0.01 * *v;
         }
     }
-    for (got, expected) in layer.iter().zip(w) {
-        assert!((f64::from(*got) - expected).abs() < 1e-5, "{got} {expected}");
+    for (weight, expected) in layer.iter().zip(w) {
+        assert!((f64::from(*weight) - expected).abs() < 1e-5, "{weight} {expected}");
     }
 }
 
@@ -165,35 +167,37 @@ fn momentum_equals_its_recursion() {
 /// magnitudes.
 #[test]
 fn sums_are_close_to_f64() {
-    for case in cases().filter(|case| case.inputs > 0) {
-        let (x, w, delta) = (wide(&case.x), wide(&case.layer), wide(&case.delta));
+    for case in test_cases().filter(|case| case.inputs > 0) {
+        let (x, w, delta) = (to_f64(&case.x), to_f64(&case.layer), to_f64(&case.delta));
         let (inputs, outputs) = (case.inputs, case.outputs);
-        for (place, got) in case.forward().into_iter().enumerate() {
-            let (n, o) = (place / outputs, place % outputs);
+        for (index, value) in case.forward().into_iter().enumerate() {
+            let (n, o) = (index / outputs, index % outputs);
             let products = (0..inputs).map(|i| x[n * inputs + i] * w[i * outputs + o]);
-            assert_sum(got, products.chain([w[inputs * outputs + o]]));
+            assert_sum(value, products.chain([w[inputs * outputs + o]]));
         }
-        for (place, got) in case.backward().into_iter().enumerate() {
-            let (n, i) = (place / inputs, place % inputs);
+        for (index, value) in case.backward().into_iter().enumerate() {
+            let (n, i) = (index / inputs, index % inputs);
             let products = (0..outputs).map(|o| delta[n * outputs + o] * w[i * outputs + o]);
-            if x[place] > 0.0 { assert_sum(got, products) } else { assert_eq!(got, 0.0) }
+            if x[index] > 0.0 { assert_sum(value, products) } else { assert_eq!(value, 0.0) }
         }
-        for (place, got) in case.gradient().into_iter().enumerate() {
-            let (i, o) = (place / outputs, place % outputs);
+        for (index, value) in case.gradient().into_iter().enumerate() {
+            let (i, o) = (index / outputs, index % outputs);
             let input = |n: usize| if i == inputs { 1.0 } else { x[n * inputs + i] };
-            assert_sum(got, (0..case.n).map(|n| input(n) * delta[n * outputs + o]));
+            assert_sum(value, (0..case.n).map(|n| input(n) * delta[n * outputs + o]));
         }
     }
 }
 
 /// Asserts that a value is the sum of these terms, up to the rounding of as many additions.
 #[track_caller]
-fn assert_sum(got: f32, terms: impl Iterator<Item = f64>) {
-    let (mut sum, mut size, mut count) = (0.0, 0.0, 1.0);
+fn assert_sum(value: f32, terms: impl Iterator<Item = f64>) {
+    let mut sum = 0.0;
+    let mut size = 0.0;
+    let mut count = 1.0;
     for term in terms {
         (sum, size, count) = (sum + term, size + term.abs(), count + 1.0);
     }
-    assert!((f64::from(got) - sum).abs() <= 1.01 * count * EPS * size, "{got} {sum}");
+    assert!((f64::from(value) - sum).abs() <= 1.01 * count * EPS * size, "{value} {sum}");
 }
 
 #[test]
@@ -201,9 +205,9 @@ fn relu_zeroes_values_that_are_not_positive() {
     let mut values = [-1.0, -0.0, 0.0, 2.0, f32::NEG_INFINITY, f32::INFINITY];
     relu(&mut values);
     assert_eq!(values.map(f32::to_bits), [0.0, 0.0, 0.0, 2.0, 0.0, f32::INFINITY].map(f32::to_bits));
-    let mut lost = [f32::NAN];
-    relu(&mut lost);
-    assert!(lost[0].is_nan(), "divergence must be detected");
+    let mut not_a_number = [f32::NAN];
+    relu(&mut not_a_number);
+    assert!(not_a_number[0].is_nan(), "divergence was not detected");
 }
 
 #[test]
@@ -216,25 +220,29 @@ fn softmax_equals_f64() {
         let mut errors = logits.clone();
         assert!(softmax_errors(&mut errors, &classes, 0.5));
         for ((logits, errors), &class) in logits.chunks(count).zip(errors.chunks(count)).zip(&classes) {
-            let logits = wide(logits);
-            for (place, (error, expected)) in errors.iter().zip(naive::softmax(&logits)).enumerate() {
-                let expected = 0.5 * (expected - f64::from(u8::from(place == usize::from(class))));
+            let logits = to_f64(logits);
+            for (index, (error, expected)) in errors.iter().zip(naive::softmax(&logits)).enumerate() {
+                let expected = 0.5 * (expected - f64::from(u8::from(index == usize::from(class))));
                 assert!((f64::from(*error) - expected).abs() < SOFTMAX_ERROR, "{error} {expected}");
             }
         }
         let logits = &logits[..count];
-        let expected = naive::cross_entropy(&wide(logits), classes[0]);
-        let got = cross_entropy(logits, usize::from(classes[0]));
-        assert!((got - expected).abs() < 1e-9 * (1.0 + expected), "{got} {expected}");
+        let expected = naive::cross_entropy(&to_f64(logits), classes[0]);
+        let computed = cross_entropy(logits, usize::from(classes[0]));
+        assert!((computed - expected).abs() < 1e-9 * (1.0 + expected), "{computed} {expected}");
     }
 }
 
 #[test]
 fn softmax_of_extremes_is_finite() {
-    const MOST: f32 = f32::MAX;
-    for logits in
-        [[1e30, -1e30, 0.0], [-MOST, -MOST, -MOST], [MOST, MOST, -MOST], [0.0; 3], [-MOST, 0.0, MOST]]
-    {
+    const LARGEST: f32 = f32::MAX;
+    for logits in [
+        [1e30, -1e30, 0.0],
+        [-LARGEST, -LARGEST, -LARGEST],
+        [LARGEST, LARGEST, -LARGEST],
+        [0.0; 3],
+        [-LARGEST, 0.0, LARGEST],
+    ] {
         for class in 0..3 {
             let mut errors = logits;
             assert!(softmax_errors(&mut errors, &[class], 1.0), "{logits:?}");
@@ -250,19 +258,19 @@ fn softmax_of_extremes_is_finite() {
 
 #[test]
 fn non_finite_logits_are_reported() {
-    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-        for place in 0..4 {
+    for non_finite in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        for index in 0..4 {
             let mut logits = [0.5; 4];
-            logits[place] = bad;
+            logits[index] = non_finite;
             // A single logit of minus infinity has a softmax of zero, which is defined.
-            let defined = bad == f32::NEG_INFINITY;
-            assert_eq!(softmax_errors(&mut logits.clone(), &[0, 1], 1.0), defined, "{bad} at {place}");
-            assert_eq!(softmax_errors(&mut logits, &[0], 1.0), defined, "{bad} at {place}");
+            let defined = non_finite == f32::NEG_INFINITY;
+            assert_eq!(softmax_errors(&mut logits.clone(), &[0, 1], 1.0), defined, "{non_finite} at {index}");
+            assert_eq!(softmax_errors(&mut logits, &[0], 1.0), defined, "{non_finite} at {index}");
         }
     }
     assert!(!softmax_errors(&mut [f32::NEG_INFINITY; 2], &[0], 1.0));
-    assert!(!softmax_errors(&mut [1.0, 2.0], &[2], 1.0), "class out of range");
-    assert!(!softmax_errors(&mut [1.0, 2.0, 3.0], &[0, 0], 1.0), "surplus logits");
+    assert!(!softmax_errors(&mut [1.0, 2.0], &[2], 1.0), "a class out of range was accepted");
+    assert!(!softmax_errors(&mut [1.0, 2.0, 3.0], &[0, 0], 1.0), "surplus logits were accepted");
     assert!(cross_entropy(&[1.0, 2.0], 2).is_nan());
     assert!(cross_entropy(&[1.0, f32::NAN], 0).is_nan());
     assert!(cross_entropy(&[1.0, f32::INFINITY], 1).is_nan());

@@ -1,7 +1,7 @@
 //! Tests of a network with two hidden layers: its gradient equals finite differences, and training lowers the loss.
 
 use crate::common::Random;
-use crate::common::dense::{self as naive, values, wide};
+use crate::common::dense::{self as naive, to_f64, values};
 use fedspan_client::kernel::dense::{
     Momentum, add_gradient, backward, cross_entropy, descend, forward, relu, softmax_errors,
 };
@@ -23,11 +23,11 @@ struct Network {
 impl Network {
     /// Draws the layers. Everything else is zero.
     fn new(random: &mut Random) -> Self {
-        let places = [0, 1, 2];
+        let depths = [0, 1, 2];
         let layer = |depth: usize| values(random, (SIZES[depth] + 1) * SIZES[depth + 1]);
-        let layers = places.map(layer);
-        let velocities = places.map(|depth| vec![0.0; layers[depth].len()]);
-        let activations = places.map(|depth| vec![0.0; N * SIZES[depth + 1]]);
+        let layers = depths.map(layer);
+        let velocities = depths.map(|depth| vec![0.0; layers[depth].len()]);
+        let activations = depths.map(|depth| vec![0.0; N * SIZES[depth + 1]]);
         let deltas = [1, 2].map(|depth| vec![0.0; N * SIZES[depth]]);
         Self { layers, velocities, activations, deltas }
     }
@@ -47,13 +47,13 @@ impl Network {
     }
 
     /// Returns the inputs of each layer, and the errors of its outputs.
-    fn pairs<'a>(&'a self, x: &'a [f32]) -> [(&'a [f32], &'a [f32]); 3] {
+    fn inputs_and_errors<'a>(&'a self, x: &'a [f32]) -> [(&'a [f32], &'a [f32]); 3] {
         let Self { activations: [a0, a1, a2], deltas: [d0, d1], .. } = self;
         [(x, d0), (a0, d1), (a1, a2)]
     }
 }
 
-fn data(random: &mut Random) -> (Vec<f32>, [u8; N]) {
+fn draw_batch(random: &mut Random) -> (Vec<f32>, [u8; N]) {
     (values(random, N * SIZES[0]), [0, 1, 2, 3, 1])
 }
 
@@ -62,26 +62,26 @@ fn gradients_equal_finite_differences() {
     const STEP: f64 = 1e-5;
     for seed in 0..5 {
         let mut random = Random(seed);
-        let (x, classes) = data(&mut random);
+        let (x, classes) = draw_batch(&mut random);
         let mut network = Network::new(&mut random);
         assert!(network.propagate(&x, &classes));
-        let mut layers: Vec<Vec<f64>> = network.layers.iter().map(|layer| wide(layer)).collect();
-        let x64 = wide(&x);
-        for (depth, (input, delta)) in network.pairs(&x).into_iter().enumerate() {
+        let mut layers: Vec<Vec<f64>> = network.layers.iter().map(|layer| to_f64(layer)).collect();
+        let x64 = to_f64(&x);
+        for (depth, (input, delta)) in network.inputs_and_errors(&x).into_iter().enumerate() {
             let mut gradient = vec![0.0; network.layers[depth].len()];
             add_gradient(input, delta, SIZES[depth + 1], &mut gradient);
             assert!(gradient.iter().any(|g| g.abs() > 0.05));
-            for (place, g) in gradient.into_iter().enumerate() {
-                let w = layers[depth][place];
+            for (index, g) in gradient.into_iter().enumerate() {
+                let w = layers[depth][index];
                 let mut loss = |w: f64| {
-                    layers[depth][place] = w;
+                    layers[depth][index] = w;
                     naive::loss(&x64, &classes, &SIZES, &layers)
                 };
                 let slope = (loss(w + STEP) - loss(w - STEP)) / (2.0 * STEP);
                 loss(w);
                 assert!(
                     (f64::from(g) - slope).abs() < ERROR,
-                    "seed {seed} layer {depth} place {place}: {g} {slope}"
+                    "seed {seed} layer {depth} place {index}: {g} {slope}"
                 );
             }
         }
@@ -91,13 +91,13 @@ fn gradients_equal_finite_differences() {
 #[test]
 fn descent_with_momentum_fits_the_batch() {
     let mut random = Random(1);
-    let (x, classes) = data(&mut random);
+    let (x, classes) = draw_batch(&mut random);
     let mut network = Network::new(&mut random);
     for _ in 0..300 {
         assert!(network.propagate(&x, &classes));
         let Network { layers, velocities, activations: [a0, a1, a2], deltas: [d0, d1] } = &mut network;
-        let pairs: [(&[f32], &[f32]); 3] = [(&x, d0), (a0, d1), (a1, a2)];
-        for (depth, (input, delta)) in pairs.into_iter().enumerate() {
+        let inputs_and_errors: [(&[f32], &[f32]); 3] = [(&x, d0), (a0, d1), (a1, a2)];
+        for (depth, (input, delta)) in inputs_and_errors.into_iter().enumerate() {
             let momentum = Some(Momentum { factor: 0.5, velocity: &mut velocities[depth] });
             descend(input, delta, SIZES[depth + 1], &mut layers[depth], momentum, 0.1);
         }

@@ -32,7 +32,7 @@ fn variance((numerator, denominator): (u64, u64)) -> Variance {
 }
 
 /// Collects the statistics of `draws` samples.
-fn tally(variance: &Variance, draws: u64, mut draw: impl FnMut(u64) -> i64) -> Tally {
+fn collect_tally(variance: &Variance, draws: u64, mut draw: impl FnMut(u64) -> i64) -> Tally {
     let mut tally = Tally::new(variance, draws);
     for index in 0..draws {
         tally.add(draw(index));
@@ -45,8 +45,8 @@ fn samples_follow_the_distribution_at_every_scale() {
     for (index, ratio) in VARIANCES.into_iter().enumerate() {
         let variance = variance(ratio);
         let mut words = words(100 + index as u64);
-        let tally = tally(&variance, 1_000_000, |_| sample(&variance, &mut words));
-        assert_eq!(tally.fault(), None, "{ratio:?}");
+        let tally = collect_tally(&variance, 1_000_000, |_| sample(&variance, &mut words));
+        assert_eq!(tally.first_failed_test(), None, "{ratio:?}");
         assert!(tally.largest <= variance.magnitude_max());
         let fit = tally.fit();
         println!("{ratio:?}: chi-square {:.1} of {} degrees, p {:.3}", fit.statistic, fit.degrees, fit.p);
@@ -58,17 +58,17 @@ fn samples_follow_the_distribution_at_every_scale() {
 fn sample_takes_five_words_on_average_at_most() {
     const DRAWS: u32 = 100_000;
     // Scales just above a power of two reject the largest fraction of uniform integers.
-    let worst = (0..28).map(|bit| (1u64 << (2 * bit), 1));
-    for ratio in VARIANCES.into_iter().chain(worst) {
+    let most_rejecting = (0..28).map(|bit| (1u64 << (2 * bit), 1));
+    for ratio in VARIANCES.into_iter().chain(most_rejecting) {
         let variance = variance(ratio);
-        let (mut source, mut taken) = (words(5), 0u32);
+        let (mut source, mut words_drawn) = (words(5), 0u32);
         for _ in 0..DRAWS {
             let _ = sample(&variance, || {
-                taken += 1;
+                words_drawn += 1;
                 source()
             });
         }
-        let average = f64::from(taken) / f64::from(DRAWS);
+        let average = f64::from(words_drawn) / f64::from(DRAWS);
         println!("{ratio:?}: {average:.2} words");
         assert!(average < 5.0, "{ratio:?}: {average}");
     }
@@ -82,7 +82,7 @@ fn faulty_samplers_are_detected() {
     let reference = |fault, ratio, draws| {
         let variance = variance(ratio);
         let mut reference = Reference::new(fault, ratio, 11);
-        tally(&variance, draws, |_| reference.sample()).fault()
+        collect_tally(&variance, draws, |_| reference.sample()).first_failed_test()
     };
     for ratio in [(1, 16), (1, 1), (289, 4), (1 << 40, 1)] {
         assert_eq!(reference(Fault::None, ratio, 1_000_000), None, "{ratio:?}");
@@ -103,9 +103,9 @@ fn faulty_samplers_are_detected() {
         (Fault::OneMoreScale, (1000, 1), 4_000_000),
         (Fault::CandidatesEndAtThree, (289, 4), 300_000),
     ] {
-        let found = reference(fault, ratio, draws);
-        println!("{fault:?} at {ratio:?}: {found:?}");
-        assert!(found.is_some(), "{fault:?} at {ratio:?}");
+        let failed_test = reference(fault, ratio, draws);
+        println!("{fault:?} at {ratio:?}: {failed_test:?}");
+        assert!(failed_test.is_some(), "{fault:?} at {ratio:?}");
     }
 }
 
@@ -120,12 +120,12 @@ fn rounded_floats_are_detected() {
         let variance = variance(ratio);
         let sigma = (ratio.0 as f64 / ratio.1 as f64).sqrt();
         let mut words = words(17);
-        let found = tally(&variance, DRAWS, |_| match single {
+        let float_tally = collect_tally(&variance, DRAWS, |_| match single {
             true => (box_muller_f32(&mut words) * sigma as f32).round() as i64,
             false => (box_muller_f64(&mut words) * sigma).round() as i64,
         });
-        println!("{ratio:?}, f32 {single}: {:?}", found.fault());
-        assert!(found.fault().is_some(), "{ratio:?}, f32 {single}");
+        println!("{ratio:?}, f32 {single}: {:?}", float_tally.first_failed_test());
+        assert!(float_tally.first_failed_test().is_some(), "{ratio:?}, f32 {single}");
     }
 }
 
@@ -134,12 +134,12 @@ fn rounded_floats_are_detected() {
 fn every_integer_is_drawn() {
     for ratio in [(4, 1), (289, 4), (10_000, 1)] {
         let variance = variance(ratio);
-        let most = (3.0 * (ratio.0 as f64 / ratio.1 as f64).sqrt()) as i64;
-        let mut seen = vec![false; 2 * most as usize + 1];
+        let largest = (3.0 * (ratio.0 as f64 / ratio.1 as f64).sqrt()) as i64;
+        let mut seen = vec![false; 2 * largest as usize + 1];
         let mut words = words(23);
         for _ in 0..2_000_000 {
             let x = sample(&variance, &mut words);
-            if let Some(seen) = usize::try_from(x + most).ok().and_then(|place| seen.get_mut(place)) {
+            if let Some(seen) = usize::try_from(x + largest).ok().and_then(|index| seen.get_mut(index)) {
                 *seen = true;
             }
         }
@@ -157,13 +157,13 @@ fn reference_statistics_match_known_values() {
         (100.0, 124.342_113, 0.05),
         (10.0, 29.588_298, 0.001),
     ] {
-        let found = upper_gamma(degrees / 2.0, statistic / 2.0);
-        assert!((found / p - 1.0f64).abs() < 1e-5, "{found} instead of {p}");
+        let tail = upper_gamma(degrees / 2.0, statistic / 2.0);
+        assert!((tail / p - 1.0f64).abs() < 1e-5, "{tail} instead of {p}");
     }
     // For sigma = 1 the probability of zero is 1 / theta_3(exp(-1/2)).
     let law = law::Law::new(&variance((1, 1)));
     assert!((law.probability(0, 0) - 0.398_942_279_4).abs() < 1e-8);
-    assert!((law.beyond(7) / 2.0 / 9.134_7e-12 - 1.0).abs() < 1e-3);
+    assert!((law.tail_probability(7) / 2.0 / 9.134_7e-12 - 1.0).abs() < 1e-3);
     // At sigma = 64, where the implementation changes from sums to integrals, the two agree.
     let sum = law::Law::new(&variance((4095, 1)));
     let integral = law::Law::new(&variance((4096, 1)));
@@ -182,15 +182,17 @@ fn a_hundred_million_samples_follow_the_distribution() {
     let seed = Seed::new(*b"a hundred million samples of it.");
     for ratio in [(1, 16), (289, 4), (1 << 40, 1)] {
         let variance = variance(ratio);
-        let tally = tally(&variance, DRAWS, |index| noise(&seed, index, &variance));
-        for (name, found) in
-            [("fit", Some(tally.fit())), ("symmetry", Some(tally.symmetry())), ("low bits", tally.low_bits())]
-        {
-            println!("{ratio:?}: {name} {found:?}");
+        let tally = collect_tally(&variance, DRAWS, |index| noise(&seed, index, &variance));
+        for (name, result) in [
+            ("fit", Some(tally.fit())),
+            ("symmetry", Some(tally.test_symmetry())),
+            ("low bits", tally.low_bits()),
+        ] {
+            println!("{ratio:?}: {name} {result:?}");
         }
-        println!("{ratio:?}: moments off by {:?} standard errors", tally.moments());
+        println!("{ratio:?}: moments off by {:?} standard errors", tally.moment_deviations());
         println!("{ratio:?}: beyond 4, 5, 6 sigma {:?} of {:?}", tally.tails, tally.expected_tails());
-        assert!(tally.fit().p > 1e-4 && tally.symmetry().p > 1e-4);
-        assert_eq!(tally.fault(), None, "{ratio:?}");
+        assert!(tally.fit().p > 1e-4 && tally.test_symmetry().p > 1e-4);
+        assert_eq!(tally.first_failed_test(), None, "{ratio:?}");
     }
 }

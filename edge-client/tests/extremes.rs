@@ -8,42 +8,42 @@ use crate::common::*;
 use fedspan_protocol::message::HeadSolve;
 
 /// Rounds features and targets to f32, the precision of a device.
-fn narrow(mut problem: Problem) -> Problem {
+fn round_to_f32(mut problem: Problem) -> Problem {
     problem.x.apply(|x| *x = f64::from(*x as f32));
     problem.y.apply(|y| *y = f64::from(*y as f32));
     problem
 }
 
-/// Results of many heads. `cut_at_ease` counts heads that were cut although the bound is small, `silent`
+/// Results of many heads. `needlessly_cut` counts heads that were cut although the bound is small, `misses`
 /// lists heads of full rank that exceed their bound.
 #[derive(Default)]
 struct Tally {
     total: usize,
     cut: usize,
-    cut_at_ease: usize,
-    silent: Vec<String>,
+    needlessly_cut: usize,
+    misses: Vec<String>,
     worst: f64,
 }
 
 impl Tally {
     /// Checks both methods of fitting a problem's head against the bound.
-    fn check(&mut self, problem: &Problem, at: &str) {
+    fn check(&mut self, problem: &Problem, case_name: &str) {
         let bounds = [true, false].map(|normal| problem.bound(normal));
-        for (way, (w, fits)) in ["twice", "once"].into_iter().zip(problem.heads()) {
-            let (bound, exact) = &bounds[usize::from(way == "once")];
+        for (method, (w, fits)) in ["two passes", "streaming"].into_iter().zip(problem.fit_heads()) {
+            let (bound, exact) = &bounds[usize::from(method == "streaming")];
             let error = (problem.predictions(&w) - exact).norm() / problem.y.norm();
             self.total += 1;
             let rank = usize::from(fits.last.rank);
-            assert_eq!(fits.cut + fits.short, u32::from(rank < problem.k), "{at}");
+            assert_eq!(fits.cut + fits.short, u32::from(rank < problem.k), "{case_name}");
             if rank < problem.k {
                 self.cut += 1;
-                self.cut_at_ease += usize::from(*bound < 0.02);
-                if *bound < 0.02 && self.cut_at_ease < 4 {
-                    println!("{way}: cut to {rank} at {bound:e}, {at}");
+                self.needlessly_cut += usize::from(*bound < 0.02);
+                if *bound < 0.02 && self.needlessly_cut < 4 {
+                    println!("{method}: cut to {rank} at {bound:e}, {case_name}");
                 }
             } else if error.is_nan() || error > *bound {
-                self.silent.push(format!(
-                    "{way}: {error:e} over {bound:e}, k={} m={}, {at}",
+                self.misses.push(format!(
+                    "{method}: {error:e} over {bound:e}, k={} m={}, {case_name}",
                     problem.k,
                     problem.m()
                 ));
@@ -54,11 +54,13 @@ impl Tally {
     }
 
     /// Prints the results, and checks that no head was cut without need or exceeds its bound silently.
-    fn end(self, what: &str) {
-        let Self { total, cut, cut_at_ease, silent, worst } = self;
-        println!("{what}: {total} heads, {cut} cut, {cut_at_ease} of them at ease, worst share {worst:.3}");
-        silent.iter().take(8).for_each(|line| println!("{line}"));
-        assert_eq!((silent.len(), cut_at_ease), (0, 0), "{what}");
+    fn print_and_check(self, problems: &str) {
+        let Self { total, cut, needlessly_cut, misses, worst } = self;
+        println!(
+            "{problems}: {total} heads, {cut} cut, {needlessly_cut} of them with a small bound, worst share {worst:.3}"
+        );
+        misses.iter().take(8).for_each(|line| println!("{line}"));
+        assert_eq!((misses.len(), needlessly_cut), (0, 0), "{problems}");
     }
 }
 
@@ -80,9 +82,9 @@ fn columns_of_any_unit_are_fitted() {
             let offset = [0.0, 10.0, 1e3][case % 3];
             let mut problem = Problem::random(&mut random, k, m, 1 + case % 3, offset, 0.0);
             in_units(&mut problem, |_| 10f64.powf(low + (high - low) * random.unit()));
-            tally.check(&narrow(problem), &format!("units 1e{low} to 1e{high}, offset {offset}"));
+            tally.check(&round_to_f32(problem), &format!("units 1e{low} to 1e{high}, offset {offset}"));
         }
-        tally.end(&format!("units 1e{low} to 1e{high}"));
+        tally.print_and_check(&format!("units 1e{low} to 1e{high}"));
     }
 }
 
@@ -94,9 +96,9 @@ fn targets_of_any_unit_are_fitted() {
         let m = k + 2 + random.below(60);
         let mut problem = Problem::random(&mut random, k, m, 1 + case % 3, [0.0, 1e3][case % 2], 3.0);
         problem.y *= 10f64.powf(26.0 * random.unit() - 15.0);
-        tally.check(&narrow(problem), "targets");
+        tally.check(&round_to_f32(problem), "targets");
     }
-    tally.end("targets");
+    tally.print_and_check("targets");
 }
 
 #[test]
@@ -110,9 +112,9 @@ fn wide_representations_with_few_samples_are_fitted() {
             continue;
         }
         let problem = Problem::random(&mut random, k, m, 1 + 6 * (case % 2), offset, [0.0, 6.0][case % 2]);
-        tally.check(&narrow(problem), &format!("offset {offset}"));
+        tally.check(&round_to_f32(problem), &format!("offset {offset}"));
     }
-    tally.end("wide");
+    tally.print_and_check("wide");
 }
 
 /// One column has a large offset, next to a constant column of any value and sign.
@@ -124,14 +126,14 @@ fn distant_column_is_fitted() {
         let m = k + 2 + random.below(100);
         let mut problem = Problem::random(&mut random, k, m, 1 + case % 2, 1.0, 2.0);
         let constant = problem.constant.unwrap();
-        let far = (constant + 1 + random.below(k - 1)) % k;
-        let deviation = problem.x.column(far).variance().sqrt();
-        problem.x.column_mut(far).add_scalar_mut(1e5 * deviation * [1.0, -1.0][case / 2 % 2]);
+        let distant = (constant + 1 + random.below(k - 1)) % k;
+        let deviation = problem.x.column(distant).variance().sqrt();
+        problem.x.column_mut(distant).add_scalar_mut(1e5 * deviation * [1.0, -1.0][case / 2 % 2]);
         let value = [1.0, -7.25, 1e-3, 1e4, -3e-6, 4e8][case % 6];
         problem.x.column_mut(constant).fill(value);
-        tally.check(&narrow(problem), &format!("constant {value}"));
+        tally.check(&round_to_f32(problem), &format!("constant {value}"));
     }
-    tally.end("far");
+    tally.print_and_check("far");
 }
 
 /// Several constant columns act as one: all but one are cut, and no prediction changes.
@@ -142,20 +144,20 @@ fn several_constants_act_as_one() {
         let k = 2 + case % 6;
         let m = k + 10 + random.below(60);
         let offset = 10f64.powf(4.0 * random.unit());
-        let mut problem = narrow(Problem::random(&mut random, k, m, 2, offset, 2.0));
+        let mut problem = round_to_f32(Problem::random(&mut random, k, m, 2, offset, 2.0));
         let (bound, exact) = problem.bound(false);
-        let more = 1 + case % 3;
-        for _ in 0..more {
+        let extra_constants = 1 + case % 3;
+        for _ in 0..extra_constants {
             let value = 10f64.powf(6.0 * random.unit() - 3.0) * [1.0, -1.0][random.below(2)];
-            let at = random.below(problem.k + 1);
-            problem.x = problem.x.clone().insert_column(at, f64::from(value as f32));
+            let position = random.below(problem.k + 1);
+            problem.x = problem.x.clone().insert_column(position, f64::from(value as f32));
             problem.k += 1;
         }
-        for (way, (w, fits)) in ["twice", "once"].into_iter().zip(problem.heads()) {
+        for (method, (w, fits)) in ["two passes", "streaming"].into_iter().zip(problem.fit_heads()) {
             let error = (problem.predictions(&w) - &exact).norm() / problem.y.norm();
-            assert_eq!((usize::from(fits.last.rank), fits.cut), (k, 1), "{way}: k={k} m={m} case {case}");
-            worst.saw("several constants, share of the bound", error / bound);
-            assert!(error <= 32.0 * bound, "{way}: {error:e} over {bound:e}, k={k} m={m} case {case}");
+            assert_eq!((usize::from(fits.last.rank), fits.cut), (k, 1), "{method}: k={k} m={m} case {case}");
+            worst.record_largest("several constants, share of the bound", error / bound);
+            assert!(error <= 32.0 * bound, "{method}: {error:e} over {bound:e}, k={k} m={m} case {case}");
         }
     }
 }
@@ -172,8 +174,8 @@ fn single_sample_is_predicted() {
             x[(0, 0)] = 1.0;
         }
         let y = random.gaussian(1, 2);
-        let problem = narrow(Problem { k, c: 2, x, y, constant: None });
-        for (w, fits) in problem.heads() {
+        let problem = round_to_f32(Problem { k, c: 2, x, y, constant: None });
+        for (w, fits) in problem.fit_heads() {
             assert_eq!((fits.last.rank, fits.short + fits.cut), (1, u32::from(k > 1)), "{:?}", problem.x);
             let error = (problem.predictions(&w) - &problem.y).norm() / problem.y.norm();
             assert!(error <= 20.0 * EPS * k as f64, "{error:e} k={k} {:?}", problem.x);
@@ -193,11 +195,11 @@ fn negligible_values_are_cut_and_counted() {
         let tiny = random.below(k);
         let unit = [1e-45, 1e-41, 1e-38, 1e-30, 1e-22][case % 5];
         in_units(&mut problem, |j| if j == tiny { unit } else { 1.0 });
-        let problem = narrow(problem);
-        let rest =
+        let problem = round_to_f32(problem);
+        let ordinary =
             Problem { k: k - 1, x: problem.x.clone().remove_column(tiny), y: problem.y.clone(), ..problem };
-        let (bound, exact) = rest.bound(false);
-        for (w, fits) in problem.heads() {
+        let (bound, exact) = ordinary.bound(false);
+        for (w, fits) in problem.fit_heads() {
             assert_eq!((usize::from(fits.last.rank), fits.cut), (k - 1, 1), "{unit:e}");
             let error = (problem.predictions(&w) - &exact).norm() / problem.y.norm();
             assert!(error <= 32.0 * bound, "{error:e} over {bound:e} at {unit:e}");
@@ -209,7 +211,10 @@ fn negligible_values_are_cut_and_counted() {
 /// The bound is that of the columns extended by the rows of the ridge.
 #[test]
 fn ridge_applies_to_the_original_features() {
-    let (mut random, mut worst, mut silent, mut cut) = (Random(68), Worst::default(), Vec::new(), 0);
+    let mut random = Random(68);
+    let mut worst = Worst::default();
+    let mut misses = Vec::new();
+    let mut beyond_f32 = 0;
     for case in 0..900 {
         let k = 2 + case % 8;
         let m = if case % 7 == 0 { 2 + random.below(k) } else { k + 2 + random.below(60) };
@@ -227,34 +232,37 @@ fn ridge_applies_to_the_original_features() {
                 problem.x.set_column(to, &column);
             }
         }
-        let problem = narrow(problem);
+        let problem = round_to_f32(problem);
         let ridge = 10f32.powf((9.0 * random.unit() - 6.0) as f32);
         let root = (f64::from(ridge) * m as f64).sqrt();
         let (bound, exact) = ridge_bound(&problem, root);
         let (x, y) = (flat(&problem.x), flat(&problem.y));
         let head = HeadSolve::LeastSquares { ridge };
-        for (way, w) in [("client", by_client(&x, &y, k, 1, head)), ("stream", by_stream(&x, &y, k, 1, head))]
+        for (method, w) in
+            [("client", fit_by_client(&x, &y, k, 1, head)), ("stream", fit_by_stream(&x, &y, k, 1, head))]
         {
             let error = (problem.predictions(&w) - &exact).norm() / problem.y.norm();
             if bound > 0.05 {
-                cut += 1;
+                beyond_f32 += 1;
             } else if error > bound {
-                silent.push(format!("{way}: {error:e} over {bound:e} k={k} m={m} ridge={ridge:e} offset={offset:.1} case {case}"));
+                misses.push(format!("{method}: {error:e} over {bound:e} k={k} m={m} ridge={ridge:e} offset={offset:.1} case {case}"));
             } else {
-                worst.saw("ridge, share of the bound", error / bound);
+                worst.record_largest("ridge, share of the bound", error / bound);
             }
         }
     }
-    println!("{} misses, {cut} beyond f32", silent.len());
-    silent.iter().take(12).for_each(|line| println!("{line}"));
-    assert!(silent.is_empty());
+    println!("{} misses, {beyond_f32} beyond f32", misses.len());
+    misses.iter().take(12).for_each(|line| println!("{line}"));
+    assert!(misses.is_empty());
 }
 
 /// Returns the predictions under a ridge in f64, and the error bound of f32.
 fn ridge_bound(problem: &Problem, root: f64) -> (f64, M) {
     let (m, k) = (problem.m(), problem.k);
-    let e = rounding(m + k, k);
-    let (mut centred, mut plain, mut n) = (M::zeros(m + k, k), M::zeros(m + k, k), 0.0);
+    let folding_error = rounding(m + k, k);
+    let mut centred = M::zeros(m + k, k);
+    let mut plain = M::zeros(m + k, k);
+    let mut squared_error = 0.0;
     for j in 0..k {
         let column = problem.x.column(j);
         let is_centred = problem.constant.is_some() && problem.constant != Some(j);
@@ -265,13 +273,14 @@ fn ridge_bound(problem: &Problem, root: f64) -> (f64, M) {
         plain[(m + j, j)] = root;
         let (length, size) = (centred.column(j).norm(), plain.column(j).norm());
         let folded = column.add_scalar(-first).norm().hypot(root);
-        n += (EPS * column.amax() * (m as f64).sqrt() / length).powi(2) + (e * folded / length).powi(2);
+        squared_error += (EPS * column.amax() * (m as f64).sqrt() / length).powi(2)
+            + (folding_error * folded / length).powi(2);
         centred.column_mut(j).unscale_mut(length);
         plain.column_mut(j).unscale_mut(size);
     }
-    let least = Svd::new(&centred).s.into_iter().fold(f64::INFINITY, f64::min);
+    let smallest = Svd::new(&centred).s.into_iter().fold(f64::INFINITY, f64::min);
     let svd = Svd::new(&plain);
     let y = problem.y.clone().resize(m + k, problem.c, 0.0);
     let exact = &plain * svd.minimum_norm(&y, 0.0);
-    (4.0 * n.sqrt() / least, exact.rows(0, m).into_owned())
+    (4.0 * squared_error.sqrt() / smallest, exact.rows(0, m).into_owned())
 }

@@ -3,7 +3,7 @@
 //! batches, and that unsupported rounds are declined.
 #![cfg(feature = "i16")]
 
-use crate::common::fixed::{HeapFixed, bounds, gradient_bounds, size};
+use crate::common::fixed::{HeapFixed, gradient_bounds, largest_magnitude, sample_bounds};
 use crate::common::*;
 use fedspan_client::memory::{FixedWorkspace, Memory};
 use fedspan_client::task::Usage;
@@ -47,17 +47,21 @@ const KINDS: [Kind; 10] = [
 ];
 
 /// Draws `m` samples of a kind.
-fn samples(random: &mut Random, kind: Kind, d: usize, c: usize, m: usize) -> Sliced {
+fn random_samples(random: &mut Random, kind: Kind, d: usize, c: usize, m: usize) -> Sliced {
     let mut x = random.normals(m * d);
-    let size = |random: &mut Random, most: i32| 2f32.powi(random.below(2 * most as usize + 1) as i32 - most);
+    let random_size = |random: &mut Random, max_exponent: i32| {
+        2f32.powi(random.below(2 * max_exponent as usize + 1) as i32 - max_exponent)
+    };
     match kind {
         Kind::Normal | Kind::Classes => {}
-        Kind::Sizes(most) => x.chunks_mut(d).for_each(|row| {
-            let size = size(random, most);
+        Kind::Sizes(max_exponent) => x.chunks_mut(d).for_each(|row| {
+            let size = random_size(random, max_exponent);
             row.iter_mut().for_each(|v| *v *= size);
         }),
         // The factors have an upper limit, so that all projections are usable.
-        Kind::Wild(most) => x.iter_mut().for_each(|v| *v *= size(random, most).min(1e9)),
+        Kind::Wild(max_exponent) => {
+            x.iter_mut().for_each(|v| *v *= random_size(random, max_exponent).min(1e9))
+        }
         Kind::Dominated => x.chunks_mut(d).for_each(|row| row[0] *= 1e6),
         Kind::Line => {
             let direction = x[..d].to_vec();
@@ -77,14 +81,14 @@ fn samples(random: &mut Random, kind: Kind, d: usize, c: usize, m: usize) -> Sli
 }
 
 /// Draws the numbers of features, columns, outputs and samples.
-fn shape(random: &mut Random) -> (usize, usize, usize, usize) {
+fn random_shape(random: &mut Random) -> (usize, usize, usize, usize) {
     let k = 1 + random.below(8);
     let d = k + random.below(40);
     (d, k, 1 + random.below(5), 1 + random.below(60))
 }
 
 /// Runs a round. Returns `S`, the head and the usage of samples.
-fn round(
+fn run_round(
     memory: &mut HeapFixed,
     head: HeadSolve,
     b: &[f32],
@@ -99,27 +103,27 @@ fn round(
 
 /// Returns whether each sample is usable: all values finite, targets and projections at most 2^40, features
 /// at most 2^55. `None` if a value is too close to a limit to decide.
-fn usable(samples: &Sliced, b: &M) -> Vec<Option<bool>> {
+fn usable_samples(samples: &Sliced, b: &M) -> Vec<Option<bool>> {
     let (x, y) = (samples.x64(), samples.y64());
     let head = M::zeros(b.ncols(), y.ncols());
     let row = |a: &M, i: usize| a.row(i).iter().copied().collect::<Vec<f64>>();
-    let one = |i: usize| {
+    let is_usable = |i: usize| {
         let (x, y) = (row(&x, i), row(&y, i));
         if !x.iter().all(|v| v.is_finite()) || !y.iter().all(|v| v.abs() <= 1.1e12) {
             return Some(false);
         }
-        let most = size(x.iter().copied());
-        if most > 2f64.powi(56) {
+        let largest = largest_magnitude(x.iter().copied());
+        if largest > 2f64.powi(56) {
             return Some(false);
         }
-        let sample_bounds = bounds(&x, &y, b, &head);
+        let sample_bounds = sample_bounds(&x, &y, b, &head);
         let mut projections = sample_bounds.z.iter().zip(&sample_bounds.zeta);
         if projections.clone().any(|(z, zeta)| z.abs() - zeta > 1e13) {
             return Some(false);
         }
-        (most < 2f64.powi(54) && projections.all(|(z, zeta)| z.abs() + zeta < 1e11)).then_some(true)
+        (largest < 2f64.powi(54) && projections.all(|(z, zeta)| z.abs() + zeta < 1e11)).then_some(true)
     };
-    (0..samples.len()).map(one).collect()
+    (0..samples.len()).map(is_usable).collect()
 }
 
 proptest! {
@@ -128,17 +132,21 @@ proptest! {
     /// The error of `S` is within the bound stated in `kernel::fixed`, against exact arithmetic on the
     /// device's head.
     #[test]
-    fn gradient_is_within_the_stated_bound(seed in any::<u64>(), kind in 0..KINDS.len(), how in 0..3usize) {
+    fn gradient_is_within_the_stated_bound(
+        seed in any::<u64>(),
+        kind in 0..KINDS.len(),
+        head_index in 0..3usize,
+    ) {
         let mut random = Random(seed);
-        let (d, k, c, m) = shape(&mut random);
+        let (d, k, c, m) = random_shape(&mut random);
         let b = flat(&random.orthonormal(d, k));
-        let samples = samples(&mut random, KINDS[kind], d, c, m);
-        let head = [EXACT, RIDGE, STEPS][how];
-        let found = round(&mut HeapFixed::new(d, k, c), head, &b, &samples);
+        let samples = random_samples(&mut random, KINDS[kind], d, c, m);
+        let head = [EXACT, RIDGE, STEPS][head_index];
+        let result = run_round(&mut HeapFixed::new(d, k, c), head, &b, &samples);
         // Gradient steps of a fixed size diverge on large samples, and the device reports that.
-        let (s, w, usage) = match found {
-            Err(DeclineReason::UpdateNonFinite) if how == 2 => return Ok(()),
-            other => other.unwrap(),
+        let (s, w, usage) = match result {
+            Err(DeclineReason::UpdateNonFinite) if head_index == 2 => return Ok(()),
+            result => result.unwrap(),
         };
         prop_assert_eq!(usage, Usage { samples: m as u32, skipped: 0 });
         let w = matrix(k, c, &w);
@@ -155,21 +163,22 @@ proptest! {
     #[test]
     fn projection_is_within_the_stated_bound(seed in any::<u64>(), kind in 0..KINDS.len()) {
         let mut random = Random(seed);
-        let (d, k, _, m) = shape(&mut random);
+        let (d, k, _, m) = random_shape(&mut random);
         let b = flat(&random.orthonormal(d, k));
-        let samples = samples(&mut random, KINDS[kind], d, k, m);
+        let samples = random_samples(&mut random, KINDS[kind], d, k, m);
         let mut model = Linear::new(HeapFixed::new(d, k, k));
         model.set_representation(&b).unwrap();
         model.head_mut().copy_from_slice(&identity(k));
         model.restore_head(crc32c_f32(&b));
         let zero = vec![0.0; k];
         for x in samples.x.chunks(d) {
-            let mut found = vec![0.0; k];
-            model.predict(x, &mut found).unwrap();
+            let mut prediction = vec![0.0; k];
+            model.predict(x, &mut prediction).unwrap();
             let x: Vec<f64> = x.iter().map(|&v| v.into()).collect();
-            let sample_bounds = bounds(&x, &zero, &matrix(d, k, &b), &M::identity(k, k));
-            for ((&found, exact), zeta) in found.iter().zip(&sample_bounds.z).zip(&sample_bounds.zeta) {
-                let error = (f64::from(found) - exact).abs();
+            let sample_bounds = sample_bounds(&x, &zero, &matrix(d, k, &b), &M::identity(k, k));
+            let exact_with_bounds = sample_bounds.z.iter().zip(&sample_bounds.zeta);
+            for (&prediction, (exact, zeta)) in prediction.iter().zip(exact_with_bounds) {
+                let error = (f64::from(prediction) - exact).abs();
                 prop_assert!(error <= zeta + 1e-44, "{error:e} over {zeta:e}");
             }
         }
@@ -178,39 +187,39 @@ proptest! {
     /// Samples and targets have random bits. The counters match the usable samples, no sum wraps, and
     /// unusable samples have no other effect.
     #[test]
-    fn random_bits_do_not_wrap(seed in any::<u64>(), wild in 0usize..4, how in 0..3usize) {
+    fn random_bits_do_not_wrap(seed in any::<u64>(), wildness in 0usize..4, head_index in 0..3usize) {
         let mut random = Random(seed);
-        let (d, k, c, m) = shape(&mut random);
+        let (d, k, c, m) = random_shape(&mut random);
         let b = flat(&random.orthonormal(d, k));
         let mut x = random.normals(m * d);
         let mut y = random.normals(m * c);
         for value in x.iter_mut().chain(&mut y) {
-            if random.below(400) < wild {
+            if random.below(400) < wildness {
                 *value = f32::from_bits(random.next() as u32);
             }
         }
         let samples = Sliced::regression(x, y, d, c);
-        let head = [EXACT, RIDGE, STEPS][how];
+        let head = [EXACT, RIDGE, STEPS][head_index];
         // Samples close to a limit may be used or skipped, and are left out.
-        let is_usable = usable(&samples, &matrix(d, k, &b));
-        let near: Vec<usize> = (0..m).filter(|&i| is_usable[i].is_none()).collect();
-        let samples = samples.without(&near);
+        let is_usable = usable_samples(&samples, &matrix(d, k, &b));
+        let undecided: Vec<usize> = (0..m).filter(|&i| is_usable[i].is_none()).collect();
+        let samples = samples.without(&undecided);
         let is_usable: Vec<bool> = is_usable.into_iter().flatten().collect();
-        let bad: Vec<usize> = (0..is_usable.len()).filter(|&i| !is_usable[i]).collect();
-        let found = round(&mut HeapFixed::new(d, k, c), head, &b, &samples);
-        let clean = samples.without(&bad);
+        let unusable: Vec<usize> = (0..is_usable.len()).filter(|&i| !is_usable[i]).collect();
+        let result = run_round(&mut HeapFixed::new(d, k, c), head, &b, &samples);
+        let clean = samples.without(&unusable);
         if clean.len() == 0 {
-            prop_assert_eq!(found.unwrap_err(), DeclineReason::NoSamples);
+            prop_assert_eq!(result.unwrap_err(), DeclineReason::NoSamples);
             return Ok(());
         }
-        match (found, round(&mut HeapFixed::new(d, k, c), head, &b, &clean)) {
+        match (result, run_round(&mut HeapFixed::new(d, k, c), head, &b, &clean)) {
             (Err(a), Err(b)) => prop_assert_eq!(a, b),
             (Ok((s, w, usage)), Ok((clean_s, clean_w, _))) => {
-                prop_assert_eq!(usage, Usage { samples: clean.len() as u32, skipped: bad.len() as u32 });
+                prop_assert_eq!(usage, Usage { samples: clean.len() as u32, skipped: unusable.len() as u32 });
                 prop_assert_eq!((bits(&s), bits(&w)), (bits(&clean_s), bits(&clean_w)));
                 prop_assert!(w.iter().all(|w| w.is_finite()));
             }
-            other => prop_assert!(false, "{other:?}"),
+            mismatch => prop_assert!(false, "{mismatch:?}"),
         }
     }
 }
@@ -225,17 +234,18 @@ fn sample_lost_to_rounding_is_skipped() {
     let mut x = random.normals(m * d);
     let y = random.normals(m * c);
     let weakest = (0..d).min_by(|i, j| b[*i].abs().total_cmp(&b[*j].abs())).unwrap();
-    let mut small = b.clone();
-    small[weakest] = 1e-7;
+    let mut nearly_sparse_basis = b.clone();
+    nearly_sparse_basis[weakest] = 1e-7;
     x[weakest] = 2.9e28;
     let samples = Sliced::regression(x, y, d, c);
-    let (s, _, usage) = round(&mut HeapFixed::new(d, k, c), EXACT, &normal(&small), &samples).unwrap();
+    let (s, _, usage) =
+        run_round(&mut HeapFixed::new(d, k, c), EXACT, &normalise(&nearly_sparse_basis), &samples).unwrap();
     assert_eq!(usage, Usage { samples: 18, skipped: 1 });
     assert!(s.iter().all(|v| v.abs() < 1e4), "{s:?}");
 }
 
 /// Scales a column to length 1.
-fn normal(column: &[f32]) -> Vec<f32> {
+fn normalise(column: &[f32]) -> Vec<f32> {
     let length = column.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
     column.iter().map(|v| (f64::from(*v) / length) as f32).collect()
 }
@@ -251,21 +261,22 @@ fn head_and_gradient_have_three_digits() {
         let (d, c) = (k + 4 + random.below(100), 1 + random.below(5));
         let m = 4 * k + 8 + random.below(40);
         let b = flat(&random.orthonormal(d, k));
-        let samples = samples(&mut random, if case % 2 == 0 { Kind::Normal } else { Kind::Classes }, d, c, m);
-        let (s, w, _) = round(&mut HeapFixed::new(d, k, c), EXACT, &b, &samples).unwrap();
+        let samples =
+            random_samples(&mut random, if case % 2 == 0 { Kind::Normal } else { Kind::Classes }, d, c, m);
+        let (s, w, _) = run_round(&mut HeapFixed::new(d, k, c), EXACT, &b, &samples).unwrap();
         let (x, y) = (samples.x64(), samples.y64());
         let z = &x * matrix(d, k, &b);
         let exact = Svd::new(&z).minimum_norm(&y, 0.0);
         let error = (matrix(k, c, &w) - &exact).norm() / exact.norm();
-        worst.saw("head, relative error", error);
+        worst.record_largest("head, relative error", error);
         assert!(error <= 2e-3, "head {error:e}");
         let exact = x.transpose() * (z * exact - &y);
         let error = (matrix(d, c, &s) - &exact).norm() / exact.norm();
-        worst.saw("gradient, relative error", error);
+        worst.record_largest("gradient, relative error", error);
         assert!(error <= 1e-3, "gradient {error:e}");
         let (exact, bound) = gradient_bounds(&x, &y, &matrix(d, k, &b), &matrix(k, c, &w));
         let error = (matrix(d, c, &s) - exact).abs().zip_map(&bound, |error, bound| error / bound);
-        worst.saw("gradient on the same head, share of the bound", error.max());
+        worst.record_largest("gradient on the same head, share of the bound", error.max());
     }
 }
 
@@ -276,8 +287,8 @@ fn absent_direction_is_not_found() {
     for _ in 0..200 {
         let (d, k, m) = (20, 4, 30);
         let b = flat(&random.orthonormal(d, k));
-        let samples = samples(&mut random, Kind::Line, d, 1, m);
-        let (_, w, _) = round(&mut HeapFixed::new(d, k, 1), EXACT, &b, &samples).unwrap();
+        let samples = random_samples(&mut random, Kind::Line, d, 1, m);
+        let (_, w, _) = run_round(&mut HeapFixed::new(d, k, 1), EXACT, &b, &samples).unwrap();
         let z = samples.x64() * matrix(d, k, &b);
         let exact = Svd::new(&z).minimum_norm(&samples.y64(), 1e-3 * norm2(&z));
         assert!((matrix(k, 1, &w) - &exact).norm() <= 1e-2 * (exact.norm() + 1e-3));
@@ -291,15 +302,15 @@ fn bits_do_not_depend_on_batches_or_workspace() {
     for m in [3, 60, 200] {
         for kind in [Kind::Classes, Kind::Sizes(20)] {
             let b = flat(&random.orthonormal(20, 3));
-            let samples = samples(&mut random, kind, 20, 2, m);
+            let samples = random_samples(&mut random, kind, 20, 2, m);
             for head in [EXACT, RIDGE, STEPS] {
                 let task = fed_rep(head, Upload::Representation, 0.25);
-                let mut seen = Vec::new();
+                let mut results = Vec::new();
                 for at_once in [1, 2, 7, usize::MAX] {
                     let mut model = Linear::new(HeapFixed::new(20, 3, 2));
                     let mut source = samples.clone().at_once(at_once);
                     match fed_rep_round(&mut model, task, &b, &mut source) {
-                        Ok((_, sent)) => seen.push((bits(&sent), bits(model.head()))),
+                        Ok((_, sent)) => results.push((bits(&sent), bits(model.head()))),
                         Err(reason) => {
                             assert_eq!((reason, head), (DeclineReason::UpdateNonFinite, STEPS));
                         }
@@ -307,10 +318,10 @@ fn bits_do_not_depend_on_batches_or_workspace() {
                 }
                 let mut model = Linear::new(FixedWorkspace::<20, 3, 2>::new());
                 if let Ok((_, sent)) = fed_rep_round(&mut model, task, &b, &mut samples.clone()) {
-                    seen.push((bits(&sent), bits(model.head())));
+                    results.push((bits(&sent), bits(model.head())));
                 }
-                seen.dedup();
-                assert!(seen.len() <= 1);
+                results.dedup();
+                assert!(results.len() <= 1);
             }
         }
     }
@@ -337,7 +348,7 @@ fn unsupported_rounds_are_declined() {
     receive(&mut model, &round, &[&b]).unwrap();
     assert_eq!(model.begin(), Err(DeclineReason::Task));
     // The prediction for a sample with a NaN is NaN.
-    let samples = samples(&mut Random(2), Kind::Normal, 6, 1, 9);
+    let samples = random_samples(&mut Random(2), Kind::Normal, 6, 1, 9);
     model.fit_head(EXACT, &mut samples.clone()).unwrap();
     let (mut x, mut out) = ([0.5; 6], [0.0]);
     model.predict(&x, &mut out).unwrap();
@@ -352,7 +363,7 @@ fn unsupported_rounds_are_declined() {
 #[test]
 fn starts_equal_those_of_f32() {
     let b = flat(&Random(1).orthonormal(9, 2));
-    let samples = samples(&mut Random(2), Kind::Normal, 9, 1, 15);
+    let samples = random_samples(&mut Random(2), Kind::Normal, 9, 1, 15);
     let round = open(1, Wire::PowerStart, Role::Subspace, Encoding::F32, 9, 2);
     let (mut fixed_point, mut float) =
         (Linear::new(HeapFixed::new(9, 2, 1)), Linear::new(Heap::new(9, 2, 1)));
@@ -360,14 +371,14 @@ fn starts_equal_those_of_f32() {
     receive(&mut float, &round, &[&b]).unwrap();
     fixed_point.run(round.id, &mut samples.clone()).unwrap();
     float.run(round.id, &mut samples.clone()).unwrap();
-    assert_eq!(bits(&emitted(&fixed_point, 7)), bits(&emitted(&float, 7)));
+    assert_eq!(bits(&collect_upload(&fixed_point, 7)), bits(&collect_upload(&float, 7)));
 }
 
 #[test]
 fn failed_source_keeps_the_head() {
     let mut random = Random(6);
-    let (b, other) = (flat(&random.orthonormal(9, 3)), flat(&random.orthonormal(9, 3)));
-    let samples = samples(&mut random, Kind::Normal, 9, 1, 20);
+    let (b, other_basis) = (flat(&random.orthonormal(9, 3)), flat(&random.orthonormal(9, 3)));
+    let samples = random_samples(&mut random, Kind::Normal, 9, 1, 20);
     let mut model = Linear::new(HeapFixed::new(9, 3, 1));
     let task = fed_rep(EXACT, Upload::Gradient, 0.0);
     fed_rep_round(&mut model, task, &b, &mut samples.clone()).unwrap();
@@ -376,7 +387,7 @@ fn failed_source_keeps_the_head() {
         let task = fed_rep(head, Upload::Gradient, 0.0);
         for pass in [1, 2] {
             let mut source = Sliced { failing_pass: Some(pass), ..samples.clone() };
-            let result = fed_rep_round(&mut model, task, &other, &mut source);
+            let result = fed_rep_round(&mut model, task, &other_basis, &mut source);
             assert_eq!(result.unwrap_err(), DeclineReason::Device);
             assert_eq!(bits(model.head()), before, "pass {pass}");
         }
@@ -387,13 +398,13 @@ fn failed_source_keeps_the_head() {
 #[test]
 fn workspace_has_the_stated_size() {
     /// Checks one shape: four bytes per float, two per integer, and two for the scale.
-    fn check<const D: usize, const K: usize, const C: usize>() {
+    fn check_size<const D: usize, const K: usize, const C: usize>() {
         let floats = 4 * (2 * K * C + D * K + D * C + K * K + K + C);
         let integers = 2 * (D * K + D + K + C + K * C) + 2;
         assert_eq!(size_of::<FixedWorkspace<D, K, C>>(), (floats + integers).next_multiple_of(4));
     }
-    check::<20, 2, 1>();
-    check::<64, 4, 1>();
-    check::<128, 8, 1>();
-    check::<58, 24, 6>();
+    check_size::<20, 2, 1>();
+    check_size::<64, 4, 1>();
+    check_size::<128, 8, 1>();
+    check_size::<58, 24, 6>();
 }

@@ -1,7 +1,7 @@
 //! Tests of fixed-point kernels against exact arithmetic: scales, products, sums, and the head.
 #![cfg(feature = "i16")]
 
-use crate::common::fixed::{size, unit};
+use crate::common::fixed::{largest_magnitude, unit_bound};
 use crate::common::*;
 use fedspan_client::kernel::fixed::product::{products, residuals};
 use fedspan_client::kernel::fixed::scale::{narrow, quantise, quantise_columns, scaled};
@@ -9,18 +9,18 @@ use fedspan_client::kernel::fixed::{Scale, Sums, head, sums};
 use proptest::prelude::*;
 
 /// Strategy for finite floats of all exponents.
-fn finite() -> impl Strategy<Value = f32> {
+fn finite_floats() -> impl Strategy<Value = f32> {
     any::<u32>().prop_map(f32::from_bits).prop_filter("finite", |v| v.is_finite())
 }
 
 /// Strategy for blocks of `n` values, of similar size or of any sizes.
-fn block(n: usize) -> impl Strategy<Value = Vec<f32>> {
+fn blocks(n: usize) -> impl Strategy<Value = Vec<f32>> {
     let alike = (-60i32..60, prop::collection::vec(-1.0f32..1.0, n))
         .prop_map(|(e, v)| v.into_iter().map(|v| v * 2f32.powi(e)).collect());
-    prop_oneof![alike, prop::collection::vec(finite(), n)]
+    prop_oneof![alike, prop::collection::vec(finite_floats(), n)]
 }
 
-fn integers(n: impl Into<prop::collection::SizeRange>) -> impl Strategy<Value = Vec<i16>> {
+fn integer_vectors(n: impl Into<prop::collection::SizeRange>) -> impl Strategy<Value = Vec<i16>> {
     prop::collection::vec(prop_oneof![-32767i16..=32767, Just(32767), Just(-32767), Just(0)], n)
 }
 
@@ -32,11 +32,11 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(1024) })]
 
     #[test]
-    fn rounding_changes_a_value_by_half_a_unit_at_most(values in (1usize..40).prop_flat_map(block)) {
+    fn rounding_changes_a_value_by_half_a_unit_at_most(values in (1usize..40).prop_flat_map(blocks)) {
         let scale = Scale::of(&values).unwrap();
         let step = 2f64.powi(scale.exponent());
-        let size = size(values.iter().map(|&v| f64::from(v)));
-        prop_assert!(step <= unit(size), "{step:e} for {size:e}");
+        let size = largest_magnitude(values.iter().map(|&v| f64::from(v)));
+        prop_assert!(step <= unit_bound(size), "{step:e} for {size:e}");
         for &v in &values {
             let integer = scale.integer(v);
             prop_assert!(integer.abs() <= 32767);
@@ -55,8 +55,8 @@ proptest! {
     }
 
     #[test]
-    fn non_finite_block_has_no_scale(mut values in block(7), at in 0usize..7, which in 0usize..3) {
-        values[at] = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY][which];
+    fn non_finite_block_has_no_scale(mut values in blocks(7), index in 0usize..7, value_index in 0usize..3) {
+        values[index] = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY][value_index];
         let mut integers = [7; 7];
         prop_assert_eq!(quantise(&values, &mut integers), None);
         prop_assert_eq!(integers, [7; 7]);
@@ -65,11 +65,11 @@ proptest! {
     #[test]
     fn columns_equal_the_transposed_block(rows in 1usize..9, columns in 1usize..6, seed in any::<u64>()) {
         let values = Random(seed).normals(rows * columns);
-        let (mut flat, mut turned) = (vec![0; rows * columns], vec![0; rows * columns]);
-        prop_assert_eq!(quantise(&values, &mut flat), quantise_columns(&values, columns, &mut turned));
+        let (mut flat, mut transposed) = (vec![0; rows * columns], vec![0; rows * columns]);
+        prop_assert_eq!(quantise(&values, &mut flat), quantise_columns(&values, columns, &mut transposed));
         for i in 0..rows {
             for j in 0..columns {
-                prop_assert_eq!(flat[i * columns + j], turned[j * rows + i]);
+                prop_assert_eq!(flat[i * columns + j], transposed[j * rows + i]);
             }
         }
     }
@@ -78,36 +78,36 @@ proptest! {
     #[test]
     fn scaling_rounds_correctly(integer in any::<i32>(), exponent in -300i32..300) {
         let exact = f64::from(integer) * 2f64.powi(exponent);
-        let found = scaled(integer, exponent);
+        let result = scaled(integer, exponent);
         let expected = exact as f32;
         if expected.is_normal() || expected == 0.0 && exact == 0.0 || expected.is_infinite() {
-            prop_assert_eq!(found.to_bits(), expected.to_bits());
+            prop_assert_eq!(result.to_bits(), expected.to_bits());
         } else {
-            prop_assert!((f64::from(found) - exact).abs() <= 2f64.powi(-149));
+            prop_assert!((f64::from(result) - exact).abs() <= 2f64.powi(-149));
         }
     }
 
     #[test]
-    fn products_are_exact_up_to_halvings(a in integers(1..300), seed in any::<u64>()) {
+    fn products_are_exact_up_to_halvings(a in integer_vectors(1..300), seed in any::<u64>()) {
         let n = a.len();
         let mut random = Random(seed);
         let b: Vec<i16> = (0..n).map(|_| (random.below(65535) as i32 - 32767) as i16).collect();
         for b in [b, a.clone()] {
             let exact: i64 = a.iter().zip(&b).map(|(&a, &b)| i64::from(a) * i64::from(b)).sum();
-            let (mut found, mut none) = ([0.0], [0.0]);
-            let exponent = products(&a, &b, 0, &mut found);
-            let integer = found[0].to_bits().cast_signed();
+            let (mut product, mut without_target) = ([0.0], [0.0]);
+            let exponent = products(&a, &b, 0, &mut product);
+            let integer = product[0].to_bits().cast_signed();
             prop_assert!(integer.unsigned_abs() < 1 << 30);
             let error = f64::from(integer) * 2f64.powi(exponent) - exact as f64;
             prop_assert!(error.abs() <= if n > 1 { n as f64 } else { 0.0 }, "{error} off {exact}");
-            prop_assert_eq!(residuals(&a, &b, 0, &mut none), exponent);
-            prop_assert_eq!(none[0].to_bits(), found[0].to_bits());
+            prop_assert_eq!(residuals(&a, &b, 0, &mut without_target), exponent);
+            prop_assert_eq!(without_target[0].to_bits(), product[0].to_bits());
         }
     }
 
     #[test]
     fn residual_is_exact_to_30_bits(
-        a in integers(1..40),
+        a in integer_vectors(1..40),
         seed in any::<u64>(),
         sizes in (-60i32..60, -120i32..60),
     ) {
@@ -116,35 +116,38 @@ proptest! {
         let product: i64 = a.iter().zip(&b).map(|(&a, &b)| i64::from(a) * i64::from(b)).sum();
         let product = product as f64 * 2f64.powi(sizes.0);
         let y = random.normal() as f32 * 2f32.powi(sizes.1);
-        let mut found = [y];
-        let exponent = residuals(&a, &b, sizes.0, &mut found);
+        let mut residual = [y];
+        let exponent = residuals(&a, &b, sizes.0, &mut residual);
         let step = 2f64.powi(exponent);
-        let value = f64::from(found[0].to_bits().cast_signed()) * step;
+        let value = f64::from(residual[0].to_bits().cast_signed()) * step;
         let exact = product - f64::from(y);
         prop_assert!((value - exact).abs() <= 1.5 * step, "{value:e} for {exact:e}");
         // The step is no coarser than 30 bits of the target and the halvings of the products require.
         let needed = (2f64.powi(-29) * f64::from(y).abs()).max(2.0 * a.len() as f64 * 2f64.powi(sizes.0));
         prop_assert!(step <= needed.max(2f64.powi(-124)), "{step:e}");
         // The residual is then rounded to 15 bits.
-        let mut short = [0];
-        let scale = narrow(&found, exponent, &mut short);
+        let mut narrowed = [0];
+        let scale = narrow(&residual, exponent, &mut narrowed);
         let step = 2f64.powi(scale.exponent());
-        prop_assert!((f64::from(short[0]) * step - value).abs() <= step / 2.0);
-        prop_assert!(value == 0.0 || step == 2f64.powi(-124) || i32::from(short[0]).abs() >= 1 << 14);
+        prop_assert!((f64::from(narrowed[0]) * step - value).abs() <= step / 2.0);
+        prop_assert!(value == 0.0 || step == 2f64.powi(-124) || i32::from(narrowed[0]).abs() >= 1 << 14);
     }
 
     #[test]
-    fn narrowed_integers_fit_and_are_nearest(wide in prop::collection::vec(any::<i32>(), 1..9), by in 0u32..32) {
-        let wide: Vec<i32> = wide.iter().map(|v| v >> by).collect();
+    fn narrowed_integers_fit_and_are_nearest(
+        wide in prop::collection::vec(any::<i32>(), 1..9),
+        shift in 0u32..32,
+    ) {
+        let wide: Vec<i32> = wide.iter().map(|v| v >> shift).collect();
         let floats: Vec<f32> = wide.iter().map(|v| f32::from_bits(v.cast_unsigned())).collect();
-        let mut short = vec![0; wide.len()];
-        let scale = narrow(&floats, 3, &mut short);
+        let mut narrowed = vec![0; wide.len()];
+        let scale = narrow(&floats, 3, &mut narrowed);
         let step = 2f64.powi(scale.exponent());
-        for (&wide, &short) in wide.iter().zip(&short) {
-            prop_assert!(short > i16::MIN);
-            prop_assert!((f64::from(short) * step - f64::from(wide) * 8.0).abs() <= step / 2.0);
+        for (&wide, &narrowed) in wide.iter().zip(&narrowed) {
+            prop_assert!(narrowed > i16::MIN);
+            prop_assert!((f64::from(narrowed) * step - f64::from(wide) * 8.0).abs() <= step / 2.0);
         }
-        prop_assert!(wide.iter().all(|v| *v == 0) || short.iter().any(|v| v.unsigned_abs() >= 1 << 14));
+        prop_assert!(wide.iter().all(|v| *v == 0) || narrowed.iter().any(|v| v.unsigned_abs() >= 1 << 14));
     }
 
     /// For samples of any sizes in any order, the error of the sums is at most `(m + 2) 2^-28` of the largest
@@ -155,7 +158,7 @@ proptest! {
         let (k, c) = (1 + random.below(5), 1 + random.below(3));
         let (mut gram, mut rhs, mut outer) = (vec![0.0; k * k], vec![0.0; k * c], vec![0.0; k * c]);
         let mut scales = [Sums::new(); 3];
-        let (mut g, mut h, mut bound) = (vec![0.0; k * k], vec![0.0; k * c], [0.0, 0.0]);
+        let (mut exact_gram, mut exact_rhs, mut bound) = (vec![0.0; k * k], vec![0.0; k * c], [0.0, 0.0]);
         for _ in 0..m {
             let sizes = [(); 2].map(|()| 2f32.powi(random.below(spread + 1) as i32 - spread as i32 / 2));
             let z: Vec<f32> = random.normals(k).iter().map(|v| v * sizes[0]).collect();
@@ -177,23 +180,23 @@ proptest! {
             );
             for i in 0..k {
                 for j in i..k {
-                    g[i * k + j] += z[i] * z[j];
+                    exact_gram[i * k + j] += z[i] * z[j];
                 }
                 for j in 0..c {
-                    h[i * c + j] += z[i] * y[j];
+                    exact_rhs[i * c + j] += z[i] * y[j];
                 }
             }
-            bound[0] += size(z.iter().copied()).powi(2);
-            bound[1] += size(z.iter().copied()) * size(y.iter().copied());
+            bound[0] += largest_magnitude(z.iter().copied()).powi(2);
+            bound[1] += largest_magnitude(z.iter().copied()) * largest_magnitude(y.iter().copied());
         }
         for (buffer, scale) in [&mut gram, &mut rhs, &mut outer].into_iter().zip(scales) {
             sums::to_floats(buffer, scale.exponent());
         }
         prop_assert_eq!(bits(&rhs), bits(&outer));
-        for (found, exact, bound) in [(&gram, &g, bound[0]), (&rhs, &h, bound[1])] {
+        for (computed, exact, bound) in [(&gram, &exact_gram, bound[0]), (&rhs, &exact_rhs, bound[1])] {
             let slack = (m as f64 + 2.0) * 2f64.powi(-28) * bound;
-            for (&found, exact) in found.iter().zip(exact) {
-                let error = (f64::from(found) - exact).abs();
+            for (&computed, exact) in computed.iter().zip(exact) {
+                let error = (f64::from(computed) - exact).abs();
                 prop_assert!(error <= slack + 2f64.powi(-24) * exact.abs(), "{error:e} over {slack:e}");
             }
         }
@@ -243,6 +246,6 @@ fn head_is_the_least_squares_solution_above_the_cut() {
         // and Stability, 20.4).
         let bound = 32.0 * EPS * (k as f64) * condition * condition;
         assert!(error <= bound, "{error:e} over {bound:e}: k={k} rank={rank} condition={condition}");
-        worst.saw("head, share of the bound", error / bound);
+        worst.record_largest("head, share of the bound", error / bound);
     }
 }

@@ -32,16 +32,16 @@ struct Golden {
 
 impl Golden {
     /// Returns the written values: handshakes, spent budget, and round of the record.
-    fn values(&self) -> (u64, u64, Option<u32>) {
+    fn expected_values(&self) -> (u64, u64, Option<u32>) {
         let handshakes = if self.keyed { 128 * u64::from(self.rounds.div_ceil(4)) } else { 0 };
         let spent = if self.spent { ALL_SPENT } else { 21 * u64::from(self.rounds) };
         (handshakes, if self.private { spent } else { 0 }, (self.rounds > 0).then_some(self.rounds))
     }
 
     /// Returns the image that this version writes.
-    fn image(&self) -> Vec<u8> {
+    fn written_image(&self) -> Vec<u8> {
         let nor = Nor::new(PAGES);
-        let mut store = store(&nor);
+        let mut store = open_store(&nor);
         for round in 1..=self.rounds {
             if self.private {
                 assert!(store.load_spent().is_ok());
@@ -50,7 +50,7 @@ impl Golden {
             if self.keyed && round % 4 == 1 {
                 store.save_handshakes(128 * u64::from(round.div_ceil(4))).unwrap();
             }
-            save(&mut store, round).unwrap();
+            save_record(&mut store, round).unwrap();
         }
         if self.spent {
             store.save_spent(ALL_SPENT).unwrap();
@@ -59,13 +59,13 @@ impl Golden {
         nor.image()
     }
 
-    fn file(&self) -> Vec<u8> {
-        std::fs::read(folder().join(format!("{}.bin", self.name))).unwrap()
+    fn read_file(&self) -> Vec<u8> {
+        std::fs::read(images_folder().join(format!("{}.bin", self.name))).unwrap()
     }
 }
 
 /// Returns all golden images.
-fn all() -> Vec<Golden> {
+fn all_images() -> Vec<Golden> {
     let golden = |name, meaning, keyed, private, rounds, spent| Golden {
         name,
         meaning,
@@ -89,16 +89,16 @@ fn all() -> Vec<Golden> {
     ]
 }
 
-fn folder() -> PathBuf {
+fn images_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/images")
 }
 
-fn store(nor: &Nor) -> Flash {
+fn open_store(nor: &Nor) -> Flash {
     FlashStore::new(nor.clone(), 0..(PAGES * PAGE) as u32).unwrap()
 }
 
 /// Returns the record of a round, whose content depends only on the number of the round.
-fn record(round: u32) -> (RecordHeader, [f32; K]) {
+fn record_of(round: u32) -> (RecordHeader, [f32; K]) {
     let loaded = RecordHeader {
         campaign: 0x0123_4567_89AB_CDEF,
         round,
@@ -107,8 +107,8 @@ fn record(round: u32) -> (RecordHeader, [f32; K]) {
     (loaded, [0.5 * round as f32, -1.25])
 }
 
-fn save(store: &mut Flash, round: u32) -> Result<(), StoreError> {
-    let (RecordHeader { campaign, round, representation }, head) = record(round);
+fn save_record(store: &mut Flash, round: u32) -> Result<(), StoreError> {
+    let (RecordHeader { campaign, round, representation }, head) = record_of(round);
     store.save(&Record { campaign, round, representation, head: &head })
 }
 
@@ -116,13 +116,13 @@ fn save(store: &mut Flash, round: u32) -> Result<(), StoreError> {
 type Values = (Result<u64, StoreError>, u64, Option<u32>);
 
 /// Opens the store as a device with all features does, and returns its values. The record must be complete.
-fn open(nor: &Nor, private: bool) -> (Flash, Values) {
-    let mut store = store(nor);
+fn open_device(nor: &Nor, private: bool) -> (Flash, Values) {
+    let mut store = open_store(nor);
     let spent = if private { store.load_spent().unwrap() } else { 0 };
     let mut head = [7.0; K];
     let loaded = store.load(&mut head).unwrap();
     match loaded {
-        Some(loaded) => assert_eq!((loaded, head), record(loaded.round)),
+        Some(loaded) => assert_eq!((loaded, head), record_of(loaded.round)),
         None => assert_eq!(head, [7.0; K]),
     }
     let handshakes = store.load_handshakes();
@@ -131,7 +131,7 @@ fn open(nor: &Nor, private: bool) -> (Flash, Values) {
 }
 
 /// Returns the text of the README in the folder of the images.
-fn table() -> String {
+fn format_readme() -> String {
     let mut text = String::from(
         "# Golden flash images\n\n\
          What version 2 of `FlashStore` has in flash: two pages of 512 bytes, words of 4, a head of 2 x 1. `edge-client/tests/flash_images.rs`\n\
@@ -142,8 +142,8 @@ fn table() -> String {
          ```\nFEDSPAN_REGENERATE_VECTORS=1 cargo test -p fedspan-client --features flash --test all -- flash_images::\n```\n\n\
          | file | meaning | handshakes | spent | round of the record |\n| --- | --- | ---: | ---: | ---: |\n",
     );
-    for golden in all() {
-        let (handshakes, spent, round) = golden.values();
+    for golden in all_images() {
+        let (handshakes, spent, round) = golden.expected_values();
         let round = round.map_or_else(|| "none".to_owned(), |round| round.to_string());
         let Golden { name, meaning, .. } = golden;
         writeln!(text, "| `{name}.bin` | {meaning} | {handshakes} | {spent} | {round} |").unwrap();
@@ -154,10 +154,10 @@ fn table() -> String {
 #[test]
 fn images_are_written_byte_for_byte() {
     let mut files: Vec<(String, Vec<u8>)> =
-        all().iter().map(|golden| (format!("{}.bin", golden.name), golden.image())).collect();
-    files.push(("README.md".into(), table().into_bytes()));
+        all_images().iter().map(|golden| (format!("{}.bin", golden.name), golden.written_image())).collect();
+    files.push(("README.md".into(), format_readme().into_bytes()));
     for (name, bytes) in files {
-        let path = folder().join(&name);
+        let path = images_folder().join(&name);
         if std::env::var_os("FEDSPAN_REGENERATE_VECTORS").is_some_and(|value| value == "1") {
             std::fs::write(path, bytes).unwrap();
         } else {
@@ -168,30 +168,40 @@ fn images_are_written_byte_for_byte() {
 
 #[test]
 fn images_open_with_their_values_and_continue() {
-    for golden in all() {
-        let nor = Nor::with(golden.file());
-        let (handshakes, spent, round) = golden.values();
+    for golden in all_images() {
+        let nor = Nor::with(golden.read_file());
+        let (handshakes, spent, round) = golden.expected_values();
         for _ in 0..2 {
-            assert_eq!(open(&nor, golden.private).1, (Ok(handshakes), spent, round), "{}", golden.name);
+            assert_eq!(
+                open_device(&nor, golden.private).1,
+                (Ok(handshakes), spent, round),
+                "{}",
+                golden.name
+            );
         }
         for n in 1..60 {
-            let (mut store, _) = open(&nor, golden.private);
+            let (mut store, _) = open_device(&nor, golden.private);
             let round = golden.rounds + n;
-            let (handshakes, more) = (handshakes + 128 * u64::from(n), spent.saturating_add(n.into()));
+            let (handshakes, later_spent) = (handshakes + 128 * u64::from(n), spent.saturating_add(n.into()));
             if golden.private {
-                store.save_spent(more).unwrap();
+                store.save_spent(later_spent).unwrap();
             }
             store.save_handshakes(handshakes).unwrap();
-            save(&mut store, round).unwrap();
-            let spent = if golden.private { more } else { 0 };
-            assert_eq!(open(&nor, golden.private).1, (Ok(handshakes), spent, Some(round)), "{}", golden.name);
+            save_record(&mut store, round).unwrap();
+            let spent = if golden.private { later_spent } else { 0 };
+            assert_eq!(
+                open_device(&nor, golden.private).1,
+                (Ok(handshakes), spent, Some(round)),
+                "{}",
+                golden.name
+            );
         }
     }
 }
 
 /// Computes the checksum of the library's items, CRC-32C with another start value. The library avoids some
 /// values.
-fn item_check(data: &[u8]) -> [u8; 4] {
+fn item_checksum(data: &[u8]) -> [u8; 4] {
     let mut crc = 0xEEEE_EEEE_u32;
     for byte in data {
         crc ^= u32::from(*byte);
@@ -200,23 +210,27 @@ fn item_check(data: &[u8]) -> [u8; 4] {
         }
     }
     let bytes = (!crc).to_le_bytes();
-    let spared = matches!(bytes[0], 0 | 0xFF);
-    if spared { (!crc ^ 1).to_le_bytes() } else { bytes }
+    let is_avoided = matches!(bytes[0], 0 | 0xFF);
+    if is_avoided { (!crc ^ 1).to_le_bytes() } else { bytes }
 }
 
 /// Returns the image as another version might write it: valid items with another record version and other
 /// magics of the counters.
-fn of_another_version(image: &[u8]) -> Vec<u8> {
-    let mut other = image.to_vec();
+fn as_other_version(image: &[u8]) -> Vec<u8> {
+    let mut altered = image.to_vec();
     for page in (0..image.len()).step_by(PAGE) {
-        let mut at = page + WORD;
-        while at + 8 <= page + PAGE - WORD && image[at..at + 8] != [0xFF; 8] {
-            let length = usize::from(u16::from_le_bytes([image[at + 4], image[at + 5]]));
-            let data = at + 8..at + 8 + length;
+        let mut item_start = page + WORD;
+        while item_start + 8 <= page + PAGE - WORD && image[item_start..item_start + 8] != [0xFF; 8] {
+            let length = usize::from(u16::from_le_bytes([image[item_start + 4], image[item_start + 5]]));
+            let data = item_start + 8..item_start + 8 + length;
             // Items that are skipped, such as erase intents, stay unchanged.
-            if image[at..at + 4] != [0; 4] {
-                let item = &mut other[data.clone()];
-                assert_eq!(item_check(&image[data]), image[at..at + 4], "unexpected item layout");
+            if image[item_start..item_start + 4] != [0; 4] {
+                let item = &mut altered[data.clone()];
+                assert_eq!(
+                    item_checksum(&image[data]),
+                    image[item_start..item_start + 4],
+                    "unexpected item layout"
+                );
                 match item[0] {
                     0 => item[1] += 1,
                     _ => {
@@ -225,36 +239,41 @@ fn of_another_version(image: &[u8]) -> Vec<u8> {
                         *check = crc32c(checked).to_le_bytes();
                     }
                 }
-                let check = item_check(item);
-                other[at..at + 4].copy_from_slice(&check);
+                let check = item_checksum(item);
+                altered[item_start..item_start + 4].copy_from_slice(&check);
             }
-            at += 8 + length.next_multiple_of(WORD);
+            item_start += 8 + length.next_multiple_of(WORD);
         }
     }
-    other
+    altered
 }
 
 #[test]
 fn another_version_is_refused_and_never_taken_for_blank() {
-    let (mut silent, mut spent) = (0, 0);
-    for golden in all().iter().filter(|golden| golden.rounds > 0) {
-        let image = of_another_version(&golden.file());
+    let (mut unreadable_counters, mut spent_ledgers) = (0, 0);
+    for golden in all_images().iter().filter(|golden| golden.rounds > 0) {
+        let image = as_other_version(&golden.read_file());
         let nor = Nor::with(image);
         for _ in 0..2 {
             // The first reads are without privacy, which write nothing.
-            let (_, (handshakes, _, round)) = open(&nor, false);
+            let (_, (handshakes, _, round)) = open_device(&nor, false);
             assert_eq!((handshakes.is_err(), round), (golden.keyed, None), "{}", golden.name);
-            silent += usize::from(golden.keyed);
+            unreadable_counters += usize::from(golden.keyed);
         }
         for _ in 0..2 {
-            let (_, (handshakes, all, round)) = open(&nor, true);
-            assert_eq!((handshakes.is_err(), all, round), (golden.keyed, ALL_SPENT, None), "{}", golden.name);
-            spent += 1;
+            let (_, (handshakes, reported_spent, round)) = open_device(&nor, true);
+            assert_eq!(
+                (handshakes.is_err(), reported_spent, round),
+                (golden.keyed, ALL_SPENT, None),
+                "{}",
+                golden.name
+            );
+            spent_ledgers += 1;
         }
         // A record can be saved again.
-        save(&mut store(&nor), 9).unwrap();
-        assert_eq!(open(&nor, true).1.1, ALL_SPENT);
-        assert_eq!(open(&nor, true).1.2, Some(9));
+        save_record(&mut open_store(&nor), 9).unwrap();
+        assert_eq!(open_device(&nor, true).1.1, ALL_SPENT);
+        assert_eq!(open_device(&nor, true).1.2, Some(9));
     }
-    assert!(silent > 0 && spent > 0);
+    assert!(unreadable_counters > 0 && spent_ledgers > 0);
 }

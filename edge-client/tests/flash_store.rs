@@ -17,29 +17,29 @@ const BYTES: usize = record_len(K, 1).next_multiple_of(WORD);
 
 type Flash = FlashStore<Nor, BYTES>;
 
-fn store(nor: &Nor) -> Flash {
+fn open_store(nor: &Nor) -> Flash {
     let end = u32::try_from(nor.image().len()).unwrap();
     FlashStore::new(nor.clone(), 0..end).unwrap()
 }
 
 /// Returns record number `n` and its head.
-fn record(n: u32) -> (RecordHeader, [f32; K]) {
+fn record_of(n: u32) -> (RecordHeader, [f32; K]) {
     let mut random = Random(n.into());
     let loaded = RecordHeader { campaign: random.next(), round: n, representation: random.next() as u32 };
     (loaded, [0; K].map(|_: i32| random.next() as i32 as f32))
 }
 
-fn save(store: &mut Flash, n: u32) -> Result<(), fedspan_client::store::StoreError> {
-    let (RecordHeader { campaign, round, representation }, head) = record(n);
+fn save_record(store: &mut Flash, n: u32) -> Result<(), fedspan_client::store::StoreError> {
+    let (RecordHeader { campaign, round, representation }, head) = record_of(n);
     store.save(&Record { campaign, round, representation, head: &head })
 }
 
 /// Loads the record, which must be complete, and returns its number.
-fn load(store: &mut Flash) -> Option<u32> {
+fn load_record(store: &mut Flash) -> Option<u32> {
     let mut head = [7.0; K];
     let loaded = store.load(&mut head).unwrap();
     match loaded {
-        Some(loaded) => assert_eq!((loaded, head), record(loaded.round)),
+        Some(loaded) => assert_eq!((loaded, head), record_of(loaded.round)),
         None => assert_eq!(head, [7.0; K], "without a record the head stays unchanged"),
     }
     loaded.map(|loaded| loaded.round)
@@ -48,12 +48,12 @@ fn load(store: &mut Flash) -> Option<u32> {
 #[test]
 fn last_record_survives_a_reset() {
     let nor = Nor::new(3);
-    assert_eq!(load(&mut store(&nor)), None);
+    assert_eq!(load_record(&mut open_store(&nor)), None);
     for n in 1..=200 {
-        save(&mut store(&nor), n).unwrap();
-        assert_eq!(load(&mut store(&nor)), Some(n));
+        save_record(&mut open_store(&nor), n).unwrap();
+        assert_eq!(load_record(&mut open_store(&nor)), Some(n));
     }
-    assert_eq!(store(&nor).erased(), 0);
+    assert_eq!(open_store(&nor).erased(), 0);
 }
 
 /// The power fails after every possible byte of forty saves. The stored record is then the old or the new
@@ -62,72 +62,72 @@ fn last_record_survives_a_reset() {
 fn power_cut_leaves_the_old_or_the_new_record() {
     let nor = Nor::new(2);
     for n in 1..=40 {
-        let before = nor.image();
-        let mut whole = store(&nor);
+        let image_before = nor.image();
+        let mut uncut_store = open_store(&nor);
         let written = nor.0.borrow().written;
-        save(&mut whole, n).unwrap();
-        let after = nor.image();
+        save_record(&mut uncut_store, n).unwrap();
+        let image_after = nor.image();
         let cost = nor.0.borrow().written - written + 2 * PAGE;
         for power in 0..cost {
-            let cut = Nor::with(before.clone());
-            cut.0.borrow_mut().power = power;
-            let saved = save(&mut store(&cut), n).is_ok();
-            cut.0.borrow_mut().power = usize::MAX;
-            let found = load(&mut store(&cut));
+            let interrupted = Nor::with(image_before.clone());
+            interrupted.0.borrow_mut().power = power;
+            let saved = save_record(&mut open_store(&interrupted), n).is_ok();
+            interrupted.0.borrow_mut().power = usize::MAX;
+            let loaded = load_record(&mut open_store(&interrupted));
             if saved {
-                assert_eq!(found, Some(n));
+                assert_eq!(loaded, Some(n));
                 break;
             }
             let previous = (n > 1).then(|| n - 1);
-            assert!(found == Some(n) || found == previous, "{found:?} at {n}, {power}");
+            assert!(loaded == Some(n) || loaded == previous, "{loaded:?} at {n}, {power}");
             // The device can save again.
-            save(&mut store(&cut), n + 1).unwrap();
-            assert_eq!(load(&mut store(&cut)), Some(n + 1));
+            save_record(&mut open_store(&interrupted), n + 1).unwrap();
+            assert_eq!(load_record(&mut open_store(&interrupted)), Some(n + 1));
         }
-        assert_eq!(nor.image(), after);
+        assert_eq!(nor.image(), image_after);
     }
 }
 
 #[test]
 fn round_costs_one_small_write_and_pages_wear_evenly() {
     let nor = Nor::new(4);
-    let mut store = store(&nor);
+    let mut store = open_store(&nor);
     const SAVES: usize = 5000;
     for n in 0..SAVES {
         let sum = || (nor.0.borrow().written, nor.0.borrow().erased.iter().sum::<usize>());
         let (written, erased) = sum();
-        save(&mut store, n as u32).unwrap();
+        save_record(&mut store, n as u32).unwrap();
         let (written, erased) = (sum().0 - written, sum().1 - erased);
         // A save writes the record, eight bytes of framing, the marks of a page that begins or is full, the
         // deletion of the old record, and an erase intent for each erased page.
         assert!(written <= BYTES + 8 + 4 * WORD + 24 * erased, "{written} bytes for a record of {BYTES}");
     }
     let erased = nor.0.borrow().erased.clone();
-    let (least, most) = (*erased.iter().min().unwrap(), *erased.iter().max().unwrap());
-    assert!(most - least <= 1, "{erased:?}");
+    let (min_erasures, max_erasures) = (*erased.iter().min().unwrap(), *erased.iter().max().unwrap());
+    assert!(max_erasures - min_erasures <= 1, "{erased:?}");
     // A page holds (512 - 2 words) / (40 + 8) = 10 records, and the four pages are used in turn.
-    assert!(most <= SAVES / (10 * 4) + 1, "{erased:?}");
+    assert!(max_erasures <= SAVES / (10 * 4) + 1, "{erased:?}");
     assert_eq!(store.erased(), 0);
 }
 
 #[test]
 fn record_of_another_model_or_with_nan_is_not_loaded() {
     let nor = Nor::new(2);
-    save(&mut store(&nor), 5).unwrap();
-    let mut other = [7.0; K + 1];
+    save_record(&mut open_store(&nor), 5).unwrap();
+    let mut wider_head = [7.0; K + 1];
     let mut wider: FlashStore<Nor, { record_len(K + 1, 1).next_multiple_of(WORD) }> =
         FlashStore::new(nor.clone(), 0..2 * PAGE as u32).unwrap();
-    assert_eq!((wider.load(&mut other), other), (Ok(None), [7.0; K + 1]));
+    assert_eq!((wider.load(&mut wider_head), wider_head), (Ok(None), [7.0; K + 1]));
     // A head with a NaN can be written, but is never loaded.
-    let mut store = store(&nor);
+    let mut store = open_store(&nor);
     let head = [1.0, f32::NAN, 0.0, 0.0];
     store.save(&Record { campaign: 1, round: 6, representation: 0, head: &head }).unwrap();
-    assert_eq!(load(&mut store), None);
+    assert_eq!(load_record(&mut store), None);
     // A record that does not fit the buffer is an error, and the old record is kept.
-    save(&mut store, 7).unwrap();
+    save_record(&mut store, 7).unwrap();
     let long = [1.0; 40];
     assert!(store.save(&Record { campaign: 1, round: 8, representation: 0, head: &long }).is_err());
-    assert_eq!((load(&mut store), store.erased()), (Some(7), 0));
+    assert_eq!((load_record(&mut store), store.erased()), (Some(7), 0));
 }
 
 #[test]
@@ -163,25 +163,25 @@ proptest! {
             1 => image.iter_mut().for_each(|byte| if *byte < 250 { *byte = 0xFF }),
             2 => {}
             _ => {
-                let good = Nor::new(pages);
+                let valid = Nor::new(pages);
                 for n in 0..30 {
-                    save(&mut store(&good), n).unwrap();
+                    save_record(&mut open_store(&valid), n).unwrap();
                 }
-                image = good.image();
+                image = valid.image();
                 for _ in 0..1 + random.below(20) {
-                    let at = random.below(image.len());
-                    image[at] = random.next() as u8;
+                    let index = random.below(image.len());
+                    image[index] = random.next() as u8;
                 }
             }
         }
         let nor = Nor::with(image);
-        let mut first = store(&nor);
+        let mut first = open_store(&nor);
         // Only a complete saved record is loaded.
-        let found = load(&mut first);
-        prop_assert!(noise == 3 || found.is_none());
+        let loaded = load_record(&mut first);
+        prop_assert!(noise == 3 || loaded.is_none());
         for n in 100..130 {
-            save(&mut store(&nor), n).unwrap();
-            prop_assert_eq!(load(&mut store(&nor)), Some(n));
+            save_record(&mut open_store(&nor), n).unwrap();
+            prop_assert_eq!(load_record(&mut open_store(&nor)), Some(n));
         }
     }
 }
@@ -262,8 +262,8 @@ impl<const W: usize> NorFlash for Words<W> {
 
     fn write(&mut self, offset: u32, bytes: &[u8]) -> Result<(), Self::Error> {
         assert!((offset as usize).is_multiple_of(W) && bytes.len().is_multiple_of(W));
-        for (at, byte) in (offset as usize..).zip(bytes) {
-            self.0.borrow_mut()[at] &= byte;
+        for (address, byte) in (offset as usize..).zip(bytes) {
+            self.0.borrow_mut()[address] &= byte;
         }
         Ok(())
     }

@@ -45,22 +45,28 @@ fn full_rank_residuals_are_small_up_to_condition_1e4() {
             // Residual of the exact head rounded to f32, for comparison.
             let exact = svd.minimum_norm(&y64, 0.0);
             let rounded = Residual::new(&z64, svd.largest(), &y64, &exact.map(|w| f64::from(w as f32)));
-            for (way, w) in every_way(&z, &y, k, c) {
+            for (method, w) in fit_by_every_method(&z, &y, k, c) {
                 let r = Residual::new(&z64, svd.largest(), &y64, &matrix(k, c, &w));
-                let (normwise, relative) = (r.normwise(), r.relative());
+                let (normwise, relative) = (r.normwise_residual(), r.relative_residual());
                 let bound = (2.0 * rounding(m, k)).min(1e-5);
-                assert!(normwise <= bound, "{way}: {normwise:e} at k={k} m={m} cond={condition:e}");
-                worst.saw("normwise residual", normwise);
-                worst.saw("normwise residual, share of the bound", normwise / bound);
+                assert!(normwise <= bound, "{method}: {normwise:e} at k={k} m={m} cond={condition:e}");
+                worst.record_largest("normwise residual", normwise);
+                worst.record_largest("normwise residual, share of the bound", normwise / bound);
                 heads += 1;
-                if r.amplification() <= WELL_POSED {
+                if r.cancellation() <= WELL_POSED {
                     well_posed += 1;
-                    assert!(relative <= 1e-5, "{way}: {relative:e} of Z^T Y at k={k} m={m} c={c}");
-                    worst.saw("residual over |Z^T Y|, well posed", relative);
-                    worst.saw("residual over |Z^T Y|, well posed, exact head rounded", rounded.relative());
+                    assert!(relative <= 1e-5, "{method}: {relative:e} of Z^T Y at k={k} m={m} c={c}");
+                    worst.record_largest("residual over |Z^T Y|, well posed", relative);
+                    worst.record_largest(
+                        "residual over |Z^T Y|, well posed, exact head rounded",
+                        rounded.relative_residual(),
+                    );
                 } else {
-                    worst.saw("residual over |Z^T Y|, ill posed", relative);
-                    worst.saw("residual over |Z^T Y|, ill posed, exact head rounded", rounded.relative());
+                    worst.record_largest("residual over |Z^T Y|, ill posed", relative);
+                    worst.record_largest(
+                        "residual over |Z^T Y|, ill posed, exact head rounded",
+                        rounded.relative_residual(),
+                    );
                 }
             }
         }
@@ -94,11 +100,12 @@ fn pivots_detect_kahan_matrices() {
             let svd = Svd::new(&z64);
             let condition = svd.condition();
             let bound = residual_bound(&svd, k);
-            for (way, w) in every_way(&z, &y, k, 1) {
-                let residual = Residual::new(&z64, svd.largest(), &y64, &matrix(k, 1, &w)).normwise();
-                assert!(residual <= bound, "{way}: {residual:e} at k={k}, condition {condition:e}");
-                assert!(residual <= 1e-5 || condition > 1e4, "{way}: {residual:e} at k={k}");
-                worst.saw("Kahan, normwise residual", residual);
+            for (method, w) in fit_by_every_method(&z, &y, k, 1) {
+                let residual =
+                    Residual::new(&z64, svd.largest(), &y64, &matrix(k, 1, &w)).normwise_residual();
+                assert!(residual <= bound, "{method}: {residual:e} at k={k}, condition {condition:e}");
+                assert!(residual <= 1e-5 || condition > 1e4, "{method}: {residual:e} at k={k}");
+                worst.record_largest("Kahan, normwise residual", residual);
             }
         }
     }
@@ -118,11 +125,11 @@ fn ten_thousand_samples_keep_the_bound() {
         let z64 = matrix(m, k, &z);
         let y = flat(&(&z64 * random.gaussian(k, 1) + random.gaussian(m, 1)));
         let (y64, largest) = (matrix(m, 1, &y), norm2(&z64));
-        for (way, w) in every_way(&z, &y, k, 1) {
-            let residual = Residual::new(&z64, largest, &y64, &matrix(k, 1, &w)).normwise();
-            assert!(residual <= 1e-5, "{way}: {residual:e} with offset {offset}");
-            assert!(residual <= 2.0 * rounding(m, k), "{way}: {residual:e} with offset {offset}");
-            worst.saw("10 000 samples, normwise residual", residual);
+        for (method, w) in fit_by_every_method(&z, &y, k, 1) {
+            let residual = Residual::new(&z64, largest, &y64, &matrix(k, 1, &w)).normwise_residual();
+            assert!(residual <= 1e-5, "{method}: {residual:e} with offset {offset}");
+            assert!(residual <= 2.0 * rounding(m, k), "{method}: {residual:e} with offset {offset}");
+            worst.record_largest("10 000 samples, normwise residual", residual);
         }
     }
 }
@@ -149,16 +156,16 @@ fn heads_solve_nearby_data_up_to_condition_1e8() {
         let (z64, y) = (matrix(m, k, &z), random.normals(m * c));
         let (y64, svd) = (matrix(m, c, &y), Svd::new(&z64));
         let bound = residual_bound(&svd, m);
-        for (way, w) in every_way(&z, &y, k, c) {
-            assert!(w.iter().all(|v| v.is_finite()), "{way}");
+        for (method, w) in fit_by_every_method(&z, &y, k, c) {
+            assert!(w.iter().all(|v| v.is_finite()), "{method}");
             let w64 = matrix(k, c, &w);
-            let residual = Residual::new(&z64, svd.largest(), &y64, &w64).normwise();
-            assert!(residual <= bound, "{way}: {residual:e} over {bound:e} k={k} m={m}");
-            worst.saw("any condition, normwise residual", residual);
-            worst.saw("any condition, share of the bound", residual / bound);
+            let residual = Residual::new(&z64, svd.largest(), &y64, &w64).normwise_residual();
+            assert!(residual <= bound, "{method}: {residual:e} over {bound:e} k={k} m={m}");
+            worst.record_largest("any condition, normwise residual", residual);
+            worst.record_largest("any condition, share of the bound", residual / bound);
             let length = w64.norm() * svd.largest() / y64.norm();
-            assert!(length <= 1e6 * (k as f64).sqrt(), "{way}: head {length:e} times |Y|/|Z|");
-            worst.saw("any condition, |W| |Z| / |Y|", length);
+            assert!(length <= 1e6 * (k as f64).sqrt(), "{method}: head {length:e} times |Y|/|Z|");
+            worst.record_largest("any condition, |W| |Z| / |Y|", length);
         }
     }
 }
@@ -190,7 +197,7 @@ fn rank_deficient_fit_has_minimum_norm() {
         let (z64, y) = (matrix(m, k, &z), random.normals(m * c));
         // The oracle is the head of minimum norm after short columns are lifted. Without short columns it is
         // the plain one.
-        let lifts = M::from_diagonal(&lifts(&z64).into());
+        let lifts = M::from_diagonal(&column_lifts(&z64).into());
         let (z64, y64) = (z64 * &lifts, matrix(m, c, &y));
         let svd = Svd::new(&z64);
         let oracle = svd.minimum_norm(&y64, 1e-5 * svd.largest());
@@ -198,33 +205,36 @@ fn rank_deficient_fit_has_minimum_norm() {
         let condition = svd.largest() / kept.iter().copied().fold(f64::INFINITY, f64::min);
         // The data error is rounding plus the directions that the solver cuts: at most sqrt(k) times those
         // that the oracle cuts.
-        let beyond = dropped.iter().copied().fold(0.0, f64::max) / svd.largest();
-        let error = rounding(m, k) + (k as f64).sqrt() * beyond;
+        let largest_dropped = dropped.iter().copied().fold(0.0, f64::max) / svd.largest();
+        let error = rounding(m, k) + (k as f64).sqrt() * largest_dropped;
         let [triangular, normal] = head_bound(&z64, &y64, &oracle, svd.largest(), condition, error);
-        for (way, w) in every_way(&z, &y, k, c) {
+        for (method, w) in fit_by_every_method(&z, &y, k, c) {
             let unlifted = lifts.map(|lift| if lift == 0.0 { 0.0 } else { 1.0 / lift });
             let error = (unlifted * matrix(k, c, &w) - &oracle).norm();
-            let bound = match way {
+            let bound = match method {
                 "client" | "normal equations" if kept.len() == k => triangular.max(normal),
                 _ => triangular,
             };
-            assert!(error <= bound, "{way}: {error:e} over {bound:e}, k={k} rank={rank} m={m} case={case}");
-            worst.saw("minimum norm, relative error", error / oracle.norm());
-            worst.saw("minimum norm, share of the bound", error / bound);
+            assert!(
+                error <= bound,
+                "{method}: {error:e} over {bound:e}, k={k} rank={rank} m={m} case={case}"
+            );
+            worst.record_largest("minimum norm, relative error", error / oracle.norm());
+            worst.record_largest("minimum norm, share of the bound", error / bound);
         }
-        assert_eq!(by_rotations(&z, &y, k, c).1, rank.min(m));
+        assert_eq!(fit_by_rotations(&z, &y, k, c).1, rank.min(m));
     }
 }
 
 #[test]
 fn fit_without_samples_is_declined() {
     for k in 1..=16 {
-        let (w, rank) = by_rotations(&[], &[], k, 2);
+        let (w, rank) = fit_by_rotations(&[], &[], k, 2);
         assert_eq!((w, rank), (vec![0.0; 2 * k], 0));
         let mut model = Linear::new(Heap::new(k, k, 2));
         model.set_representation(&identity(k)).unwrap();
-        let nothing = &mut Recording::regression(&[], &[], k, 2);
-        assert_eq!(model.fit_head(EXACT, nothing), Err(DeclineReason::NoSamples));
+        let no_samples = &mut Recording::regression(&[], &[], k, 2);
+        assert_eq!(model.fit_head(EXACT, no_samples), Err(DeclineReason::NoSamples));
         assert!(head_of(&model).iter().all(|w| *w == 0.0));
     }
 }
@@ -250,21 +260,22 @@ fn ridge_fit_equals_the_oracle() {
         let y64 = matrix(m, c, &y).resize(m + k, c, 0.0);
         let svd = Svd::new(&z64);
         let oracle = svd.minimum_norm(&y64, 0.0);
-        let least = svd.largest() / svd.condition();
+        let smallest = svd.largest() / svd.condition();
         let head = HeadSolve::LeastSquares { ridge };
-        for (way, w) in [("client", by_client(&z, &y, k, c, head)), ("stream", by_stream(&z, &y, k, c, head))]
+        for (method, w) in
+            [("client", fit_by_client(&z, &y, k, c, head)), ("stream", fit_by_stream(&z, &y, k, c, head))]
         {
             let w = matrix(k, c, &w);
             let r = Residual::new(&z64, svd.largest(), &y64, &w);
             let bound = 2.0 * rounding(m + k, k);
-            let residual = r.normwise();
-            assert!(residual <= bound, "{way}: {residual:e} over {bound:e} at k={k} m={m} ridge={ridge}");
-            worst.saw("ridge, normwise residual, share of the bound", residual / bound);
+            let residual = r.normwise_residual();
+            assert!(residual <= bound, "{method}: {residual:e} over {bound:e} at k={k} m={m} ridge={ridge}");
+            worst.record_largest("ridge, normwise residual, share of the bound", residual / bound);
             let error = (w - &oracle).norm();
-            let bound = bound * r.data / least.powi(2);
-            assert!(error <= bound, "{way}: {error:e} over {bound:e} at k={k} m={m} ridge={ridge}");
-            worst.saw("ridge, head, share of the bound", error / bound);
-            worst.saw("ridge, head, relative error", error / oracle.norm());
+            let bound = bound * r.data / smallest.powi(2);
+            assert!(error <= bound, "{method}: {error:e} over {bound:e} at k={k} m={m} ridge={ridge}");
+            worst.record_largest("ridge, head, share of the bound", error / bound);
+            worst.record_largest("ridge, head, relative error", error / oracle.norm());
         }
     }
 }
@@ -275,7 +286,7 @@ fn huge_ridge_gives_a_zero_head() {
     let (z, y) = ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [1.0, -1.0, 2.0]);
     for ridge in [1e30, 1e38, f32::MAX] {
         let head = HeadSolve::LeastSquares { ridge };
-        for w in [by_client(&z, &y, 2, 1, head), by_stream(&z, &y, 2, 1, head)] {
+        for w in [fit_by_client(&z, &y, 2, 1, head), fit_by_stream(&z, &y, 2, 1, head)] {
             assert!(w.iter().all(|w| w.abs() < 1e-25), "{ridge}: {w:?}");
         }
     }
@@ -309,11 +320,11 @@ fn gradient_heads_follow_the_f64_recursion() {
                 let scale = oracle.norm().max(z64.norm() * y64.norm() / norm2(&gram));
                 let error = (&w64 - &oracle).norm() / scale;
                 assert!(error <= 1e-5, "{error:e} after {steps} steps of round {round}");
-                worst.saw("gradient head, relative error", error);
+                worst.record_largest("gradient head, relative error", error);
             }
-            let streamed = by_stream(&z, &y, k, c, head);
-            let replayed = by_client(&z, &y, k, c, head);
-            assert_eq!(bits(&streamed), bits(&replayed), "the same sums in the same order");
+            let streamed = fit_by_stream(&z, &y, k, c, head);
+            let replayed = fit_by_client(&z, &y, k, c, head);
+            assert_eq!(bits(&streamed), bits(&replayed), "streamed and replayed heads differ");
         }
     }
 }
@@ -360,7 +371,7 @@ proptest! {
         let factor = 2f32.powi(p);
         let scaled: Vec<f32> = y.chunks(2).flat_map(|y| [y[1] * factor, y[0] * factor]).collect();
         let expected: Vec<f32> =
-            by_client(&z, &y, k, 2, EXACT).chunks(2).flat_map(|w| [w[1] * factor, w[0] * factor]).collect();
-        prop_assert_eq!(by_client(&z, &scaled, k, 2, EXACT), expected);
+            fit_by_client(&z, &y, k, 2, EXACT).chunks(2).flat_map(|w| [w[1] * factor, w[0] * factor]).collect();
+        prop_assert_eq!(fit_by_client(&z, &scaled, k, 2, EXACT), expected);
     }
 }

@@ -11,7 +11,7 @@ use fedspan_protocol::message::{DeclineReason, Task as Wire};
 const MAGNITUDE_MAX: f32 = 1.1e12;
 
 /// Returns a value from a small set, so that columns repeat, vanish, underflow or overflow.
-fn nasty(random: &mut Random) -> f32 {
+fn hostile_value(random: &mut Random) -> f32 {
     const POOL: [f32; 24] = [
         0.0,
         -0.0,
@@ -42,7 +42,7 @@ fn nasty(random: &mut Random) -> f32 {
 }
 
 /// Returns true if all values are within the limit.
-fn usable(values: &[f32]) -> bool {
+fn is_usable(values: &[f32]) -> bool {
     values.iter().all(|v| v.abs() <= MAGNITUDE_MAX)
 }
 
@@ -60,9 +60,9 @@ fn oracle_if_unambiguous(svd: &Svd, y: &M) -> Option<(M, f64, f64)> {
     if svd.s.iter().any(|&s| s > 2e-8 * largest && s < keep) || largest < keep {
         return None;
     }
-    let least = svd.s.iter().copied().filter(|&s| s >= keep).fold(largest, f64::min);
+    let smallest = svd.s.iter().copied().filter(|&s| s >= keep).fold(largest, f64::min);
     let dropped = svd.s.iter().copied().filter(|&s| s < keep).fold(0.0, f64::max);
-    Some((svd.minimum_norm(y, keep / 2.0), largest / least, dropped))
+    Some((svd.minimum_norm(y, keep / 2.0), largest / smallest, dropped))
 }
 
 /// Returns true if some columns are constant and others are not.
@@ -90,8 +90,8 @@ fn hostile_samples_keep_the_bounds() {
             // The values are hostile, mostly ordinary with some hostile ones, tiny, or ordinary.
             let kind = random.below(4);
             let value = |random: &mut Random| match kind {
-                0 => nasty(random),
-                1 if random.below(8) == 0 => nasty(random),
+                0 => hostile_value(random),
+                1 if random.below(8) == 0 => hostile_value(random),
                 2 => (random.normal() * 1e-20) as f32,
                 _ => (random.below(5) as f32 - 2.0) * 0.5,
             };
@@ -99,7 +99,7 @@ fn hostile_samples_keep_the_bounds() {
             let y: Vec<f32> = (0..m * c).map(|_| value(&mut random)).collect();
             if random.below(4) == 0 {
                 // In some cases a whole column has one value.
-                let (column, filler) = (random.below(k), nasty(&mut random));
+                let (column, filler) = (random.below(k), hostile_value(&mut random));
                 z.iter_mut().skip(column).step_by(k).for_each(|v| *v = filler);
             }
             check_hostile(&mut model, &mut stream, (&z, &y), (k, c), &mut worst, &mut compared, cases);
@@ -121,9 +121,10 @@ fn check_hostile(
     case: u32,
 ) {
     let total = z.len() / k;
-    let kept: Vec<usize> =
-        (0..total).filter(|&i| usable(&z[i * k..(i + 1) * k]) && usable(&y[i * c..(i + 1) * c])).collect();
-    let m = kept.len();
+    let usable_samples: Vec<usize> = (0..total)
+        .filter(|&i| is_usable(&z[i * k..(i + 1) * k]) && is_usable(&y[i * c..(i + 1) * c]))
+        .collect();
+    let m = usable_samples.len();
     let expected = Usage { samples: m as u32, skipped: (total - m) as u32 };
     let result = model.fit_head(EXACT, &mut Recording::regression(z, y, k, c));
     assert_eq!(result, if m == 0 { Err(DeclineReason::NoSamples) } else { Ok(expected) });
@@ -135,30 +136,30 @@ fn check_hostile(
         return;
     }
     assert_eq!(streamed.unwrap().0, expected);
-    let z64 = M::from_fn(m, k, |i, j| f64::from(z[kept[i] * k + j]));
-    let y64 = M::from_fn(m, c, |i, j| f64::from(y[kept[i] * c + j]));
+    let z64 = M::from_fn(m, k, |i, j| f64::from(z[usable_samples[i] * k + j]));
+    let y64 = M::from_fn(m, c, |i, j| f64::from(y[usable_samples[i] * c + j]));
     let svd = Svd::new(&z64);
     // The smallest f32 takes the place of zero. It prevents a division by zero and does not weaken the
     // bounds.
     let largest = svd.largest().max(1e-45);
-    let below = underflow(largest, m, k, c);
-    for (way, w) in [("client", head_of(model)), ("stream", head_of(stream))] {
-        assert!(w.iter().all(|v| v.is_finite()), "{way}, case {case}: {z:?} {y:?} gave {w:?}");
+    let underflow_error = underflow_bound(largest, m, k, c);
+    for (method, w) in [("client", head_of(model)), ("stream", head_of(stream))] {
+        assert!(w.iter().all(|v| v.is_finite()), "{method}, case {case}: {z:?} {y:?} gave {w:?}");
         if z64.amax() < 1e-19 {
             assert!(
                 w.iter().all(|v| *v == 0.0),
-                "{way}, case {case}: features below 1e-18 are zero: {z:?} {w:?}"
+                "{method}, case {case}: features below 1e-18 are zero: {z:?} {w:?}"
             );
         }
         let r = Residual::new(&z64, largest, &y64, &matrix(k, c, &w));
         let rounded = residual_bound(&svd, m) * r.data;
-        let (norm, bound) = (r.norm, rounded + below);
-        assert!(norm <= bound, "{way}, case {case}: {norm:e} over {bound:e} for {z:?} {y:?} {w:?}");
+        let (norm, bound) = (r.norm, rounded + underflow_error);
+        assert!(norm <= bound, "{method}, case {case}: {norm:e} over {bound:e} for {z:?} {y:?} {w:?}");
         if bound > 0.0 {
-            worst.saw("hostile, residual, share of the bound", norm / bound);
+            worst.record_largest("hostile, residual, share of the bound", norm / bound);
         }
-        if rounded < below && bound > 0.0 {
-            worst.saw("hostile, residual where underflow leads, share of the bound", norm / bound);
+        if rounded < underflow_error && bound > 0.0 {
+            worst.record_largest("hostile, residual where underflow leads, share of the bound", norm / bound);
         }
     }
     // The oracle is slow, so only every other case uses it. Below full rank the head has minimum norm after
@@ -166,11 +167,12 @@ fn check_hostile(
     let lengths = || z64.column_iter().map(|column| column.norm()).filter(|&length| length >= 1e-19);
     // Columns that are shorter by a larger factor are not lifted, and which directions are cut depends on the
     // other columns.
-    let apart = lengths().fold(0.0, f64::max) > 1e17 * lengths().fold(f64::INFINITY, f64::min);
-    if !case.is_multiple_of(2) || apart {
+    let lengths_differ_widely =
+        lengths().fold(0.0, f64::max) > 1e17 * lengths().fold(f64::INFINITY, f64::min);
+    if !case.is_multiple_of(2) || lengths_differ_widely {
         return;
     }
-    let lifts = M::from_diagonal(&lifts(&z64).into());
+    let lifts = M::from_diagonal(&column_lifts(&z64).into());
     let z64 = &z64 * &lifts;
     let svd = Svd::new(&z64);
     let largest = svd.largest().max(1e-45);
@@ -180,20 +182,20 @@ fn check_hostile(
         *compared += 1;
         // The data error is rounding plus the directions that the solver cuts: at most sqrt(k) times those
         // that the oracle cuts.
-        let data = rounding(m, k) + (k as f64).sqrt() * dropped / largest;
-        let [triangular, normal] = head_bound(&z64, &y64, &oracle, largest, condition, data);
-        let below = below * (condition / largest).powi(2);
-        for (way, w) in [("client", head_of(model)), ("stream", head_of(stream))] {
+        let data_error = rounding(m, k) + (k as f64).sqrt() * dropped / largest;
+        let [triangular, normal] = head_bound(&z64, &y64, &oracle, largest, condition, data_error);
+        let underflow_error = underflow_error * (condition / largest).powi(2);
+        for (method, w) in [("client", head_of(model)), ("stream", head_of(stream))] {
             let unlifted = lifts.map(|lift| if lift == 0.0 { 0.0 } else { 1.0 / lift });
             let error = (unlifted * matrix(k, c, &w) - &oracle).norm();
-            let normal = if way == "client" && dropped == 0.0 { normal } else { 0.0 };
-            let bound = triangular.max(normal) + below;
+            let normal = if method == "client" && dropped == 0.0 { normal } else { 0.0 };
+            let bound = triangular.max(normal) + underflow_error;
             assert!(
                 error <= bound,
-                "{way}, case {case}: {error:e} over {bound:e}: {z:?} {y:?} {w:?} {oracle}"
+                "{method}, case {case}: {error:e} over {bound:e}: {z:?} {y:?} {w:?} {oracle}"
             );
             if bound > 0.0 {
-                worst.saw("hostile, head, share of the bound", error / bound);
+                worst.record_largest("hostile, head, share of the bound", error / bound);
             }
         }
     }
@@ -206,7 +208,7 @@ fn both_methods_agree_on_tiny_features() {
         let size = 10f32.powi(exponent);
         let z: Vec<f32> = [1.0, 0.3, -0.2, 1.1, 0.7, -0.9].iter().map(|v| v * size).collect();
         let y = [1.0, 2.0, -1.0];
-        let (client, stream) = (by_client(&z, &y, 2, 1, EXACT), by_stream(&z, &y, 2, 1, EXACT));
+        let (client, stream) = (fit_by_client(&z, &y, 2, 1, EXACT), fit_by_stream(&z, &y, 2, 1, EXACT));
         for (a, b) in client.iter().zip(&stream) {
             assert!((a - b).abs() <= 1e-5 * (a.abs() + b.abs()), "at 1e{exponent}: {client:?} {stream:?}");
         }

@@ -45,13 +45,13 @@ struct Peer {
     fail_after_writing: usize,
     read: usize,
     written: usize,
-    over: bool,
+    closed: bool,
     idle: usize,
 }
 
 /// Handle to the peer, as the reader and writer of the device.
 #[derive(Clone)]
-struct End(Rc<RefCell<Peer>>);
+struct LinkEnd(Rc<RefCell<Peer>>);
 
 impl Peer {
     /// Creates a peer that neither fails nor closes the link, and that reads and writes `at_once` bytes per
@@ -70,7 +70,7 @@ impl Peer {
             fail_after_writing: usize::MAX,
             read: 0,
             written: 0,
-            over: false,
+            closed: false,
             idle: 0,
         }
     }
@@ -80,7 +80,7 @@ impl Peer {
         let noise = (self.noise)(self.frames);
         self.frames += 1;
         self.to_device.extend(noise);
-        self.to_device.extend(wire(message, body));
+        self.to_device.extend(encode_frame(message, body));
     }
 
     /// Takes bytes from the device, and queues the server's replies to complete frames.
@@ -98,7 +98,7 @@ impl Peer {
                 FeedResult::Sealed(_) => panic!("a sealed frame from a device without a key"),
                 FeedResult::Message(bytes) => {
                     let (message, body) = decode::<ToServer>(bytes).unwrap();
-                    replies.extend(self.server.take(message, body.to_vec()));
+                    replies.extend(self.server.handle_message(message, body.to_vec()));
                 }
             }
         }
@@ -109,13 +109,13 @@ impl Peer {
     }
 
     /// Returns true if the link is closed.
-    fn ended(&self) -> bool {
-        self.over || self.read >= self.end_after_reading
+    fn is_closed(&self) -> bool {
+        self.closed || self.read >= self.end_after_reading
     }
 
     /// Returns true if a read would not wait: there are bytes, or the link is closed or has failed.
-    fn ready(&self) -> bool {
-        !self.to_device.is_empty() || self.ended() || self.read >= self.fail_after_reading
+    fn is_ready(&self) -> bool {
+        !self.to_device.is_empty() || self.is_closed() || self.read >= self.fail_after_reading
     }
 
     /// Gives queued bytes to the device. Returns 0 if the link is closed.
@@ -123,13 +123,13 @@ impl Peer {
         if self.read >= self.fail_after_reading {
             return Err(ErrorKind::ConnectionReset);
         }
-        if self.ended() {
+        if self.is_closed() {
             return Ok(0);
         }
-        let left = self.end_after_reading.min(self.fail_after_reading) - self.read;
-        let n = out.len().min(self.read_at_once).min(self.to_device.len()).min(left);
-        for (place, byte) in out.iter_mut().zip(self.to_device.drain(..n)) {
-            *place = byte;
+        let remaining = self.end_after_reading.min(self.fail_after_reading) - self.read;
+        let n = out.len().min(self.read_at_once).min(self.to_device.len()).min(remaining);
+        for (target, byte) in out.iter_mut().zip(self.to_device.drain(..n)) {
+            *target = byte;
         }
         self.read += n;
         Ok(n)
@@ -137,40 +137,40 @@ impl Peer {
 
     /// Acts for the server when device and server wait: sends requests or the opening again, or closes the
     /// link if the server has an update.
-    fn silence(&mut self) {
+    fn act_when_idle(&mut self) {
         self.idle += 1;
         assert!(self.idle < 5_000, "the device never finishes");
-        if let Some(missing) = self.server.missing() {
+        if let Some(missing) = self.server.missing_chunks() {
             self.send(&ToDevice::Missing(missing), &[]);
         } else if !self.server.updates.is_empty() {
-            self.over = true;
+            self.closed = true;
         } else if self.idle.is_multiple_of(4) {
-            for (message, body) in self.server.opening() {
+            for (message, body) in self.server.opening_messages() {
                 self.send(&message, &body);
             }
         }
     }
 }
 
-impl embedded_io::ErrorType for End {
+impl embedded_io::ErrorType for LinkEnd {
     type Error = ErrorKind;
 }
 
-impl embedded_io::Read for End {
+impl embedded_io::Read for LinkEnd {
     fn read(&mut self, out: &mut [u8]) -> Result<usize, ErrorKind> {
         let mut peer = self.0.borrow_mut();
-        assert!(peer.ready(), "this read would block forever");
+        assert!(peer.is_ready(), "this read would block forever");
         peer.read(out)
     }
 }
 
-impl embedded_io::ReadReady for End {
+impl embedded_io::ReadReady for LinkEnd {
     fn read_ready(&mut self) -> Result<bool, ErrorKind> {
-        Ok(self.0.borrow().ready())
+        Ok(self.0.borrow().is_ready())
     }
 }
 
-impl embedded_io::Write for End {
+impl embedded_io::Write for LinkEnd {
     fn write(&mut self, bytes: &[u8]) -> Result<usize, ErrorKind> {
         self.0.borrow_mut().write(bytes)
     }
@@ -180,14 +180,14 @@ impl embedded_io::Write for End {
     }
 }
 
-impl embedded_io_async::Read for End {
+impl embedded_io_async::Read for LinkEnd {
     async fn read(&mut self, out: &mut [u8]) -> Result<usize, ErrorKind> {
-        poll_fn(|_| if self.0.borrow().ready() { Poll::Ready(()) } else { Poll::Pending }).await;
+        poll_fn(|_| if self.0.borrow().is_ready() { Poll::Ready(()) } else { Poll::Pending }).await;
         self.0.borrow_mut().read(out)
     }
 }
 
-impl embedded_io_async::Write for End {
+impl embedded_io_async::Write for LinkEnd {
     async fn write(&mut self, bytes: &[u8]) -> Result<usize, ErrorKind> {
         self.0.borrow_mut().write(bytes)
     }
@@ -209,7 +209,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// Returns a session, its settings, a server with a round, and the expected update.
-fn problem(limit: u16) -> (Device<Sliced>, Config, Server, Vec<f32>) {
+fn create_session(limit: u16) -> (Device<Sliced>, Config, Server, Vec<f32>) {
     let mut random = Random(3);
     let b = flat(&random.orthonormal(D, K));
     let samples = Sliced::regression(random.normals(20 * D), random.normals(20), D, 1);
@@ -225,7 +225,7 @@ fn problem(limit: u16) -> (Device<Sliced>, Config, Server, Vec<f32>) {
 
 /// Drives a session over a link until the link goes down. The clock advances only when device and server
 /// wait.
-fn drive(
+fn drive_session(
     session: &mut Device<Sliced>,
     config: Config,
     peer: &Rc<RefCell<Peer>>,
@@ -235,12 +235,12 @@ fn drive(
     let mut receive = vec![0; config.frame_limit.into()];
     let mut transmit = vec![0; config.transmit_capacity()];
     let buffers = Buffers { receive: &mut receive, transmit: &mut transmit };
-    let io = &mut End(peer.clone());
+    let io = &mut LinkEnd(peer.clone());
     let idle = |until: Millis| {
         let until = until.as_u64();
-        assert!(until >= clock.get(), "the wake-up must not be in the past");
+        assert!(until >= clock.get(), "the wake-up is in the past");
         clock.set(until);
-        peer.borrow_mut().silence();
+        peer.borrow_mut().act_when_idle();
     };
     let closed = if asynchronous {
         let sleep = |until| async move { idle(until) };
@@ -257,15 +257,15 @@ fn round_completes_with_reads_and_writes_of_any_length() {
     for asynchronous in [false, true] {
         for limit in [128, 256, 4096] {
             for at_once in [1, 3, 64, 10_000] {
-                let (mut session, config, server, expected) = problem(limit);
+                let (mut session, config, server, expected) = create_session(limit);
                 let peer = Rc::new(RefCell::new(Peer::new(server, at_once)));
-                let closed = drive(&mut session, config, &peer, asynchronous);
+                let closed = drive_session(&mut session, config, &peer, asynchronous);
                 let peer = peer.borrow();
                 assert_eq!(closed.error, None);
                 assert_eq!(peer.server.updates.len(), 1);
-                assert_eq!(bits(&peer.server.values(0)), bits(&expected));
+                assert_eq!(bits(&peer.server.update_values(0)), bits(&expected));
                 assert_eq!(session.counters(), Counters { counted: 1, ..Counters::default() });
-                assert_eq!(closed.frames.accepted as usize, peer.frames, "every frame must be accepted");
+                assert_eq!(closed.frames.accepted as usize, peer.frames, "a frame was not accepted");
                 assert!(peer.to_device.is_empty());
             }
         }
@@ -279,7 +279,7 @@ fn driver_survives_noise_between_frames() {
     for asynchronous in [false, true] {
         for limit in [128, 4096] {
             for (terminated, seed) in [(true, 0), (false, 1), (false, 2), (false, 3), (false, 4)] {
-                let (mut session, config, server, expected) = problem(limit);
+                let (mut session, config, server, expected) = create_session(limit);
                 let mut peer = Peer::new(server, 50);
                 let mut random = Random(seed);
                 peer.noise = Box::new(move |_| {
@@ -291,10 +291,10 @@ fn driver_survives_noise_between_frames() {
                     noise
                 });
                 let peer = Rc::new(RefCell::new(peer));
-                let closed = drive(&mut session, config, &peer, asynchronous);
+                let closed = drive_session(&mut session, config, &peer, asynchronous);
                 let peer = peer.borrow();
-                assert_eq!(bits(&peer.server.values(0)), bits(&expected), "seed {seed}");
-                assert_eq!(session.counters().malformed, 0, "noise must not pass the checksum");
+                assert_eq!(bits(&peer.server.update_values(0)), bits(&expected), "seed {seed}");
+                assert_eq!(session.counters().malformed, 0, "noise passed the checksum");
                 if terminated {
                     assert_eq!(closed.frames.accepted as usize, peer.frames);
                     assert_eq!(session.counters().asked_again, 0);
@@ -309,16 +309,16 @@ fn driver_survives_noise_between_frames() {
 #[test]
 fn driver_reports_the_end_and_the_next_link_continues() {
     let total = {
-        let (mut session, config, server, _) = problem(128);
+        let (mut session, config, server, _) = create_session(128);
         let peer = Rc::new(RefCell::new(Peer::new(server, 64)));
-        drive(&mut session, config, &peer, false);
+        drive_session(&mut session, config, &peer, false);
         let peer = peer.borrow();
         (peer.read, peer.written)
     };
     for asynchronous in [false, true] {
         let mut random = Random(7);
         for case in 0..120 {
-            let (mut session, config, server, expected) = problem(128);
+            let (mut session, config, server, expected) = create_session(128);
             let mut peer = Peer::new(server.clone(), 1 + random.below(100));
             let expected_error = match case % 3 {
                 0 => {
@@ -335,18 +335,22 @@ fn driver_reports_the_end_and_the_next_link_continues() {
                 }
             };
             let peer = Rc::new(RefCell::new(peer));
-            let closed = drive(&mut session, config, &peer, asynchronous);
-            let first = peer.borrow().server.updates.clone();
-            if first.is_empty() {
+            let closed = drive_session(&mut session, config, &peer, asynchronous);
+            let first_updates = peer.borrow().server.updates.clone();
+            if first_updates.is_empty() {
                 assert_eq!(closed.error, expected_error, "case {case}");
             }
-            let again = Rc::new(RefCell::new(Peer::new(server, 64)));
+            let second_peer = Rc::new(RefCell::new(Peer::new(server, 64)));
             if session.last_round() == 0 {
-                drive(&mut session, config, &again, asynchronous);
-                assert_eq!(bits(&again.borrow().server.values(0)), bits(&expected), "case {case}");
+                drive_session(&mut session, config, &second_peer, asynchronous);
+                assert_eq!(
+                    bits(&second_peer.borrow().server.update_values(0)),
+                    bits(&expected),
+                    "case {case}"
+                );
                 assert!(
-                    first.is_empty() || first[0] == again.borrow().server.updates[0],
-                    "the update must have the same bytes"
+                    first_updates.is_empty() || first_updates[0] == second_peer.borrow().server.updates[0],
+                    "the update has other bytes"
                 );
             }
         }
@@ -358,10 +362,10 @@ fn driver_reports_the_end_and_the_next_link_continues() {
 #[test]
 fn link_that_accepts_no_bytes_is_closed() {
     for asynchronous in [false, true] {
-        let (mut session, config, server, _) = problem(256);
+        let (mut session, config, server, _) = create_session(256);
         let peer = Rc::new(RefCell::new(Peer::new(server, 64)));
         peer.borrow_mut().write_at_once = 0;
-        let closed = drive(&mut session, config, &peer, asynchronous);
+        let closed = drive_session(&mut session, config, &peer, asynchronous);
         assert_eq!(closed.error, None);
         assert!(peer.borrow().server.updates.is_empty());
     }
@@ -370,11 +374,11 @@ fn link_that_accepts_no_bytes_is_closed() {
 #[test]
 fn retry_after_closes_the_link_and_sets_the_time() {
     for asynchronous in [false, true] {
-        let (mut session, config, server, _) = problem(256);
+        let (mut session, config, server, _) = create_session(256);
         let mut peer = Peer::new(server, 64);
         peer.send(&ToDevice::RetryAfter { milliseconds: 45_000 }, &[]);
         let peer = Rc::new(RefCell::new(peer));
-        let closed = drive(&mut session, config, &peer, asynchronous);
+        let closed = drive_session(&mut session, config, &peer, asynchronous);
         assert_eq!((closed.error, closed.retry_at), (None, Millis::new(46_000)));
     }
 }
@@ -383,23 +387,23 @@ fn retry_after_closes_the_link_and_sets_the_time() {
 #[test]
 fn dropped_future_is_harmless() {
     for polls in 1..60 {
-        let (mut session, config, server, expected) = problem(128);
+        let (mut session, config, server, expected) = create_session(128);
         let peer = Rc::new(RefCell::new(Peer::new(server.clone(), 40)));
         let clock = Cell::new(1_000u64);
         {
             let mut receive = vec![0; 128];
             let mut transmit = vec![0; config.transmit_capacity()];
             let buffers = Buffers { receive: &mut receive, transmit: &mut transmit };
-            let mut io = End(peer.clone());
-            let read = Rc::new(Cell::new(0));
+            let mut io = LinkEnd(peer.clone());
+            let sleep_polls = Rc::new(Cell::new(0));
             // Each sleep takes two polls, so that the future is dropped at many places.
             let sleep = |until: Millis| {
                 let until = until.as_u64();
-                let (clock, read) = (&clock, read.clone());
+                let (clock, sleep_polls) = (&clock, sleep_polls.clone());
                 poll_fn(move |_| {
-                    read.set(read.get() + 1);
+                    sleep_polls.set(sleep_polls.get() + 1);
                     clock.set(until);
-                    if read.get() % 2 == 0 { Poll::Ready(()) } else { Poll::Pending }
+                    if sleep_polls.get() % 2 == 0 { Poll::Ready(()) } else { Poll::Pending }
                 })
             };
             let mut future =
@@ -414,24 +418,24 @@ fn dropped_future_is_harmless() {
         let progress = session.handle(Millis::new(clock.get()), Event::LinkDown, &mut out);
         assert!(progress.sent == 0 && progress.wake > Millis::new(clock.get()));
         if session.last_round() == 0 {
-            let again = Rc::new(RefCell::new(Peer::new(server.clone(), 64)));
-            drive(&mut session, config, &again, true);
-            assert_eq!(bits(&again.borrow().server.values(0)), bits(&expected));
+            let second_peer = Rc::new(RefCell::new(Peer::new(server.clone(), 64)));
+            drive_session(&mut session, config, &second_peer, true);
+            assert_eq!(bits(&second_peer.borrow().server.update_values(0)), bits(&expected));
         }
     }
 }
 
 /// Sensor with twenty samples. Every other poll returns no sample.
-struct Beat {
+struct SampleSensor {
     samples: Sliced,
     next: usize,
-    asked: usize,
+    polls: usize,
 }
 
-impl Sensor for Beat {
+impl Sensor for SampleSensor {
     fn poll(&mut self) -> Option<(&[f32], Targets<'_>)> {
-        self.asked += 1;
-        if self.asked.is_multiple_of(2) {
+        self.polls += 1;
+        if self.polls.is_multiple_of(2) {
             return None;
         }
         self.next += 1;
@@ -439,7 +443,7 @@ impl Sensor for Beat {
     }
 }
 
-impl AsyncSensor for Beat {
+impl AsyncSensor for SampleSensor {
     async fn next(&mut self) -> (&[f32], Targets<'_>) {
         self.next += 1;
         self.samples.get(self.next - 1)
@@ -459,17 +463,17 @@ fn driver_feeds_sensor_samples_to_a_streaming_session() {
         let mut session = Bench::new(config, heap, samples.clone(), Flash::default()).session;
         let server = Server::new(1, task, Encoding::F32, 256, vec![(Role::Representation, D, K, b)]);
         let peer = Rc::new(RefCell::new(Peer::new(server, 64)));
-        let mut sensor = Beat { samples, next: 0, asked: 0 };
+        let mut sensor = SampleSensor { samples, next: 0, polls: 0 };
         let clock = Cell::new(1_000u64);
         let (mut receive, mut transmit) = (vec![0; 256], vec![0; config.transmit_capacity()]);
         let buffers = Buffers { receive: &mut receive, transmit: &mut transmit };
-        let io = &mut End(peer.clone());
+        let io = &mut LinkEnd(peer.clone());
         let idle = |until: Millis| {
             let until = until.as_u64();
             // The sensor interrupts the sleep before the wake-up time.
             clock.set((clock.get() + 10).min(until));
             if clock.get() == until || !peer.borrow().server.updates.is_empty() {
-                peer.borrow_mut().silence();
+                peer.borrow_mut().act_when_idle();
             }
         };
         if asynchronous {
@@ -486,7 +490,7 @@ fn driver_feeds_sensor_samples_to_a_streaming_session() {
             run_with_sensor(&mut session, io, buffers, || Millis::new(clock.get()), idle, &mut sensor);
         }
         assert_eq!(peer.borrow().server.updates.len(), 1);
-        assert_eq!(sensor.next, 20, "polled only while a round collects");
+        assert_eq!(sensor.next, 20, "the sensor was not polled 20 times, once per sample of the round");
         let counted = Counters { counted: 1, ..Counters::default() };
         assert_eq!(session.counters(), counted);
     }

@@ -14,27 +14,27 @@ use proptest::prelude::*;
 const D: usize = 20;
 const K: usize = 3;
 
-fn samples() -> Sliced {
+fn random_samples() -> Sliced {
     let mut random = Random(1);
     Sliced::regression(random.normals(12 * D), random.normals(12), D, 1)
 }
 
-fn server(round: u32, task: Wire, encoding: Encoding, limit: usize) -> Server {
+fn server_with_round(round: u32, task: Wire, encoding: Encoding, limit: usize) -> Server {
     let b = flat(&Random(2).orthonormal(D, K));
     Server::new(round, task, encoding, limit, vec![(Role::Representation, D, K, b)])
 }
 
 /// Creates a device that replays samples or streams them.
-fn bench(stream: bool) -> Bench<Sliced> {
+fn create_bench(stream: bool) -> Bench<Sliced> {
     let sampling = if stream { Sampling::Stream { samples: 4 } } else { Sampling::Replay };
     let config = Config { frame_limit: 128, sampling, ..Config::new(1) };
-    Bench::new(config, Heap::streaming(D, K, 1), samples(), Flash::default())
+    Bench::new(config, Heap::streaming(D, K, 1), random_samples(), Flash::default())
 }
 
 /// Returns valid messages of every kind.
-fn honest() -> Vec<Vec<u8>> {
+fn valid_messages() -> Vec<Vec<u8>> {
     let id = RoundId { round: 2, stage: 0 };
-    let mut all = vec![
+    let mut messages = vec![
         payload(&ToDevice::Welcome(Welcome { campaign: 3, idle_milliseconds: 5_000 }), &[]),
         payload(&ToDevice::Refused(Refusal::UnknownDevice), &[]),
         payload(&ToDevice::RoundClosed(id), &[]),
@@ -44,19 +44,19 @@ fn honest() -> Vec<Vec<u8>> {
     ];
     for chunks in [vec![0], vec![1, 2, 3], vec![2, 200, 3]] {
         let chunks = chunks.into_iter().collect();
-        all.push(payload(&ToDevice::Missing(Missing { id, tensor: 0, chunks }), &[]));
+        messages.push(payload(&ToDevice::Missing(Missing { id, tensor: 0, chunks }), &[]));
     }
     let head = HeadSolve::Gradient { steps: 3, step_size: 0.1 };
     for task in [fed_rep(EXACT, Upload::Gradient, 0.1), Wire::FitHead { head }] {
         for limit in [128, 4096] {
             for encoding in [Encoding::F32, Encoding::I8] {
-                for (message, body) in server(2, task, encoding, limit).opening() {
-                    all.push(payload(&message, &body));
+                for (message, body) in server_with_round(2, task, encoding, limit).opening_messages() {
+                    messages.push(payload(&message, &body));
                 }
             }
         }
     }
-    all
+    messages
 }
 
 /// An input of the session. `Honest` is a valid message, and the next three variants are altered valid
@@ -75,7 +75,7 @@ enum Input {
 }
 
 /// Strategy for inputs, most of which are valid messages.
-fn input() -> impl Strategy<Value = Input> {
+fn any_input() -> impl Strategy<Value = Input> {
     let n = any::<usize>();
     prop_oneof![
         2 => prop::collection::vec(any::<u8>(), 0..130).prop_map(Input::Random),
@@ -94,36 +94,36 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(4_000) })]
 
     #[test]
-    fn malformed_input_never_panics_or_affects_the_next_round(inputs in prop::collection::vec(input(), 0..60), stream in any::<bool>()) {
-        let honest = honest();
-        let mut bench = bench(stream);
+    fn malformed_input_never_panics_or_affects_the_next_round(inputs in prop::collection::vec(any_input(), 0..60), stream in any::<bool>()) {
+        let valid = valid_messages();
+        let mut bench = create_bench(stream);
         bench.connect(3, 5_000);
         for input in &inputs {
-            let honest_message = |index: usize| honest[index % honest.len()].clone();
+            let honest_message = |index: usize| valid[index % valid.len()].clone();
             let bytes = match input {
                 Input::Random(bytes) => bytes.clone(),
                 Input::Honest(index) => honest_message(*index),
-                Input::Cut(index, at) => {
+                Input::Cut(index, position) => {
                     let mut bytes = honest_message(*index);
-                    bytes.truncate(at % bytes.len());
+                    bytes.truncate(position % bytes.len());
                     bytes
                 }
-                Input::Flip(index, at, with) => {
+                Input::Flip(index, position, mask) => {
                     let mut bytes = honest_message(*index);
-                    let at = at % bytes.len().min(24);
-                    bytes[at] ^= with;
+                    let position = position % bytes.len().min(24);
+                    bytes[position] ^= mask;
                     bytes
                 }
-                Input::Splice(first, second, at) => {
+                Input::Splice(first, second, position) => {
                     let (mut bytes, tail) = (honest_message(*first), honest_message(*second));
-                    let at = at % bytes.len().min(tail.len());
-                    bytes.truncate(at);
-                    bytes.extend(&tail[at..]);
+                    let position = position % bytes.len().min(tail.len());
+                    bytes.truncate(position);
+                    bytes.extend(&tail[position..]);
                     bytes
                 }
                 Input::Tick(milliseconds) => {
                     bench.now += milliseconds;
-                    bench.all(Event::Tick);
+                    bench.handle_until_idle(Event::Tick);
                     continue;
                 }
                 Input::Up => {
@@ -131,64 +131,64 @@ proptest! {
                     continue;
                 }
                 Input::Down => {
-                    bench.all(Event::LinkDown);
+                    bench.handle_until_idle(Event::LinkDown);
                     continue;
                 }
-                Input::Sample(good) => {
-                    let samples = samples();
+                Input::Sample(is_valid) => {
+                    let samples = random_samples();
                     let (x, target) = samples.get(0);
-                    bench.all(Event::Sample(if *good { x } else { &x[1..] }, target));
+                    bench.handle_until_idle(Event::Sample(if *is_valid { x } else { &x[1..] }, target));
                     continue;
                 }
             };
-            bench.all(Event::Message(&bytes));
+            bench.handle_until_idle(Event::Message(&bytes));
             if bench.last.close {
-                bench.all(Event::LinkDown);
+                bench.handle_until_idle(Event::LinkDown);
             }
             // A prediction is either refused or finite.
             let mut out = [0.0];
-            if bench.session.task_mut().predict(&samples().x[..D], &mut out).is_ok() {
+            if bench.session.task_mut().predict(&random_samples().x[..D], &mut out).is_ok() {
                 prop_assert!(out[0].is_finite());
             }
         }
         // The next round belongs to a new campaign on a new link.
-        bench.all(Event::LinkDown);
+        bench.handle_until_idle(Event::LinkDown);
         bench.connect(0xFEED_BEEF, 60_000);
         let task = fed_rep(EXACT, Upload::Gradient, 0.1);
-        let mut server = server(1, task, Encoding::F32, 128);
+        let mut server = server_with_round(1, task, Encoding::F32, 128);
         let mut sent = Vec::new();
-        for (message, body) in server.opening() {
-            sent.extend(bench.message(&message, &body));
+        for (message, body) in server.opening_messages() {
+            sent.extend(bench.receive_message(&message, &body));
         }
-        let samples = samples();
+        let samples = random_samples();
         for i in 0..if stream { 4 } else { 0 } {
             let (x, target) = samples.get(i);
-            sent.extend(bench.all(Event::Sample(x, target)));
+            sent.extend(bench.handle_until_idle(Event::Sample(x, target)));
         }
         for (message, body) in sent {
             prop_assert!(!matches!(message, ToServer::Decline(_)), "{message:?}");
-            server.take(message, body);
+            server.handle_message(message, body);
         }
         prop_assert_eq!(server.updates.len(), 1);
-        let mut fresh = fedspan_client::Linear::new(Heap::streaming(D, K, 1));
+        let mut reference = fedspan_client::Linear::new(Heap::streaming(D, K, 1));
         let (_, expected) = if stream {
-            fed_rep_stream(&mut fresh, task, &server.tensors[0], &samples.without(&(4..12).collect::<Vec<_>>())).unwrap()
+            fed_rep_stream(&mut reference, task, &server.tensors[0], &samples.without(&(4..12).collect::<Vec<_>>())).unwrap()
         } else {
-            fed_rep_round(&mut fresh, task, &server.tensors[0], &mut samples.clone()).unwrap()
+            fed_rep_round(&mut reference, task, &server.tensors[0], &mut samples.clone()).unwrap()
         };
-        prop_assert_eq!(bits(&server.values(0)), bits(&expected));
+        prop_assert_eq!(bits(&server.update_values(0)), bits(&expected));
     }
 }
 
 /// Messages that cannot be decoded are counted as malformed.
 #[test]
 fn malformed_messages_are_counted() {
-    let mut bench = bench(false);
+    let mut bench = create_bench(false);
     bench.connect(3, 5_000);
     let closed = payload(&ToDevice::RoundClosed(RoundId { round: 2, stage: 0 }), &[]);
     let with_body = [&closed[..], &[0]].concat();
     for (count, bytes) in (1u32..).zip([&[][..], &[0xFF; 20], &with_body, &closed[..1]]) {
-        assert!(bench.all(Event::Message(bytes)).is_empty());
+        assert!(bench.handle_until_idle(Event::Message(bytes)).is_empty());
         assert_eq!(bench.session.counters().malformed, count);
     }
 }

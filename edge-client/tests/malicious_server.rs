@@ -35,7 +35,7 @@ type Sent = Vec<(ToServer, Vec<u8>)>;
 impl Pair {
     /// Creates a device and connects it, in campaign 7.
     fn new(problem: &Problem, limit: u16, key: Option<Key>, flash: Flash) -> Self {
-        let config = config(limit);
+        let config = session_config(limit);
         let protection = key.clone().map_or(Protection::Plaintext, Protection::Key);
         let memory = Heap::new(problem.d, problem.k, problem.c);
         let random = ChaCha8Rng::seed_from_u64(1);
@@ -43,7 +43,7 @@ impl Pair {
             Session::new(config, protection, Linear::new(memory), problem.samples.clone(), flash, random);
         let out = vec![0; config.transmit_capacity()];
         let mut pair = Self { session, limit: limit.into(), key, channel: None, answers: 0, out };
-        let sent = pair.event(Event::LinkUp);
+        let sent = pair.handle_event(Event::LinkUp);
         assert!(matches!(sent[..], [(ToServer::Hello(_), _)]), "{sent:?}");
         let welcome = ToDevice::Welcome(Welcome { campaign: 7, idle_milliseconds: 60_000 });
         let confirmed = pair.deliver(&welcome, &[]);
@@ -52,18 +52,18 @@ impl Pair {
     }
 
     /// Passes an event to the session. Returns all messages that the device sends.
-    fn event(&mut self, event: Event<'_>) -> Sent {
+    fn handle_event(&mut self, event: Event<'_>) -> Sent {
         let mut progress = self.session.handle(Millis::new(NOW), event, &mut self.out);
-        let mut sent = self.read(progress);
+        let mut sent = self.decode_sent(progress);
         while progress.again {
             progress = self.session.handle(Millis::new(NOW), Event::Tick, &mut self.out);
-            sent.extend(self.read(progress));
+            sent.extend(self.decode_sent(progress));
         }
         sent
     }
 
     /// Decodes the message that the device has sent in one step, if any.
-    fn read(&mut self, progress: Progress) -> Sent {
+    fn decode_sent(&mut self, progress: Progress) -> Sent {
         if progress.sent == 0 {
             return Vec::new();
         }
@@ -84,24 +84,24 @@ impl Pair {
     /// Sends a message to the device, sealed if there is a key. Returns the answers.
     fn deliver(&mut self, message: &ToDevice, body: &[u8]) -> Sent {
         let Some(channel) = &mut self.channel else {
-            return self.event(Event::Message(&payload(message, body)));
+            return self.handle_event(Event::Message(&payload(message, body)));
         };
-        let mut wire = vec![0; wire_capacity(5000)];
+        let mut frame_bytes = vec![0; wire_capacity(5000)];
         let sent = match message {
-            ToDevice::Welcome(_) => channel.seal_answer(&[self.answers; 16], message, &mut wire),
-            _ => channel.seal(message, body.len(), |place| place.copy_from_slice(body), &mut wire),
+            ToDevice::Welcome(_) => channel.seal_answer(&[self.answers; 16], message, &mut frame_bytes),
+            _ => channel.seal(message, body.len(), |buffer| buffer.copy_from_slice(body), &mut frame_bytes),
         };
         let mut decoder = Decoder::new(vec![0; 5000]);
-        let FeedResult::Sealed(frame) = decoder.feed(&mut &wire[..sent.unwrap()]) else {
+        let FeedResult::Sealed(frame) = decoder.feed(&mut &frame_bytes[..sent.unwrap()]) else {
             panic!("not sealed")
         };
         let unopened = self.session.counters().unopened;
         let mut frame = frame.to_vec();
-        let sent = self.event(Event::Sealed(&mut frame));
+        let sent = self.handle_event(Event::Sealed(&mut frame));
         assert_eq!(
             self.session.counters().unopened,
             unopened,
-            "the frame must open, since the server has the key"
+            "a frame of the server, which has the key, did not open"
         );
         sent
     }
@@ -110,14 +110,14 @@ impl Pair {
         messages.iter().flat_map(|(message, body)| self.deliver(message, body)).collect()
     }
 
-    fn answer(&mut self, problem: &Problem) -> Result<Vec<u32>, NotReady> {
+    fn predict_first_sample(&mut self, problem: &Problem) -> Result<Vec<u32>, NotReady> {
         let mut out = vec![0.0; problem.c];
         self.session.task_mut().predict(problem.samples.get(0).0, &mut out).map(|()| bits(&out))
     }
 }
 
 /// Returns pairs without and with a key, with a small frame limit and with one that needs no chunks.
-fn pairs(problem: &Problem) -> impl Iterator<Item = (Pair, Flash, u16)> {
+fn all_pairs(problem: &Problem) -> impl Iterator<Item = (Pair, Flash, u16)> {
     let keys = [None, Some(Key::new(3, [0x42; 32]))];
     keys.into_iter().flat_map(move |key| {
         [128u16, 4096].map(|limit| {
@@ -128,14 +128,14 @@ fn pairs(problem: &Problem) -> impl Iterator<Item = (Pair, Flash, u16)> {
 }
 
 /// Opens round 5 as an honest server does. Returns the update.
-fn first(pair: &mut Pair, problem: &Problem, limit: u16) -> Sent {
-    let sent = pair.deliver_all(&problem.server(5, gradient(), Encoding::F32, limit).opening());
+fn open_round_5(pair: &mut Pair, problem: &Problem, limit: u16) -> Sent {
+    let sent = pair.deliver_all(&problem.server(5, gradient_task(), Encoding::F32, limit).opening_messages());
     assert!(matches!(sent[0].0, ToServer::Update(_)), "{sent:?}");
     sent
 }
 
 /// Acknowledges the update of round 5, as an honest server does.
-fn acknowledge(pair: &mut Pair) {
+fn acknowledge_round_5(pair: &mut Pair) {
     let id = RoundId { round: 5, stage: 0 };
     assert!(pair.deliver(&ToDevice::Ack(Ack { id, outcome: AckOutcome::Counted }), &[]).is_empty());
     assert_eq!(pair.session.last_round(), 5);
@@ -145,27 +145,37 @@ fn acknowledge(pair: &mut Pair) {
 /// The device declines them, sends nothing else, and keeps its head.
 #[test]
 fn invalid_representation_is_declined() {
-    let problem = problem(57, 8, 1);
+    let problem = create_problem(57, 8, 1);
     let b = &problem.b;
     // All columns repeat the first one.
     let rank_one: Vec<f32> = b.chunks(8).flat_map(|row| [row[0]; 8]).collect();
-    let lone: Vec<f32> = (0..b.len()).map(|i| f32::from(u8::from(i == 0))).collect();
+    let single_entry: Vec<f32> = (0..b.len()).map(|i| f32::from(u8::from(i == 0))).collect();
     let scaled = |scale: f32| b.iter().map(|v| v * scale).collect::<Vec<f32>>();
     let largest = b.iter().map(|_| f32::MAX).collect();
-    let bad =
-        [vec![0.0; b.len()], lone, rank_one, scaled(1e30), scaled(1e-30), scaled(2.0), scaled(1.01), largest];
-    for (mut pair, flash, limit) in pairs(&problem) {
-        first(&mut pair, &problem, limit);
-        acknowledge(&mut pair);
+    let invalid = [
+        vec![0.0; b.len()],
+        single_entry,
+        rank_one,
+        scaled(1e30),
+        scaled(1e-30),
+        scaled(2.0),
+        scaled(1.01),
+        largest,
+    ];
+    for (mut pair, flash, limit) in all_pairs(&problem) {
+        open_round_5(&mut pair, &problem, limit);
+        acknowledge_round_5(&mut pair);
         let head = bits(pair.session.task().head());
         let record = flash.0.borrow().record.clone();
-        let mut openings: Vec<_> = bad
+        let mut openings: Vec<_> = invalid
             .iter()
-            .map(|b| problem.server_of(6, gradient(), Encoding::F32, limit, b.clone()).opening())
+            .map(|b| {
+                problem.server_of(6, gradient_task(), Encoding::F32, limit, b.clone()).opening_messages()
+            })
             .collect();
         for poison in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             // The encoder refuses such a value, so the value is written into the encoded bytes.
-            let mut opening = problem.server(6, gradient(), Encoding::F32, limit).opening();
+            let mut opening = problem.server(6, gradient_task(), Encoding::F32, limit).opening_messages();
             let body = &mut opening.last_mut().unwrap().1;
             let n = body.len();
             body[n - 4..].copy_from_slice(&poison.to_le_bytes());
@@ -173,18 +183,19 @@ fn invalid_representation_is_declined() {
         }
         for (index, opening) in openings.iter().enumerate() {
             let sent = pair.deliver_all(opening);
-            match declined(&sent) {
+            match decline_reason(&sent) {
                 DeclineReason::NonFinite | DeclineReason::NotOrthonormal { .. } => {}
                 other => panic!("{index}: {other:?}"),
             }
             assert_eq!(sent.len(), 1, "{index}, limit {limit}: {sent:?}");
-            assert_eq!(pair.answer(&problem), Err(NotReady::NoRepresentation), "{index}");
+            assert_eq!(pair.predict_first_sample(&problem), Err(NotReady::NoRepresentation), "{index}");
             assert_eq!(bits(pair.session.task().head()), head);
             assert_eq!(flash.0.borrow().record, record);
         }
         assert_eq!(pair.session.last_round(), 5);
         // A valid representation is accepted.
-        let sent = pair.deliver_all(&problem.server(6, gradient(), Encoding::F32, limit).opening());
+        let sent =
+            pair.deliver_all(&problem.server(6, gradient_task(), Encoding::F32, limit).opening_messages());
         assert!(matches!(sent[0].0, ToServer::Update(_)), "{sent:?}");
     }
 }
@@ -193,68 +204,74 @@ fn invalid_representation_is_declined() {
 /// update is pending, and nothing afterwards.
 #[test]
 fn no_second_update_for_a_round() {
-    let problem = problem(57, 8, 1);
-    let other = flat(&Random(5).orthonormal(57, 8));
-    for (mut pair, _, limit) in pairs(&problem) {
-        let update = first(&mut pair, &problem, limit);
+    let problem = create_problem(57, 8, 1);
+    let other_basis = flat(&Random(5).orthonormal(57, 8));
+    for (mut pair, _, limit) in all_pairs(&problem) {
+        let update = open_round_5(&mut pair, &problem, limit);
         let open = |round, stage, b: &[f32]| {
-            let mut server = problem.server_of(round, gradient(), Encoding::F32, limit, b.to_vec());
+            let mut server = problem.server_of(round, gradient_task(), Encoding::F32, limit, b.to_vec());
             server.open.id = RoundId { round, stage };
-            server.opening()
+            server.opening_messages()
         };
         // The server opens the round again with another representation while the update is pending. The
         // device sends the computed update again, and ignores the chunks that follow.
-        let (message, body) = &open(5, 0, &other)[0];
+        let (message, body) = &open(5, 0, &other_basis)[0];
         assert_eq!(pair.deliver(message, body), update, "limit {limit}");
         let unexpected = pair.session.counters().unexpected;
-        let chunks = &open(5, 0, &other)[1..];
+        let chunks = &open(5, 0, &other_basis)[1..];
         assert!(pair.deliver_all(chunks).is_empty());
         assert_eq!(pair.session.counters().unexpected as usize, unexpected as usize + chunks.len());
         // Another stage or an earlier round is declined, and the update is unchanged.
         for (round, stage) in [(5, 1), (5, u16::MAX), (4, 0), (1, 7), (0, 0)] {
-            let (message, body) = &open(round, stage, &other)[0];
-            assert_eq!(declined(&pair.deliver(message, body)), DeclineReason::RoundRepeated { last: 5 });
-            let (message, body) = &open(5, 0, &other)[0];
+            let (message, body) = &open(round, stage, &other_basis)[0];
+            assert_eq!(
+                decline_reason(&pair.deliver(message, body)),
+                DeclineReason::RoundRepeated { last: 5 }
+            );
+            let (message, body) = &open(5, 0, &other_basis)[0];
             assert_eq!(pair.deliver(message, body), update, "after {round}, {stage}");
         }
-        acknowledge(&mut pair);
+        acknowledge_round_5(&mut pair);
         for (round, stage) in [(5, 0), (5, 1), (4, 9), (0, 0)] {
-            let (message, body) = &open(round, stage, &other)[0];
-            assert_eq!(declined(&pair.deliver(message, body)), DeclineReason::RoundRepeated { last: 5 });
+            let (message, body) = &open(round, stage, &other_basis)[0];
+            assert_eq!(
+                decline_reason(&pair.deliver(message, body)),
+                DeclineReason::RoundRepeated { last: 5 }
+            );
         }
         // The next round is computed.
-        assert!(matches!(pair.deliver_all(&open(6, 0, &other))[0].0, ToServer::Update(_)));
+        assert!(matches!(pair.deliver_all(&open(6, 0, &other_basis))[0].0, ToServer::Update(_)));
     }
 }
 
 /// The update has the same bytes for any order and repetition of the chunks.
 #[test]
 fn chunk_order_has_no_effect() {
-    let problem = problem(57, 8, 1);
+    let problem = create_problem(57, 8, 1);
     for key in [None, Some(Key::new(3, [0x42; 32]))] {
         let fresh = || Pair::new(&problem, 128, key.clone(), Flash::default());
-        let update = first(&mut fresh(), &problem, 128);
-        let opening = problem.server(5, gradient(), Encoding::F32, 128).opening();
+        let update = open_round_5(&mut fresh(), &problem, 128);
+        let opening = problem.server(5, gradient_task(), Encoding::F32, 128).opening_messages();
         let (open, chunks) = opening.split_first().unwrap();
         let mut random = Random(3);
         for order in 0..20 {
             let mut pair = fresh();
             assert!(pair.deliver(&open.0, &open.1).is_empty());
-            let mut rest: Vec<usize> = (0..chunks.len()).collect();
+            let mut remaining: Vec<usize> = (0..chunks.len()).collect();
             let mut sent = Vec::new();
-            while !rest.is_empty() {
+            while !remaining.is_empty() {
                 let next = match order {
-                    0 => rest.len() - 1,
-                    1 => rest.len() / 2,
-                    _ => random.below(rest.len()),
+                    0 => remaining.len() - 1,
+                    1 => remaining.len() / 2,
+                    _ => random.below(remaining.len()),
                 };
-                let index = rest.remove(next);
-                assert!(sent.is_empty(), "nothing may be sent before the last chunk");
+                let index = remaining.remove(next);
+                assert!(sent.is_empty(), "the device sent a message before the last chunk");
                 sent = pair.deliver(&chunks[index].0, &chunks[index].1);
-                if !rest.is_empty() && order % 2 == 1 {
+                if !remaining.is_empty() && order % 2 == 1 {
                     assert!(
                         pair.deliver(&chunks[index].0, &chunks[index].1).is_empty(),
-                        "a duplicate has no effect"
+                        "a duplicate chunk was answered"
                     );
                 }
             }

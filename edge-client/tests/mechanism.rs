@@ -17,12 +17,14 @@ use fedspan_protocol::tensor::{Encoding, Role};
 
 const LEAST: u64 = (1 << 14) + 1;
 
-fn multiplier(square: u64) -> NoiseMultiplier {
+fn multiplier_of(square: u64) -> NoiseMultiplier {
     NoiseMultiplier::from_square(square).unwrap()
 }
 
 fn settings(square: u64, rows_max: u32) -> PrivacySettings {
-    PrivacySettings::new(multiplier(square), 1 << 40, rows_max, Millis::new(1)).unwrap().with_iterations(200)
+    PrivacySettings::new(multiplier_of(square), 1 << 40, rows_max, Millis::new(1))
+        .unwrap()
+        .with_iterations(200)
 }
 
 /// Mechanism whose seed is never drawn.
@@ -53,7 +55,7 @@ fn multipliers_fit_cost_and_variance() {
         (1 << 40, 64),
         ((1 << 40) - 1, 65),
     ] {
-        assert_eq!(multiplier(square).release(), release, "{square}");
+        assert_eq!(multiplier_of(square).release(), release, "{square}");
         let exact = (1u128 << 46).div_ceil(square.into());
         assert_eq!(u128::from(release), exact);
     }
@@ -62,7 +64,7 @@ fn multipliers_fit_cost_and_variance() {
         let square = LEAST + random.next() % ((1 << (17 + random.below(24))) - LEAST);
         let sensitivity = 1 + random.next() % (1 << (1 + random.below(20)));
         let exact = (u128::from(sensitivity).pow(2) * u128::from(square)).div_ceil(1 << 16) + 16;
-        match multiplier(square).variance(sensitivity) {
+        match multiplier_of(square).variance(sensitivity) {
             Ok(variance) => assert_eq!(variance.ratio(), (exact as u64, 1)),
             Err(error) => {
                 assert!(exact >= (1 << 56) - (1 << 29), "{square} {sensitivity}");
@@ -71,7 +73,7 @@ fn multipliers_fit_cost_and_variance() {
         }
     }
     for sensitivity in [1 << 28, 1 << 29, u64::MAX] {
-        assert!(matches!(multiplier(1 << 40).variance(sensitivity), Err(VarianceError::TooLarge { .. })));
+        assert!(matches!(multiplier_of(1 << 40).variance(sensitivity), Err(VarianceError::TooLarge { .. })));
     }
 }
 
@@ -86,10 +88,10 @@ fn sensitivity_equals_its_formula_rounded_up() {
                 let exact = unit * (directions * (1.0 + 2f64.powi(-10))).sqrt()
                     + unit / 32_768.0 * f64::from(r).sqrt()
                     + (f64::from(d) * f64::from(r)).sqrt();
-                let found = sensitivity(d, r, g) as f64;
+                let computed = sensitivity(d, r, g) as f64;
                 assert!(
-                    found >= exact * (1.0 - 1e-12) && found < exact + 1.001,
-                    "{d} {r} {g}: {found} {exact}"
+                    computed >= exact * (1.0 - 1e-12) && computed < exact + 1.001,
+                    "{d} {r} {g}: {computed} {exact}"
                 );
             }
         }
@@ -109,24 +111,27 @@ fn provisioning_records_become_settings_or_errors() {
         clip: 0.0,
         iterations_max: 3,
     };
-    let made = PrivacySettings::provisioned(&noise).unwrap();
-    assert_eq!((made.release(), made.budget(), made.rows_max()), ((1u32 << 30).div_ceil(9), 77, 500));
-    assert_eq!((made.slot(), made.iterations_max()), (Millis::new(250), 3));
-    for (wrong, message) in [
+    let accepted = PrivacySettings::provisioned(&noise).unwrap();
+    assert_eq!(
+        (accepted.release(), accepted.budget(), accepted.rows_max()),
+        ((1u32 << 30).div_ceil(9), 77, 500)
+    );
+    assert_eq!((accepted.slot(), accepted.iterations_max()), (Millis::new(250), 3));
+    for (unusable, message) in [
         (ProvisionedNoise { multiplier_square: 1 << 14, ..noise }, "16384"),
         (ProvisionedNoise { multiplier_square: u64::MAX, ..noise }, "18446744073709551615"),
         (ProvisionedNoise { rows_max: 0, ..noise }, "0 rows a round"),
         (ProvisionedNoise { rows_max: u32::MAX, ..noise }, "4294967295 rows a round"),
         (ProvisionedNoise { slot: 0, ..noise }, "a slot of 0 ms"),
     ] {
-        let said = PrivacySettings::provisioned(&wrong).unwrap_err().to_string();
-        assert!(said.contains(message), "{wrong:?}: {said}");
+        let error = PrivacySettings::provisioned(&unusable).unwrap_err().to_string();
+        assert!(error.contains(message), "{unusable:?}: {error}");
     }
 }
 
 #[test]
 fn invalid_settings_are_rejected() {
-    let z = multiplier(1 << 16);
+    let z = multiplier_of(1 << 16);
     for rows_max in [0, (1 << 30) + 1, u32::MAX] {
         assert_eq!(
             PrivacySettings::new(z, 1, rows_max, Millis::new(1)).unwrap_err(),
@@ -175,12 +180,12 @@ fn invalid_settings_are_rejected() {
 
 #[test]
 fn only_noisy_tensors_may_leave() {
-    let known = settings(1 << 18, 100);
+    let known_settings = settings(1 << 18, 100);
     for (memory, has_room) in
         [(Heap::new(4, 2, 3), false), (Heap::power(4, 2, 3), true), (Heap::streaming(4, 2, 3), true)]
     {
         let power = has_room && cfg!(feature = "power");
-        let mut model = Linear::private(memory.clone(), Never(known)).unwrap();
+        let mut model = Linear::private(memory.clone(), Never(known_settings)).unwrap();
         let capabilities = model.capabilities();
         assert_eq!(capabilities.privacy, Privacy::Gaussian { release: 1 << 28, budget: 1 << 40, spent: 0 });
         let fit = Wire::FitHead { head: EXACT }.bit();
@@ -212,22 +217,25 @@ fn only_noisy_tensors_may_leave() {
 /// steps.
 #[test]
 fn rounds_over_the_iteration_limit_are_declined() {
-    let once = PrivacySettings::new(multiplier(1 << 18), 1 << 40, 100, Millis::new(1)).unwrap();
-    for (settings, most) in [(Some(once), 1), (Some(once.with_iterations(3)), 3), (None, u16::MAX)] {
-        for asked in [1, 2, 3, 4, u16::MAX] {
-            let head = HeadSolve::Gradient { steps: asked, step_size: 0.1 };
+    let one_iteration = PrivacySettings::new(multiplier_of(1 << 18), 1 << 40, 100, Millis::new(1)).unwrap();
+    for (settings, max_iterations) in
+        [(Some(one_iteration), 1), (Some(one_iteration.with_iterations(3)), 3), (None, u16::MAX)]
+    {
+        for iterations in [1, 2, 3, 4, u16::MAX] {
+            let head = HeadSolve::Gradient { steps: iterations, step_size: 0.1 };
             let fit = open(1, Wire::FitHead { head }, Role::Representation, Encoding::F32, 4, 2);
             let (rows, upload) = (PowerRows::Features, PowerUpload::Product);
-            let power = Wire::FedPower { iterations: asked, rows, upload, encoding: Encoding::F32 };
+            let power = Wire::FedPower { iterations, rows, upload, encoding: Encoding::F32 };
             let power = open(1, power, Role::Subspace, Encoding::F32, 4, 2);
             for round in if cfg!(feature = "power") { vec![fit, power] } else { vec![fit] } {
                 let memory = Heap::power(4, 2, 1);
-                let said = match settings {
+                let result = match settings {
                     Some(settings) => Linear::private(memory, Never(settings)).unwrap().open(&round),
                     None => Linear::new(memory).open(&round),
                 };
-                let expected = if asked > most { Err(DeclineReason::Parameter) } else { Ok(()) };
-                assert_eq!(said, expected, "{asked} of {most}: {:?}", round.task);
+                let expected =
+                    if iterations > max_iterations { Err(DeclineReason::Parameter) } else { Ok(()) };
+                assert_eq!(result, expected, "{iterations} of {max_iterations}: {:?}", round.task);
             }
         }
     }
@@ -262,7 +270,7 @@ fn fit_stream<P: Mechanism>(
     model.begin()?;
     for i in 0..samples.len() {
         let (x, target) = samples.get(i);
-        assert_eq!(model.sample(x, target), i as u32 + 1, "every sample counts");
+        assert_eq!(model.sample(x, target), i as u32 + 1, "a sample was not counted");
     }
     model.finish()
 }
@@ -275,41 +283,43 @@ fn head_fit_reports_nothing_about_its_samples() {
     let samples = Sliced::regression(random.normals(m * d), random.normals(m), d, 1);
     let b = flat(&random.orthonormal(d, k));
     let steps = |step_size| HeadSolve::Gradient { steps: 200, step_size };
-    for (head, bad) in [(EXACT, vec![]), (EXACT, vec![4]), (EXACT, (0..m).collect()), (steps(1e9), vec![2])] {
+    for (head, bad_rows) in
+        [(EXACT, vec![]), (EXACT, vec![4]), (EXACT, (0..m).collect()), (steps(1e9), vec![2])]
+    {
         let mut dirty = samples.clone();
-        for &row in &bad {
+        for &row in &bad_rows {
             dirty.x[row * d] = f32::NAN;
         }
         let mut plain = Linear::new(Heap::streaming(d, k, 1));
-        let expected = fit(&mut plain, head, &b, &samples.without(&bad));
+        let expected = fit(&mut plain, head, &b, &samples.without(&bad_rows));
         for streamed in [false, true] {
             let mut model = Linear::private(Heap::streaming(d, k, 1), Never(settings(LEAST, 9))).unwrap();
             // The device first fits another head on another representation.
-            let other = identity(d)[..].chunks(d).flat_map(|row| row[..k].to_vec()).collect::<Vec<_>>();
-            fit(&mut model, EXACT, &other, &samples).unwrap();
+            let other_basis = identity(d)[..].chunks(d).flat_map(|row| row[..k].to_vec()).collect::<Vec<_>>();
+            fit(&mut model, EXACT, &other_basis, &samples).unwrap();
             let run = if streamed { fit_stream } else { fit };
             let usage = run(&mut model, head, &b, &dirty).unwrap();
-            assert_eq!(usage, Usage { samples: m as u32, skipped: 0 }, "{head:?} {bad:?}");
-            let answer = model.predict(&samples.x[..d], &mut [0.0]);
+            assert_eq!(usage, Usage { samples: m as u32, skipped: 0 }, "{head:?} {bad_rows:?}");
+            let prediction = model.predict(&samples.x[..d], &mut [0.0]);
             if expected.is_ok() {
-                assert_eq!(answer, Ok(()));
+                assert_eq!(prediction, Ok(()));
                 assert_eq!(
                     model.usage(),
-                    Usage { samples: (m - bad.len()) as u32, skipped: bad.len() as u32 }
+                    Usage { samples: (m - bad_rows.len()) as u32, skipped: bad_rows.len() as u32 }
                 );
                 if !streamed {
                     assert_eq!(bits(model.head()), bits(plain.head()));
                 }
             } else {
-                assert_eq!(answer, Err(NotReady::NoHead), "{head:?} {bad:?}");
+                assert_eq!(prediction, Err(NotReady::NoHead), "{head:?} {bad_rows:?}");
             }
         }
     }
     // An absence of samples or a failure of the source is public, so the device declines.
-    let nothing = Sliced::regression(Vec::new(), Vec::new(), d, 1);
+    let no_samples = Sliced::regression(Vec::new(), Vec::new(), d, 1);
     let mut model = Linear::private(Heap::streaming(d, k, 1), Never(settings(LEAST, 9))).unwrap();
-    assert_eq!(fit(&mut model, EXACT, &b, &nothing), Err(DeclineReason::NoSamples));
-    assert_eq!(fit_stream(&mut model, EXACT, &b, &nothing), Err(DeclineReason::NoSamples));
+    assert_eq!(fit(&mut model, EXACT, &b, &no_samples), Err(DeclineReason::NoSamples));
+    assert_eq!(fit_stream(&mut model, EXACT, &b, &no_samples), Err(DeclineReason::NoSamples));
     let failing = Sliced { failing_pass: Some(1), ..samples };
     assert_eq!(fit(&mut model, EXACT, &b, &failing), Err(DeclineReason::Device));
 }

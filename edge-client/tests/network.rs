@@ -13,7 +13,7 @@ use fedspan_protocol::message::{DeclineReason, Descent, Task as Wire, Trained};
 use fedspan_protocol::tensor::Encoding;
 
 /// Returns shapes of dense networks, and of convolutional and recurrent ones if they are compiled in.
-fn shapes() -> Vec<NetworkShape> {
+fn network_shapes() -> Vec<NetworkShape> {
     let mut shapes = vec![
         NetworkShape::new(5, &[], 3, 16),
         DENSE,
@@ -43,63 +43,91 @@ struct Method {
 }
 
 /// Returns the methods that the built features and the number of layers allow.
-fn methods(shape: NetworkShape, descent: Descent) -> Vec<Method> {
-    let (all, head) = (shape.layers(), shape.layers() - 1);
+fn training_methods(shape: NetworkShape, descent: Descent) -> Vec<Method> {
+    let (layer_count, head) = (shape.layers(), shape.layers() - 1);
     let method = |name, shared, task, phases| Method { name, shared, task, phases };
     let task_of = |head_epochs, epochs, trained| sgd(descent, head_epochs, epochs, trained);
     let mut methods = vec![
-        method("FedPer", 0..head, task_of(0, 3, Trained::All), vec![(0..all, 3)]),
-        method("fit-head", 0..head, fit(descent, 4), vec![(head..all, 4)]),
-        method("alone", 0..0, task_of(0, 2, Trained::All), vec![(0..all, 2)]),
+        method("FedPer", 0..head, task_of(0, 3, Trained::All), vec![(0..layer_count, 3)]),
+        method("fit-head", 0..head, fit_head_task(descent, 4), vec![(head..layer_count, 4)]),
+        method("alone", 0..0, task_of(0, 2, Trained::All), vec![(0..layer_count, 2)]),
     ];
     if head > 0 {
-        let phases = vec![(head..all, 3), (0..head, 2)];
+        let phases = vec![(head..layer_count, 3), (0..head, 2)];
         methods.push(method("FedRep", 0..head, task_of(3, 2, Trained::Shared), phases));
-        let phases = vec![(head..all, 2), (0..all, 1)];
+        let phases = vec![(head..layer_count, 2), (0..layer_count, 1)];
         methods.push(method("head, then all", 0..head, task_of(2, 1, Trained::All), phases));
     }
     if cfg!(feature = "shared-head") {
-        methods.push(method("FedAvg", 0..all, task_of(0, 3, Trained::All), vec![(0..all, 3)]));
-        methods.push(method("FedAvg + FT", 0..all, fit(descent, 2), vec![(head..all, 2)]));
-        for first in 1..all {
-            methods.push(method("LG-FedAvg", first..all, task_of(0, 3, Trained::All), vec![(0..all, 3)]));
-            let phases = vec![(0..first, 2), (first..all, 1)];
-            methods.push(method("LG-FedAvg in turn", first..all, task_of(2, 1, Trained::Shared), phases));
+        methods.push(method(
+            "FedAvg",
+            0..layer_count,
+            task_of(0, 3, Trained::All),
+            vec![(0..layer_count, 3)],
+        ));
+        methods.push(method(
+            "FedAvg + FT",
+            0..layer_count,
+            fit_head_task(descent, 2),
+            vec![(head..layer_count, 2)],
+        ));
+        for first in 1..layer_count {
+            methods.push(method(
+                "LG-FedAvg",
+                first..layer_count,
+                task_of(0, 3, Trained::All),
+                vec![(0..layer_count, 3)],
+            ));
+            let phases = vec![(0..first, 2), (first..layer_count, 1)];
+            methods.push(method(
+                "LG-FedAvg in turn",
+                first..layer_count,
+                task_of(2, 1, Trained::Shared),
+                phases,
+            ));
         }
     }
     methods
 }
 
 /// Returns the device's parameters, with the shared layers replaced by the received ones.
-fn mixed(shape: NetworkShape, own: &[f32], received: &[f32], shared: Range<usize>) -> Vec<f32> {
-    let mut all = own.to_vec();
+fn mix_parameters(
+    shape: NetworkShape,
+    own_parameters: &[f32],
+    received: &[f32],
+    shared: Range<usize>,
+) -> Vec<f32> {
+    let mut parameters = own_parameters.to_vec();
     let range = shape.range(shared);
-    all[range.clone()].copy_from_slice(&received[range]);
-    all
+    parameters[range.clone()].copy_from_slice(&received[range]);
+    parameters
 }
 
 /// Asserts that parameters equal those computed in f64 up to `ERROR`.
-fn assert_close(got: &[f32], expected: &[f64], what: &str) {
-    for (place, (&got, &expected)) in got.iter().zip(expected).enumerate() {
-        let error = (f64::from(got) - expected).abs();
-        assert!(error <= ERROR * expected.abs().max(1.0), "{what}, place {place}: {got} {expected}");
+fn assert_close(computed: &[f32], expected: &[f64], case_name: &str) {
+    for (index, (&computed, &expected)) in computed.iter().zip(expected).enumerate() {
+        let error = (f64::from(computed) - expected).abs();
+        assert!(
+            error <= ERROR * expected.abs().max(1.0),
+            "{case_name}, place {index}: {computed} {expected}"
+        );
     }
 }
 
 #[test]
 fn methods_train_as_defined() {
-    for shape in shapes() {
-        let (own, received) = (drawn(shape, 1), drawn(shape, 2));
-        let samples = labelled(shape, SAMPLES, 3);
+    for shape in network_shapes() {
+        let (own_parameters, received) = (draw_parameters(shape, 1), draw_parameters(shape, 2));
+        let samples = labelled_samples(shape, SAMPLES, 3);
         for (step, momentum, batch) in [(0.1, 0.5, 3), (0.2, 0.0, 1), (0.1, 0.9, 16), (0.1, 0.5, 10)] {
             let descent = descent(step, momentum, batch);
-            for Method { name, shared, task, phases } in methods(shape, descent) {
-                let what = format!("{name}, {} layers, {descent:?}", shape.layers());
-                let mut network = network(NetworkHeap::new(shape), &own);
-                let mut source = Asked::new(samples.clone());
+            for Method { name, shared, task, phases } in training_methods(shape, descent) {
+                let case_name = format!("{name}, {} layers, {descent:?}", shape.layers());
+                let mut network = network(NetworkHeap::new(shape), &own_parameters);
+                let mut source = RecordingSource::new(samples.clone());
                 let (usage, sent) =
-                    round(&mut network, task, shared.clone(), &received, &mut source).expect(&what);
-                assert_eq!(usage, Usage { samples: SAMPLES as u32, skipped: 0 }, "{what}");
+                    run_round(&mut network, task, shared.clone(), &received, &mut source).expect(&case_name);
+                assert_eq!(usage, Usage { samples: SAMPLES as u32, skipped: 0 }, "{case_name}");
                 let mut orders = source.epochs().into_iter();
                 let batches =
                     |order: Vec<usize>| order.chunks(batch.into()).map(<[_]>::to_vec).collect::<Vec<_>>();
@@ -110,28 +138,36 @@ fn methods_train_as_defined() {
                         batches: orders.by_ref().take(epochs).flat_map(batches).collect(),
                     })
                     .collect();
-                assert_eq!(orders.next(), None, "{what}");
-                let start = mixed(shape, &own, &received, shared.clone());
+                assert_eq!(orders.next(), None, "{case_name}");
+                let start = mix_parameters(shape, &own_parameters, &received, shared.clone());
                 assert_close(
                     network.parameters(),
-                    &trained(shape, &start, &samples, &phases, descent),
-                    &what,
+                    &train_exactly(shape, &start, &samples, &phases, descent),
+                    &case_name,
                 );
                 let changed = |layer| phases.iter().any(|phase| phase.layers.contains(&layer));
                 for layer in (0..shape.layers()).filter(|layer| !changed(*layer)) {
                     let range = shape.range(layer..layer + 1);
-                    assert_eq!(bits(&network.parameters()[range.clone()]), bits(&start[range]), "{what}");
+                    assert_eq!(
+                        bits(&network.parameters()[range.clone()]),
+                        bits(&start[range]),
+                        "{case_name}"
+                    );
                 }
                 // The uploaded layers are the received ones, in the same roles.
                 let uploads = matches!(task, Wire::Sgd { .. });
-                let left = if uploads { shared.clone() } else { 0..0 };
+                let uploaded_layers = if uploads { shared.clone() } else { 0..0 };
                 assert_eq!(
                     network.upload(),
-                    opening(shape, task, left.clone(), Encoding::F32).tensors,
-                    "{what}"
+                    round_open(shape, task, uploaded_layers.clone(), Encoding::F32).tensors,
+                    "{case_name}"
                 );
-                assert_eq!(bits(&sent), bits(&network.parameters()[shape.range(left)]), "{what}");
-                assert_eq!(bits(&sent), bits(&emitted(&network, 1)), "{what}");
+                assert_eq!(
+                    bits(&sent),
+                    bits(&network.parameters()[shape.range(uploaded_layers)]),
+                    "{case_name}"
+                );
+                assert_eq!(bits(&sent), bits(&collect_upload(&network, 1)), "{case_name}");
             }
         }
     }
@@ -140,10 +176,10 @@ fn methods_train_as_defined() {
 #[test]
 fn epoch_takes_all_samples_in_a_new_order() {
     let shape = DENSE;
-    let mut network = network(NetworkHeap::new(shape), &drawn(shape, 1));
-    let mut source = Asked::new(labelled(shape, 40, 2));
+    let mut network = network(NetworkHeap::new(shape), &draw_parameters(shape, 1));
+    let mut source = RecordingSource::new(labelled_samples(shape, 40, 2));
     let task = sgd(descent(0.1, 0.0, 3), 3, 3, Trained::Shared);
-    round(&mut network, task, 0..1, &drawn(shape, 2), &mut source).unwrap();
+    run_round(&mut network, task, 0..1, &draw_parameters(shape, 2), &mut source).unwrap();
     let mut epochs = source.epochs();
     assert_eq!(epochs.len(), 6);
     for epoch in &epochs {
@@ -157,33 +193,42 @@ fn epoch_takes_all_samples_in_a_new_order() {
 }
 
 /// Returns the bits of the parameters after a FedRep round over `samples`.
-fn after(memory: NetworkHeap, task: Wire, samples: &Sliced) -> Vec<u32> {
+fn parameters_after(memory: NetworkHeap, task: Wire, samples: &Sliced) -> Vec<u32> {
     let shape = fedspan_client::memory::NetworkMemory::shape(&memory);
-    let mut network = network(memory, &drawn(shape, 1));
-    round(&mut network, task, 0..shape.layers() - 1, &drawn(shape, 2), &mut samples.clone()).unwrap();
+    let mut network = network(memory, &draw_parameters(shape, 1));
+    run_round(&mut network, task, 0..shape.layers() - 1, &draw_parameters(shape, 2), &mut samples.clone())
+        .unwrap();
     bits(network.parameters())
 }
 
 #[test]
 fn cache_source_and_batch_size_change_no_bit() {
-    for shape in &shapes()[1..] {
-        let mut samples = labelled(*shape, SAMPLES, 3);
+    for shape in &network_shapes()[1..] {
+        let mut samples = labelled_samples(*shape, SAMPLES, 3);
         // One sample is unusable.
         samples.x[4 * shape.features] = f32::NAN;
         let task = |batch| sgd(descent(0.1, 0.5, batch), 3, 2, Trained::Shared);
-        let expected = after(NetworkHeap::new(*shape), task(3), &samples);
-        for room in [0, 1, SAMPLES - 1, SAMPLES, 3 * SAMPLES] {
-            assert_eq!(after(NetworkHeap::keeping(*shape, room), task(3), &samples), expected, "{room}");
+        let expected = parameters_after(NetworkHeap::new(*shape), task(3), &samples);
+        for cached_samples in [0, 1, SAMPLES - 1, SAMPLES, 3 * SAMPLES] {
+            assert_eq!(
+                parameters_after(NetworkHeap::with_body_cache(*shape, cached_samples), task(3), &samples),
+                expected,
+                "{cached_samples}"
+            );
         }
         for at_once in [1, 3, 4, SAMPLES] {
             let samples = samples.clone().at_once(at_once);
-            assert_eq!(after(NetworkHeap::new(*shape), task(3), &samples), expected, "{at_once}");
+            assert_eq!(parameters_after(NetworkHeap::new(*shape), task(3), &samples), expected, "{at_once}");
         }
-        let whole = after(NetworkHeap::new(*shape), task(SAMPLES as u16 - 1), &samples);
-        assert_eq!(after(NetworkHeap::new(*shape), task(16), &samples), whole);
-        assert_ne!(whole, expected);
-        let plain = |memory| after(memory, sgd(descent(0.1, 0.0, 3), 3, 2, Trained::Shared), &samples);
-        assert_eq!(plain(NetworkHeap::without_momentum(*shape)), plain(NetworkHeap::new(*shape)));
+        let larger_batch = parameters_after(NetworkHeap::new(*shape), task(SAMPLES as u16 - 1), &samples);
+        assert_eq!(parameters_after(NetworkHeap::new(*shape), task(16), &samples), larger_batch);
+        assert_ne!(larger_batch, expected);
+        let parameters_without_momentum =
+            |memory| parameters_after(memory, sgd(descent(0.1, 0.0, 3), 3, 2, Trained::Shared), &samples);
+        assert_eq!(
+            parameters_without_momentum(NetworkHeap::without_momentum(*shape)),
+            parameters_without_momentum(NetworkHeap::new(*shape))
+        );
     }
 }
 
@@ -191,59 +236,64 @@ fn cache_source_and_batch_size_change_no_bit() {
 /// are computed from a window.
 #[test]
 fn samples_are_read_once_per_epoch_or_once_with_cache() {
-    let shape = shapes()[2];
+    let shape = network_shapes()[2];
     for (memory, reads) in
-        [(NetworkHeap::new(shape), 6 * SAMPLES), (NetworkHeap::keeping(shape, SAMPLES), 3 * SAMPLES)]
+        [(NetworkHeap::new(shape), 6 * SAMPLES), (NetworkHeap::with_body_cache(shape, SAMPLES), 3 * SAMPLES)]
     {
-        let mut network = network(memory, &drawn(shape, 1));
-        let mut source = Asked::new(labelled(shape, SAMPLES, 3));
+        let mut network = network(memory, &draw_parameters(shape, 1));
+        let mut source = RecordingSource::new(labelled_samples(shape, SAMPLES, 3));
         let task = sgd(descent(0.1, 0.5, 3), 4, 2, Trained::Shared);
-        round(&mut network, task, 0..2, &drawn(shape, 2), &mut source).unwrap();
+        run_round(&mut network, task, 0..2, &draw_parameters(shape, 2), &mut source).unwrap();
         // The first read only checks whether the source allows random access.
-        assert_eq!(source.numbers.len(), 1 + reads);
+        assert_eq!(source.requested.len(), 1 + reads);
     }
 }
 
 #[test]
 fn unusable_samples_are_counted_and_ignored() {
-    for shape in shapes() {
-        let mut samples = labelled(shape, SAMPLES, 3);
+    for shape in network_shapes() {
+        let mut samples = labelled_samples(shape, SAMPLES, 3);
         samples.x[2 * shape.features + 1] = f32::NAN;
         samples.x[5 * shape.features] = f32::NEG_INFINITY;
         let Labels::Classes(classes) = &mut samples.labels else { panic!() };
         classes[0] = shape.outputs as u8;
         classes[9] = 255;
-        let bad = [0, 2, 5, 9];
+        let unusable = [0, 2, 5, 9];
         for batch in [2, 4, 16] {
             let descent = descent(0.1, 0.5, batch);
-            let (own, mut source) = (drawn(shape, 1), Asked::new(samples.clone()));
-            let mut network = network(NetworkHeap::new(shape), &own);
+            let (initial, mut source) = (draw_parameters(shape, 1), RecordingSource::new(samples.clone()));
+            let mut network = network(NetworkHeap::new(shape), &initial);
             let task = sgd(descent, 0, 3, Trained::All);
-            let (usage, _) = round(&mut network, task, 0..0, &own, &mut source).unwrap();
+            let (usage, _) = run_round(&mut network, task, 0..0, &initial, &mut source).unwrap();
             assert_eq!(usage, Usage { samples: 6, skipped: 4 });
             assert_eq!(network.usage(), usage);
-            let good = |order: Vec<usize>| order.into_iter().filter(|i| !bad.contains(i)).collect::<Vec<_>>();
-            let orders = source.epochs().into_iter().map(good);
+            let only_usable =
+                |order: Vec<usize>| order.into_iter().filter(|i| !unusable.contains(i)).collect::<Vec<_>>();
+            let orders = source.epochs().into_iter().map(only_usable);
             let batches =
                 orders.flat_map(|order| order.chunks(batch.into()).map(<[_]>::to_vec).collect::<Vec<_>>());
             let epochs = Epochs { layers: 0..shape.layers(), batches: batches.collect() };
             // The oracle never uses these two samples, so their classes only need to be valid.
-            let mut known = samples.clone();
-            let Labels::Classes(classes) = &mut known.labels else { panic!() };
+            let mut valid_classes = samples.clone();
+            let Labels::Classes(classes) = &mut valid_classes.labels else { panic!() };
             (classes[0], classes[9]) = (0, 0);
-            assert_close(network.parameters(), &trained(shape, &own, &known, &[epochs], descent), "skipped");
+            assert_close(
+                network.parameters(),
+                &train_exactly(shape, &initial, &valid_classes, &[epochs], descent),
+                "skipped",
+            );
         }
     }
 }
 
 #[test]
 fn single_class_is_learnt() {
-    let shape = shapes()[2];
-    let mut samples = labelled(shape, SAMPLES, 3);
+    let shape = network_shapes()[2];
+    let mut samples = labelled_samples(shape, SAMPLES, 3);
     samples.labels = Labels::Classes(vec![2; SAMPLES]);
-    let mut network = network(NetworkHeap::new(shape), &drawn(shape, 1));
+    let mut network = network(NetworkHeap::new(shape), &draw_parameters(shape, 1));
     let task = sgd(descent(0.2, 0.5, 3), 10, 5, Trained::Shared);
-    round(&mut network, task, 0..2, &drawn(shape, 2), &mut samples).unwrap();
+    run_round(&mut network, task, 0..2, &draw_parameters(shape, 2), &mut samples).unwrap();
     let mut out = vec![0.0; SAMPLES * shape.outputs];
     network.predict(&samples.x, &mut out).unwrap();
     for logits in out.chunks(shape.outputs) {
@@ -252,7 +302,9 @@ fn single_class_is_learnt() {
 }
 
 /// Returns the result of `predict` for 20 samples, and the head.
-fn state(network: &mut fedspan_client::Network<NetworkHeap>) -> (Result<Vec<u32>, NotReady>, Vec<u32>) {
+fn prediction_and_head(
+    network: &mut fedspan_client::Network<NetworkHeap>,
+) -> (Result<Vec<u32>, NotReady>, Vec<u32>) {
     let shape = network.shape();
     let (x, mut out) = (Random(8).normals(20 * shape.features), vec![0.0; 20 * shape.outputs]);
     let answer = network.predict(&x, &mut out).map(|()| bits(&out));
@@ -274,58 +326,64 @@ fn missing_samples_or_random_access_change_nothing() {
             self.0.next()
         }
     }
-    for shape in shapes() {
+    for shape in network_shapes() {
         let head = shape.layers() - 1;
-        let own = drawn(shape, 1);
-        let none = labelled(shape, 0, 3);
-        let mut unknown = labelled(shape, 2, 3);
-        unknown.labels = Labels::Classes(vec![200, 201]);
-        let values = Sliced::regression(
+        let initial = draw_parameters(shape, 1);
+        let no_samples = labelled_samples(shape, 0, 3);
+        let mut unknown_classes = labelled_samples(shape, 2, 3);
+        unknown_classes.labels = Labels::Classes(vec![200, 201]);
+        let regression = Sliced::regression(
             vec![0.5; 3 * shape.features],
             vec![0.0; 3 * shape.outputs],
             shape.features,
             shape.outputs,
         );
-        let mut failing = labelled(shape, 4, 3);
+        let mut failing = labelled_samples(shape, 4, 3);
         failing.failing_pass = Some(1);
-        let mut network = network(NetworkHeap::new(shape), &own);
-        let before = state(&mut network);
+        let mut network = network(NetworkHeap::new(shape), &initial);
+        let before = prediction_and_head(&mut network);
         assert!(before.0.is_ok());
-        for task in [sgd(descent(0.1, 0.5, 3), 0, 2, Trained::All), fit(descent(0.1, 0.5, 3), 2)] {
-            let mut declined = |source: &mut dyn fedspan_client::SampleSource, reason| {
-                let result = round(&mut network, task, 0..head, &own, source);
+        for task in [sgd(descent(0.1, 0.5, 3), 0, 2, Trained::All), fit_head_task(descent(0.1, 0.5, 3), 2)] {
+            let mut check_declined = |source: &mut dyn fedspan_client::SampleSource, reason| {
+                let result = run_round(&mut network, task, 0..head, &initial, source);
                 assert_eq!(result.unwrap_err(), reason);
-                assert_eq!(state(&mut network), before);
-                assert_eq!(bits(network.parameters()), bits(&own));
+                assert_eq!(prediction_and_head(&mut network), before);
+                assert_eq!(bits(network.parameters()), bits(&initial));
             };
-            declined(&mut none.clone(), DeclineReason::NoSamples);
-            declined(&mut unknown.clone(), DeclineReason::NoSamples);
-            declined(&mut values.clone(), DeclineReason::NoSamples);
-            declined(&mut failing.clone(), DeclineReason::Device);
-            declined(&mut InOrder(labelled(shape, 4, 3)), DeclineReason::Device);
+            check_declined(&mut no_samples.clone(), DeclineReason::NoSamples);
+            check_declined(&mut unknown_classes.clone(), DeclineReason::NoSamples);
+            check_declined(&mut regression.clone(), DeclineReason::NoSamples);
+            check_declined(&mut failing.clone(), DeclineReason::Device);
+            check_declined(&mut InOrder(labelled_samples(shape, 4, 3)), DeclineReason::Device);
         }
         // A fit of no epochs leaves the head unchanged and needs no random access.
-        let mut source = InOrder(labelled(shape, 4, 3));
-        round(&mut network, fit(descent(0.1, 0.5, 3), 0), 0..head, &own, &mut source).unwrap();
-        assert_eq!(state(&mut network), before);
+        let mut source = InOrder(labelled_samples(shape, 4, 3));
+        run_round(&mut network, fit_head_task(descent(0.1, 0.5, 3), 0), 0..head, &initial, &mut source)
+            .unwrap();
+        assert_eq!(prediction_and_head(&mut network), before);
     }
 }
 
 /// If a sample cannot be read during training, no update is sent.
 #[test]
 fn source_that_fails_during_training_is_reported() {
-    for shape in shapes() {
-        for kept in [0, SAMPLES] {
-            for until in 1..=3 * SAMPLES {
-                let mut source = Asked { until, ..Asked::new(labelled(shape, SAMPLES, 3)) };
-                let mut network = network(NetworkHeap::keeping(shape, kept), &drawn(shape, 1));
+    for shape in network_shapes() {
+        for cached_samples in [0, SAMPLES] {
+            for max_requests in 1..=3 * SAMPLES {
+                let mut source = RecordingSource {
+                    max_requests,
+                    ..RecordingSource::new(labelled_samples(shape, SAMPLES, 3))
+                };
+                let mut network =
+                    network(NetworkHeap::with_body_cache(shape, cached_samples), &draw_parameters(shape, 1));
                 let task = sgd(descent(0.1, 0.5, 3), 0, 3, Trained::All);
-                let (head, received) = (shape.layers() - 1, drawn(shape, 2));
-                let result = round(&mut network, task, 0..head, &received, &mut source);
-                assert_eq!(result.unwrap_err(), DeclineReason::Device, "{until}");
+                let (head, received) = (shape.layers() - 1, draw_parameters(shape, 2));
+                let result = run_round(&mut network, task, 0..head, &received, &mut source);
+                assert_eq!(result.unwrap_err(), DeclineReason::Device, "{max_requests}");
                 // The partly trained network is valid, and the device continues with its parameters.
-                assert!(state(&mut network).0.is_ok());
-                round(&mut network, task, 0..head, &received, &mut labelled(shape, SAMPLES, 3)).unwrap();
+                assert!(prediction_and_head(&mut network).0.is_ok());
+                run_round(&mut network, task, 0..head, &received, &mut labelled_samples(shape, SAMPLES, 3))
+                    .unwrap();
             }
         }
     }
@@ -335,30 +393,31 @@ fn source_that_fails_during_training_is_reported() {
 fn diverged_training_invalidates_the_trained_layers() {
     // Recurrent networks are left out: after any step, their saturated gates have errors of zero and stay
     // finite.
-    for shape in shapes().into_iter().filter(|shape| !with_cells(16).contains(shape)) {
-        for memory in [NetworkHeap::new(shape), NetworkHeap::keeping(shape, SAMPLES)] {
+    for shape in network_shapes().into_iter().filter(|shape| !with_cells(16).contains(shape)) {
+        for memory in [NetworkHeap::new(shape), NetworkHeap::with_body_cache(shape, SAMPLES)] {
             let head = shape.layers() - 1;
-            let mut network = network(memory, &drawn(shape, 1));
+            let mut network = network(memory, &draw_parameters(shape, 1));
             // A moderate step size is not enough, because softmax keeps finite values finite for many steps.
-            let wild = f32::MAX;
+            let huge_step = f32::MAX;
             for task in [
-                sgd(descent(wild, 0.5, 3), 2, 2, Trained::All),
-                sgd(descent(wild, 0.0, 16), 0, 9, Trained::All),
-                fit(descent(wild, 0.5, 3), 9),
+                sgd(descent(huge_step, 0.5, 3), 2, 2, Trained::All),
+                sgd(descent(huge_step, 0.0, 16), 0, 9, Trained::All),
+                fit_head_task(descent(huge_step, 0.5, 3), 9),
             ] {
-                let mut samples = labelled(shape, SAMPLES, 3);
-                let result = round(&mut network, task, 0..head, &drawn(shape, 2), &mut samples);
+                let mut samples = labelled_samples(shape, SAMPLES, 3);
+                let result = run_round(&mut network, task, 0..head, &draw_parameters(shape, 2), &mut samples);
                 assert_eq!(result.unwrap_err(), DeclineReason::UpdateNonFinite);
                 assert!(network.head().iter().all(|&w| w == 0.0));
                 assert_eq!(network.head_fitted_on(), None);
                 // A head fit that diverges keeps the received body.
                 let body_lost = head > 0 && !matches!(task, Wire::FitHead { .. });
-                let lost = if body_lost { NotReady::NoRepresentation } else { NotReady::NoHead };
-                assert_eq!(state(&mut network).0, Err(lost));
+                let missing = if body_lost { NotReady::NoRepresentation } else { NotReady::NoHead };
+                assert_eq!(prediction_and_head(&mut network).0, Err(missing));
                 // The next round works as usual.
-                let calm = sgd(descent(0.1, 0.5, 3), 1, 1, Trained::All);
-                round(&mut network, calm, 0..head, &drawn(shape, 2), &mut samples).unwrap();
-                assert!(state(&mut network).0.is_ok());
+                let ordinary_task = sgd(descent(0.1, 0.5, 3), 1, 1, Trained::All);
+                run_round(&mut network, ordinary_task, 0..head, &draw_parameters(shape, 2), &mut samples)
+                    .unwrap();
+                assert!(prediction_and_head(&mut network).0.is_ok());
             }
         }
     }
@@ -368,23 +427,26 @@ fn diverged_training_invalidates_the_trained_layers() {
 /// not compile if its shape is a constant, and panics here.
 #[test]
 fn layers_too_large_for_a_hello_are_rejected() {
-    let made = |make: fn(usize) -> NetworkShape, most: usize| {
-        assert_eq!(make(most).parameters(), make(most).start(make(most).layers()));
-        assert!(std::panic::catch_unwind(|| make(most + 1)).is_err(), "{most} and one more");
+    let check_limit = |make: fn(usize) -> NetworkShape, limit: usize| {
+        assert_eq!(make(limit).parameters(), make(limit).start(make(limit).layers()));
+        assert!(std::panic::catch_unwind(|| make(limit + 1)).is_err(), "{limit} and one more");
     };
-    made(|features| NetworkShape::new(features, &[2], 3, 1), 65_534);
-    made(|width| NetworkShape::new(4, &[width], 3, 1), 65_534);
-    made(|outputs| NetworkShape::new(4, &[2], outputs, 1), 65_535);
+    check_limit(|features| NetworkShape::new(features, &[2], 3, 1), 65_534);
+    check_limit(|width| NetworkShape::new(4, &[width], 3, 1), 65_534);
+    check_limit(|outputs| NetworkShape::new(4, &[2], outputs, 1), 65_535);
     #[cfg(feature = "adapter")]
-    made(|features| NetworkShape::adapted(features, 1, 2, &[], 3, 1), 65_535);
+    check_limit(|features| NetworkShape::adapted(features, 1, 2, &[], 3, 1), 65_535);
     #[cfg(feature = "recurrent")]
     {
         use fedspan_client::kernel::recurrent::Lstm;
-        made(
+        check_limit(
             |features| NetworkShape::recurrent(Lstm { steps: 1, channels: features, cells: 1 }, &[], 3, 1),
             65_533,
         );
-        made(|steps| NetworkShape::recurrent(Lstm { steps, channels: 1, cells: 1 }, &[], 3, 1), 65_535);
+        check_limit(
+            |steps| NetworkShape::recurrent(Lstm { steps, channels: 1, cells: 1 }, &[], 3, 1),
+            65_535,
+        );
     }
     #[cfg(feature = "convolution")]
     {
@@ -394,6 +456,6 @@ fn layers_too_large_for_a_hello_are_rejected() {
             let image = Image { height: 1, width: width as u16, channels: 1 };
             NetworkShape::convolutional(image, &[Filters { count: 4, side: 1, pool: 1 }], &[], 3, 1)
         };
-        made(make, 16_383);
+        check_limit(make, 16_383);
     }
 }

@@ -2,7 +2,7 @@
 #![cfg(feature = "network")]
 
 use crate::common::network::*;
-use crate::common::problem::ALL;
+use crate::common::problem::ALL_ENCODINGS;
 use crate::common::*;
 use fedspan_client::Task;
 use fedspan_client::memory::NetworkShape;
@@ -16,8 +16,8 @@ const SHARED: bool = cfg!(feature = "shared-head");
 fn any_shape() -> impl Strategy<Value = NetworkShape> {
     (0usize..10, any_dense_shape()).prop_map(|(kind, dense)| {
         // Indices beyond the list of special shapes select the dense network.
-        let others = [with_filters(dense.batch), with_cells(dense.batch)].concat();
-        others.get(kind).copied().unwrap_or(dense)
+        let special_shapes = [with_filters(dense.batch), with_cells(dense.batch)].concat();
+        special_shapes.get(kind).copied().unwrap_or(dense)
     })
 }
 
@@ -44,7 +44,11 @@ fn any_task() -> impl Strategy<Value = Wire> {
     (number.clone(), number, 0u16..6, 0u16..3, 0u16..3, trained, any::<bool>()).prop_map(
         |(step, momentum, batch, head_epochs, epochs, trained, is_fit_head)| {
             let descent = descent(step, momentum, batch);
-            if is_fit_head { fit(descent, epochs) } else { sgd(descent, head_epochs, epochs, trained) }
+            if is_fit_head {
+                fit_head_task(descent, epochs)
+            } else {
+                sgd(descent, head_epochs, epochs, trained)
+            }
         },
     )
 }
@@ -52,8 +56,9 @@ fn any_task() -> impl Strategy<Value = Wire> {
 /// Strategy for descriptors of tensors in any role, with the shapes of the network's layers or arbitrary
 /// shapes.
 fn any_tensors(shape: NetworkShape) -> impl Strategy<Value = Vec<TensorDescriptor>> {
-    let fields = (any_role(), 0usize..5, any::<bool>(), 0u16..6, 0u16..6, prop::sample::select(&ALL));
-    let one = fields.prop_map(move |(role, layer, has_layer_shape, rows, cols, encoding)| {
+    let fields =
+        (any_role(), 0usize..5, any::<bool>(), 0u16..6, 0u16..6, prop::sample::select(&ALL_ENCODINGS));
+    let any_tensor = fields.prop_map(move |(role, layer, has_layer_shape, rows, cols, encoding)| {
         let (inputs, outputs) = shape.layer(layer).matrix();
         let (rows, cols) = if has_layer_shape { (inputs as u16 + 1, outputs as u16) } else { (rows, cols) };
         TensorDescriptor::inline(role, encoding, rows, cols)
@@ -63,13 +68,15 @@ fn any_tensors(shape: NetworkShape) -> impl Strategy<Value = Vec<TensorDescripto
         (layers.clone(), layers, any::<bool>(), any_role()).prop_map(move |(a, b, changed, role)| {
             let layers = a.min(b)..a.max(b);
             let mut tensors =
-                opening(shape, fit(descent(0.1, 0.5, 1), 1), layers, Encoding::F32).tensors.to_vec();
+                round_open(shape, fit_head_task(descent(0.1, 0.5, 1), 1), layers, Encoding::F32)
+                    .tensors
+                    .to_vec();
             if let (true, Some(last)) = (changed, tensors.last_mut()) {
                 last.role = role;
             }
             tensors
         });
-    prop_oneof![prop::collection::vec(one, 0..=5), layers_of_network]
+    prop_oneof![prop::collection::vec(any_tensor, 0..=5), layers_of_network]
 }
 
 proptest! {
@@ -79,51 +86,51 @@ proptest! {
     fn uploads_contain_received_layers_only(
         (shape, tensors) in any_shape().prop_flat_map(|shape| (Just(shape), any_tensors(shape))),
         task in any_task(),
-        kept in 0usize..8,
+        cached_samples in 0usize..8,
         count in 0usize..7,
     ) {
-        let own = drawn(shape, 1);
-        let mut device = network(NetworkHeap::keeping(shape, kept), &own);
+        let initial = draw_parameters(shape, 1);
+        let mut device = network(NetworkHeap::with_body_cache(shape, cached_samples), &initial);
         let head = bits(device.head());
         let id = RoundId { round: 9, stage: 0 };
         let round = RoundOpen { id, task, tensors: tensors.iter().copied().collect::<Descriptors>() };
         if device.open(&round).is_err() {
             prop_assert!(device.upload().is_empty());
-            prop_assert_eq!(bits(device.parameters()), bits(&own));
+            prop_assert_eq!(bits(device.parameters()), bits(&initial));
             return Ok(());
         }
         for (index, tensor) in tensors.iter().enumerate() {
-            let place = device.tensor_mut(index).unwrap();
-            prop_assert_eq!(place.len(), tensor.elements());
-            place.fill(0.25);
+            let buffer = device.tensor_mut(index).unwrap();
+            prop_assert_eq!(buffer.len(), tensor.elements());
+            buffer.fill(0.25);
         }
         prop_assert!(device.tensor_mut(tensors.len()).is_none());
         device.verify().unwrap();
-        let ran = device.run(round.id, &mut labelled(shape, count, 3));
-        if ran == Err(DeclineReason::UpdateNonFinite) {
+        let result = device.run(round.id, &mut labelled_samples(shape, count, 3));
+        if result == Err(DeclineReason::UpdateNonFinite) {
             // The step size is arbitrary, so training may diverge; the update is then not sent.
             prop_assert!(device.parameters()[shape.start(shape.layers() - 1)..].iter().all(|w| w.is_finite()));
             return Ok(());
         }
-        prop_assert_eq!(ran.is_ok(), count > 0, "{:?}", ran);
-        let up = device.upload();
+        prop_assert_eq!(result.is_ok(), count > 0, "{:?}", result);
+        let uploaded = device.upload();
         let shapes = |tensors: &[TensorDescriptor]| -> Vec<(Role, u16, u16)> {
             tensors.iter().map(|tensor| (tensor.role, tensor.rows, tensor.cols)).collect()
         };
         let expected = if matches!(task, Wire::Sgd { .. }) { shapes(&tensors) } else { Vec::new() };
-        prop_assert_eq!(shapes(&up), expected);
-        let shared = up.iter().filter(|tensor| tensor.role == Role::SharedHead).count();
+        prop_assert_eq!(shapes(&uploaded), expected);
+        let shared = uploaded.iter().filter(|tensor| tensor.role == Role::SharedHead).count();
         prop_assert!(SHARED || shared == 0);
         if shared == 0 {
             // Without a shared head, the uploaded values are a prefix of the parameters that ends before the head.
-            let sent: usize = up.iter().map(TensorDescriptor::elements).sum();
+            let sent: usize = uploaded.iter().map(TensorDescriptor::elements).sum();
             prop_assert!(sent <= shape.start(shape.layers() - 1));
-            let sent = emitted(&device, 3);
+            let sent = collect_upload(&device, 3);
             prop_assert_eq!(bits(&sent), bits(&device.parameters()[..sent.len()]));
         }
-        let mut beyond = [7.0; 3];
-        device.emit(up.len(), 0, &mut beyond);
-        prop_assert_eq!(beyond, [7.0; 3]);
+        let mut out_of_range = [7.0; 3];
+        device.emit(uploaded.len(), 0, &mut out_of_range);
+        prop_assert_eq!(out_of_range, [7.0; 3]);
         if count == 0 && shared == 0 && !tensors.iter().any(|tensor| tensor.role == Role::SharedHead) {
             prop_assert_eq!(bits(device.head()), head);
         }

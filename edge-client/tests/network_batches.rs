@@ -63,19 +63,19 @@ impl NetworkMemory for Memory {
 }
 
 /// Returns the samples and their classes.
-fn samples() -> (Vec<f32>, Vec<u8>) {
+fn samples_with_classes() -> (Vec<f32>, Vec<u8>) {
     let mut x: Vec<f32> = (0..M * SHAPE.features).map(|i| (i as f32 * 1.3).cos()).collect();
     x[17] = f32::NAN;
     (x, (0..M).map(|i| (i * i % 3) as u8).collect())
 }
 
-fn batches(size: u16, source: &mut dyn SampleSource) -> Result<Batches, DeclineReason> {
+fn create_batches(size: u16, source: &mut dyn SampleSource) -> Result<Batches, DeclineReason> {
     Batches::new(SHAPE, ID, SEED, size, source)
 }
 
 #[test]
 fn custom_steps_have_the_networks_bits() {
-    let (x, classes) = samples();
+    let (x, classes) = samples_with_classes();
     let mut source = Recording::classification(&x, &classes, SHAPE.features);
 
     let mut network = Network::new(Memory::new(), SEED);
@@ -87,7 +87,7 @@ fn custom_steps_have_the_networks_bits() {
 
     let mut memory = Memory::new();
     let mut velocity = vec![0.0; SHAPE.parameters()];
-    let mut batches = batches(DESCENT.batch, &mut source).unwrap();
+    let mut batches = create_batches(DESCENT.batch, &mut source).unwrap();
     assert_eq!((batches.usage(), usage.skipped), (usage, 1));
     for _ in 0..3 {
         batches.begin_epoch();
@@ -113,12 +113,12 @@ fn custom_steps_have_the_networks_bits() {
 
 #[test]
 fn gradient_of_parts_equals_that_of_the_whole() {
-    let (x, classes) = samples();
+    let (x, classes) = samples_with_classes();
     let (x, classes) = (&x[..3 * SHAPE.features], &classes[..3]);
     let mut source = Recording::classification(x, classes, SHAPE.features);
-    let [whole, pieces] = [3, 1].map(|size| {
+    let [one_batch, single_samples] = [3, 1].map(|size| {
         let mut memory = Memory::new();
-        let mut batches = batches(size, &mut source).unwrap();
+        let mut batches = create_batches(size, &mut source).unwrap();
         let mut sums = vec![0.0; SHAPE.parameters()];
         batches.begin_epoch();
         loop {
@@ -129,16 +129,16 @@ fn gradient_of_parts_equals_that_of_the_whole() {
             assert!(add_gradient(&mut memory.parts(), size, 0.25, &mut sums));
         }
     });
-    assert_eq!(whole, pieces);
+    assert_eq!(one_batch, single_samples);
 }
 
 #[test]
 fn non_finite_gradient_is_reported() {
-    let (x, classes) = samples();
+    let (x, classes) = samples_with_classes();
     let mut source = Recording::classification(&x, &classes, SHAPE.features);
     let mut memory = Memory::new();
     memory.parameters.fill(1e38);
-    let mut batches = batches(4, &mut source).unwrap();
+    let mut batches = create_batches(4, &mut source).unwrap();
     batches.begin_epoch();
     let size = batches.next(&mut memory.parts(), &mut source).unwrap();
     assert!(!add_gradient(&mut memory.parts(), size, 1.0, &mut vec![0.0; SHAPE.parameters()]));
@@ -163,20 +163,20 @@ impl SampleSource for Shrinking<'_> {
 
 #[test]
 fn failed_sources_are_reported() {
-    let none = Recording::classification(&[], &[], SHAPE.features);
-    assert_eq!(batches(4, &mut none.clone()).map(drop), Err(DeclineReason::NoSamples));
-    assert_eq!(batches(4, &mut NoRecording).map(drop), Err(DeclineReason::Device));
-    let (x, classes) = samples();
+    let no_samples = Recording::classification(&[], &[], SHAPE.features);
+    assert_eq!(create_batches(4, &mut no_samples.clone()).map(drop), Err(DeclineReason::NoSamples));
+    assert_eq!(create_batches(4, &mut NoRecording).map(drop), Err(DeclineReason::Device));
+    let (x, classes) = samples_with_classes();
     let mut source = Shrinking(Recording::classification(&x, &classes, SHAPE.features));
     let mut memory = Memory::new();
-    let mut batches = batches(4, &mut source).unwrap();
+    let mut batches = create_batches(4, &mut source).unwrap();
     batches.begin_epoch();
-    let ended = loop {
+    let result = loop {
         match batches.next(&mut memory.parts(), &mut source) {
             Ok(0) => break Ok(()),
             Ok(_) => {}
             Err(reason) => break Err(reason),
         }
     };
-    assert_eq!(ended, Err(DeclineReason::Device));
+    assert_eq!(result, Err(DeclineReason::Device));
 }

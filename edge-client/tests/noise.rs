@@ -13,17 +13,17 @@ use rand_core::{Rng, SeedableRng};
 
 const COUNTING: [u8; SEED] = {
     let mut bytes = [0; SEED];
-    let mut at = 0;
-    while at < SEED {
-        bytes[at] = at as u8;
-        at += 1;
+    let mut index = 0;
+    while index < SEED {
+        bytes[index] = index as u8;
+        index += 1;
     }
     bytes
 };
 
 /// Returns the key stream of a coordinate from an independent ChaCha20. That implementation counts blocks in
 /// 64 bits, of which the upper half is the start of the client's nonce.
-fn stream(seed: [u8; SEED], coordinate: u64) -> ChaCha20Rng {
+fn reference_stream(seed: [u8; SEED], coordinate: u64) -> ChaCha20Rng {
     let mut stream = ChaCha20Rng::from_seed(seed);
     stream.set_stream(coordinate);
     stream.set_word_pos(u128::from(u32::from_le_bytes(*b"nois")) << 32 << 4);
@@ -105,7 +105,7 @@ proptest! {
         denominator in 1..1u64 << 16,
     ) {
         let Ok(variance) = Variance::new(numerator, denominator) else { return Ok(()) };
-        let mut stream = stream(bytes, coordinate);
+        let mut stream = reference_stream(bytes, coordinate);
         let expected = sample(&variance, || stream.next_u32());
         prop_assert_eq!(noise(&Seed::new(bytes), coordinate, &variance), expected);
     }
@@ -124,7 +124,7 @@ fn order_and_repetition_change_nothing() {
 }
 
 /// Returns the correlation of pairs in standard errors.
-fn correlation(pairs: impl Iterator<Item = (i64, i64)>, sigma: f64) -> f64 {
+fn correlation_in_errors(pairs: impl Iterator<Item = (i64, i64)>, sigma: f64) -> f64 {
     let (mut sum, mut n) = (0.0, 0.0f64);
     for (a, b) in pairs {
         sum += a as f64 / sigma * (b as f64 / sigma);
@@ -138,21 +138,21 @@ fn coordinates_and_seeds_have_independent_noise() {
     const DRAWS: u64 = 200_000;
     let variance = Variance::new(1 << 40, 1).unwrap();
     let sigma = f64::from(1 << 20);
-    let mut other = COUNTING;
-    other[31] ^= 0x80;
-    let (seed, other) = (Seed::new(COUNTING), Seed::new(other));
+    let mut other_seed = COUNTING;
+    other_seed[31] ^= 0x80;
+    let (seed, other_seed) = (Seed::new(COUNTING), Seed::new(other_seed));
     let mut tally = Tally::new(&variance, DRAWS);
     (0..DRAWS).for_each(|i| tally.add(noise(&seed, i, &variance)));
-    assert_eq!(tally.fault(), None);
-    for away in [1, 2, 3, 1 << 32, 1 << 63] {
-        let pairs = (0..DRAWS).map(|i| (noise(&seed, i, &variance), noise(&seed, i ^ away, &variance)));
-        let found = correlation(pairs, sigma);
+    assert_eq!(tally.first_failed_test(), None);
+    for distance in [1, 2, 3, 1 << 32, 1 << 63] {
+        let pairs = (0..DRAWS).map(|i| (noise(&seed, i, &variance), noise(&seed, i ^ distance, &variance)));
+        let correlation = correlation_in_errors(pairs, sigma);
         // The tolerance is higher because pairs `i, i ^ away` occur twice for some distances.
-        assert!(found.abs() < 5.0 * 1.5, "{away}: {found}");
+        assert!(correlation.abs() < 5.0 * 1.5, "{distance}: {correlation}");
     }
-    let pairs = (0..DRAWS).map(|i| (noise(&seed, i, &variance), noise(&other, i, &variance)));
-    let found = correlation(pairs, sigma);
-    assert!(found.abs() < 5.0, "{found}");
+    let pairs = (0..DRAWS).map(|i| (noise(&seed, i, &variance), noise(&other_seed, i, &variance)));
+    let correlation = correlation_in_errors(pairs, sigma);
+    assert!(correlation.abs() < 5.0, "{correlation}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ const FEATURES: PowerRows = PowerRows::Features;
 const PRODUCT: PowerUpload = PowerUpload::Product;
 
 /// Returns the counts of rows after a round.
-fn counts(samples: &Sliced, rows: PowerRows) -> PowerCounts {
+fn count_rows(samples: &Sliced, rows: PowerRows) -> PowerCounts {
     let mut model = Linear::new(Heap::power(samples.features, 1, samples.outputs));
     let z = identity_columns(samples.features, 1);
     power_round(&mut model, fed_power(1, rows, PRODUCT), &z, &mut samples.clone()).unwrap();
@@ -28,7 +28,7 @@ fn all_uploads_equal_f64() {
         let d = if case % 4 == 0 { k } else { k + random.below(30) };
         let (c, m) = (1 + random.below(3), 4 * d + random.below(60));
         let size = [0.1, 0.7, 3.0][case % 3];
-        let samples = decaying(&mut random, d, c, m, size);
+        let samples = decaying_samples(&mut random, d, c, m, size);
         let z = flat(&random.orthonormal(d, k));
         for rows in ROWS {
             let a = moment64(&samples, rows);
@@ -38,21 +38,25 @@ fn all_uploads_equal_f64() {
                 let y = oracle(&a, &matrix(d, k, &z), iterations, PRODUCT).remove(0);
                 let condition = Svd::new(&y).condition();
                 for upload in UPLOADS {
-                    let (usage, sent) = round(&samples, fed_power(iterations, rows, upload), &z, k).unwrap();
+                    let (usage, sent) =
+                        run_power_round(&samples, fed_power(iterations, rows, upload), &z, k).unwrap();
                     assert_eq!(usage, Usage { samples: m as u32, skipped: 0 });
                     let expected = oracle(&a, &matrix(d, k, &z), iterations, upload);
-                    let sent = tensors(d, k, &sent);
+                    let sent = split_tensors(d, k, &sent);
                     assert_eq!(sent.len(), expected.len());
                     for (number, (sent, expected)) in sent.iter().zip(&expected).enumerate() {
                         let is_basis = number == 1 || upload == PowerUpload::Basis;
-                        let sensitive = is_basis || iterations > 1;
-                        let bound = 64.0 * EPS * if sensitive { condition * 8.0 } else { 1.0 };
+                        let depends_on_condition = is_basis || iterations > 1;
+                        let bound = 64.0 * EPS * if depends_on_condition { condition * 8.0 } else { 1.0 };
                         let error = (sent - expected).norm() / expected.norm();
                         assert!(
                             error <= bound,
                             "{upload:?} {number}: {error:e} over {bound:e}: d={d} k={k} m={m} p={iterations}"
                         );
-                        worst.saw(if sensitive { "sensitive" } else { "one product" }, error / bound);
+                        worst.record_largest(
+                            if depends_on_condition { "sensitive" } else { "one product" },
+                            error / bound,
+                        );
                     }
                 }
             }
@@ -65,7 +69,7 @@ fn all_uploads_equal_f64() {
 fn local_iterations_converge_to_the_leading_subspace() {
     let mut random = Random(2);
     for (d, k, m) in [(12, 1, 200), (20, 3, 100), (30, 5, 300), (8, 8, 60)] {
-        let samples = decaying(&mut random, d, 1, m, 0.5);
+        let samples = decaying_samples(&mut random, d, 1, m, 0.5);
         let z = flat(&random.orthonormal(d, k));
         for rows in ROWS {
             let eigen = moment64(&samples, rows).symmetric_eigen();
@@ -74,7 +78,7 @@ fn local_iterations_converge_to_the_leading_subspace() {
             let top = M::from_fn(d, k, |i, j| eigen.eigenvectors[(i, order[j])]);
             let distance = |iterations| {
                 let task = fed_power(iterations, rows, PowerUpload::Basis);
-                let (_, sent) = round(&samples, task, &z, k).unwrap();
+                let (_, sent) = run_power_round(&samples, task, &z, k).unwrap();
                 let basis = matrix(d, k, &sent);
                 norm2(&(&basis - &top * (top.transpose() * &basis)))
             };
@@ -88,7 +92,7 @@ fn local_iterations_converge_to_the_leading_subspace() {
 fn batches_change_no_bit() {
     let mut random = Random(3);
     for k in [1, 2, 3, 4, 5, 8] {
-        let mut samples = decaying(&mut random, 11, 2, 45, 0.8);
+        let mut samples = decaying_samples(&mut random, 11, 2, 45, 0.8);
         // There are unusable samples at every position within a group of four.
         for row in [0, 6, 13, 27, 44] {
             samples.x[row * 11 + row % 11] = f32::NAN;
@@ -96,9 +100,9 @@ fn batches_change_no_bit() {
         let z = flat(&random.orthonormal(11, k));
         for rows in ROWS {
             let task = fed_power(2, rows, PowerUpload::ProductAndBasis);
-            let expected = round(&samples.without(&[0, 6, 13, 27, 44]), task, &z, k).unwrap();
+            let expected = run_power_round(&samples.without(&[0, 6, 13, 27, 44]), task, &z, k).unwrap();
             for at_once in [1, 2, 3, 4, 5, 7, 8, 16, 44, usize::MAX] {
-                let (usage, sent) = round(&samples.clone().at_once(at_once), task, &z, k).unwrap();
+                let (usage, sent) = run_power_round(&samples.clone().at_once(at_once), task, &z, k).unwrap();
                 assert_eq!(usage, Usage { samples: 40, skipped: 5 });
                 assert_eq!(bits(&sent), bits(&expected.1), "k={k}, {at_once} at once");
             }
@@ -115,14 +119,16 @@ fn rows_over_norm_one_are_clipped_to_one() {
         // Vectors along an axis have norms without rounding.
         let x: Vec<f32> = (0..m * d).map(|i| if i % d == (i / d) % d { size as f32 } else { 0.0 }).collect();
         let samples_of = |x| Sliced::regression(x, vec![1.0; m], d, 1);
-        let (_, sent) = round(&samples_of(x.clone()), fed_power(1, FEATURES, PRODUCT), &z, k).unwrap();
+        let (_, sent) =
+            run_power_round(&samples_of(x.clone()), fed_power(1, FEATURES, PRODUCT), &z, k).unwrap();
         let unit = x.iter().map(|x| x.signum() * x.abs().min(1.0)).collect();
-        let (_, expected) = round(&samples_of(unit), fed_power(1, FEATURES, PRODUCT), &z, k).unwrap();
+        let (_, expected) =
+            run_power_round(&samples_of(unit), fed_power(1, FEATURES, PRODUCT), &z, k).unwrap();
         let error = (matrix(d, k, &sent) - matrix(d, k, &expected)).norm();
         assert!(error <= 4.0 * EPS, "{size:e}: {error:e}");
         let clipped = if size > 1.0 { m as u32 } else { 0 };
         assert_eq!(
-            counts(&samples_of(x), FEATURES),
+            count_rows(&samples_of(x), FEATURES),
             PowerCounts { rows: m as u32, clipped, ..PowerCounts::NOTHING }
         );
     }
@@ -146,14 +152,15 @@ fn clipping_uses_the_weighted_row() {
         (1e-30, 1e19, 1e-22, 0),
     ] {
         let samples = Sliced::regression(vec![x, 0.0], vec![y], 2, 1);
-        let (usage, sent) = round(&samples, fed_power(1, PowerRows::Weighted, PRODUCT), &z, 1).unwrap();
+        let (usage, sent) =
+            run_power_round(&samples, fed_power(1, PowerRows::Weighted, PRODUCT), &z, 1).unwrap();
         assert_eq!(usage, Usage { samples: 1, skipped: 0 });
         assert!((sent[0] - expected).abs() <= 1e-5 * expected, "{x} {y}: {}", sent[0]);
         assert_eq!(sent[1], 0.0);
-        let found = counts(&samples, PowerRows::Weighted);
+        let row_counts = count_rows(&samples, PowerRows::Weighted);
         // The product of 1e18 and 1e-18 is 1 up to rounding, so either count is right.
         if (f64::from(x) * f64::from(y) - 1.0).abs() > 1e-6 || x == 0.5 {
-            assert_eq!(found, PowerCounts { rows: 1, clipped, ..PowerCounts::NOTHING }, "{x} {y}");
+            assert_eq!(row_counts, PowerCounts { rows: 1, clipped, ..PowerCounts::NOTHING }, "{x} {y}");
         }
     }
 }
@@ -162,7 +169,7 @@ fn clipping_uses_the_weighted_row() {
 fn unusable_rows_are_skipped_and_counted() {
     let mut random = Random(5);
     let (d, k, m) = (7, 4, 20);
-    let clean = decaying(&mut random, d, 1, m, 0.5);
+    let clean = decaying_samples(&mut random, d, 1, m, 0.5);
     let z = flat(&random.orthonormal(d, k));
     for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, 1e20] {
         for in_target in [true, false] {
@@ -173,15 +180,15 @@ fn unusable_rows_are_skipped_and_counted() {
             }
             for rows in ROWS {
                 let task = fed_power(2, rows, PowerUpload::Basis);
-                let matters = !in_target || rows == PowerRows::Weighted;
-                let expected = if matters { clean.without(&[5]) } else { clean.clone() };
-                let (usage, sent) = round(&dirty, task, &z, k).unwrap();
-                let skipped = u32::from(matters);
+                let is_unusable = !in_target || rows == PowerRows::Weighted;
+                let expected = if is_unusable { clean.without(&[5]) } else { clean.clone() };
+                let (usage, sent) = run_power_round(&dirty, task, &z, k).unwrap();
+                let skipped = u32::from(is_unusable);
                 assert_eq!(usage, Usage { samples: m as u32 - skipped, skipped }, "{value} {rows:?}");
                 let expected_counts =
-                    PowerCounts { rows: m as u32 - skipped, unusable: skipped, ..counts(&dirty, rows) };
-                assert_eq!(counts(&dirty, rows), expected_counts);
-                assert_eq!(bits(&sent), bits(&round(&expected, task, &z, k).unwrap().1));
+                    PowerCounts { rows: m as u32 - skipped, unusable: skipped, ..count_rows(&dirty, rows) };
+                assert_eq!(count_rows(&dirty, rows), expected_counts);
+                assert_eq!(bits(&sent), bits(&run_power_round(&expected, task, &z, k).unwrap().1));
             }
         }
     }
@@ -190,7 +197,7 @@ fn unusable_rows_are_skipped_and_counted() {
 #[test]
 fn unknown_classes_matter_only_if_targets_do() {
     let mut random = Random(6);
-    let x = decaying(&mut random, 5, 1, 12, 0.5).x;
+    let x = decaying_samples(&mut random, 5, 1, 12, 0.5).x;
     let classes: Vec<u8> = (0..12).map(|i| i % 4).collect();
     let samples = Sliced::classification(x, classes, 5, 3);
     let z = flat(&random.orthonormal(5, 2));
@@ -208,26 +215,29 @@ fn zero_rows_count_but_give_no_basis() {
     let mut random = Random(7);
     let (d, k) = (6, 2);
     let z = flat(&random.orthonormal(d, k));
-    let nothing = Sliced::regression(vec![0.0; 8 * d], vec![0.0; 8], d, 1);
+    let zero_rows = Sliced::regression(vec![0.0; 8 * d], vec![0.0; 8], d, 1);
     for rows in ROWS {
-        let (usage, sent) = round(&nothing, fed_power(1, rows, PRODUCT), &z, k).unwrap();
+        let (usage, sent) = run_power_round(&zero_rows, fed_power(1, rows, PRODUCT), &z, k).unwrap();
         assert_eq!(usage, Usage { samples: 8, skipped: 0 });
         assert!(sent.iter().all(|&v| v == 0.0));
         // As many zero rows as other rows halve the product.
-        let half = decaying(&mut random, d, 1, 8, 0.5);
-        let mut both = half.clone();
-        both.x.extend(vec![0.0; 8 * d]);
-        let Labels::Values(y) = &mut both.labels else { panic!() };
+        let ordinary = decaying_samples(&mut random, d, 1, 8, 0.5);
+        let mut with_zero_rows = ordinary.clone();
+        with_zero_rows.x.extend(vec![0.0; 8 * d]);
+        let Labels::Values(y) = &mut with_zero_rows.labels else { panic!() };
         y.extend(vec![1.0; 8]);
-        let (_, whole) = round(&half, fed_power(1, rows, PRODUCT), &z, k).unwrap();
-        let (usage, halved) = round(&both, fed_power(1, rows, PRODUCT), &z, k).unwrap();
+        let (_, product) = run_power_round(&ordinary, fed_power(1, rows, PRODUCT), &z, k).unwrap();
+        let (usage, halved) = run_power_round(&with_zero_rows, fed_power(1, rows, PRODUCT), &z, k).unwrap();
         assert_eq!(usage.samples, 16);
-        assert_eq!(bits(&whole.iter().map(|v| v / 2.0).collect::<Vec<_>>()), bits(&halved));
+        assert_eq!(bits(&product.iter().map(|v| v / 2.0).collect::<Vec<_>>()), bits(&halved));
         // A product of deficient rank gives no basis, neither between iterations nor for the upload.
         for task in [fed_power(2, rows, PRODUCT), fed_power(1, rows, PowerUpload::Basis)] {
-            assert_eq!(round(&nothing, task, &z, k).unwrap_err(), DeclineReason::UpdateNonFinite);
-            let one = Sliced::regression(half.x[..d].to_vec(), vec![1.0], d, 1);
-            assert_eq!(round(&one, task, &z, k).unwrap_err(), DeclineReason::UpdateNonFinite);
+            assert_eq!(run_power_round(&zero_rows, task, &z, k).unwrap_err(), DeclineReason::UpdateNonFinite);
+            let single_row = Sliced::regression(ordinary.x[..d].to_vec(), vec![1.0], d, 1);
+            assert_eq!(
+                run_power_round(&single_row, task, &z, k).unwrap_err(),
+                DeclineReason::UpdateNonFinite
+            );
         }
     }
 }

@@ -33,29 +33,29 @@ struct CounterBounds {
 
 /// Reason for the end of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Ended {
+enum EndReason {
     /// The power was cut.
     Cut,
     /// An invariant is violated; the text describes it.
     Violated(String),
 }
 
-impl From<StoreError> for Ended {
+impl From<StoreError> for EndReason {
     fn from(_: StoreError) -> Self {
         Self::Cut
     }
 }
 
-fn invariant(holds: bool, broken: impl FnOnce() -> String) -> Result<(), Ended> {
-    if holds { Ok(()) } else { Err(Ended::Violated(broken())) }
+fn check_invariant(holds: bool, broken: impl FnOnce() -> String) -> Result<(), EndReason> {
+    if holds { Ok(()) } else { Err(EndReason::Violated(broken())) }
 }
 
 impl CounterBounds {
     /// Checks a value that was read.
-    fn found(&mut self, number: u64, what: &str) -> Result<(), Ended> {
+    fn check_read(&mut self, number: u64, counter_name: &str) -> Result<(), EndReason> {
         let Self { saved_value, attempted } = *self;
-        invariant((saved_value..=attempted).contains(&number), || {
-            format!("{what}: {number} is not in {saved_value}..={attempted}")
+        check_invariant((saved_value..=attempted).contains(&number), || {
+            format!("{counter_name}: {number} is not in {saved_value}..={attempted}")
         })?;
         // The device may have used the value after reading it, so later values must not be less.
         self.saved_value = number;
@@ -84,36 +84,38 @@ struct Known {
 
 impl DeviceKind {
     /// Starts the device and runs the given number of rounds. Checks all invariants.
-    fn run(self, flash: &Torn, known: &mut Known, rounds: u32) -> Result<(), Ended> {
+    fn run(self, flash: &Torn, known: &mut Known, rounds: u32) -> Result<(), EndReason> {
         let end = u32::try_from(flash.image().len()).unwrap();
         let mut store = FlashStore::<_, BYTES>::new(flash.clone(), 0..end).unwrap();
         let outcome = self
-            .boot(&mut store, known)
-            .and_then(|()| (0..rounds).try_for_each(|_| self.round(&mut store, known)));
-        invariant(outcome != Err(Ended::Cut) || flash.is_dead(), || {
+            .boot_store(&mut store, known)
+            .and_then(|()| (0..rounds).try_for_each(|_| self.run_round(&mut store, known)));
+        check_invariant(outcome != Err(EndReason::Cut) || flash.is_dead(), || {
             "the store fails although the flash works".into()
         })?;
-        invariant(store.erased() == 0, || "the store erased everything".into())?;
+        check_invariant(store.erased() == 0, || "the store erased everything".into())?;
         outcome
     }
 
     /// Reads the store as a session does at its start.
-    fn boot(self, store: &mut FlashStore<Torn, BYTES>, known: &mut Known) -> Result<(), Ended> {
+    fn boot_store(self, store: &mut FlashStore<Torn, BYTES>, known: &mut Known) -> Result<(), EndReason> {
         if self.private {
-            known.spent.found(store.load_spent()?, "spent")?;
+            known.spent.check_read(store.load_spent()?, "spent")?;
         }
         let mut head = [7.0; K];
         let loaded = store.load(&mut head)?;
         let round = loaded.map_or(0, |loaded| loaded.round);
-        invariant([known.saved, known.begun].contains(&round), || format!("round {round} of {known:?}"))?;
+        check_invariant([known.saved, known.begun].contains(&round), || {
+            format!("round {round} of {known:?}")
+        })?;
         (known.saved, known.begun) = (round, round);
         if let Some(loaded) = loaded {
-            let same =
+            let is_unchanged =
                 loaded.campaign == 1 && loaded.representation == round ^ 77 && head == [round as f32, -0.5];
-            invariant(same, || format!("{loaded:?}, {head:?}"))?;
+            check_invariant(is_unchanged, || format!("{loaded:?}, {head:?}"))?;
         }
         if self.keyed {
-            known.handshakes.found(store.load_handshakes()?, "handshakes")?;
+            known.handshakes.check_read(store.load_handshakes()?, "handshakes")?;
             // The device needs a new range of handshake numbers every few rounds.
             if known.handshakes.saved_value / 128 <= u64::from(known.saved) / 3 {
                 known.handshakes.save(128, |reserved| store.save_handshakes(reserved))?;
@@ -123,7 +125,7 @@ impl DeviceKind {
     }
 
     /// Charges a round and saves its record.
-    fn round(self, store: &mut FlashStore<Torn, BYTES>, known: &mut Known) -> Result<(), Ended> {
+    fn run_round(self, store: &mut FlashStore<Torn, BYTES>, known: &mut Known) -> Result<(), EndReason> {
         if self.private {
             known.spent.save(7, |spent| store.save_spent(spent))?;
         }
@@ -136,31 +138,33 @@ impl DeviceKind {
     }
 
     /// Repeats a run with the power cut in each operation, with each content that the operation can leave if
-    /// `selected(operation, index of the content)` is true. Calls `each` with the result.
-    fn cuts(
+    /// `selected(operation, index of the content)` is true. Calls `handle_result` with the result.
+    fn repeat_with_cuts(
         self,
         image: &[u8],
         known: Known,
         rounds: u32,
         selected: impl Fn(usize, usize) -> bool,
-        mut each: impl FnMut(usize, Tear, Vec<u8>, Known, Result<(), Ended>),
+        mut handle_result: impl FnMut(usize, Tear, Vec<u8>, Known, Result<(), EndReason>),
     ) {
-        let whole = Torn::with(image.to_vec());
+        let uncut = Torn::with(image.to_vec());
         // The caller checks the run without a cut.
-        let _ = self.run(&whole, &mut known.clone(), rounds);
-        for (at, erases) in whole.done().into_iter().enumerate() {
-            let seed = (image.len() + at) as u64;
+        let _ = self.run(&uncut, &mut known.clone(), rounds);
+        for (operation, erases) in uncut.done().into_iter().enumerate() {
+            let seed = (image.len() + operation) as u64;
             let tears = if erases { torn_erasures(seed) } else { torn_writes(seed) };
-            for (_, tear) in tears.into_iter().enumerate().filter(|(turn, _)| selected(at, *turn)) {
-                let (flash, mut known) = (Torn::cut(image, at, tear), known);
+            for (_, tear) in
+                tears.into_iter().enumerate().filter(|(tear_index, _)| selected(operation, *tear_index))
+            {
+                let (flash, mut known) = (Torn::cut(image, operation, tear), known);
                 let ended = self.run(&flash, &mut known, rounds);
-                each(at, tear, flash.image(), known, ended);
+                handle_result(operation, tear, flash.image(), known, ended);
             }
         }
     }
 
     /// Starts and runs the device twice without a cut.
-    fn continues(self, image: Vec<u8>, known: &mut Known, rounds: u32) -> Result<(), Ended> {
+    fn run_twice(self, image: Vec<u8>, known: &mut Known, rounds: u32) -> Result<(), EndReason> {
         let flash = Torn::with(image);
         self.run(&flash, known, rounds)?;
         self.run(&flash, known, rounds)
@@ -170,62 +174,77 @@ impl DeviceKind {
 /// Numbers of cuts and of violations.
 #[derive(Debug, Default)]
 struct CutCounts {
-    once: usize,
-    twice: usize,
+    single_cuts: usize,
+    double_cuts: usize,
     violations: usize,
 }
 
 impl CutCounts {
     /// Counts and prints a violation, if any. Returns true if there is none.
-    fn check(&mut self, ended: Result<(), Ended>, where_: impl FnOnce() -> String) -> bool {
-        let Err(Ended::Violated(reason)) = ended else { return true };
+    fn count_violation(
+        &mut self,
+        ended: Result<(), EndReason>,
+        describe_cut: impl FnOnce() -> String,
+    ) -> bool {
+        let Err(EndReason::Violated(reason)) = ended else { return true };
         self.violations += 1;
         if self.violations <= 12 {
-            println!("{}: {reason}", where_());
+            println!("{}: {reason}", describe_cut());
         }
         false
     }
 }
 
 /// Cuts runs of three rounds until every page has been erased. After each cut, also cuts the recovery and one
-/// round. After the second cut, two runs must succeed. Unless `all` is set, each second cut is tried with
+/// round. After the second cut, two runs must succeed. Unless `all_tears` is set, each second cut is tried with
 /// only some of the contents that it can leave, in turn.
-fn cut_everywhere(device: DeviceKind, all: bool) -> CutCounts {
+fn cut_everywhere(device: DeviceKind, all_tears: bool) -> CutCounts {
     const ROUNDS: u32 = 3;
-    let (mut tried, mut seen) = (CutCounts::default(), HashSet::new());
+    let (mut counts, mut seen) = (CutCounts::default(), HashSet::new());
     let (flash, mut known) = (Torn::new(device.pages), Known::default());
     // The runs continue until pages are reused and every page has been erased.
     while flash.erased() < device.pages {
-        device.cuts(
+        device.repeat_with_cuts(
             &flash.image(),
             known,
             ROUNDS,
             |_, _| true,
-            |at, tear, image, known, ended| {
-                tried.once += 1;
+            |operation, tear, image, known, ended| {
+                counts.single_cuts += 1;
                 // Different cuts can leave the same content, which is examined once.
-                if !tried.check(ended, || format!("{device:?}, {at}, {tear:?}"))
+                if !counts.count_violation(ended, || format!("{device:?}, {operation}, {tear:?}"))
                     || !seen.insert((image.clone(), known))
                 {
                     return;
                 }
-                let outcome = device.continues(image.clone(), &mut known.clone(), 2);
-                if !tried.check(outcome, || format!("{device:?}, after {at}, {tear:?}")) {
+                let outcome = device.run_twice(image.clone(), &mut known.clone(), 2);
+                if !counts.count_violation(outcome, || format!("{device:?}, after {operation}, {tear:?}")) {
                     return;
                 }
-                let first = seen.len();
-                let selected = |second, turn| all || turn % 9 == (first + second) % 9;
-                device.cuts(&image, known, 1, selected, |second, again, image, mut known, ended| {
-                    tried.twice += 1;
-                    let outcome =
-                        if ended == Err(Ended::Cut) { device.continues(image, &mut known, 1) } else { ended };
-                    tried.check(outcome, || format!("{device:?}, after {at}, {tear:?}, {second}, {again:?}"));
-                });
+                let images = seen.len();
+                let selected = |second, tear_index| all_tears || tear_index % 9 == (images + second) % 9;
+                device.repeat_with_cuts(
+                    &image,
+                    known,
+                    1,
+                    selected,
+                    |second, second_tear, image, mut known, ended| {
+                        counts.double_cuts += 1;
+                        let outcome = if ended == Err(EndReason::Cut) {
+                            device.run_twice(image, &mut known, 1)
+                        } else {
+                            ended
+                        };
+                        counts.count_violation(outcome, || {
+                            format!("{device:?}, after {operation}, {tear:?}, {second}, {second_tear:?}")
+                        });
+                    },
+                );
             },
         );
         device.run(&flash, &mut known, ROUNDS).unwrap();
     }
-    tried
+    counts
 }
 
 /// Returns the kinds of devices. The quick test uses the first three.
@@ -242,30 +261,30 @@ fn device_kinds() -> Vec<DeviceKind> {
 }
 
 /// Cuts the runs of several kinds of devices, and checks that no invariant is violated.
-fn cut_all(all: bool) {
+fn cut_device_kinds(all_kinds: bool) {
     let mut sum = CutCounts::default();
-    for device in device_kinds().into_iter().take(if all { usize::MAX } else { 3 }) {
-        let tried = cut_everywhere(device, all);
+    for device in device_kinds().into_iter().take(if all_kinds { usize::MAX } else { 3 }) {
+        let counts = cut_everywhere(device, all_kinds);
         println!(
             "{device:?}: {} cuts, {} pairs of cuts, {} violations",
-            tried.once, tried.twice, tried.violations
+            counts.single_cuts, counts.double_cuts, counts.violations
         );
-        sum.once += tried.once;
-        sum.twice += tried.twice;
-        sum.violations += tried.violations;
+        sum.single_cuts += counts.single_cuts;
+        sum.double_cuts += counts.double_cuts;
+        sum.violations += counts.violations;
     }
-    println!("{} cuts, {} pairs of cuts, {} violations", sum.once, sum.twice, sum.violations);
+    println!("{} cuts, {} pairs of cuts, {} violations", sum.single_cuts, sum.double_cuts, sum.violations);
     assert_eq!(sum.violations, 0);
-    assert!(sum.once > 1_000 && sum.twice > 10_000);
+    assert!(sum.single_cuts > 1_000 && sum.double_cuts > 10_000);
 }
 
 #[test]
 fn one_or_two_power_cuts_lose_nothing() {
-    cut_all(false);
+    cut_device_kinds(false);
 }
 
 #[test]
 #[ignore = "minutes"]
 fn one_or_two_power_cuts_with_any_remains_lose_nothing() {
-    cut_all(true);
+    cut_device_kinds(true);
 }

@@ -15,10 +15,16 @@ const PRODUCT: PowerUpload = PowerUpload::Product;
 
 /// Returns the noisy integers of a release, always with the same noise. Returns `None` if the basis is
 /// declined.
-fn released(samples: &Sliced, rows: PowerRows, z: &[f32], k: usize, rows_max: u32) -> Option<Vec<i128>> {
+fn release_integers(
+    samples: &Sliced,
+    rows: PowerRows,
+    z: &[f32],
+    k: usize,
+    rows_max: u32,
+) -> Option<Vec<i128>> {
     let known = Known::new(settings(LEAST, rows_max), 1);
     match private_round(samples, &known, fed_power(1, rows, PRODUCT), z, k) {
-        Ok((_, sent)) => Some(integers(&sent, known.settings.grid(), samples.len())),
+        Ok((_, sent)) => Some(noisy_integers(&sent, known.settings.grid(), samples.len())),
         Err(DeclineReason::NotOrthonormal { .. }) => None,
         Err(reason) => panic!("{reason:?}"),
     }
@@ -26,8 +32,8 @@ fn released(samples: &Sliced, rows: PowerRows, z: &[f32], k: usize, rows_max: u3
 
 /// Returns the distance between the sums of two sets of samples, relative to the sensitivity. The noise is
 /// the same, so the difference of two releases is that of the sums.
-fn share(a: &Sliced, b: &Sliced, rows: PowerRows, z: &[f32], k: usize, rows_max: u32) -> f64 {
-    let releases = (released(a, rows, z, k, rows_max), released(b, rows, z, k, rows_max));
+fn share_of_sensitivity(a: &Sliced, b: &Sliced, rows: PowerRows, z: &[f32], k: usize, rows_max: u32) -> f64 {
+    let releases = (release_integers(a, rows, z, k, rows_max), release_integers(b, rows, z, k, rows_max));
     let (Some(a_sums), Some(b_sums)) = releases else { return 0.0 };
     let square: i128 = a_sums.iter().zip(&b_sums).map(|(a, b)| (a - b) * (a - b)).sum();
     let grid = settings(LEAST, rows_max).grid();
@@ -37,10 +43,10 @@ fn share(a: &Sliced, b: &Sliced, rows: PowerRows, z: &[f32], k: usize, rows_max:
 }
 
 /// Returns samples that start with this record.
-fn samples_with(record: &(Vec<f32>, f32), others: &Sliced) -> Sliced {
-    let Labels::Values(y) = &others.labels else { panic!() };
-    let x = [record.0.clone(), others.x.clone()].concat();
-    Sliced::regression(x, [vec![record.1], y.clone()].concat(), others.features, 1)
+fn samples_with(record: &(Vec<f32>, f32), other_samples: &Sliced) -> Sliced {
+    let Labels::Values(y) = &other_samples.labels else { panic!() };
+    let x = [record.0.clone(), other_samples.x.clone()].concat();
+    Sliced::regression(x, [vec![record.1], y.clone()].concat(), other_samples.features, 1)
 }
 
 fn zero_samples(d: usize) -> Sliced {
@@ -49,7 +55,7 @@ fn zero_samples(d: usize) -> Sliced {
 
 /// Returns a random record: of any size, along an axis, at the edge of clipping, with values that are not
 /// finite, or with random bits.
-fn record(random: &mut Random, d: usize) -> (Vec<f32>, f32) {
+fn random_record(random: &mut Random, d: usize) -> (Vec<f32>, f32) {
     let mut x = random.normals(d);
     let target = [1.0, random.normal() as f32, 0.0, 1e19, f32::NAN][random.below(5)];
     let norm = x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
@@ -64,12 +70,12 @@ fn record(random: &mut Random, d: usize) -> (Vec<f32>, f32) {
         6 => x.fill((1.0 / d as f32).sqrt()),
         7 => {
             x.fill(0.0);
-            let at = random.below(d);
-            x[at] = [1.0, -1.0, 1.0 + f32::EPSILON, 2.0][random.below(4)];
+            let index = random.below(d);
+            x[index] = [1.0, -1.0, 1.0 + f32::EPSILON, 2.0][random.below(4)];
         }
         8 => {
-            let at = random.below(d);
-            x[at] =
+            let index = random.below(d);
+            x[index] =
                 [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN_POSITIVE][random.below(5)];
         }
         9 => x.fill(0.0),
@@ -94,22 +100,29 @@ fn record_changes_a_sum_by_the_sensitivity_at_most() {
             // The basis is as far from orthonormal as a device tolerates.
             1 => z.iter_mut().for_each(|z| *z *= 1.0004),
             2 => {
-                let at = random.below(d * k);
-                z[at] += 4e-4;
+                let index = random.below(d * k);
+                z[index] += 4e-4;
             }
             _ => {}
         }
-        let (u, v) = (record(&mut random, d), record(&mut random, d));
-        let others = if case % 2 == 0 {
+        let (u, v) = (random_record(&mut random, d), random_record(&mut random, d));
+        let other_samples = if case % 2 == 0 {
             zero_samples(d)
         } else {
             Sliced::regression(random.normals(3 * d), random.normals(3), d, 1)
         };
         let rows = ROWS[case / 2 % 2];
-        let share = share(&samples_with(&u, &others), &samples_with(&v, &others), rows, &z, k, rows_max);
-        worst.saw(if k == 1 { "share, one column" } else { "share, more columns" }, share);
+        let share = share_of_sensitivity(
+            &samples_with(&u, &other_samples),
+            &samples_with(&v, &other_samples),
+            rows,
+            &z,
+            k,
+            rows_max,
+        );
+        worst.record_largest(if k == 1 { "share, one column" } else { "share, more columns" }, share);
         if rows_max == 1 << 30 {
-            worst.saw("share, coarsest grid", share);
+            worst.record_largest("share, coarsest grid", share);
         }
     }
 }
@@ -122,26 +135,27 @@ fn worst_pair_attains_the_sensitivity_to_a_percent() {
     let mut worst = Worst::default();
     for (d, k) in [(2, 1), (2, 2), (5, 2), (5, 5), (12, 3), (40, 8)] {
         let unit = |i: usize| ((0..d).map(|j| if i == j { 1.0 } else { 0.0 }).collect::<Vec<f32>>(), 1.0);
-        let other = if k == 1 { (vec![0.0; d], 1.0) } else { unit(1) };
+        let second_record = if k == 1 { (vec![0.0; d], 1.0) } else { unit(1) };
         let z = identity_columns(d, k);
-        let (a, b) = (samples_with(&unit(0), &zero_samples(d)), samples_with(&other, &zero_samples(d)));
-        let on_axes = share(&a, &b, FEATURES, &z, k, 1 << 15);
+        let (a, b) =
+            (samples_with(&unit(0), &zero_samples(d)), samples_with(&second_record, &zero_samples(d)));
+        let on_axes = share_of_sensitivity(&a, &b, FEATURES, &z, k, 1 << 15);
         assert!(on_axes > 0.99, "d={d} k={k}: {on_axes}");
         // The worst pair is the same in any other basis and with one more record.
         let z = flat(&random.orthonormal(d, k));
         let column = |j: usize| (z.iter().skip(j).step_by(k).copied().collect::<Vec<f32>>(), 1.0);
-        let others = Sliced::regression(random.normals(d), vec![1.0], d, 1);
-        let other = if k == 1 { (vec![f32::NAN; d], 1.0) } else { column(1) };
-        let turned = share(
-            &samples_with(&column(0), &others),
-            &samples_with(&other, &others),
+        let other_samples = Sliced::regression(random.normals(d), vec![1.0], d, 1);
+        let second_record = if k == 1 { (vec![f32::NAN; d], 1.0) } else { column(1) };
+        let in_other_basis = share_of_sensitivity(
+            &samples_with(&column(0), &other_samples),
+            &samples_with(&second_record, &other_samples),
             FEATURES,
             &z,
             k,
             1 << 15,
         );
-        assert!(turned > 0.99, "d={d} k={k}: {turned}");
-        worst.saw("share", on_axes.max(turned));
+        assert!(in_other_basis > 0.99, "d={d} k={k}: {in_other_basis}");
+        worst.record_largest("share", on_axes.max(in_other_basis));
     }
 }
 
@@ -159,30 +173,30 @@ fn hill_climbing_does_not_exceed_the_sensitivity() {
             let mut best = 0.0;
             for step in 0..1500 {
                 let size = 10f64.powf(-5.0 * random.unit());
-                let mut moved = pair.clone();
-                let mut turned = z.clone();
+                let mut changed_pair = pair.clone();
+                let mut changed_basis = z.clone();
                 if step % 3 == 0 {
-                    turned += random.gaussian(d, k) * size;
-                    turned = orthonormal64(&turned);
+                    changed_basis += random.gaussian(d, k) * size;
+                    changed_basis = orthonormal64(&changed_basis);
                 } else {
-                    let moved_record = &mut moved[step % 2];
+                    let moved_record = &mut changed_pair[step % 2];
                     let norm = moved_record.iter().map(|x| x * x).sum::<f32>().sqrt();
                     moved_record.iter_mut().for_each(|x| *x += (random.normal() * size) as f32 * norm);
                 }
                 let samples_of = |x: &Vec<f32>| samples_with(&(x.clone(), 1.0), &zero_samples(d));
-                let found = share(
-                    &samples_of(&moved[0]),
-                    &samples_of(&moved[1]),
+                let share = share_of_sensitivity(
+                    &samples_of(&changed_pair[0]),
+                    &samples_of(&changed_pair[1]),
                     FEATURES,
-                    &flat(&turned),
+                    &flat(&changed_basis),
                     k,
                     rows_max,
                 );
-                if found >= best {
-                    (best, pair, z) = (found, moved, turned);
+                if share >= best {
+                    (best, pair, z) = (share, changed_pair, changed_basis);
                 }
             }
-            worst.saw(["finest", "2^-10", "2^-5", "1", "1"][start], best);
+            worst.record_largest(["finest", "2^-10", "2^-5", "1", "1"][start], best);
             if rows_max == 1 << 15 {
                 assert!(best > 0.99, "d={d} k={k}: {best}");
             }
@@ -201,12 +215,13 @@ fn neighbours_outputs_are_on_the_same_grid() {
         let (d, k) = (2 + random.below(2), 1 + random.below(2));
         let z = flat(&random.orthonormal(d, k));
         let known = Known::new(settings(LEAST << random.below(4), 1 << 16), case);
-        let (others, iterations) = (random.below(4), 1 + random.below(2) as u16);
-        let others = Sliced::regression(random.normals(others * d), random.normals(others), d, 1);
+        let (other_count, iterations) = (random.below(4), 1 + random.below(2) as u16);
+        let other_samples =
+            Sliced::regression(random.normals(other_count * d), random.normals(other_count), d, 1);
         let task = fed_power(iterations, ROWS[random.below(2)], PRODUCT);
-        let unit = (1u32 << known.settings.grid()) as f32 * (others.len() + 1) as f32;
+        let unit = (1u32 << known.settings.grid()) as f32 * (other_samples.len() + 1) as f32;
         for _ in 0..2 {
-            let samples = samples_with(&record(&mut random, d), &others);
+            let samples = samples_with(&random_record(&mut random, d), &other_samples);
             let (_, sent) = private_round(&samples, &known, task, &z, k).unwrap();
             for value in sent {
                 let exact = f64::from(value) * f64::from(unit);
@@ -230,7 +245,7 @@ fn neighbours_send_equal_reports() {
         let known = Known::new(settings(LEAST, 1 << 15), case as u64);
         let mut samples = zero_samples(d);
         for _ in 0..m {
-            samples = samples_with(&record(&mut random, d), &samples);
+            samples = samples_with(&random_record(&mut random, d), &samples);
         }
         for rows in ROWS {
             for upload in UPLOADS {

@@ -21,10 +21,10 @@ fn upload_is_wide_integers_plus_noise() {
         let k = 1 + case % 9;
         let d = if case % 5 == 0 { k } else { k + random.below(20) };
         let (c, m) = (1 + random.below(3), 1 + random.below(40));
-        let mut samples = decaying(&mut random, d, c, m, [0.2, 0.9, 30.0][case % 3]);
+        let mut samples = decaying_samples(&mut random, d, c, m, [0.2, 0.9, 30.0][case % 3]);
         if case % 4 == 0 {
-            let at = random.below(m * d);
-            samples.x[at] = [f32::NAN, f32::INFINITY, 3e38, 1e-40][case / 4 % 4];
+            let index = random.below(m * d);
+            samples.x[index] = [f32::NAN, f32::INFINITY, 3e38, 1e-40][case / 4 % 4];
         }
         let z = flat(&random.orthonormal(d, k));
         let rows_max = [1 << 8, 1 << 15, 1 << 18, 1 << 30][case % 4];
@@ -32,24 +32,24 @@ fn upload_is_wide_integers_plus_noise() {
         for rows in ROWS {
             for iterations in [1, 2, 3] {
                 let expected = noisy_oracle(&samples, &known, rows, iterations, &z, k);
-                let found = |upload| {
+                let run_round = |upload| {
                     let task = fed_power(iterations as u16, rows, upload);
                     private_round(&samples, &known, task, &z, k)
                 };
                 let Some((mut product, basis)) = expected else {
                     // On a grid of 1 the noisy product of a small model often has zero columns.
                     assert!(rows_max == 1 << 30 && d * k < 9, "d={d} k={k} m={m}");
-                    assert_eq!(found(BOTH).unwrap_err(), DeclineReason::UpdateNonFinite);
+                    assert_eq!(run_round(BOTH).unwrap_err(), DeclineReason::UpdateNonFinite);
                     continue;
                 };
-                let (usage, sent) = found(BOTH).unwrap();
+                let (usage, sent) = run_round(BOTH).unwrap();
                 assert_eq!(usage, Usage { samples: m as u32, skipped: 0 });
                 assert_eq!(bits(&sent[..d * k]), bits(&product), "d={d} k={k} m={m} p={iterations}");
                 assert_eq!(bits(&sent[d * k..]), bits(&basis));
-                assert_eq!(bits(&found(PowerUpload::Product).unwrap().1), bits(&product));
+                assert_eq!(bits(&run_round(PowerUpload::Product).unwrap().1), bits(&product));
                 match orthonormalise(&mut product, k) {
-                    Ok(()) => assert_eq!(bits(&found(PowerUpload::Basis).unwrap().1), bits(&product)),
-                    Err(_) => assert!(found(PowerUpload::Basis).is_err()),
+                    Ok(()) => assert_eq!(bits(&run_round(PowerUpload::Basis).unwrap().1), bits(&product)),
+                    Err(_) => assert!(run_round(PowerUpload::Basis).is_err()),
                 }
             }
         }
@@ -65,12 +65,13 @@ fn upload_without_its_noise_is_the_plain_product() {
     for case in 0..100 {
         let k = 1 + case % 6;
         let (d, m) = (k + random.below(40), 1 + random.below(60));
-        let samples = decaying(&mut random, d, 1, m, [0.3, 1.0, 10.0][case % 3]);
+        let samples = decaying_samples(&mut random, d, 1, m, [0.3, 1.0, 10.0][case % 3]);
         let z = flat(&random.orthonormal(d, k));
         for rows in ROWS {
             for grid in [15, 10] {
-                let sums = sums(&samples, rows, &basis(&z, k).unwrap(), k, grid);
-                let (_, plain) = round(&samples, fed_power(1, rows, PowerUpload::Product), &z, k).unwrap();
+                let sums = exact_sums(&samples, rows, &integer_basis(&z, k).unwrap(), k, grid);
+                let (_, plain) =
+                    run_power_round(&samples, fed_power(1, rows, PowerUpload::Product), &z, k).unwrap();
                 let unit = f64::from(1u32 << grid) * m as f64;
                 let error = sums
                     .iter()
@@ -80,10 +81,10 @@ fn upload_without_its_noise_is_the_plain_product() {
                     .sqrt();
                 // A rounded row, projection or basis is off by sqrt(d)/2 units, or more if a row is rounded
                 // again. A product is off by half a unit of its grid.
-                let fine = (4.0 * (d as f64).sqrt() + 4.0) * 2f64.powi(-15);
-                let bound = fine + 0.5 * ((d * k) as f64).sqrt() * 2f64.powi(-(grid as i32));
+                let rounding_error = (4.0 * (d as f64).sqrt() + 4.0) * 2f64.powi(-15);
+                let bound = rounding_error + 0.5 * ((d * k) as f64).sqrt() * 2f64.powi(-(grid as i32));
                 assert!(error <= bound, "{error:e} over {bound:e}: d={d} k={k} m={m}");
-                worst.saw("integers against f32, share of the bound", error / bound);
+                worst.record_largest("integers against f32, share of the bound", error / bound);
             }
         }
     }
@@ -94,10 +95,10 @@ fn upload_without_its_noise_is_the_plain_product() {
 fn noise_has_mean_zero_and_the_stated_variance() {
     let mut random = Random(3);
     let (d, k, m, draws) = (6, 2, 512, 4000);
-    let samples = decaying(&mut random, d, 1, m, 0.9);
+    let samples = decaying_samples(&mut random, d, 1, m, 0.9);
     let z = flat(&random.orthonormal(d, k));
     let task = fed_power(1, FEATURES, PowerUpload::Product);
-    let (_, plain) = round(&samples, task, &z, k).unwrap();
+    let (_, plain) = run_power_round(&samples, task, &z, k).unwrap();
     let settings = settings(LEAST, 1 << 15);
     let (variance, 1) = settings.variance(d as u16, k as u16).unwrap().ratio() else { panic!() };
     let sigma = (variance as f64).sqrt() / (f64::from(1 << 15) * m as f64);
@@ -105,9 +106,9 @@ fn noise_has_mean_zero_and_the_stated_variance() {
     for number in 0..draws {
         let (_, sent) = private_round(&samples, &Known::new(settings, number), task, &z, k).unwrap();
         for ((sum, sent), plain) in sums.iter_mut().zip(sent).zip(&plain) {
-            let off = f64::from(sent) - f64::from(*plain);
-            *sum += off;
-            squares += off * off;
+            let error = f64::from(sent) - f64::from(*plain);
+            *sum += error;
+            squares += error * error;
         }
     }
     let draws = draws as f64;
@@ -124,7 +125,7 @@ fn order_and_batches_change_no_bit() {
     let mut random = Random(4);
     for k in [1, 3, 4, 7] {
         let (d, m) = (9, 30);
-        let mut samples = decaying(&mut random, d, 2, m, 0.8);
+        let mut samples = decaying_samples(&mut random, d, 2, m, 0.8);
         samples.x[5 * d] = f32::NAN;
         let z = flat(&random.orthonormal(d, k));
         let known = Known::new(settings(LEAST, 1 << 10), 4);
@@ -132,8 +133,8 @@ fn order_and_batches_change_no_bit() {
             let task = fed_power(2, rows, BOTH);
             let expected = private_round(&samples, &known, task, &z, k).unwrap();
             for at_once in [1, 2, 3, 4, 5, 8, 29] {
-                let found = private_round(&samples.clone().at_once(at_once), &known, task, &z, k).unwrap();
-                assert_eq!((found.0, bits(&found.1)), (expected.0, bits(&expected.1)));
+                let result = private_round(&samples.clone().at_once(at_once), &known, task, &z, k).unwrap();
+                assert_eq!((result.0, bits(&result.1)), (expected.0, bits(&expected.1)));
             }
             for _ in 0..5 {
                 let mut order: Vec<usize> = (0..m).collect();
@@ -149,17 +150,17 @@ fn order_and_batches_change_no_bit() {
                     y.extend(target);
                 }
                 (shuffled.x, shuffled.labels) = (x, Labels::Values(y));
-                let found = private_round(&shuffled, &known, task, &z, k).unwrap();
-                assert_eq!(bits(&found.1), bits(&expected.1));
+                let result = private_round(&shuffled, &known, task, &z, k).unwrap();
+                assert_eq!(bits(&result.1), bits(&expected.1));
             }
             // Another type of memory gives the same bits.
             if k == 4 {
                 let memory = PowerWorkspace::<9, 4, 2>::new();
                 let mut model = Linear::private(memory, known.clone()).unwrap();
-                let found = power_round(&mut model, task, &z, &mut samples.clone()).unwrap();
-                assert_eq!(bits(&found.1), bits(&expected.1));
-                let found = power_round(&mut model, task, &z, &mut samples.clone()).unwrap();
-                assert_eq!(bits(&found.1), bits(&expected.1), "data of the previous round is left");
+                let result = power_round(&mut model, task, &z, &mut samples.clone()).unwrap();
+                assert_eq!(bits(&result.1), bits(&expected.1));
+                let result = power_round(&mut model, task, &z, &mut samples.clone()).unwrap();
+                assert_eq!(bits(&result.1), bits(&expected.1), "data of the previous round is left");
             }
         }
     }
@@ -170,25 +171,25 @@ fn order_and_batches_change_no_bit() {
 fn rows_over_the_limit_are_ignored_and_counted() {
     let mut random = Random(5);
     let (d, k, m) = (6, 2, 20);
-    let mut samples = decaying(&mut random, d, 1, m, 2.0);
+    let mut samples = decaying_samples(&mut random, d, 1, m, 2.0);
     samples.x[3 * d] = f32::NAN;
     let z = flat(&random.orthonormal(d, k));
     let task = fed_power(2, FEATURES, PowerUpload::Product);
-    for most in [1, 7, 19, 20, 21] {
-        let known = Known::new(settings(LEAST, most), 5);
+    for rows_max in [1, 7, 19, 20, 21] {
+        let known = Known::new(settings(LEAST, rows_max), 5);
         let mut model = Linear::private(Heap::power(d, k, 1), known.clone()).unwrap();
-        let found = power_round(&mut model, task, &z, &mut samples.clone().at_once(3)).unwrap();
-        let rows = most.min(m as u32);
-        assert_eq!(found.0, Usage { samples: rows, skipped: 0 });
+        let result = power_round(&mut model, task, &z, &mut samples.clone().at_once(3)).unwrap();
+        let rows = rows_max.min(m as u32);
+        assert_eq!(result.0, Usage { samples: rows, skipped: 0 });
         let unusable = u32::from(rows > 3);
         assert_eq!(model.usage(), Usage { samples: rows - unusable, skipped: unusable });
         let PowerCounts { clipped, .. } = model.power_counts();
         assert!(clipped > 0 || rows < 3, "{clipped}");
         let beyond = m as u32 - rows;
         assert_eq!(model.power_counts(), PowerCounts { rows, clipped, unusable, beyond });
-        let cut: Vec<usize> = (rows as usize..m).collect();
-        let expected = private_round(&samples.without(&cut), &known, task, &z, k).unwrap();
-        assert_eq!(bits(&found.1), bits(&expected.1));
+        let ignored: Vec<usize> = (rows as usize..m).collect();
+        let expected = private_round(&samples.without(&ignored), &known, task, &z, k).unwrap();
+        assert_eq!(bits(&result.1), bits(&expected.1));
     }
 }
 
@@ -200,7 +201,7 @@ fn bases_are_certified_in_integers() {
     let mut worst = Worst::default();
     for (d, k) in [(64, 64), (65, 64), (130, 64), (400, 64), (60, 32), (3000, 2), (3000, 64)] {
         let z = flat(&random.orthonormal(d, k));
-        let zq = basis(&z, k).unwrap();
+        let zq = integer_basis(&z, k).unwrap();
         let row_sum = (0..k)
             .map(|i| {
                 (0..k)
@@ -212,7 +213,7 @@ fn bases_are_certified_in_integers() {
             })
             .max()
             .unwrap();
-        worst.saw("row sum over 2^20", row_sum as f64 / f64::from(1 << 20));
+        worst.record_largest("row sum over 2^20", row_sum as f64 / f64::from(1 << 20));
         assert!(row_sum <= 1 << 20);
         let samples = Sliced::regression(random.normals(2 * d), vec![1.0; 2], d, 1);
         let known = Known::new(settings(LEAST, 1 << 15), 6);
@@ -223,12 +224,15 @@ fn bases_are_certified_in_integers() {
     let d = 8000;
     let samples = Sliced::regression(vec![0.1; 2 * d], vec![1.0; 2], d, 1);
     let z = vec![1.0 / (d as f32).sqrt(); d];
-    let found: i128 = basis(&z, 1).unwrap().iter().map(|q| q * q).sum::<i128>() - (1 << 30);
-    assert!(found.abs() > 1 << 20, "{found}");
+    let length_error: i128 = integer_basis(&z, 1).unwrap().iter().map(|q| q * q).sum::<i128>() - (1 << 30);
+    assert!(length_error.abs() > 1 << 20, "{length_error}");
     let known = Known::new(settings(LEAST, 1 << 15), 6);
     let task = fed_power(1, FEATURES, PowerUpload::Product);
     let error = private_round(&samples, &known, task, &z, 1).unwrap_err();
-    assert_eq!(error, DeclineReason::NotOrthonormal { error: found.unsigned_abs() as f32 / 2f32.powi(30) });
+    assert_eq!(
+        error,
+        DeclineReason::NotOrthonormal { error: length_error.unsigned_abs() as f32 / 2f32.powi(30) }
+    );
     // A basis that is far from orthonormal is declined as it is without noise.
     let skewed = [1.0, 0.002, 0.0, 1.0];
     let samples = Sliced::regression(vec![0.1; 4], vec![1.0; 2], 2, 1);

@@ -15,10 +15,10 @@ const PRODUCT: PowerUpload = PowerUpload::Product;
 #[test]
 fn rounds_without_usable_rows_are_declined() {
     let task = fed_power(1, FEATURES, PRODUCT);
-    let nothing = Sliced::regression(Vec::new(), Vec::new(), 4, 1);
-    assert_eq!(round(&nothing, task, &identity(4), 4).unwrap_err(), DeclineReason::NoSamples);
-    let useless = Sliced::regression(vec![f32::NAN; 12], vec![1.0; 3], 4, 1);
-    assert_eq!(round(&useless, task, &identity(4), 4).unwrap_err(), DeclineReason::NoSamples);
+    let no_samples = Sliced::regression(Vec::new(), Vec::new(), 4, 1);
+    assert_eq!(run_power_round(&no_samples, task, &identity(4), 4).unwrap_err(), DeclineReason::NoSamples);
+    let unusable = Sliced::regression(vec![f32::NAN; 12], vec![1.0; 3], 4, 1);
+    assert_eq!(run_power_round(&unusable, task, &identity(4), 4).unwrap_err(), DeclineReason::NoSamples);
     let samples = Sliced::regression(vec![0.5; 16], vec![1.0; 4], 4, 1);
     for failing in 1..=3 {
         let mut source = Sliced { failing_pass: Some(failing), ..samples.clone() };
@@ -43,9 +43,9 @@ fn mismatched_rounds_are_declined() {
     for (role, d, k) in [(Role::Representation, 3, 3), (Role::Subspace, 3, 2), (Role::Subspace, 4, 3)] {
         assert_eq!(model.open(&round_of(task, role, d, k)), Err(DeclineReason::Tensors));
     }
-    let mut two = round_of(task, Role::Subspace, 3, 3);
-    two.tensors.push(TensorDescriptor::inline(Role::Subspace, Encoding::F32, 3, 3)).unwrap();
-    assert_eq!(model.open(&two), Err(DeclineReason::Tensors));
+    let mut two_tensors = round_of(task, Role::Subspace, 3, 3);
+    two_tensors.tensors.push(TensorDescriptor::inline(Role::Subspace, Encoding::F32, 3, 3)).unwrap();
+    assert_eq!(model.open(&two_tensors), Err(DeclineReason::Tensors));
     let receiving = round_of(task, Role::Subspace, 3, 3);
     let skewed = [1.0, 0.002, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0];
     assert!(matches!(
@@ -66,7 +66,7 @@ fn mismatched_rounds_are_declined() {
 fn i8_basis_is_orthonormalised() {
     let mut random = Random(9);
     let (d, k) = (20, 3);
-    let samples = decaying(&mut random, d, 1, 60, 0.5);
+    let samples = decaying_samples(&mut random, d, 1, 60, 0.5);
     let z = flat(&random.orthonormal(d, k));
     let mut decoded = z.clone();
     let mut bytes = vec![0; Encoding::I8.byte_len(d * k)];
@@ -78,7 +78,7 @@ fn i8_basis_is_orthonormalised() {
     let round = open(1, task, Role::Subspace, Encoding::I8, d, k);
     receive(&mut model, &round, &[&z]).unwrap();
     model.run(round.id, &mut samples.clone()).unwrap();
-    let sent = emitted(&model, 5);
+    let sent = collect_upload(&model, 5);
     assert_eq!(bits(&sent[d * k..]), bits(&decoded));
     let mut model = Linear::new(Heap::power(d, k, 1));
     assert_eq!(bits(&power_round(&mut model, task, &decoded, &mut samples.clone()).unwrap().1), bits(&sent));
@@ -88,7 +88,7 @@ fn i8_basis_is_orthonormalised() {
 fn repeated_upload_has_the_same_bytes() {
     let mut random = Random(10);
     let (d, k) = (9, 4);
-    let samples = decaying(&mut random, d, 1, 40, 0.5);
+    let samples = decaying_samples(&mut random, d, 1, 40, 0.5);
     let z = flat(&random.orthonormal(d, k));
     for upload in UPLOADS {
         for encoding in [Encoding::F32, Encoding::F16, Encoding::I8] {
@@ -98,7 +98,7 @@ fn repeated_upload_has_the_same_bytes() {
             let expected = TensorDescriptor::inline(Role::Subspace, encoding, d as u16, k as u16);
             assert_eq!(model.upload().as_slice(), vec![expected; upload.tensors().into()]);
             for piece in [1, 4, 32, d * k] {
-                assert_eq!(bits(&emitted(&model, piece)), bits(&sent));
+                assert_eq!(bits(&collect_upload(&model, piece)), bits(&sent));
             }
         }
     }
@@ -110,7 +110,7 @@ fn repeated_upload_has_the_same_bytes() {
 fn round_invalidates_the_representation_and_keeps_the_head() {
     let mut random = Random(11);
     let (d, k) = (8, 3);
-    let samples = decaying(&mut random, d, 1, 50, 0.5);
+    let samples = decaying_samples(&mut random, d, 1, 50, 0.5);
     let b = flat(&random.orthonormal(d, k));
     let mut model = Linear::new(Heap::power(d, k, 1));
     fed_rep_round(&mut model, fed_rep(EXACT, Default::default(), 0.1), &b, &mut samples.clone()).unwrap();
@@ -119,7 +119,7 @@ fn round_invalidates_the_representation_and_keeps_the_head() {
     let task = fed_power(1, FEATURES, PRODUCT);
     let round = open(2, task, Role::Subspace, Encoding::F32, d, k);
     receive(&mut model, &round, &[&b]).unwrap();
-    assert!(model.representation().is_none(), "a basis is no representation");
+    assert!(model.representation().is_none(), "a basis counts as a representation");
     model.run(round.id, &mut samples.clone()).unwrap();
     assert!(model.representation().is_none());
     assert_eq!((bits(model.head()), model.head_fitted_on()), (head, fitted_on));
@@ -131,7 +131,7 @@ fn round_invalidates_the_representation_and_keeps_the_head() {
 #[test]
 fn capabilities_depend_on_memory() {
     /// Checks one memory. `expected` is true if it has the buffer for power iterations.
-    fn check<A: Memory>(mut model: Linear<A>, expected: bool) {
+    fn check_capabilities<A: Memory>(mut model: Linear<A>, expected: bool) {
         let shape = model.shape();
         let (d, k) = (shape.features, shape.width);
         let capabilities = model.capabilities();
@@ -157,15 +157,15 @@ fn capabilities_depend_on_memory() {
             assert!(model.run(RoundId::default(), &mut Sliced::regression(vec![], vec![], d, 1)).is_err());
         }
     }
-    check(Linear::new(Workspace::<5, 2>::new()), false);
-    check(Linear::new(Heap::new(5, 2, 1)), false);
-    check(Linear::new(&mut Heap::new(5, 2, 1)), false);
-    check(Linear::new(PowerWorkspace::<5, 2>::new()), true);
-    check(Linear::new(StreamingWorkspace::<5, 2>::new()), true);
-    check(Linear::new(&mut StreamingWorkspace::<5, 2>::new()), true);
-    check(Linear::new(Heap::power(5, 2, 1)), true);
+    check_capabilities(Linear::new(Workspace::<5, 2>::new()), false);
+    check_capabilities(Linear::new(Heap::new(5, 2, 1)), false);
+    check_capabilities(Linear::new(&mut Heap::new(5, 2, 1)), false);
+    check_capabilities(Linear::new(PowerWorkspace::<5, 2>::new()), true);
+    check_capabilities(Linear::new(StreamingWorkspace::<5, 2>::new()), true);
+    check_capabilities(Linear::new(&mut StreamingWorkspace::<5, 2>::new()), true);
+    check_capabilities(Linear::new(Heap::power(5, 2, 1)), true);
     #[cfg(feature = "i16")]
-    check(Linear::new(fedspan_client::memory::FixedWorkspace::<5, 2>::new()), false);
+    check_capabilities(Linear::new(fedspan_client::memory::FixedWorkspace::<5, 2>::new()), false);
     assert_eq!(size_of::<PowerWorkspace<64, 4, 2>>(), size_of::<Workspace<64, 4, 2>>() + 4 * 64 * 4);
 }
 
@@ -173,11 +173,11 @@ fn capabilities_depend_on_memory() {
 #[test]
 fn memories_compute_the_same_bits() {
     let mut random = Random(12);
-    let samples = decaying(&mut random, 10, 2, 37, 0.9);
+    let samples = decaying_samples(&mut random, 10, 2, 37, 0.9);
     let z = flat(&random.orthonormal(10, 4));
     for rows in ROWS {
         let task = fed_power(3, rows, PowerUpload::ProductAndBasis);
-        let expected = round(&samples, task, &z, 4).unwrap();
+        let expected = run_power_round(&samples, task, &z, 4).unwrap();
         let mut model = Linear::new(PowerWorkspace::<10, 4, 2>::new());
         assert_eq!(power_round(&mut model, task, &z, &mut samples.clone()).unwrap(), expected);
         let mut model = Linear::new(StreamingWorkspace::<10, 4, 2>::new());

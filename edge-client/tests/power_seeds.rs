@@ -67,8 +67,8 @@ fn golden_round_has_the_same_bits() {
         ),
     ] {
         let (_, sent) = private_round(&samples, &known, fed_power(iterations, rows, upload), &z, 2).unwrap();
-        let found = bits(&sent);
-        assert_eq!(found, expected, "{rows:?} {iterations} {upload:?}");
+        let sent_bits = bits(&sent);
+        assert_eq!(sent_bits, expected, "{rows:?} {iterations} {upload:?}");
     }
 }
 
@@ -151,7 +151,7 @@ fn mechanism_draws_one_seed_per_round() {
         let (_, sent) = power_round(&mut model, task, &z, &mut samples.clone()).unwrap();
         assert!(!seen.contains(&bits(&sent)), "the same noise twice");
         // A retry sends the same bytes.
-        assert_eq!(bits(&emitted(&model, 2)), bits(&sent));
+        assert_eq!(bits(&collect_upload(&model, 2)), bits(&sent));
         seen.push(bits(&sent));
     }
     assert!(model.mechanism().failure().is_none());
@@ -168,8 +168,8 @@ fn mechanism_draws_one_seed_per_round() {
     ] {
         let mut model = Linear::private(Heap::power(3, 2, 1), mechanism(fault)).unwrap();
         for failures in 1..=3 {
-            let found = power_round(&mut model, task, &z, &mut samples.clone()).unwrap_err();
-            assert_eq!(found, DeclineReason::Entropy);
+            let error = power_round(&mut model, task, &z, &mut samples.clone()).unwrap_err();
+            assert_eq!(error, DeclineReason::Entropy);
             assert_eq!(model.mechanism().failure(), Some(&failure));
             assert_eq!(model.mechanism().failures(), failures);
         }
@@ -207,7 +207,7 @@ fn releases_have_distinct_seeds() {
     let noises = releases.map(|release| noise_of(&release));
     for (n, values) in noises.iter().enumerate() {
         assert!(!noises[..n].contains(values), "{n}");
-        assert_eq!(noise_of(&releases[n]), *values, "the source must repeat itself");
+        assert_eq!(noise_of(&releases[n]), *values, "the source did not repeat its values");
     }
 }
 
@@ -220,19 +220,19 @@ fn repeated_entropy_reveals_no_difference() {
     let mut seen = Vec::new();
     for (device, flash, first) in [(1, &flash, 1), (1, &flash, 4), (2, &another, 1), (2, &another, 4)] {
         let model = Linear::private(Heap::power(3, 2, 1), mechanism(EntropyFault::Repeating)).unwrap();
-        let config = Config { device, ..problem::config(256) };
-        let mut bench = Bench::of(config, model, samples.clone(), flash.clone());
+        let config = Config { device, ..problem::session_config(256) };
+        let mut bench = Bench::with_task(config, model, samples.clone(), flash.clone());
         bench.connect(7, 60_000);
         for round in first..first + 3 {
             let tensors = vec![(Role::Subspace, 3, 2, z.clone())];
             let task = fed_power(1, FEATURES, PRODUCT);
             let mut server = Server::new(round, task, Encoding::F32, 256, tensors);
-            let (message, body) = server.opening().remove(0);
-            assert!(bench.message(&message, &body).is_empty());
-            for (message, body) in bench.wake() {
-                server.take(message, body);
+            let (message, body) = server.opening_messages().remove(0);
+            assert!(bench.receive_message(&message, &body).is_empty());
+            for (message, body) in bench.wake_up() {
+                server.handle_message(message, body);
             }
-            let sent = bits(&server.values(0));
+            let sent = bits(&server.update_values(0));
             assert!(!seen.contains(&sent));
             seen.push(sent);
         }
@@ -268,11 +268,11 @@ fn declined_round_leaves_no_data() {
         let task = fed_power(3, FEATURES, BOTH);
         let error = power_round(&mut model, task, &z, &mut source).unwrap_err();
         assert_eq!((error, source.passes), (DeclineReason::Device, failing));
-        assert!(emitted(&model, 4).iter().all(|v| v.to_bits() == 0));
+        assert!(collect_upload(&model, 4).iter().all(|v| v.to_bits() == 0));
     }
-    let nothing = Sliced::regression(Vec::new(), Vec::new(), 3, 1);
+    let no_samples = Sliced::regression(Vec::new(), Vec::new(), 3, 1);
     let known = Known::new(settings(LEAST, 8), 1);
-    let error = private_round(&nothing, &known, fed_power(1, FEATURES, BOTH), &z, 2).unwrap_err();
+    let error = private_round(&no_samples, &known, fed_power(1, FEATURES, BOTH), &z, 2).unwrap_err();
     assert_eq!(error, DeclineReason::NoSamples);
     // The memory of the last row is zeroed also after a successful round.
     let mut memory = Heap::power(3, 2, 1);
@@ -304,17 +304,17 @@ fn head_fitted_during_upload_does_not_leave() {
     let known = Known::new(settings(LEAST, 8), 1);
     let mut model = Linear::private(Heap::power(3, 2, 1), known).unwrap();
     power_round(&mut model, fed_power(1, FEATURES, BOTH), &z, &mut samples.clone()).unwrap();
-    let emitted = |model: &Linear<_, _>, index| {
+    let emit_tensor = |model: &Linear<_, _>, index| {
         let mut out = [f32::NAN; 6];
         Task::emit(model, index, 0, &mut out);
         out
     };
-    let product = emitted(&model, 0);
-    let other = [0.0, 1.0, 0.0, 0.0, 1.0, 0.0];
-    model.set_representation(&other).unwrap();
+    let product = emit_tensor(&model, 0);
+    let other_basis = [0.0, 1.0, 0.0, 0.0, 1.0, 0.0];
+    model.set_representation(&other_basis).unwrap();
     model.fit_head(EXACT, &mut samples.clone()).unwrap();
-    assert_eq!((emitted(&model, 0), emitted(&model, 1)), (product, other));
-    assert_eq!(model.upload().len(), 2, "the update has not changed");
+    assert_eq!((emit_tensor(&model, 0), emit_tensor(&model, 1)), (product, other_basis));
+    assert_eq!(model.upload().len(), 2, "the number of uploaded tensors changed");
 }
 
 /// In each encoding, the basis is orthonormalised after decoding and rounded to the grid.
@@ -322,7 +322,7 @@ fn head_fitted_during_upload_does_not_leave() {
 fn basis_is_orthonormal_to_the_grid() {
     let mut random = Random(1);
     let (d, k) = (12, 3);
-    let samples = decaying(&mut random, d, 1, 5, 0.8);
+    let samples = decaying_samples(&mut random, d, 1, 5, 0.8);
     for encoding in [Encoding::F32, Encoding::F16, Encoding::I8] {
         let mut z = flat(&random.orthonormal(d, k));
         if encoding == Encoding::F32 {
@@ -333,12 +333,12 @@ fn basis_is_orthonormal_to_the_grid() {
         let round = open(1, fed_power(1, FEATURES, BOTH), Role::Subspace, encoding, d, k);
         receive(&mut model, &round, &[&z]).unwrap();
         model.run(round.id, &mut samples.clone()).unwrap();
-        let sent = emitted(&model, 5);
+        let sent = collect_upload(&model, 5);
         let basis = matrix(d, k, &sent[d * k..]);
-        let off = norm2(&(basis.transpose() * &basis - M::identity(k, k)));
-        assert!(off <= 2f64.powi(-10), "{encoding:?}: {off:e}");
+        let error = norm2(&(basis.transpose() * &basis - M::identity(k, k)));
+        assert!(error <= 2f64.powi(-10), "{encoding:?}: {error:e}");
         assert!(sent[d * k..].iter().all(|v| (v * 32_768.0).fract() == 0.0));
-        let near = (basis - matrix(d, k, &z)).norm();
-        assert!(near <= if encoding == Encoding::I8 { 0.05 } else { 2e-3 }, "{near:e}");
+        let distance = (basis - matrix(d, k, &z)).norm();
+        assert!(distance <= if encoding == Encoding::I8 { 0.05 } else { 2e-3 }, "{distance:e}");
     }
 }

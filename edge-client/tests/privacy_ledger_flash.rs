@@ -12,15 +12,15 @@ const BYTES: usize = record_len(K, 1).next_multiple_of(WORD);
 
 type Flash = FlashStore<Nor, BYTES>;
 
-fn store(nor: &Nor) -> Flash {
+fn open_store(nor: &Nor) -> Flash {
     let end = u32::try_from(nor.image().len()).unwrap();
     FlashStore::new(nor.clone(), 0..end).unwrap()
 }
 
 /// Reads the store as a private session does at its start: the ledger, the record, and the handshakes if
 /// there is a key.
-fn boot(nor: &Nor, keyed: bool) -> (Flash, Result<u64, StoreError>) {
-    let mut store = store(nor);
+fn boot_store(nor: &Nor, keyed: bool) -> (Flash, Result<u64, StoreError>) {
+    let mut store = open_store(nor);
     let spent = store.load_spent();
     let _ = store.load(&mut [0.0; K]);
     if keyed {
@@ -29,11 +29,11 @@ fn boot(nor: &Nor, keyed: bool) -> (Flash, Result<u64, StoreError>) {
     (store, spent)
 }
 
-fn spent(nor: &Nor) -> Result<u64, StoreError> {
-    boot(nor, false).1
+fn load_spent(nor: &Nor) -> Result<u64, StoreError> {
+    boot_store(nor, false).1
 }
 
-fn save(store: &mut Flash, round: u32) -> Result<(), StoreError> {
+fn save_record(store: &mut Flash, round: u32) -> Result<(), StoreError> {
     store.save(&Record { campaign: 1, round, representation: 2, head: &[0.5; K] })
 }
 
@@ -42,7 +42,7 @@ fn is_blank(nor: &Nor) -> bool {
 }
 
 /// Returns the bytes of a ledger in flash.
-fn copy(spent: u64) -> Vec<u8> {
+fn ledger_bytes(spent: u64) -> Vec<u8> {
     let mut bytes = [b"FSPLPAID".as_slice(), &spent.to_le_bytes()].concat();
     bytes.extend(crc32c(&bytes).to_le_bytes());
     bytes
@@ -53,22 +53,22 @@ fn ledger_survives_resets_and_grows() {
     for keyed in [false, true] {
         let nor = Nor::new(2);
         for n in 0..300u64 {
-            let (mut store, spent) = boot(&nor, keyed);
+            let (mut store, spent) = boot_store(&nor, keyed);
             assert_eq!(spent, Ok(7 * n));
             store.save_spent(7 * (n + 1)).unwrap();
-            save(&mut store, n as u32).unwrap();
+            save_record(&mut store, n as u32).unwrap();
             if keyed {
                 store.save_handshakes(128 * (n + 1)).unwrap();
-                assert_eq!(self::store(&nor).load_handshakes(), Ok(128 * (n + 1)));
+                assert_eq!(self::open_store(&nor).load_handshakes(), Ok(128 * (n + 1)));
             }
             // Saving a smaller value changes nothing.
             store.save_spent(n).unwrap();
             assert_eq!(store.erased(), 0);
         }
-        let (mut store, _) = boot(&nor, keyed);
+        let (mut store, _) = boot_store(&nor, keyed);
         for large in [1 << 40, 1 << 50, u64::MAX - 1] {
             store.save_spent(large).unwrap();
-            assert_eq!(spent(&nor), Ok(large));
+            assert_eq!(load_spent(&nor), Ok(large));
         }
     }
 }
@@ -82,21 +82,21 @@ fn power_cut_at_first_start_leaves_the_device_new() {
         for power in (0..).step_by(pages - 1) {
             let nor = Nor::new(pages);
             nor.0.borrow_mut().power = power;
-            let first = spent(&nor);
+            let first_result = load_spent(&nor);
             let image = nor.image();
-            for again in (power % 7..3 * PAGE).step_by(397) {
+            for second_power in (power % 7..3 * PAGE).step_by(397) {
                 let nor = Nor::with(image.clone());
-                nor.0.borrow_mut().power = again;
-                assert!(matches!(spent(&nor), Ok(0) | Err(StoreError)));
+                nor.0.borrow_mut().power = second_power;
+                assert!(matches!(load_spent(&nor), Ok(0) | Err(StoreError)));
                 nor.0.borrow_mut().power = usize::MAX;
-                assert_eq!(spent(&nor), Ok(0), "{pages} pages, {power}, {again}");
-                let mut store = boot(&nor, true).0;
+                assert_eq!(load_spent(&nor), Ok(0), "{pages} pages, {power}, {second_power}");
+                let mut store = boot_store(&nor, true).0;
                 store.save_handshakes(128).unwrap();
                 store.save_spent(5).unwrap();
-                assert_eq!((spent(&nor), store.erased()), (Ok(5), 0));
+                assert_eq!((load_spent(&nor), store.erased()), (Ok(5), 0));
                 cuts += 1;
             }
-            if first.is_ok() {
+            if first_result.is_ok() {
                 assert!(power > 40, "{power}");
                 break;
             }
@@ -108,41 +108,41 @@ fn power_cut_at_first_start_leaves_the_device_new() {
 /// The power fails after every byte of a round's writes, for enough rounds to fill the pages many times.
 #[test]
 fn power_cut_never_lowers_the_ledger() {
-    let (nor, mut tried) = (Nor::new(2), 0u32);
-    boot(&nor, true).1.unwrap();
+    let (nor, mut cuts) = (Nor::new(2), 0u32);
+    boot_store(&nor, true).1.unwrap();
     for n in 1..=40u64 {
         let before = nor.image();
         for power in 0.. {
-            tried += 1;
-            let cut = Nor::with(before.clone());
-            let (mut first, spent) = boot(&cut, true);
+            cuts += 1;
+            let interrupted = Nor::with(before.clone());
+            let (mut first, spent) = boot_store(&interrupted, true);
             assert_eq!(spent, Ok(n - 1));
-            cut.0.borrow_mut().power = power;
+            interrupted.0.borrow_mut().power = power;
             let paid = first.save_spent(n).is_ok();
-            let saved = paid && save(&mut first, n as u32).is_ok();
-            let whole = saved && first.save_handshakes(128 * n).is_ok();
-            cut.0.borrow_mut().power = usize::MAX;
-            assert!(!is_blank(&cut));
+            let saved = paid && save_record(&mut first, n as u32).is_ok();
+            let is_complete = saved && first.save_handshakes(128 * n).is_ok();
+            interrupted.0.borrow_mut().power = usize::MAX;
+            assert!(!is_blank(&interrupted));
             // Both counters are found in either order of reading.
-            let mut other = store(&Nor::with(cut.image()));
-            let handshakes = other.load_handshakes().unwrap();
-            assert!(handshakes == 128 * n || handshakes == 128 * (n - 1) && !whole);
-            let (mut store, spent) = boot(&cut, true);
+            let mut store_read_first = open_store(&Nor::with(interrupted.image()));
+            let handshakes = store_read_first.load_handshakes().unwrap();
+            assert!(handshakes == 128 * n || handshakes == 128 * (n - 1) && !is_complete);
+            let (mut store, spent) = boot_store(&interrupted, true);
             let spent = spent.unwrap();
             assert!(spent == n || spent == n - 1 && !paid, "{spent} at {n}, {power}");
             assert_eq!(store.erased(), 0);
             store.save_spent(spent + 1).unwrap();
-            assert_eq!(boot(&cut, true).1, Ok(spent + 1));
-            if whole {
+            assert_eq!(boot_store(&interrupted, true).1, Ok(spent + 1));
+            if is_complete {
                 break;
             }
         }
-        let (mut store, _) = boot(&nor, true);
+        let (mut store, _) = boot_store(&nor, true);
         store.save_spent(n).unwrap();
-        save(&mut store, n as u32).unwrap();
+        save_record(&mut store, n as u32).unwrap();
         store.save_handshakes(128 * n).unwrap();
     }
-    println!("{tried} cuts");
+    println!("{cuts} cuts");
 }
 
 /// In ten thousand runs of rounds, with and without keys, the power fails at any byte, also during repairs.
@@ -151,78 +151,83 @@ fn power_cut_never_lowers_the_ledger() {
 #[test]
 fn no_history_lowers_the_ledger() {
     let mut random = Random(5);
-    let (mut runs, mut cuts, mut all) = (0, 0, 0);
+    let mut runs = 0;
+    let mut cuts = 0;
+    let mut counted_as_spent = 0;
     while runs < 10_000 {
         let nor = Nor::new(2 + random.below(3));
         // Saved and attempted values, each of the handshakes and of the spent budget.
-        let (mut promised, mut tried) = ([0u64; 2], [0u64; 2]);
-        let (damaged, mut begun) = (random.below(10) == 0, false);
+        let (mut saved, mut attempted) = ([0u64; 2], [0u64; 2]);
+        let (damaged, mut has_started) = (random.below(10) == 0, false);
         for _ in 0..20 + random.below(60) {
             runs += 1;
             nor.0.borrow_mut().power = if random.below(3) > 0 { random.below(400) } else { usize::MAX };
-            let (mut store, found) = boot(&nor, random.below(2) == 0);
-            if let Ok(spent) = found {
-                begun = true;
-                assert!(spent >= promised[1], "{spent} of {promised:?}");
-                assert!(spent <= tried[1] || damaged && spent == ALL_SPENT, "{spent} of {tried:?}");
-                all += u32::from(spent == ALL_SPENT);
-                (promised[1], tried[1]) = (spent, tried[1].max(spent));
+            let (mut store, read_spent) = boot_store(&nor, random.below(2) == 0);
+            if let Ok(spent) = read_spent {
+                has_started = true;
+                assert!(spent >= saved[1], "{spent} of {saved:?}");
+                assert!(spent <= attempted[1] || damaged && spent == ALL_SPENT, "{spent} of {attempted:?}");
+                counted_as_spent += u32::from(spent == ALL_SPENT);
+                (saved[1], attempted[1]) = (spent, attempted[1].max(spent));
                 for _ in 0..random.below(4) {
                     match random.below(4) {
                         0 if spent < ALL_SPENT => {
-                            tried[1] = promised[1].max(tried[1]) + 1 + random.below(1000) as u64;
-                            if store.save_spent(tried[1]).is_ok() {
-                                promised[1] = tried[1];
+                            attempted[1] = saved[1].max(attempted[1]) + 1 + random.below(1000) as u64;
+                            if store.save_spent(attempted[1]).is_ok() {
+                                saved[1] = attempted[1];
                             }
                         }
                         1 => {
-                            tried[0] += 128;
-                            if store.save_handshakes(tried[0]).is_ok() {
-                                promised[0] = tried[0];
+                            attempted[0] += 128;
+                            if store.save_handshakes(attempted[0]).is_ok() {
+                                saved[0] = attempted[0];
                             }
                         }
-                        _ => drop(save(&mut store, random.next() as u32)),
+                        _ => drop(save_record(&mut store, random.next() as u32)),
                     }
                 }
             }
             cuts += u32::from(nor.0.borrow().power < 8);
-            assert!(!begun || !is_blank(&nor));
+            assert!(!has_started || !is_blank(&nor));
             if damaged && random.below(4) == 0 {
                 // Some bytes far from the counters are overwritten with noise.
-                let at = random.below(nor.image().len() - 8);
+                let address = random.below(nor.image().len() - 8);
                 let copies = [b"FSPH".as_slice(), b"FSPL"];
                 let chip = &mut nor.0.borrow_mut().bytes;
-                let near = at.saturating_sub(40)..(at + 40).min(chip.len());
-                if !copies.iter().any(|magic| chip[near.clone()].windows(4).any(|window| window == *magic)) {
-                    chip[at..at + 8].fill(random.next() as u8 & 0x7F);
+                let surroundings = address.saturating_sub(40)..(address + 40).min(chip.len());
+                if !copies
+                    .iter()
+                    .any(|magic| chip[surroundings.clone()].windows(4).any(|window| window == *magic))
+                {
+                    chip[address..address + 8].fill(random.next() as u8 & 0x7F);
                 }
             }
             nor.0.borrow_mut().power = usize::MAX;
             let image = Nor::with(nor.image());
             let handshakes = handshakes_of(&image);
-            assert!(handshakes >= promised[0], "{handshakes} of {promised:?}");
-            assert!(spent_of(&image) >= promised[1]);
+            assert!(handshakes >= saved[0], "{handshakes} of {saved:?}");
+            assert!(spent_of(&image) >= saved[1]);
         }
     }
-    println!("{runs} runs, {cuts} cuts, the whole budget counted as spent {all} times");
+    println!("{runs} runs, {cuts} cuts, the whole budget counted as spent {counted_as_spent} times");
 }
 
 fn handshakes_of(nor: &Nor) -> u64 {
-    store(&Nor::with(nor.image())).load_handshakes().unwrap()
+    open_store(&Nor::with(nor.image())).load_handshakes().unwrap()
 }
 
 fn spent_of(nor: &Nor) -> u64 {
-    spent(&Nor::with(nor.image())).unwrap()
+    load_spent(&Nor::with(nor.image())).unwrap()
 }
 
 /// Creates the flash of a used device, with nine records, ledgers and handshake counters.
-fn used(pages: usize) -> Nor {
+fn used_flash(pages: usize) -> Nor {
     let nor = Nor::new(pages);
     for n in 1..=9 {
-        let (mut store, _) = boot(&nor, true);
+        let (mut store, _) = boot_store(&nor, true);
         store.save_spent(10 * n).unwrap();
         store.save_handshakes(128 * n).unwrap();
-        save(&mut store, n as u32).unwrap();
+        save_record(&mut store, n as u32).unwrap();
     }
     nor
 }
@@ -230,19 +235,19 @@ fn used(pages: usize) -> Nor {
 /// If one byte changes, the ledger still has its saved value.
 #[test]
 fn damaged_byte_never_lowers_the_ledger() {
-    let image = used(2).image();
-    let mut tried = 0;
-    for at in 0..image.len() {
-        for damaged in [image[at] ^ 1, image[at] ^ 0x80, 0, 0xff, !image[at]] {
+    let image = used_flash(2).image();
+    let mut damages = 0;
+    for index in 0..image.len() {
+        for damaged in [image[index] ^ 1, image[index] ^ 0x80, 0, 0xff, !image[index]] {
             let mut bytes = image.clone();
-            bytes[at] = damaged;
-            tried += 1;
+            bytes[index] = damaged;
+            damages += 1;
             let nor = Nor::with(bytes);
-            assert_eq!(spent(&nor), Ok(90), "{at}: {damaged:02x}");
-            assert_eq!(spent(&nor), Ok(90), "at the next start");
+            assert_eq!(load_spent(&nor), Ok(90), "{index}: {damaged:02x}");
+            assert_eq!(load_spent(&nor), Ok(90), "at the next start");
         }
     }
-    println!("{tried} damaged bytes");
+    println!("{damages} damaged bytes");
 }
 
 /// If all copies are damaged, the budget counts as spent permanently, after power cuts at any time and for
@@ -252,33 +257,33 @@ fn flash_without_a_valid_ledger_is_spent_permanently() {
     let mut random = Random(3);
     let mut images = Vec::new();
     for pages in [2, 3] {
-        let image = used(pages).image();
-        let every = |change: &mut dyn FnMut(usize, u8) -> u8| -> Vec<u8> {
-            image.iter().enumerate().map(|(at, byte)| change(at, *byte)).collect()
+        let image = used_flash(pages).image();
+        let map_bytes = |change: &mut dyn FnMut(usize, u8) -> u8| -> Vec<u8> {
+            image.iter().enumerate().map(|(index, byte)| change(index, *byte)).collect()
         };
-        images.push(every(&mut |_, byte| !byte));
-        images.push(every(&mut |_, _| 0));
-        images.push(every(&mut |_, _| random.next() as u8));
+        images.push(map_bytes(&mut |_, byte| !byte));
+        images.push(map_bytes(&mut |_, _| 0));
+        images.push(map_bytes(&mut |_, _| random.next() as u8));
         // Everything is erased except the last bytes, or the beginning of each page, or every second byte.
         let last = image.iter().rposition(|byte| *byte != 0xFF).unwrap();
-        images.push(every(&mut |at, byte| if at + 10 < last { 0xFF } else { byte }));
-        images.push(every(&mut |at, byte| if at % PAGE >= 20 { 0xFF } else { byte }));
-        images.push(every(&mut |at, byte| if at % 2 == 0 { 0xFF } else { byte }));
+        images.push(map_bytes(&mut |index, byte| if index + 10 < last { 0xFF } else { byte }));
+        images.push(map_bytes(&mut |index, byte| if index % PAGE >= 20 { 0xFF } else { byte }));
+        images.push(map_bytes(&mut |index, byte| if index % 2 == 0 { 0xFF } else { byte }));
         // All bytes but one are erased. If that byte is the end mark of a page, the library treats the page
         // as partly erased.
-        for at in [0, PAGE / 2, PAGE - 1, pages * PAGE - PAGE / 2, pages * PAGE - 1] {
-            for left in [0xFE, 0x0F] {
-                let mut lonely = vec![0xFF; pages * PAGE];
-                lonely[at] = left;
-                images.push(lonely);
+        for index in [0, PAGE / 2, PAGE - 1, pages * PAGE - PAGE / 2, pages * PAGE - 1] {
+            for remains in [0xFE, 0x0F] {
+                let mut almost_erased = vec![0xFF; pages * PAGE];
+                almost_erased[index] = remains;
+                images.push(almost_erased);
             }
         }
         // Each copy has one flipped bit.
         for _ in 0..12 {
             let mut bytes = image.clone();
-            for at in 0..bytes.len() - 20 {
-                if image[at..].starts_with(b"FSPL") {
-                    bytes[at + random.below(20)] ^= 1 << random.below(8);
+            for index in 0..bytes.len() - 20 {
+                if image[index..].starts_with(b"FSPL") {
+                    bytes[index + random.below(20)] ^= 1 << random.below(8);
                 }
             }
             images.push(bytes);
@@ -287,9 +292,9 @@ fn flash_without_a_valid_ledger_is_spent_permanently() {
         for saves in [1, 2, 7, 14] {
             let nor = Nor::new(pages);
             for n in 0..saves {
-                let mut store = store(&nor);
+                let mut store = open_store(&nor);
                 match n % 2 {
-                    0 => save(&mut store, n).unwrap(),
+                    0 => save_record(&mut store, n).unwrap(),
                     _ => store.save_handshakes(128 * u64::from(n)).unwrap(),
                 }
             }
@@ -308,27 +313,30 @@ fn flash_without_a_valid_ledger_is_spent_permanently() {
                 cuts += 1;
                 let nor = Nor::with(image.clone());
                 nor.0.borrow_mut().power = power;
-                let mut store = store(&nor);
+                let mut store = open_store(&nor);
                 // The first operation is the ledger, as in a session, or another operation that triggers
                 // repairs.
-                let whole = match order {
+                let is_complete = match order {
                     0 => store.load_spent().is_ok(),
-                    1 => store.load(&mut [0.0; K]).is_ok() && save(&mut store, 1).is_ok(),
+                    1 => store.load(&mut [0.0; K]).is_ok() && save_record(&mut store, 1).is_ok(),
                     _ => store.load_handshakes().is_ok() && store.save_handshakes(1 << 20).is_ok(),
                 };
                 assert!(!is_blank(&nor), "image {number}, {order}, {power}");
                 nor.0.borrow_mut().power = random.below(900);
-                let (mut store, found) = boot(&nor, true);
-                assert!(matches!(found, Ok(ALL_SPENT) | Err(StoreError)), "image {number}: {found:?}");
-                let _ = save(&mut store, 77);
+                let (mut store, read_spent) = boot_store(&nor, true);
+                assert!(
+                    matches!(read_spent, Ok(ALL_SPENT) | Err(StoreError)),
+                    "image {number}: {read_spent:?}"
+                );
+                let _ = save_record(&mut store, 77);
                 nor.0.borrow_mut().power = usize::MAX;
-                assert_eq!(spent(&nor), Ok(ALL_SPENT), "image {number}, {order}, {power}");
-                let (mut store, _) = boot(&nor, true);
+                assert_eq!(load_spent(&nor), Ok(ALL_SPENT), "image {number}, {order}, {power}");
+                let (mut store, _) = boot_store(&nor, true);
                 store.save_handshakes(1 << 30).unwrap();
-                save(&mut store, 78).unwrap();
+                save_record(&mut store, 78).unwrap();
                 store.save_spent(5).unwrap();
-                assert_eq!(spent(&nor), Ok(ALL_SPENT), "the ledger must stay spent");
-                if whole {
+                assert_eq!(load_spent(&nor), Ok(ALL_SPENT), "the ledger no longer counts as spent");
+                if is_complete {
                     break;
                 }
             }
@@ -342,7 +350,9 @@ fn flash_without_a_valid_ledger_is_spent_permanently() {
 #[test]
 fn erasing_never_loses_a_counter() {
     let mut random = Random(1);
-    let (mut erasures, mut lost, mut tried) = (0, 0, 0);
+    let mut erasures = 0;
+    let mut lost = 0;
+    let mut tried = 0;
     for pages in [2, 2, 3, 4].repeat(12) {
         let mut image: Vec<u8> = (0..pages * PAGE).map(|_| random.next() as u8).collect();
         let mut handshakes = [b"FSPH".as_slice(), &1280u64.to_le_bytes()].concat();
@@ -350,24 +360,24 @@ fn erasing_never_loses_a_counter() {
         let first = random.below(pages) * PAGE + random.below(PAGE / 2 - 20);
         let second = random.below(pages) * PAGE + PAGE / 2 + random.below(PAGE / 2 - 20);
         image[first..first + 16].copy_from_slice(&handshakes);
-        image[second..second + 20].copy_from_slice(&copy(90));
+        image[second..second + 20].copy_from_slice(&ledger_bytes(90));
         for power in (0..).step_by(11) {
             tried += 1;
             let nor = Nor::with(image.clone());
             nor.0.borrow_mut().power = power;
-            let (mut store, spent) = boot(&nor, true);
-            let whole = spent.is_ok() && save(&mut store, 1).is_ok();
-            erasures += usize::from(whole && store.erased() > 0);
+            let (mut store, spent) = boot_store(&nor, true);
+            let saved = spent.is_ok() && save_record(&mut store, 1).is_ok();
+            erasures += usize::from(saved && store.erased() > 0);
             nor.0.borrow_mut().power = usize::MAX;
             assert!(!is_blank(&nor));
-            let (mut store, spent) = boot(&nor, true);
+            let (mut store, spent) = boot_store(&nor, true);
             assert_eq!(store.load_handshakes(), Ok(1280), "{pages} pages, {first}, {second}, {power}");
             // The ledger counts as spent only if there are two pages and each of them holds one counter.
             let apart = pages == 2 && first / PAGE != second / PAGE;
-            assert!(spent == Ok(90) || apart && !whole && spent == Ok(ALL_SPENT), "{spent:?}");
+            assert!(spent == Ok(90) || apart && !saved && spent == Ok(ALL_SPENT), "{spent:?}");
             lost += u32::from(spent == Ok(ALL_SPENT));
-            save(&mut store, 2).unwrap();
-            if whole {
+            save_record(&mut store, 2).unwrap();
+            if saved {
                 break;
             }
         }

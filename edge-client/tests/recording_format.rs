@@ -3,7 +3,9 @@
 #![cfg(feature = "recorded")]
 
 use crate::common::Random;
-use crate::recording::{HEADER, SHAPES, append_checksum, partition, raw, series};
+use crate::recording::{
+    HEADER, SHAPES, append_checksum, raw_samples, recording_partition, series_descriptions,
+};
 use fedspan_client::features::FEATURES;
 use fedspan_client::recording::{FormatError, Recording};
 
@@ -26,26 +28,26 @@ fn read_all(recording: &Recording<'_>) -> usize {
 
 #[test]
 fn written_recording_is_read_back() {
-    let bytes = partition(&HEADER, 1000);
+    let bytes = recording_partition(&HEADER, 1000);
     let recording = Recording::parse(&bytes).unwrap();
-    let raw = raw();
+    let raw = raw_samples();
     assert_eq!(*recording.header(), HEADER);
-    assert_eq!(recording.series().collect::<Vec<_>>(), series(&raw));
+    assert_eq!(recording.series().collect::<Vec<_>>(), series_descriptions(&raw));
     assert_eq!(recording.training_windows(), 15);
     assert_eq!([0, 1, 2].map(|class| recording.windows_of(class)), [6, 7, 2]);
     // The fifth window of class 0 is the first one of the second series of this class, after 4 + 2 + 6 other
     // windows.
     assert_eq!(recording.number_of(0, 4), Some(12));
     assert_eq!(recording.number_of(0, 6), None);
-    let tests: usize = series(&raw).iter().map(|s| s.test.len()).sum();
+    let tests: usize = series_descriptions(&raw).iter().map(|s| s.test.len()).sum();
     assert_eq!(read_all(&recording), 15 + tests);
     for number in 0..15 {
-        let (mut before, mut class) = (0, 0);
+        let (mut samples_before, mut class) = (0, 0);
         for (c, _, train) in SHAPES {
-            if number >= before && number < before + usize::from(train) {
+            if number >= samples_before && number < samples_before + usize::from(train) {
                 class = c;
             }
-            before += usize::from(train);
+            samples_before += usize::from(train);
         }
         assert_eq!(recording.training(number).unwrap().class, class);
     }
@@ -53,14 +55,14 @@ fn written_recording_is_read_back() {
 
 #[test]
 fn any_damage_is_detected() {
-    let whole = partition(&HEADER, 0);
-    for at in 0..whole.len() {
-        let mut bytes = whole.clone();
-        bytes[at] ^= 1 << (at % 8);
-        assert!(Recording::parse(&bytes).is_err(), "byte {at}");
+    let partition = recording_partition(&HEADER, 0);
+    for index in 0..partition.len() {
+        let mut bytes = partition.clone();
+        bytes[index] ^= 1 << (index % 8);
+        assert!(Recording::parse(&bytes).is_err(), "byte {index}");
     }
-    for length in 0..whole.len() {
-        assert!(Recording::parse(&whole[..length]).is_err(), "length {length}");
+    for length in 0..partition.len() {
+        assert!(Recording::parse(&partition[..length]).is_err(), "length {length}");
     }
 }
 
@@ -80,18 +82,18 @@ fn partition_without_a_recording_is_refused_with_a_reason() {
 /// bounds.
 #[test]
 fn invalid_fields_are_refused_or_harmless() {
-    let mut whole = partition(&HEADER, 0);
-    whole.truncate(whole.len() - 4);
-    let described = 64 + 16 * SHAPES.len();
+    let mut partition = recording_partition(&HEADER, 0);
+    partition.truncate(partition.len() - 4);
+    let header_end = 64 + 16 * SHAPES.len();
     let mut random = Random(2);
     let mut accepted = 0;
     for round in 0..20_000usize {
-        let mut bytes = whole.clone();
+        let mut bytes = partition.clone();
         for _ in 0..=round % 3 {
-            let at = 6 + usize::try_from(random.next() % (described as u64 - 6)).unwrap();
+            let index = 6 + usize::try_from(random.next() % (header_end as u64 - 6)).unwrap();
             // The length field stays unchanged, because it determines the bytes that the checksum covers.
-            if !(8..12).contains(&at) {
-                bytes[at] = (random.next() >> 32) as u8;
+            if !(8..12).contains(&index) {
+                bytes[index] = (random.next() >> 32) as u8;
             }
         }
         append_checksum(&mut bytes);

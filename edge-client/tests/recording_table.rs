@@ -11,7 +11,7 @@ use fedspan_protocol::message::RoundId;
 const D: usize = 3;
 
 /// Returns the features and targets of `rows` rows of distinct numbers.
-fn values(rows: usize, first: f32) -> (Vec<f32>, Vec<f32>) {
+fn distinct_values(rows: usize, first: f32) -> (Vec<f32>, Vec<f32>) {
     let count = |n: usize, first: f32| (0..n).map(|i| first + i as f32).collect();
     (count(rows * D, first), count(rows, -first))
 }
@@ -22,8 +22,8 @@ fn append_checksum(bytes: &mut Vec<u8>) {
 }
 
 /// Returns a table with these numbers of training and test rows.
-fn table(training: usize, test: usize) -> Vec<u8> {
-    let (a, b) = (values(training, 1.0), values(test, 1000.0));
+fn table_bytes(training: usize, test: usize) -> Vec<u8> {
+    let (a, b) = (distinct_values(training, 1.0), distinct_values(test, 1000.0));
     let mut bytes = Vec::new();
     write(D as u16, (&a.0, &a.1), (&b.0, &b.1), |part| bytes.extend_from_slice(part));
     append_checksum(&mut bytes);
@@ -31,7 +31,7 @@ fn table(training: usize, test: usize) -> Vec<u8> {
 }
 
 /// Reads all rows of a part, and checks that they can be read in any order.
-fn read<const N: usize>(table: &Table<'_>, part: Split) -> (Vec<f32>, Vec<f32>) {
+fn read_rows<const N: usize>(table: &Table<'_>, part: Split) -> (Vec<f32>, Vec<f32>) {
     let (mut x, mut y) = (Vec::new(), Vec::new());
     let mut rows = Rows::<N>::new(table, part).unwrap();
     // The rows are read twice, since a table can be replayed.
@@ -50,8 +50,8 @@ fn read<const N: usize>(table: &Table<'_>, part: Split) -> (Vec<f32>, Vec<f32>) 
         assert_eq!(samples.x, &x[row * N..(row + 1) * N]);
         assert!(matches!(samples.targets, Targets::Values(value) if *value == [y[row]]));
     }
-    for beyond in [y.len(), usize::MAX / 4, usize::MAX] {
-        assert!(rows.at(beyond).is_none());
+    for out_of_range in [y.len(), usize::MAX / 4, usize::MAX] {
+        assert!(rows.at(out_of_range).is_none());
     }
     (x, y)
 }
@@ -59,58 +59,64 @@ fn read<const N: usize>(table: &Table<'_>, part: Split) -> (Vec<f32>, Vec<f32>) 
 #[test]
 fn written_table_is_read_back() {
     for (training, test) in [(5, 4), (1, 0), (0, 2), (0, 0)] {
-        let mut bytes = table(training, test);
+        let mut bytes = table_bytes(training, test);
         bytes.resize(bytes.len() + 100, 0xff);
         let table = Table::parse(&bytes).unwrap();
         assert_eq!(
             (table.features(), table.rows(Split::Training), table.rows(Split::Test)),
             (D, training, test)
         );
-        assert_eq!(read::<D>(&table, Split::Training), values(training, 1.0));
-        assert_eq!(read::<D>(&table, Split::Test), values(test, 1000.0));
-        assert!(Rows::<{ D + 1 }>::new(&table, Split::Training).is_none(), "the number of features differs");
+        assert_eq!(read_rows::<D>(&table, Split::Training), distinct_values(training, 1.0));
+        assert_eq!(read_rows::<D>(&table, Split::Test), distinct_values(test, 1000.0));
+        assert!(
+            Rows::<{ D + 1 }>::new(&table, Split::Training).is_none(),
+            "a table with another number of features was accepted"
+        );
     }
 }
 
 #[test]
 fn any_damage_is_detected() {
-    let whole = table(4, 3);
-    for at in 0..whole.len() {
-        let mut bytes = whole.clone();
-        bytes[at] ^= 1 << (at % 8);
-        assert!(Table::parse(&bytes).is_err(), "byte {at}");
+    let table = table_bytes(4, 3);
+    for index in 0..table.len() {
+        let mut bytes = table.clone();
+        bytes[index] ^= 1 << (index % 8);
+        assert!(Table::parse(&bytes).is_err(), "byte {index}");
     }
-    for length in 0..whole.len() {
-        assert!(Table::parse(&whole[..length]).is_err(), "length {length}");
+    for length in 0..table.len() {
+        assert!(Table::parse(&table[..length]).is_err(), "length {length}");
     }
 }
 
 #[test]
 fn other_content_is_refused_with_a_reason() {
-    let problem = |bytes: &[u8]| Table::parse(bytes).unwrap_err();
-    assert_eq!(problem(&[]), FormatError::Length { needed: HEADER, got: 0 });
-    assert_eq!(problem(&[0; 64]), FormatError::Blank);
-    assert_eq!(problem(&[0xff; 64]), FormatError::Blank);
-    assert_eq!(problem(&[7; 64]), FormatError::Magic);
+    let parse_error = |bytes: &[u8]| Table::parse(bytes).unwrap_err();
+    assert_eq!(parse_error(&[]), FormatError::Length { needed: HEADER, got: 0 });
+    assert_eq!(parse_error(&[0; 64]), FormatError::Blank);
+    assert_eq!(parse_error(&[0xff; 64]), FormatError::Blank);
+    assert_eq!(parse_error(&[7; 64]), FormatError::Magic);
     // The checksum is valid and a header field is not.
-    let changed = |at: usize, to: &[u8]| {
-        let mut bytes = table(2, 1);
+    let error_of_change = |offset: usize, bytes_at_offset: &[u8]| {
+        let mut bytes = table_bytes(2, 1);
         bytes.truncate(bytes.len() - 4);
-        bytes[at..at + to.len()].copy_from_slice(to);
+        bytes[offset..offset + bytes_at_offset.len()].copy_from_slice(bytes_at_offset);
         append_checksum(&mut bytes);
-        problem(&bytes)
+        parse_error(&bytes)
     };
-    assert_eq!(changed(4, &[2, 0]), FormatError::Version(2));
-    assert_eq!(changed(6, &[0, 0]), FormatError::Header("the number of features"));
-    assert_eq!(changed(6, &[4, 0]), FormatError::Header("the number of test rows"));
-    assert_eq!(changed(12, &[4, 0, 0, 0]), FormatError::Header("the number of training rows"));
-    assert_eq!(changed(12, &[0xff; 4]), FormatError::Header("the number of training rows"));
-    assert_eq!(changed(16, &[0xff; 4]), FormatError::Header("the number of test rows"));
-    assert_eq!(changed(8, &[0xff; 4]), FormatError::Length { needed: u32::MAX as usize + 4, got: 72 });
+    assert_eq!(error_of_change(4, &[2, 0]), FormatError::Version(2));
+    assert_eq!(error_of_change(6, &[0, 0]), FormatError::Header("the number of features"));
+    assert_eq!(error_of_change(6, &[4, 0]), FormatError::Header("the number of test rows"));
+    assert_eq!(error_of_change(12, &[4, 0, 0, 0]), FormatError::Header("the number of training rows"));
+    assert_eq!(error_of_change(12, &[0xff; 4]), FormatError::Header("the number of training rows"));
+    assert_eq!(error_of_change(16, &[0xff; 4]), FormatError::Header("the number of test rows"));
+    assert_eq!(
+        error_of_change(8, &[0xff; 4]),
+        FormatError::Length { needed: u32::MAX as usize + 4, got: 72 }
+    );
     // The header claims a length that is smaller than the header.
-    let mut short = table(0, 0);
-    short[8..12].copy_from_slice(&8u32.to_le_bytes());
-    assert_eq!(problem(&short), FormatError::Check);
+    let mut short_length = table_bytes(0, 0);
+    short_length[8..12].copy_from_slice(&8u32.to_le_bytes());
+    assert_eq!(parse_error(&short_length), FormatError::Check);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 #![cfg(feature = "recurrent")]
 
 use crate::common::Random;
-use crate::common::dense::{values, wide};
+use crate::common::dense::{to_f64, values};
 use fedspan_client::kernel::dense::{add_gradient, backward_linear, descend, forward, softmax_errors};
 use fedspan_client::kernel::recurrent::Lstm;
 use proptest::prelude::*;
@@ -30,7 +30,7 @@ impl Case {
     }
 
     /// Runs the case in memory for `spare` more sequences, which is full of other data.
-    fn run(&self, spare: usize) -> Outcome {
+    fn run_case(&self, spare: usize) -> Outcome {
         let Self { lstm, n, x, layer, delta } = self;
         let mut memory = vec![f32::NAN; lstm.memory(n + spare)];
         let (mut out, mut errors) = (vec![f32::NAN; delta.len()], vec![f32::NAN; x.len()]);
@@ -42,7 +42,7 @@ impl Case {
     }
 
     /// Returns the case with only the sequence `index`.
-    fn one(&self, index: usize) -> Self {
+    fn single_sequence(&self, index: usize) -> Self {
         let part = |values: &[f32], width: usize| values[index * width..(index + 1) * width].to_vec();
         let (x, delta) = (part(&self.x, self.lstm.inputs()), part(&self.delta, self.lstm.cells));
         Self { n: 1, x, delta, layer: self.layer.clone(), ..*self }
@@ -50,7 +50,7 @@ impl Case {
 }
 
 /// Returns cases with one step and many, one cell, no channels, and sizes that no tile divides.
-fn cases() -> impl Iterator<Item = Case> {
+fn test_cases() -> impl Iterator<Item = Case> {
     let mut random = Random(21);
     let shapes =
         [[1, 1, 1], [7, 3, 5], [12, 6, 8], [4, 0, 3], [3, 9, 17], [25, 2, 10], [1, 40, 33], [0, 4, 3]];
@@ -64,29 +64,29 @@ fn bits(values: &[f32]) -> Vec<u32> {
 
 /// Asserts that two results are equal bit for bit.
 #[track_caller]
-fn assert_bits(got: &Outcome, expected: &Outcome, case: &Case) {
-    for (got, expected) in got.iter().zip(expected) {
-        assert!(bits(got) == bits(expected), "{} of {:?}: {got:?} {expected:?}", case.n, case.lstm);
+fn assert_bits(actual: &Outcome, expected: &Outcome, case: &Case) {
+    for (actual, expected) in actual.iter().zip(expected) {
+        assert!(bits(actual) == bits(expected), "{} of {:?}: {actual:?} {expected:?}", case.n, case.lstm);
     }
 }
 
 /// Computes the hidden state after the last step of one sequence, from the definition.
-fn oracle(lstm: &Lstm, x: &[f64], layer: &[f64]) -> Vec<f64> {
+fn lstm_oracle(lstm: &Lstm, x: &[f64], layer: &[f64]) -> Vec<f64> {
     let Lstm { steps, channels, cells } = *lstm;
     let sigmoid = |z: f64| 1.0 / (1.0 + (-z).exp());
     let (mut h, mut c) = (vec![0.0; cells], vec![0.0; cells]);
     for step in 0..steps {
         let row: Vec<f64> = x[step * channels..][..channels].iter().chain(&h).copied().chain([1.0]).collect();
         let gate = |number: usize, cell: usize| -> f64 {
-            let weight = |place: usize| layer[place * 4 * cells + number * cells + cell];
-            row.iter().enumerate().map(|(place, value)| value * weight(place)).sum()
+            let weight = |row_index: usize| layer[row_index * 4 * cells + number * cells + cell];
+            row.iter().enumerate().map(|(row_index, value)| value * weight(row_index)).sum()
         };
-        let mut after = Vec::new();
+        let mut next_h = Vec::new();
         for (cell, c) in c.iter_mut().enumerate() {
             *c = sigmoid(gate(1, cell)) * *c + sigmoid(gate(0, cell)) * gate(2, cell).tanh();
-            after.push(sigmoid(gate(3, cell)) * c.tanh());
+            next_h.push(sigmoid(gate(3, cell)) * c.tanh());
         }
-        h = after;
+        h = next_h;
     }
     h
 }
@@ -97,11 +97,11 @@ proptest! {
         seed: u64, n in 1usize..6, steps in 0usize..20, channels in 0usize..9, cells in 1usize..12,
     ) {
         let case = Case::new(&mut Random(seed), n, [steps, channels, cells]);
-        let [out, ..] = case.run(0);
+        let [out, ..] = case.run_case(0);
         for (index, out) in out.chunks(cells).enumerate() {
-            let expected = oracle(&case.lstm, &wide(&case.one(index).x), &wide(&case.layer));
-            for (got, expected) in out.iter().zip(expected) {
-                prop_assert!((f64::from(*got) - expected).abs() < 1e-5, "{got} {expected}");
+            let expected = lstm_oracle(&case.lstm, &to_f64(&case.single_sequence(index).x), &to_f64(&case.layer));
+            for (value, expected) in out.iter().zip(expected) {
+                prop_assert!((f64::from(*value) - expected).abs() < 1e-5, "{value} {expected}");
             }
         }
     }
@@ -113,30 +113,30 @@ proptest! {
     ) {
         const STEP: f64 = 1e-5;
         let case = Case::new(&mut Random(seed), n, [steps, channels, cells]);
-        let [_, errors, gradient] = case.run(0);
-        let delta = wide(&case.delta);
-        let value = |x: &[f64], layer: &[f64]| -> f64 {
+        let [_, errors, gradient] = case.run_case(0);
+        let delta = to_f64(&case.delta);
+        let weighted_sum = |x: &[f64], layer: &[f64]| -> f64 {
             let inputs = case.lstm.inputs();
             let value_of = |index: usize| {
-                let h = oracle(&case.lstm, &x[index * inputs..][..inputs], layer);
+                let h = lstm_oracle(&case.lstm, &x[index * inputs..][..inputs], layer);
                 h.iter().zip(&delta[index * cells..]).map(|(h, delta)| h * delta).sum::<f64>()
             };
             (0..n).map(value_of).sum()
         };
-        let (mut x, mut layer) = (wide(&case.x), wide(&case.layer));
-        for (place, &got) in gradient.iter().enumerate() {
-            let w = layer[place];
-            let [up, down] = [w + STEP, w - STEP].map(|w| { layer[place] = w; value(&x, &layer) });
-            layer[place] = w;
+        let (mut x, mut layer) = (to_f64(&case.x), to_f64(&case.layer));
+        for (index, &computed) in gradient.iter().enumerate() {
+            let w = layer[index];
+            let [up, down] = [w + STEP, w - STEP].map(|w| { layer[index] = w; weighted_sum(&x, &layer) });
+            layer[index] = w;
             let slope = (up - down) / (2.0 * STEP);
-            prop_assert!((f64::from(got) - slope).abs() < 1e-5, "weight {place}: {got} {slope}");
+            prop_assert!((f64::from(computed) - slope).abs() < 1e-5, "weight {index}: {computed} {slope}");
         }
-        for (place, &got) in errors.iter().enumerate() {
-            let w = x[place];
-            let [up, down] = [w + STEP, w - STEP].map(|w| { x[place] = w; value(&x, &layer) });
-            x[place] = w;
+        for (index, &computed) in errors.iter().enumerate() {
+            let w = x[index];
+            let [up, down] = [w + STEP, w - STEP].map(|w| { x[index] = w; weighted_sum(&x, &layer) });
+            x[index] = w;
             let slope = (up - down) / (2.0 * STEP);
-            prop_assert!((f64::from(got) - slope).abs() < 1e-5, "input {place}: {got} {slope}");
+            prop_assert!((f64::from(computed) - slope).abs() < 1e-5, "input {index}: {computed} {slope}");
         }
     }
 
@@ -151,24 +151,24 @@ proptest! {
         let (rows, errors) = lstm.backward(&delta, &layer, &mut memory, &mut out);
         prop_assert_eq!(rows.len() * lstm.gates(), errors.len() * lstm.row());
         // A layer with too few weights is ignored.
-        let whole = vec![0.5; lstm.layer()];
-        let mut enough = vec![0.5; lstm.memory(3)];
+        let weights = vec![0.5; lstm.layer()];
+        let mut large_memory = vec![0.5; lstm.memory(3)];
         let mut out = vec![7.0; 3 * cells];
-        lstm.forward(&x, &whole[..whole.len().saturating_sub(1)], &mut enough, &mut out);
+        lstm.forward(&x, &weights[..weights.len().saturating_sub(1)], &mut large_memory, &mut out);
         prop_assert!(out.iter().all(|&value| value == 7.0));
         // If the data are incomplete, only the complete sequences are used.
         let n = (delta.len() / cells.max(1)).min(3);
-        lstm.forward(&x, &whole, &mut enough, &mut out);
-        let (rows, _) = lstm.backward(&delta, &whole, &mut enough, &mut []);
+        lstm.forward(&x, &weights, &mut large_memory, &mut out);
+        let (rows, _) = lstm.backward(&delta, &weights, &mut large_memory, &mut []);
         prop_assert_eq!(rows.len(), if cells > 0 { n * steps * lstm.row() } else { 0 });
     }
 }
 
 /// Computes one sequence in f32 with every sum in the stated order. Returns hidden state, errors of the
 /// inputs and gradient.
-fn in_stated_order(case: &Case) -> Outcome {
+fn compute_in_stated_order(case: &Case) -> Outcome {
     let Case { lstm: Lstm { steps, channels, cells }, x, layer, delta, .. } = case;
-    let (steps, channels, cells, wide) = (*steps, *channels, *cells, 4 * *cells);
+    let (steps, channels, cells, gate_width) = (*steps, *channels, *cells, 4 * *cells);
     let width = channels + cells;
     let sigmoid = |z: f32| 1.0 / (1.0 + libm::expf(-z));
     let (mut h, mut c) = (vec![0f32; cells], vec![vec![0f32; cells]]);
@@ -176,20 +176,22 @@ fn in_stated_order(case: &Case) -> Outcome {
     for step in 0..steps {
         let row: Vec<f32> = x[step * channels..][..channels].iter().chain(&h).copied().collect();
         let sum = |column: usize| {
-            (0..width).fold(layer[width * wide + column], |sum, i| sum + row[i] * layer[i * wide + column])
+            (0..width).fold(layer[width * gate_width + column], |sum, i| {
+                sum + row[i] * layer[i * gate_width + column]
+            })
         };
-        let gate: Vec<f32> = (0..wide)
+        let gate: Vec<f32> = (0..gate_width)
             .map(|column| if column / cells == 2 { libm::tanhf(sum(column)) } else { sigmoid(sum(column)) })
             .collect();
-        let kept = |j: usize| gate[cells + j] * c[step][j] + gate[j] * gate[2 * cells + j];
-        c.push((0..cells).map(kept).collect());
+        let new_state = |j: usize| gate[cells + j] * c[step][j] + gate[j] * gate[2 * cells + j];
+        c.push((0..cells).map(new_state).collect());
         h = (0..cells).map(|j| gate[3 * cells + j] * libm::tanhf(c[step + 1][j])).collect();
         rows.push(row);
         gates.push(gate);
     }
     let mut errors = vec![0.0; x.len()];
     let (mut dh, mut dc) = (delta.clone(), vec![0f32; cells]);
-    let mut dz = vec![vec![0f32; wide]; steps];
+    let mut dz = vec![vec![0f32; gate_width]; steps];
     for step in (0..steps).rev() {
         for j in 0..cells {
             let [i, f, g, o] = [0, 1, 2, 3].map(|number| gates[step][number * cells + j]);
@@ -201,55 +203,56 @@ fn in_stated_order(case: &Case) -> Outcome {
             dz[step][3 * cells + j] = dh[j] * t * (o * (1.0 - o));
             dc[j] *= f;
         }
-        let below = |i: usize| (0..wide).fold(0.0, |sum, o| sum + dz[step][o] * layer[i * wide + o]);
-        (0..channels).for_each(|i| errors[step * channels + i] = below(i));
-        dh = (channels..width).map(below).collect();
+        let input_error =
+            |i: usize| (0..gate_width).fold(0.0, |sum, o| sum + dz[step][o] * layer[i * gate_width + o]);
+        (0..channels).for_each(|i| errors[step * channels + i] = input_error(i));
+        dh = (channels..width).map(input_error).collect();
     }
     let input = |step: usize, i: usize| if i == width { 1.0 } else { rows[step][i] };
-    let element = |place: usize| {
-        (0..steps).fold(0.0, |sum, step| sum + input(step, place / wide) * dz[step][place % wide])
+    let element = |index: usize| {
+        (0..steps).fold(0.0, |sum, step| sum + input(step, index / gate_width) * dz[step][index % gate_width])
     };
     [h, errors, (0..layer.len()).map(element).collect()]
 }
 
 #[test]
 fn sums_run_in_the_stated_order() {
-    for case in cases().filter(|case| case.n == 1) {
-        assert_bits(&case.run(0), &in_stated_order(&case), &case);
+    for case in test_cases().filter(|case| case.n == 1) {
+        assert_bits(&case.run_case(0), &compute_in_stated_order(&case), &case);
     }
 }
 
 /// A batch has the bits of its sequences computed alone, also in memory for more sequences.
 #[test]
 fn batch_equals_its_single_sequences() {
-    for case in cases() {
+    for case in test_cases() {
         let [mut out, mut errors, mut gradient] = [vec![], vec![], vec![0.0; case.layer.len()]];
-        for one in (0..case.n).map(|index| case.one(index)) {
-            let mut memory = vec![0.0; one.lstm.memory(3)];
-            let (mut h, mut e) = (vec![0.0; one.delta.len()], vec![0.0; one.x.len()]);
-            one.lstm.forward(&one.x, &one.layer, &mut memory, &mut h);
-            let (rows, gates) = one.lstm.backward(&one.delta, &one.layer, &mut memory, &mut e);
-            add_gradient(rows, gates, one.lstm.gates(), &mut gradient);
+        for single in (0..case.n).map(|index| case.single_sequence(index)) {
+            let mut memory = vec![0.0; single.lstm.memory(3)];
+            let (mut h, mut e) = (vec![0.0; single.delta.len()], vec![0.0; single.x.len()]);
+            single.lstm.forward(&single.x, &single.layer, &mut memory, &mut h);
+            let (rows, gates) = single.lstm.backward(&single.delta, &single.layer, &mut memory, &mut e);
+            add_gradient(rows, gates, single.lstm.gates(), &mut gradient);
             out.extend(h);
             errors.extend(e);
         }
         let expected = [out, errors, gradient];
-        assert_bits(&case.run(0), &expected, &case);
-        assert_bits(&case.run(4), &expected, &case);
+        assert_bits(&case.run_case(0), &expected, &case);
+        assert_bits(&case.run_case(4), &expected, &case);
     }
 }
 
 /// If no errors of the inputs are requested, the other results are the same.
 #[test]
 fn input_errors_are_optional() {
-    for case in cases() {
+    for case in test_cases() {
         let Case { lstm, n, x, layer, delta } = &case;
         let mut memory = vec![0.0; lstm.memory(*n)];
         let mut gradient = vec![0.0; layer.len()];
         lstm.forward(x, layer, &mut memory, &mut vec![0.0; delta.len()]);
         let (rows, gates) = lstm.backward(delta, layer, &mut memory, &mut []);
         add_gradient(rows, gates, lstm.gates(), &mut gradient);
-        assert_eq!(bits(&gradient), bits(&case.run(0)[2]));
+        assert_eq!(bits(&gradient), bits(&case.run_case(0)[2]));
     }
 }
 
@@ -283,17 +286,17 @@ fn open_forget_and_closed_input_gate_keep_the_state() {
 
 #[test]
 fn closed_forget_gate_clears_the_state() {
-    let (open, shut) = ([0.0, 0.0, 0.0, 200.0], [0.0, 0.0, 0.0, -200.0]);
-    let layer = one_cell([open, shut, [0.3, -0.8, 0.0, 0.1], open]);
+    let (open, closed) = ([0.0, 0.0, 0.0, 200.0], [0.0, 0.0, 0.0, -200.0]);
+    let layer = one_cell([open, closed, [0.3, -0.8, 0.0, 0.1], open]);
     let lstm = Lstm { steps: 3, channels: 2, cells: 1 };
-    let last = [0.4, -0.2];
-    let outcome = |before: [f32; 4]| {
-        let x: Vec<f32> = before.into_iter().chain(last).collect();
+    let last_input = [0.4, -0.2];
+    let output_after = |first_inputs: [f32; 4]| {
+        let x: Vec<f32> = first_inputs.into_iter().chain(last_input).collect();
         let mut out = [0.0];
         lstm.forward(&x, &layer, &mut vec![0.0; lstm.memory(1)], &mut out);
         out[0]
     };
-    assert_eq!(outcome([9.0, 1.0, -3.0, 0.5]).to_bits(), outcome([0.0; 4]).to_bits());
+    assert_eq!(output_after([9.0, 1.0, -3.0, 0.5]).to_bits(), output_after([0.0; 4]).to_bits());
 }
 
 #[test]
@@ -301,11 +304,11 @@ fn without_weights_the_output_is_zero() {
     let mut random = Random(6);
     let mut case = Case::new(&mut random, 3, [9, 4, 5]);
     case.layer.fill(0.0);
-    let [out, errors, gradient] = case.run(0);
+    let [out, errors, gradient] = case.run_case(0);
     assert!(out.iter().chain(&errors).all(|&value| value == 0.0));
     // All candidates are zero, so only the weights of the candidates have a slope.
-    for (place, slope) in gradient.iter().enumerate() {
-        assert!(place / 5 % 4 == 2 || *slope == 0.0, "{place}: {slope}");
+    for (index, slope) in gradient.iter().enumerate() {
+        assert!(index / 5 % 4 == 2 || *slope == 0.0, "{index}: {slope}");
     }
     assert!(gradient[9 * 20 + 10..][..5].iter().all(|slope| *slope != 0.0), "{gradient:?}");
 }
@@ -316,11 +319,11 @@ fn saturated_gates_are_finite() {
     for size in [1e3, 1e30] {
         let mut case = Case::new(&mut random, 4, [6, 3, 7]);
         case.layer.iter_mut().for_each(|weight| *weight *= size);
-        for values in case.run(0) {
+        for values in case.run_case(0) {
             assert!(values.iter().all(|value| value.is_finite()), "{size}");
         }
-        assert!(case.run(0)[0].iter().all(|value| value.abs() <= 1.0));
-        assert!(case.run(0)[0].iter().any(|value| value.abs() > 0.5));
+        assert!(case.run_case(0)[0].iter().all(|value| value.abs() <= 1.0));
+        assert!(case.run_case(0)[0].iter().any(|value| value.abs() > 0.5));
     }
 }
 
@@ -330,11 +333,11 @@ fn saturated_gates_are_finite() {
 fn nan_shows_and_stays_in_its_sequence() {
     let mut random = Random(10);
     let clean = Case::new(&mut random, 3, [5, 2, 4]);
-    for place in [0, 9] {
+    for position in [0, 9] {
         let mut case =
             Case { layer: clean.layer.clone(), x: clean.x.clone(), delta: clean.delta.clone(), ..clean };
-        case.x[10 + place] = f32::NAN;
-        let ([out, errors, gradient], [expected, back, _]) = (case.run(0), clean.run(0));
+        case.x[10 + position] = f32::NAN;
+        let ([out, errors, gradient], [expected, back, _]) = (case.run_case(0), clean.run_case(0));
         assert!(out[4..8].iter().all(|value| value.is_nan()), "{out:?}");
         assert!(errors[10..20].iter().any(|value| value.is_nan()), "{errors:?}");
         assert!(gradient.iter().any(|value| value.is_nan()));
@@ -343,7 +346,7 @@ fn nan_shows_and_stays_in_its_sequence() {
     }
     let mut case = clean;
     case.layer[3] = f32::NAN;
-    assert!(case.run(0)[0].iter().any(|value| value.is_nan()));
+    assert!(case.run_case(0)[0].iter().any(|value| value.is_nan()));
 }
 
 /// The network must remember which of two channels is active in the first of eleven steps; the other steps
@@ -361,7 +364,7 @@ fn lstm_learns_to_remember() {
         let mut head = values(&mut random, (CELLS + 1) * 2);
         let (mut memory, mut out) = (vec![0.0; lstm.memory(N)], vec![0.0; N * CELLS]);
         let (mut logits, mut delta) = (vec![0.0; N * 2], vec![0.0; N * CELLS]);
-        let mut rights = Vec::new();
+        let mut correct_counts = Vec::new();
         for _ in 0..1000 {
             let mut x: Vec<f32> = values(&mut random, N * lstm.inputs()).iter().map(|x| x * 0.3).collect();
             let classes: Vec<u8> = (0..N).map(|_| random.below(2) as u8).collect();
@@ -370,16 +373,16 @@ fn lstm_learns_to_remember() {
             }
             lstm.forward(&x, &layer, &mut memory, &mut out);
             forward(&out, &head, 2, &mut logits);
-            let is_right =
+            let is_correct =
                 |(logits, &class): (&[f32], &u8)| logits[usize::from(class)] == logits[0].max(logits[1]);
-            rights.push(logits.chunks(2).zip(&classes).filter(|&pair| is_right(pair)).count());
+            correct_counts.push(logits.chunks(2).zip(&classes).filter(|&pair| is_correct(pair)).count());
             assert!(softmax_errors(&mut logits, &classes, 1.0 / N as f32));
             backward_linear(&logits, &head, 2, &mut delta);
             let (rows, gates) = lstm.backward(&delta, &layer, &mut memory, &mut []);
             descend(rows, gates, lstm.gates(), &mut layer, None, 0.3);
             descend(&out, &logits, 2, &mut head, None, 0.3);
         }
-        let right: usize = rights.iter().rev().take(20).sum();
-        assert!(right >= 20 * N * 9 / 10, "seed {seed}: {right} of {}", 20 * N);
+        let correct: usize = correct_counts.iter().rev().take(20).sum();
+        assert!(correct >= 20 * N * 9 / 10, "seed {seed}: {correct} of {}", 20 * N);
     }
 }

@@ -34,11 +34,13 @@ fn devices_announce_ridge_selection() {
 /// A device with streamed samples does not announce the ability, because leave-one-out needs a second pass.
 #[test]
 fn streaming_devices_use_the_fallback_ridge() {
-    let config = Config { sampling: Sampling::Stream { samples: 30 }, ..config(256) };
+    let config = Config { sampling: Sampling::Stream { samples: 30 }, ..session_config(256) };
     let memory = Heap::streaming(20, 2, 1);
     assert_eq!(Linear::new(memory.clone()).capabilities().roles & CHOOSES_RIDGE != 0, CHOOSES);
     let mut bench = Bench::new(config, memory, NoRecording, Flash::default());
-    let [(ToServer::Hello(hello), _)] = &bench.all(Event::LinkUp)[..] else { panic!("a hello") };
+    let [(ToServer::Hello(hello), _)] = &bench.handle_until_idle(Event::LinkUp)[..] else {
+        panic!("a hello")
+    };
     assert_eq!(hello.capabilities.roles & CHOOSES_RIDGE, 0);
     assert_ne!(hello.capabilities.roles & Role::Gradient.bit(), 0);
 }
@@ -46,16 +48,16 @@ fn streaming_devices_use_the_fallback_ridge() {
 /// Without the ability, the task is declined and the previous head stays.
 #[test]
 fn unsupported_ridge_selection_is_declined() {
-    let problem = problem(20, 2, 3);
+    let problem = create_problem(20, 2, 3);
     let mut bench = problem.bench(4096);
     bench.connect(7, 60_000);
     let reasons =
         [(Wire::FitHead { head: LEFT_OUT }, DeclineReason::Parameter), (SCORES, DeclineReason::Task)];
     for (round, (task, reason)) in (1..).zip(reasons) {
-        let (message, body) = &problem.server(round, task, Encoding::F32, 4096).opening()[0];
-        let sent = bench.message(message, body);
+        let (message, body) = &problem.server(round, task, Encoding::F32, 4096).opening_messages()[0];
+        let sent = bench.receive_message(message, body);
         if !CHOOSES {
-            assert_eq!(declined(&sent), reason, "{task:?}");
+            assert_eq!(decline_reason(&sent), reason, "{task:?}");
         }
     }
     let mut model = Linear::new(Heap::new(20, 2, 3));

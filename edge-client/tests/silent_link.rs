@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use crate::common::priced_task::*;
-use crate::common::problem::{Problem, config, gradient, problem};
+use crate::common::problem::{Problem, create_problem, gradient_task, session_config};
 use crate::common::server::*;
 use crate::common::*;
 use fedspan_client::Millis;
@@ -30,16 +30,16 @@ const SLOT: u64 = 1_000;
 /// Time at which the line ends, in milliseconds.
 const END: u64 = 8 * SLOT;
 
-/// Sample source that takes time: each pass advances the clock by `took` milliseconds.
-struct Slow {
+/// Sample source that takes time: each pass advances the clock by `pass_time` milliseconds.
+struct SlowSource {
     samples: Sliced,
     clock: Rc<Cell<u64>>,
-    took: u64,
+    pass_time: u64,
 }
 
-impl SampleSource for Slow {
+impl SampleSource for SlowSource {
     fn rewind(&mut self, id: RoundId) -> Result<(), SourceError> {
-        self.clock.set(self.clock.get() + self.took);
+        self.clock.set(self.clock.get() + self.pass_time);
         self.samples.rewind(id)
     }
 
@@ -52,47 +52,47 @@ impl SampleSource for Slow {
 #[derive(Clone)]
 struct Line {
     clock: Rc<Cell<u64>>,
-    coming: Rc<RefCell<VecDeque<(u64, u8)>>>,
-    waiting: Rc<RefCell<VecDeque<u8>>>,
-    room: usize,
-    seen: Rc<RefCell<Vec<(u64, String)>>>,
+    arrivals: Rc<RefCell<VecDeque<(u64, u8)>>>,
+    received: Rc<RefCell<VecDeque<u8>>>,
+    buffer_size: usize,
+    sent: Rc<RefCell<Vec<(u64, String)>>>,
 }
 
 impl Line {
     /// Receives the bytes that have arrived. Returns true if a read would return: a byte is available, or the
     /// end of file is reached.
-    fn ready(&self) -> bool {
-        let (mut coming, mut waiting) = (self.coming.borrow_mut(), self.waiting.borrow_mut());
-        let come = coming.iter().take_while(|(at, _)| *at <= self.clock.get()).count();
-        for (_, byte) in coming.drain(..come) {
-            if waiting.len() < self.room {
-                waiting.push_back(byte);
+    fn receive_arrived(&self) -> bool {
+        let (mut arrivals, mut received) = (self.arrivals.borrow_mut(), self.received.borrow_mut());
+        let arrived = arrivals.iter().take_while(|(time, _)| *time <= self.clock.get()).count();
+        for (_, byte) in arrivals.drain(..arrived) {
+            if received.len() < self.buffer_size {
+                received.push_back(byte);
             }
         }
-        !waiting.is_empty() || self.clock.get() >= END
+        !received.is_empty() || self.clock.get() >= END
     }
 
     /// Advances the clock to `until` or to the arrival of the next byte.
-    fn wait(&self, until: u64) {
-        self.ready();
+    fn wait_until(&self, until: u64) {
+        self.receive_arrived();
         let now = self.clock.get();
         let end = if now < END { END } else { u64::MAX };
-        let next = self.coming.borrow().front().map_or(end, |(at, _)| *at);
+        let next = self.arrivals.borrow().front().map_or(end, |(time, _)| *time);
         self.clock.set(until.min(next).min(end).max(now));
     }
 
     /// Moves received bytes into `out`, and returns their number.
-    fn take(&self, out: &mut [u8]) -> usize {
-        let mut waiting = self.waiting.borrow_mut();
-        let n = out.len().min(waiting.len());
-        out.iter_mut().zip(waiting.drain(..n)).for_each(|(place, byte)| *place = byte);
+    fn take_received(&self, out: &mut [u8]) -> usize {
+        let mut received = self.received.borrow_mut();
+        let n = out.len().min(received.len());
+        out.iter_mut().zip(received.drain(..n)).for_each(|(target, byte)| *target = byte);
         n
     }
 
     /// Records a frame of the device and its time.
-    fn put(&self, bytes: &[u8]) -> usize {
-        let (message, body) = read(bytes, LIMIT.into());
-        self.seen.borrow_mut().push((self.clock.get(), format!("{message:?} {body:?}")));
+    fn record_frame(&self, bytes: &[u8]) -> usize {
+        let (message, body) = decode_frame(bytes, LIMIT.into());
+        self.sent.borrow_mut().push((self.clock.get(), format!("{message:?} {body:?}")));
         bytes.len()
     }
 }
@@ -103,19 +103,19 @@ impl embedded_io::ErrorType for Line {
 
 impl embedded_io::Read for Line {
     fn read(&mut self, out: &mut [u8]) -> Result<usize, Infallible> {
-        Ok(self.take(out))
+        Ok(self.take_received(out))
     }
 }
 
 impl embedded_io::ReadReady for Line {
     fn read_ready(&mut self) -> Result<bool, Infallible> {
-        Ok(self.ready())
+        Ok(self.receive_arrived())
     }
 }
 
 impl embedded_io::Write for Line {
     fn write(&mut self, bytes: &[u8]) -> Result<usize, Infallible> {
-        Ok(self.put(bytes))
+        Ok(self.record_frame(bytes))
     }
 
     fn flush(&mut self) -> Result<(), Infallible> {
@@ -125,14 +125,14 @@ impl embedded_io::Write for Line {
 
 impl embedded_io_async::Read for Line {
     async fn read(&mut self, out: &mut [u8]) -> Result<usize, Infallible> {
-        poll_fn(|_| if self.ready() { Poll::Ready(()) } else { Poll::Pending }).await;
-        Ok(self.take(out))
+        poll_fn(|_| if self.receive_arrived() { Poll::Ready(()) } else { Poll::Pending }).await;
+        Ok(self.take_received(out))
     }
 }
 
 impl embedded_io_async::Write for Line {
     async fn write(&mut self, bytes: &[u8]) -> Result<usize, Infallible> {
-        Ok(self.put(bytes))
+        Ok(self.record_frame(bytes))
     }
 
     async fn flush(&mut self) -> Result<(), Infallible> {
@@ -142,25 +142,25 @@ impl embedded_io_async::Write for Line {
 
 /// Runs a device until the line is closed. Returns the sent frames with their times, and the time of the next
 /// connection.
-fn trace(
+fn trace_device(
     problem: &Problem,
-    took: u64,
-    coming: &[(u64, u8)],
-    room: usize,
+    pass_time: u64,
+    arrivals: &[(u64, u8)],
+    buffer_size: usize,
     asynchronous: bool,
 ) -> Vec<(u64, String)> {
     let clock = Rc::new(Cell::new(0));
-    let source = Slow { samples: problem.samples.clone(), clock: clock.clone(), took };
+    let source = SlowSource { samples: problem.samples.clone(), clock: clock.clone(), pass_time };
     let task = PricedTask::new(Linear::new(Heap::new(problem.d, problem.k, problem.c)), Some(1000), SLOT);
-    let config = config(LIMIT);
+    let config = session_config(LIMIT);
     let random = ChaCha8Rng::seed_from_u64(1);
     let mut session = Session::new(config, Protection::Plaintext, task, source, Flash::default(), random);
     let mut line = Line {
         clock: clock.clone(),
-        coming: Rc::new(RefCell::new(coming.iter().copied().collect())),
-        waiting: Rc::default(),
-        room,
-        seen: Rc::default(),
+        arrivals: Rc::new(RefCell::new(arrivals.iter().copied().collect())),
+        received: Rc::default(),
+        buffer_size,
+        sent: Rc::default(),
     };
     let (mut receive, mut transmit) = (vec![0; LIMIT.into()], vec![0; config.transmit_capacity()]);
     let buffers = Buffers { receive: &mut receive, transmit: &mut transmit };
@@ -181,7 +181,7 @@ fn trace(
             match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
                 Poll::Ready(closed) => break closed,
                 // The device sleeps until an alarm or an arriving byte.
-                Poll::Pending => idle.wait(alarm.get()),
+                Poll::Pending => idle.wait_until(alarm.get()),
             }
         }
     } else {
@@ -190,58 +190,59 @@ fn trace(
             &mut line,
             buffers,
             || Millis::new(clock.get()),
-            |until: Millis| idle.wait(until.as_u64()),
+            |until: Millis| idle.wait_until(until.as_u64()),
         )
     };
     assert_eq!(session.counters().slots_missed, 0);
-    let mut seen = line.seen.take();
-    seen.push((clock.get(), format!("again at {}", closed.retry_at)));
-    seen
+    let mut sent = line.sent.take();
+    sent.push((clock.get(), format!("again at {}", closed.retry_at)));
+    sent
 }
 
 /// Returns one of several frames that the server may send.
 fn server_frame(problem: &Problem, kind: u8) -> Vec<u8> {
     let id = RoundId { round: 1, stage: 0 };
     let open = |round, task| {
-        let (message, body) = problem.server(round, task, Encoding::F32, LIMIT).opening().remove(0);
-        wire(&message, &body)
+        let (message, body) = problem.server(round, task, Encoding::F32, LIMIT).opening_messages().remove(0);
+        encode_frame(&message, &body)
     };
     match kind % 8 {
-        0 => wire(&ToDevice::RoundClosed(id), &[]),
-        1 => wire(&ToDevice::Fault(Fault::Greet), &[]),
-        2 => wire(&ToDevice::Ack(Ack { id, outcome: AckOutcome::Counted }), &[]),
-        3 => open(2, gradient()),
+        0 => encode_frame(&ToDevice::RoundClosed(id), &[]),
+        1 => encode_frame(&ToDevice::Fault(Fault::Greet), &[]),
+        2 => encode_frame(&ToDevice::Ack(Ack { id, outcome: AckOutcome::Counted }), &[]),
+        3 => open(2, gradient_task()),
         4 => open(3, Wire::FitHead { head: EXACT }),
-        5 => wire(&ToDevice::RetryAfter { milliseconds: 100 }, &[]),
+        5 => encode_frame(&ToDevice::RetryAfter { milliseconds: 100 }, &[]),
         6 => {
             let chunks = std::iter::once(0).collect();
-            wire(&ToDevice::Missing(Missing { id, tensor: 0, chunks }), &[])
+            encode_frame(&ToDevice::Missing(Missing { id, tensor: 0, chunks }), &[])
         }
-        _ => wire(&ToDevice::Welcome(Welcome { campaign: 7, idle_milliseconds: 900 }), &[]),
+        _ => encode_frame(&ToDevice::Welcome(Welcome { campaign: 7, idle_milliseconds: 900 }), &[]),
     }
 }
 
 /// Returns the bytes of a Welcome and of the opening of a round, and of the frames after them. Each of these
 /// frames has a kind, the time since the preceding frame, and a pause at some place.
-fn incoming_bytes(problem: &Problem, then: &[(u8, u64, usize, u64)]) -> Vec<(u64, u8)> {
-    let opening = problem.server(1, gradient(), Encoding::F32, LIMIT).opening();
-    let mut all: Vec<_> = server_frame(problem, 7).into_iter().map(|byte| (1, byte)).collect();
-    let mut at = 50;
+fn incoming_bytes(problem: &Problem, later_frames: &[(u8, u64, usize, u64)]) -> Vec<(u64, u8)> {
+    let opening = problem.server(1, gradient_task(), Encoding::F32, LIMIT).opening_messages();
+    let mut bytes_with_times: Vec<_> = server_frame(problem, 7).into_iter().map(|byte| (1, byte)).collect();
+    let mut time = 50;
     for (message, body) in opening {
         // The line carries one byte per millisecond.
-        all.extend(wire(&message, &body).into_iter().zip(at..).map(|(byte, at)| (at, byte)));
-        at += 250;
+        bytes_with_times
+            .extend(encode_frame(&message, &body).into_iter().zip(time..).map(|(byte, time)| (time, byte)));
+        time += 250;
     }
-    for &(kind, after, place, pause) in then {
-        at += after;
+    for &(kind, delay, pause_position, pause) in later_frames {
+        time += delay;
         let bytes = server_frame(problem, kind);
-        let place = place % bytes.len();
+        let pause_position = pause_position % bytes.len();
         for (n, byte) in bytes.into_iter().enumerate() {
-            at += if n == place { pause } else { 0 };
-            all.push((at, byte));
+            time += if n == pause_position { pause } else { 0 };
+            bytes_with_times.push((time, byte));
         }
     }
-    all
+    bytes_with_times
 }
 
 proptest! {
@@ -249,18 +250,19 @@ proptest! {
 
     #[test]
     fn drivers_hide_the_duration_of_a_computation(
-        then in prop::collection::vec(
+        later_frames in prop::collection::vec(
             (any::<u8>(), 0..2 * SLOT, any::<usize>(), prop_oneof![Just(0), 0..2 * SLOT]), 0..6),
-        room in prop::sample::select(vec![16usize, 64, 300, 1 << 20]),
+        buffer_size in prop::sample::select(vec![16usize, 64, 300, 1 << 20]),
         asynchronous in any::<bool>(),
     ) {
-        let problem = problem(20, 2, 1);
-        let coming = incoming_bytes(&problem, &then);
-        let first = trace(&problem, 0, &coming, room, asynchronous);
+        let problem = create_problem(20, 2, 1);
+        let arrivals = incoming_bytes(&problem, &later_frames);
+        let first = trace_device(&problem, 0, &arrivals, buffer_size, asynchronous);
         prop_assert!(first.iter().any(|(_, description)| description.starts_with("Update")));
         // A round takes two passes, which together must be shorter than the slot.
-        for took in [1, 3, SLOT / 8, SLOT / 4, SLOT / 3, SLOT / 2 - 1] {
-            prop_assert_eq!(&trace(&problem, took, &coming, room, asynchronous), &first, "{}", took);
+        for pass_time in [1, 3, SLOT / 8, SLOT / 4, SLOT / 3, SLOT / 2 - 1] {
+            let trace = trace_device(&problem, pass_time, &arrivals, buffer_size, asynchronous);
+            prop_assert_eq!(&trace, &first, "{}", pass_time);
         }
     }
 }

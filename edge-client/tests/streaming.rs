@@ -15,28 +15,32 @@ struct Round {
 }
 
 /// Runs the same round with samples that are read twice and with streamed samples.
-fn both_ways(head: HeadSolve, b: &[f32], k: usize, samples: &Sliced) -> [Round; 2] {
+fn run_two_pass_and_streaming(head: HeadSolve, b: &[f32], k: usize, samples: &Sliced) -> [Round; 2] {
     let (d, c) = (samples.features, samples.outputs);
     let task = fed_rep(head, Upload::Gradient, 0.0);
-    let (mut twice, mut once) = (Heap::new(d, k, c), Heap::streaming(d, k, c));
-    let (usage, two) = fed_rep_round(&mut Linear::new(&mut twice), task, b, &mut samples.clone()).unwrap();
-    let (same, one) = fed_rep_stream(&mut Linear::new(&mut once), task, b, samples).unwrap();
-    assert_eq!(usage, same);
-    [(twice, two), (once, one)].map(|(memory, gradient)| {
-        let parts = memory.parts_ref();
-        let (s, w) = (matrix(d, c, parts.residual), matrix(k, c, parts.head));
-        Round { s, w, gradient: matrix(d, k, &gradient) }
-    })
+    let (mut two_pass_memory, mut streaming_memory) = (Heap::new(d, k, c), Heap::streaming(d, k, c));
+    let (usage, two_pass_gradient) =
+        fed_rep_round(&mut Linear::new(&mut two_pass_memory), task, b, &mut samples.clone()).unwrap();
+    let (streaming_usage, streaming_gradient) =
+        fed_rep_stream(&mut Linear::new(&mut streaming_memory), task, b, samples).unwrap();
+    assert_eq!(usage, streaming_usage);
+    [(two_pass_memory, two_pass_gradient), (streaming_memory, streaming_gradient)].map(
+        |(memory, gradient)| {
+            let parts = memory.parts_ref();
+            let (s, w) = (matrix(d, c, parts.residual), matrix(k, c, parts.head));
+            Round { s, w, gradient: matrix(d, k, &gradient) }
+        },
+    )
 }
 
 /// Returns an `X` with the projections `Z`: `Z B^T` plus the part of `outside` that is orthogonal to the span
 /// of `B` (d x k).
-fn features(z: &M, b: &M, outside: &M) -> M {
+fn features_with_projection(z: &M, b: &M, outside: &M) -> M {
     z * b.transpose() + (outside - outside * b * b.transpose())
 }
 
 /// Returns the largest singular value to eight digits (faster than [`norm2`] for a large `X`).
-fn spectral(a: &M) -> f64 {
+fn spectral_norm(a: &M) -> f64 {
     (a.transpose() * a).symmetric_eigenvalues().max().sqrt()
 }
 
@@ -61,28 +65,28 @@ fn one_pass_equals_two_up_to_condition_100() {
         let scale = (m as f64).sqrt();
         let values: Vec<f64> = geometric(k, condition).iter().map(|s| s * scale).collect();
         let z = random.with_singular_values(m, &values);
-        let x = features(&z, &b, &random.gaussian(m, d));
+        let x = features_with_projection(&z, &b, &random.gaussian(m, d));
         // The targets range from noiseless to almost only noise.
         let noise = [0.0, 0.03, 1.0, 10.0][case % 4];
         let y = &z * random.gaussian(k, c) + random.gaussian(m, c) * noise;
         let samples = Sliced::regression(flat(&x), flat(&y), d, c);
         for head in HEADS {
-            let [two, one] = both_ways(head, &flat(&b), k, &samples);
+            let [two_pass, streaming] = run_two_pass_and_streaming(head, &flat(&b), k, &samples);
             let xy = (samples.x64().transpose() * samples.y64()).norm();
-            let at = format!("condition {condition:.1}, d={d} k={k} m={m} c={c} noise={noise}");
-            let relative = (&one.s - &two.s).norm() / xy;
-            assert!(relative <= 1e-5, "{relative:e} at {at}");
-            worst.saw(["noise 0", "noise 0.03", "noise 1", "noise 10"][case % 4], relative);
-            let w = two.w.norm();
-            let gradient = (&one.gradient - &two.gradient).norm() * m as f64 / (xy * w);
+            let case_name = format!("condition {condition:.1}, d={d} k={k} m={m} c={c} noise={noise}");
+            let relative = (&streaming.s - &two_pass.s).norm() / xy;
+            assert!(relative <= 1e-5, "{relative:e} at {case_name}");
+            worst.record_largest(["noise 0", "noise 0.03", "noise 1", "noise 10"][case % 4], relative);
+            let w = two_pass.w.norm();
+            let gradient = (&streaming.gradient - &two_pass.gradient).norm() * m as f64 / (xy * w);
             // The pivots are judged without regard to units, and these columns differ in length, so the
             // normal equations miss 1e-5 in two rounds.
-            assert!(gradient <= 2e-5, "gradient: {gradient:e} at {at}");
-            worst.saw("gradient, over |X^T y| |w| / m", gradient);
-            let heads = (&one.w - &two.w).norm() / w;
+            assert!(gradient <= 2e-5, "gradient: {gradient:e} at {case_name}");
+            worst.record_largest("gradient, over |X^T y| |w| / m", gradient);
+            let heads = (&streaming.w - &two_pass.w).norm() / w;
             // The normal equations have this error if a pivot is only a tenth of its diagonal element.
-            assert!(heads <= 5e-5, "head: {heads:e} at {at}");
-            worst.saw("head, relative difference", heads);
+            assert!(heads <= 5e-5, "head: {heads:e} at {case_name}");
+            worst.record_largest("head, relative difference", heads);
         }
     }
 }
@@ -103,7 +107,7 @@ fn one_pass_equals_two_up_to_condition_100() {
 fn one_pass_equals_two_up_to_rounding() {
     let mut random = Random(5);
     let mut worst = Worst::default();
-    let [mut rounds, mut implied, mut missed] = [0, 0, 0];
+    let [mut rounds, mut bound_implies_it, mut missed_by_chance] = [0, 0, 0];
     for case in 0..600 {
         let k = 1 + random.below(16);
         let d = if case % 4 == 0 { k } else { k + 10f64.powf(2.3 * random.unit()) as usize };
@@ -120,7 +124,7 @@ fn one_pass_equals_two_up_to_rounding() {
             1 => random.gaussian(m, d) + &z * random.gaussian(k, d),
             _ => random.gaussian(m, d) * 1e-3,
         };
-        let x = features(&z, &b, &outside);
+        let x = features_with_projection(&z, &b, &outside);
         let smallest = case % 5 == 4;
         let w0 = if smallest {
             directions.columns(k - 1, 1) * random.gaussian(1, c)
@@ -131,30 +135,31 @@ fn one_pass_equals_two_up_to_rounding() {
         let y = &z * w0 + random.gaussian(m, c) * noise;
         let samples = Sliced::regression(flat(&x), flat(&y), d, c);
         let (x, y) = (samples.x64(), samples.y64());
-        let (xy, sizes) = ((x.transpose() * &y).norm(), [spectral(&x), spectral(&(&x * &b))]);
+        let (xy, sizes) = ((x.transpose() * &y).norm(), [spectral_norm(&x), spectral_norm(&(&x * &b))]);
         for head in HEADS {
-            let [two, one] = both_ways(head, &flat(&b), k, &samples);
-            let difference = (&one.s - &two.s).norm();
-            let bound = 4.0 * rounding(m, k) * sizes[0] * (sizes[1] * two.w.norm() + y.norm());
-            let at = format!("condition {condition:.1}, d={d} k={k} m={m} c={c} noise={noise}");
-            assert!(difference <= bound, "{difference:e} over {bound:e} at {at}");
-            worst.saw("any problem, share of the bound", difference / bound);
+            let [two_pass, streaming] = run_two_pass_and_streaming(head, &flat(&b), k, &samples);
+            let difference = (&streaming.s - &two_pass.s).norm();
+            let bound = 4.0 * rounding(m, k) * sizes[0] * (sizes[1] * two_pass.w.norm() + y.norm());
+            let case_name = format!("condition {condition:.1}, d={d} k={k} m={m} c={c} noise={noise}");
+            assert!(difference <= bound, "{difference:e} over {bound:e} at {case_name}");
+            worst.record_largest("any problem, share of the bound", difference / bound);
             rounds += 1;
             if bound <= 1e-5 * xy {
-                implied += 1;
+                bound_implies_it += 1;
                 assert!(difference <= 1e-5 * xy);
-                worst.saw("where rounding allows 1e-5, over |X^T y|", difference / xy);
+                worst.record_largest("where rounding allows 1e-5, over |X^T y|", difference / xy);
             } else {
                 let target = ["elsewhere, over |X^T y|", "elsewhere, smallest direction, over |X^T y|"];
-                worst.saw(target[usize::from(smallest)], difference / xy);
+                worst.record_largest(target[usize::from(smallest)], difference / xy);
             }
-            missed += usize::from(difference > 1e-5 * xy && !smallest);
+            missed_by_chance += usize::from(difference > 1e-5 * xy && !smallest);
         }
     }
     println!(
-        "{rounds} rounds: 1e-5 |X^T y| follows from the bound in {implied}, is missed by chance in {missed}"
+        "{rounds} rounds: 1e-5 |X^T y| follows from the bound in {bound_implies_it}, \
+         is missed by chance in {missed_by_chance}"
     );
-    assert!(100 * missed <= rounds);
+    assert!(100 * missed_by_chance <= rounds);
 }
 
 #[test]
@@ -181,18 +186,19 @@ fn short_streams_are_fitted() {
     for m in 0..6 {
         let samples = Sliced::regression(random.normals(d * m), random.normals(m), d, 1);
         let task = fed_rep(EXACT, Upload::Gradient, 0.0);
-        let (mut once, mut twice) = (Linear::new(Heap::streaming(d, k, 1)), Linear::new(Heap::new(d, k, 1)));
-        let one = fed_rep_stream(&mut once, task, &b, &samples);
-        let two = fed_rep_round(&mut twice, task, &b, &mut samples.clone());
+        let (mut streaming_model, mut two_pass_model) =
+            (Linear::new(Heap::streaming(d, k, 1)), Linear::new(Heap::new(d, k, 1)));
+        let streaming = fed_rep_stream(&mut streaming_model, task, &b, &samples);
+        let two_pass = fed_rep_round(&mut two_pass_model, task, &b, &mut samples.clone());
         if m == 0 {
-            assert_eq!(one.unwrap_err(), DeclineReason::NoSamples);
-            assert_eq!(two.unwrap_err(), DeclineReason::NoSamples);
+            assert_eq!(streaming.unwrap_err(), DeclineReason::NoSamples);
+            assert_eq!(two_pass.unwrap_err(), DeclineReason::NoSamples);
             continue;
         }
-        let (one, two) = (one.unwrap(), two.unwrap());
-        assert_eq!(one.0, two.0);
-        let largest = two.1.iter().fold(1.0f32, |a, v| a.max(v.abs()));
-        for (a, b) in one.1.iter().zip(&two.1) {
+        let (streaming, two_pass) = (streaming.unwrap(), two_pass.unwrap());
+        assert_eq!(streaming.0, two_pass.0);
+        let largest = two_pass.1.iter().fold(1.0f32, |a, v| a.max(v.abs()));
+        for (a, b) in streaming.1.iter().zip(&two_pass.1) {
             assert!((a - b).abs() <= 1e-4 * largest, "m={m}: {a} {b}");
         }
     }
@@ -204,9 +210,9 @@ fn short_streams_are_fitted() {
 fn unsupported_streams_are_declined() {
     let b = identity(3);
     let samples = Sliced::regression(vec![1.0; 9], vec![1.0; 3], 3, 1);
-    let mut plain = Linear::new(Heap::new(3, 3, 1));
+    let mut without_buffer = Linear::new(Heap::new(3, 3, 1));
     let task = fed_rep(EXACT, Upload::Gradient, 0.0);
-    assert_eq!(fed_rep_stream(&mut plain, task, &b, &samples).unwrap_err(), DeclineReason::Task);
+    assert_eq!(fed_rep_stream(&mut without_buffer, task, &b, &samples).unwrap_err(), DeclineReason::Task);
     let mut streaming = Linear::new(Heap::streaming(3, 3, 1));
     use fedspan_protocol::tensor::{Encoding, Role};
     let round = open(1, Wire::PowerStart, Role::Subspace, Encoding::F32, 3, 3);
@@ -221,11 +227,14 @@ fn diverged_streamed_head_restarts_from_zero() {
     let b = flat(&random.orthonormal(6, 2));
     let samples = Sliced::regression(random.normals(60), random.normals(10), 6, 1);
     let mut model = Linear::new(Heap::streaming(6, 2, 1));
-    let wild = fed_rep(HeadSolve::Gradient { steps: 3000, step_size: 50.0 }, Upload::Gradient, 0.0);
-    assert_eq!(fed_rep_stream(&mut model, wild, &b, &samples).unwrap_err(), DeclineReason::UpdateNonFinite);
+    let diverging = fed_rep(HeadSolve::Gradient { steps: 3000, step_size: 50.0 }, Upload::Gradient, 0.0);
+    assert_eq!(
+        fed_rep_stream(&mut model, diverging, &b, &samples).unwrap_err(),
+        DeclineReason::UpdateNonFinite
+    );
     assert_eq!(model.head(), [0.0, 0.0]);
     assert!(model.predict(&samples.x[..6], &mut [0.0]).is_err());
-    let calm = fed_rep(HeadSolve::Gradient { steps: 3, step_size: 0.1 }, Upload::Gradient, 0.0);
-    fed_rep_stream(&mut model, calm, &b, &samples).unwrap();
+    let ordinary = fed_rep(HeadSolve::Gradient { steps: 3, step_size: 0.1 }, Upload::Gradient, 0.0);
+    fed_rep_stream(&mut model, ordinary, &b, &samples).unwrap();
     assert!(model.head().iter().all(|w| w.is_finite() && *w != 0.0));
 }

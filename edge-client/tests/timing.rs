@@ -16,7 +16,7 @@ const D: usize = 20;
 const K: usize = 2;
 
 /// Creates a device that is not connected.
-fn bench(limit: u16) -> Bench<Sliced> {
+fn offline_bench(limit: u16) -> Bench<Sliced> {
     let mut random = Random(1);
     let samples = Sliced::regression(random.normals(10 * D), random.normals(10), D, 1);
     let config = Config { frame_limit: limit, ..Config::new(1) };
@@ -24,7 +24,7 @@ fn bench(limit: u16) -> Bench<Sliced> {
 }
 
 /// Creates a server with a FedRep round.
-fn server(round: u32, limit: u16) -> Server {
+fn server_with_round(round: u32, limit: u16) -> Server {
     let b = flat(&Random(2).orthonormal(D, K));
     let task = fed_rep(EXACT, Upload::Gradient, 0.0);
     Server::new(round, task, Encoding::F32, limit.into(), vec![(Role::Representation, D, K, b)])
@@ -32,10 +32,10 @@ fn server(round: u32, limit: u16) -> Server {
 
 #[test]
 fn reconnect_delay_grows_and_is_random() {
-    let mut bench = bench(256);
+    let mut bench = offline_bench(256);
     let mut delays = Vec::new();
     for _ in 0..20 {
-        bench.all(Event::LinkDown);
+        bench.handle_until_idle(Event::LinkDown);
         assert!(bench.last.wake.as_u64() > bench.now);
         delays.push(bench.last.wake.as_u64() - bench.now);
         bench.now = bench.last.wake.as_u64();
@@ -44,7 +44,7 @@ fn reconnect_delay_grows_and_is_random() {
         let ceiling = (500u64 << attempt.min(10)).min(60_000);
         assert!((ceiling / 2..=ceiling).contains(delay), "attempt {attempt}: {delay} ms");
     }
-    assert!(delays[10..].windows(2).any(|w| w[0] != w[1]), "the delays must be random");
+    assert!(delays[10..].windows(2).any(|w| w[0] != w[1]), "the delays are constant");
 }
 
 /// A link that breaks before the Welcome counts as a failed attempt, because a server that refuses
@@ -52,22 +52,22 @@ fn reconnect_delay_grows_and_is_random() {
 #[test]
 fn links_that_break_before_the_welcome_back_off() {
     for refused in [false, true] {
-        let mut bench = bench(256);
+        let mut bench = offline_bench(256);
         let mut delay = 0;
         for _ in 0..12 {
-            bench.all(Event::LinkUp);
+            bench.handle_until_idle(Event::LinkUp);
             if refused {
-                bench.message(&ToDevice::Refused(Refusal::UnknownDevice), &[]);
+                bench.receive_message(&ToDevice::Refused(Refusal::UnknownDevice), &[]);
                 assert!(bench.last.close);
             }
-            bench.all(Event::LinkDown);
+            bench.handle_until_idle(Event::LinkDown);
             delay = bench.last.wake.as_u64() - bench.now;
             bench.now = bench.last.wake.as_u64();
         }
         assert!(delay >= 30_000, "after twelve attempts: {delay} ms");
         // A Welcome resets the delay.
         bench.connect(1, 60_000);
-        bench.all(Event::LinkDown);
+        bench.handle_until_idle(Event::LinkDown);
         assert!(bench.last.wake.as_u64() - bench.now <= 500);
     }
 }
@@ -75,18 +75,18 @@ fn links_that_break_before_the_welcome_back_off() {
 #[test]
 fn retry_after_is_obeyed() {
     for welcomed in [false, true] {
-        let mut bench = bench(256);
+        let mut bench = offline_bench(256);
         if welcomed {
             bench.connect(1, 60_000);
         } else {
-            bench.all(Event::LinkUp);
+            bench.handle_until_idle(Event::LinkUp);
         }
-        assert!(bench.message(&ToDevice::RetryAfter { milliseconds: 30_000 }, &[]).is_empty());
+        assert!(bench.receive_message(&ToDevice::RetryAfter { milliseconds: 30_000 }, &[]).is_empty());
         assert!(bench.last.close);
         assert_eq!(bench.last.wake.as_u64(), bench.now + 30_000);
         // The driver closes the link and reports that to the session.
         bench.now += 5;
-        bench.all(Event::LinkDown);
+        bench.handle_until_idle(Event::LinkDown);
         assert!(
             bench.last.wake.as_u64() >= bench.now + 29_995,
             "{} ms",
@@ -99,26 +99,26 @@ fn retry_after_is_obeyed() {
 /// attempt.
 #[test]
 fn offline_tick_schedules_a_later_attempt() {
-    let mut bench = bench(256);
-    bench.all(Event::LinkDown);
+    let mut bench = offline_bench(256);
+    bench.handle_until_idle(Event::LinkDown);
     for _ in 0..10 {
         bench.now = bench.last.wake.as_u64();
-        assert!(bench.all(Event::Tick).is_empty());
+        assert!(bench.handle_until_idle(Event::Tick).is_empty());
         assert!(bench.last.wake.as_u64() > bench.now);
     }
 }
 
 #[test]
 fn hello_is_repeated_until_answered() {
-    let mut bench = bench(256);
-    assert_eq!(bench.all(Event::LinkUp).len(), 1);
+    let mut bench = offline_bench(256);
+    assert_eq!(bench.handle_until_idle(Event::LinkUp).len(), 1);
     for _ in 0..5 {
         assert!(bench.last.wake.as_u64() > bench.now);
-        assert!(matches!(bench.wake()[..], [(ToServer::Hello(_), _)]));
+        assert!(matches!(bench.wake_up()[..], [(ToServer::Hello(_), _)]));
     }
-    bench.message(&ToDevice::Welcome(Welcome { campaign: 1, idle_milliseconds: 60_000 }), &[]);
+    bench.receive_message(&ToDevice::Welcome(Welcome { campaign: 1, idle_milliseconds: 60_000 }), &[]);
     bench.now += 3_000;
-    assert!(bench.all(Event::Tick).is_empty());
+    assert!(bench.handle_until_idle(Event::Tick).is_empty());
 }
 
 /// The device is never silent for as long as the idle limit, in any state of an open connection.
@@ -126,14 +126,14 @@ fn hello_is_repeated_until_answered() {
 fn keep_alive_precedes_the_idle_limit() {
     for idle in [600u32, 1_500, 3_000, 10_000, 60_000, 3_600_000] {
         for frames in 0..5 {
-            let mut bench = bench(128);
+            let mut bench = offline_bench(128);
             bench.connect(1, idle);
-            for (message, body) in server(1, 128).opening().iter().take(frames) {
-                bench.message(message, body);
+            for (message, body) in server_with_round(1, 128).opening_messages().iter().take(frames) {
+                bench.receive_message(message, body);
             }
             let mut last = bench.now;
             for _ in 0..50 {
-                if !bench.wake().is_empty() {
+                if !bench.wake_up().is_empty() {
                     assert!(
                         bench.now - last < idle.into(),
                         "{} ms of {idle}, frames: {frames}",
@@ -164,7 +164,7 @@ enum Step {
 }
 
 /// Strategy for inputs of the session.
-fn step() -> impl Strategy<Value = Step> {
+fn any_step() -> impl Strategy<Value = Step> {
     prop_oneof![
         2 => Just(Step::Up),
         1 => Just(Step::Down),
@@ -181,40 +181,40 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// Applies an input. Closes the link if the session requests it.
-fn apply(bench: &mut Bench<Sliced>, step: &Step) {
+fn apply_step(bench: &mut Bench<Sliced>, step: &Step) {
     let id = |round| RoundId { round, stage: 0 };
     match step {
-        Step::Up => drop(bench.all(Event::LinkUp)),
-        Step::Down => drop(bench.all(Event::LinkDown)),
+        Step::Up => drop(bench.handle_until_idle(Event::LinkUp)),
+        Step::Down => drop(bench.handle_until_idle(Event::LinkDown)),
         Step::Welcome(idle_milliseconds) => {
             let welcome = Welcome { campaign: 1, idle_milliseconds: *idle_milliseconds };
-            bench.message(&ToDevice::Welcome(welcome), &[]);
+            bench.receive_message(&ToDevice::Welcome(welcome), &[]);
         }
         Step::Open { round, chunks } => {
-            for (message, body) in server(*round, 128).opening().iter().take(1 + chunks) {
-                bench.message(message, body);
+            for (message, body) in server_with_round(*round, 128).opening_messages().iter().take(1 + chunks) {
+                bench.receive_message(message, body);
             }
         }
         Step::Missing(chunks) => {
             let chunks = chunks.iter().copied().collect();
-            bench.message(&ToDevice::Missing(Missing { id: id(1), tensor: 0, chunks }), &[]);
+            bench.receive_message(&ToDevice::Missing(Missing { id: id(1), tensor: 0, chunks }), &[]);
         }
         Step::Ack(round) => {
-            bench.message(&ToDevice::Ack(Ack { id: id(*round), outcome: AckOutcome::Counted }), &[]);
+            bench.receive_message(&ToDevice::Ack(Ack { id: id(*round), outcome: AckOutcome::Counted }), &[]);
         }
-        Step::Closed(round) => drop(bench.message(&ToDevice::RoundClosed(id(*round)), &[])),
+        Step::Closed(round) => drop(bench.receive_message(&ToDevice::RoundClosed(id(*round)), &[])),
         Step::RetryAfter(milliseconds) => {
-            bench.message(&ToDevice::RetryAfter { milliseconds: *milliseconds }, &[]);
+            bench.receive_message(&ToDevice::RetryAfter { milliseconds: *milliseconds }, &[]);
         }
-        Step::Refused => drop(bench.message(&ToDevice::Refused(Refusal::UnknownDevice), &[])),
-        Step::Garbage(bytes) => drop(bench.all(Event::Message(bytes))),
+        Step::Refused => drop(bench.receive_message(&ToDevice::Refused(Refusal::UnknownDevice), &[])),
+        Step::Garbage(bytes) => drop(bench.handle_until_idle(Event::Message(bytes))),
         Step::Pass(milliseconds) => {
             bench.now += milliseconds;
-            bench.all(Event::Tick);
+            bench.handle_until_idle(Event::Tick);
         }
     }
     if bench.last.close {
-        bench.all(Event::LinkDown);
+        bench.handle_until_idle(Event::LinkDown);
     }
 }
 
@@ -224,15 +224,17 @@ proptest! {
     /// From any reachable state, a tick at `wake` advances time, and a simulated minute takes a bounded
     /// number of ticks and frames: at most 700, for ten per second and repetitions of a small update.
     #[test]
-    fn ticks_and_frames_are_bounded(steps in prop::collection::vec(step(), 0..25)) {
-        let mut bench = bench(128);
-        bench.all(Event::Tick);
+    fn ticks_and_frames_are_bounded(steps in prop::collection::vec(any_step(), 0..25)) {
+        let mut bench = offline_bench(128);
+        bench.handle_until_idle(Event::Tick);
         for step in &steps {
-            apply(&mut bench, step);
+            apply_step(&mut bench, step);
         }
-        let (start, mut ticks, mut frames) = (bench.now, 0, 0);
+        let start = bench.now;
+        let mut ticks = 0;
+        let mut frames = 0;
         while bench.now < start + 60_000 {
-            frames += bench.wake().len();
+            frames += bench.wake_up().len();
             ticks += 1;
             prop_assert!(ticks <= 700 && frames <= 700, "{ticks} ticks, {frames} frames in {} ms", bench.now - start);
             prop_assert!(!bench.last.close);
@@ -241,11 +243,11 @@ proptest! {
 
     /// The session survives a clock that is near its end or stands still.
     #[test]
-    fn session_survives_any_clock(steps in prop::collection::vec(step(), 0..12), start in prop::sample::select(vec![0, 1 << 40, u64::MAX - 30_000])) {
-        let mut bench = bench(128);
+    fn session_survives_any_clock(steps in prop::collection::vec(any_step(), 0..12), start in prop::sample::select(vec![0, 1 << 40, u64::MAX - 30_000])) {
+        let mut bench = offline_bench(128);
         bench.now = start;
         for step in steps.iter().filter(|step| !matches!(step, Step::Pass(_))) {
-            apply(&mut bench, step);
+            apply_step(&mut bench, step);
         }
     }
 }
@@ -254,7 +256,7 @@ proptest! {
 /// request ticks endlessly.
 #[test]
 fn short_transmit_buffer_is_counted() {
-    let mut bench = bench(128);
+    let mut bench = offline_bench(128);
     bench.connect(1, 3_000);
     let mut now = bench.now;
     let mut ticks = 0;
@@ -263,7 +265,7 @@ fn short_transmit_buffer_is_counted() {
         assert_eq!(progress.sent, 0);
         now = now.max(progress.wake.as_u64());
         ticks += 1;
-        assert!(ticks < 700, "the session spins");
+        assert!(ticks < 700, "the session wakes up too often");
     }
     assert!(bench.session.counters().unsent > 0);
 }
@@ -271,20 +273,20 @@ fn short_transmit_buffer_is_counted() {
 /// A request for chunks that do not exist is counted and not answered.
 #[test]
 fn requests_for_nonexistent_chunks_are_counted() {
-    let mut bench = bench(256);
+    let mut bench = offline_bench(256);
     bench.connect(1, 60_000);
-    let (message, body) = server(1, 256).opening().remove(0);
-    bench.message(&message, &body);
+    let (message, body) = server_with_round(1, 256).opening_messages().remove(0);
+    bench.receive_message(&message, &body);
     for tensor in [0, 1, 255] {
         let chunks = [0, 7, u16::MAX].into_iter().collect();
         let id = RoundId { round: 1, stage: 0 };
-        assert!(bench.message(&ToDevice::Missing(Missing { id, tensor, chunks }), &[]).is_empty());
+        assert!(bench.receive_message(&ToDevice::Missing(Missing { id, tensor, chunks }), &[]).is_empty());
     }
     assert_eq!(bench.session.counters().unexpected, 9);
     let task = Wire::FitHead { head: EXACT };
     let open = RoundOpen { id: RoundId { round: 2, stage: 0 }, task, tensors: Default::default() };
-    bench.message(&ToDevice::RoundOpen(open), &[]);
+    bench.receive_message(&ToDevice::RoundOpen(open), &[]);
     let chunk = Chunk { id: RoundId { round: 1, stage: 0 }, tensor: 0, offset: 0 };
-    assert!(bench.message(&ToDevice::Chunk(chunk), &[1; 4]).is_empty());
+    assert!(bench.receive_message(&ToDevice::Chunk(chunk), &[1; 4]).is_empty());
     assert_eq!(bench.session.counters().unexpected, 10);
 }

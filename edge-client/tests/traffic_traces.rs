@@ -5,7 +5,7 @@
 
 use crate::common::power::*;
 use crate::common::private::*;
-use crate::common::problem::config;
+use crate::common::problem::session_config;
 use crate::common::server::*;
 use crate::common::*;
 use fedspan_client::Linear;
@@ -45,7 +45,7 @@ enum LinkEvent {
 type EventSequence = Vec<(u64, LinkEvent)>;
 
 /// Returns samples that depend on the seed as much as possible; all sets have the same number of samples.
-fn samples(seed: u64) -> Sliced {
+fn samples_of_seed(seed: u64) -> Sliced {
     let mut random = Random(seed);
     let (mut x, mut y) = (random.normals(ROWS * D), random.normals(ROWS));
     match seed % 6 {
@@ -75,11 +75,11 @@ struct Link {
     now: u64,
     last: Progress,
     /// Draws the durations of computations, and whether input during a computation fits the receive buffer.
-    luck: Random,
+    random: Random,
     /// Time at which the last computation ended.
-    computed: u64,
+    computed_at: u64,
     /// The observed traffic: times and descriptions.
-    seen: Vec<(u64, String)>,
+    traffic: Vec<(u64, String)>,
     closing: bool,
     out: Vec<u8>,
 }
@@ -92,44 +92,51 @@ impl Link {
         let model = Linear::private(Heap::power(D, R, 1), mechanism).unwrap();
         let protection = key.clone().map_or(Protection::Plaintext, Protection::Key);
         let random = ChaCha8Rng::seed_from_u64(1);
-        let session = Session::new(config(limit), protection, model, samples(seed), Flash::default(), random);
+        let session = Session::new(
+            session_config(limit),
+            protection,
+            model,
+            samples_of_seed(seed),
+            Flash::default(),
+            random,
+        );
         Self {
             session,
             key,
             channel: None,
             now: 1_000,
             last: Progress { sent: 0, again: false, close: false, wake: Millis::ZERO },
-            luck: Random(seed ^ 77),
-            computed: 0,
-            seen: Vec::new(),
+            random: Random(seed ^ 77),
+            computed_at: 0,
+            traffic: Vec::new(),
             closing: false,
-            out: vec![0; config(limit).transmit_capacity()],
+            out: vec![0; session_config(limit).transmit_capacity()],
         }
     }
 
     /// Passes an event to the session, and records the traffic.
-    fn act(&mut self, event: Event<'_>) {
+    fn handle_event(&mut self, event: Event<'_>) {
         let passes = self.session.source_mut().passes;
         self.last = self.session.handle(Millis::new(self.now), event, &mut self.out);
         if self.session.source_mut().passes > passes {
             // A computation takes at most one slot minus 1 ms, so that buffered input is handled before the
             // end of the slot.
-            self.now += self.luck.next() % SLOT;
-            self.computed = self.now;
+            self.now += self.random.next() % SLOT;
+            self.computed_at = self.now;
         }
         // The frame is sent when the computation has ended.
         if self.last.sent > 0 {
-            let description = self.read();
-            self.seen.push((self.now, description));
+            let description = self.describe_sent();
+            self.traffic.push((self.now, description));
         }
         if self.last.close != self.closing {
             self.closing = self.last.close;
-            self.seen.push((self.now, format!("closing: {}", self.closing)));
+            self.traffic.push((self.now, format!("closing: {}", self.closing)));
         }
     }
 
     /// Returns a description of the frame that the device has sent.
-    fn read(&mut self) -> String {
+    fn describe_sent(&mut self) -> String {
         let mut decoder = Decoder::new(vec![0; self.out.len()]);
         let bytes = match decoder.feed(&mut &self.out[..self.last.sent]) {
             FeedResult::Message(bytes) => bytes.to_vec(),
@@ -145,35 +152,35 @@ impl Link {
 
     /// Delivers a server message at a given time. A message that arrives during a computation may be lost,
     /// because the buffer may have no room.
-    fn deliver(&mut self, at: u64, message: &ToDevice, body: &[u8], sealed: bool) {
+    fn deliver(&mut self, time: u64, message: &ToDevice, body: &[u8], sealed: bool) {
         let channel = self.channel.as_mut().filter(|_| sealed);
         let frame = channel.map(|channel| {
-            let mut wire = vec![0; wire_capacity(5000)];
+            let mut frame_bytes = vec![0; wire_capacity(5000)];
             let answer = match message {
-                ToDevice::Welcome(_) => channel.seal_answer(&NONCE, message, &mut wire).ok(),
+                ToDevice::Welcome(_) => channel.seal_answer(&NONCE, message, &mut frame_bytes).ok(),
                 _ => None,
             };
-            let fill = |place: &mut [u8]| place.copy_from_slice(body);
+            let fill = |buffer: &mut [u8]| buffer.copy_from_slice(body);
             let length =
-                answer.unwrap_or_else(|| channel.seal(message, body.len(), fill, &mut wire).unwrap());
-            match Decoder::new(vec![0; 5000]).feed(&mut &wire[..length]) {
+                answer.unwrap_or_else(|| channel.seal(message, body.len(), fill, &mut frame_bytes).unwrap());
+            match Decoder::new(vec![0; 5000]).feed(&mut &frame_bytes[..length]) {
                 FeedResult::Sealed(frame) => frame.to_vec(),
                 other => panic!("{other:?}"),
             }
         });
-        if at <= self.computed && self.luck.below(2) == 0 {
+        if time <= self.computed_at && self.random.below(2) == 0 {
             return;
         }
         match frame {
-            Some(mut frame) => self.act(Event::Sealed(&mut frame)),
-            None => self.act(Event::Message(&payload(message, body))),
+            Some(mut frame) => self.handle_event(Event::Sealed(&mut frame)),
+            None => self.handle_event(Event::Message(&payload(message, body))),
         }
     }
 }
 
 /// Runs a device with these events, and returns the observed traffic. The driver handles buffered messages
 /// before it checks the clock if `messages_first`, and after it otherwise.
-fn trace(
+fn trace_device(
     events: &EventSequence,
     limit: u16,
     seed: u64,
@@ -181,75 +188,75 @@ fn trace(
     key: Option<&Key>,
 ) -> Vec<(u64, String)> {
     let mut link = Link::new(limit, seed, key.cloned());
-    let mut at = link.now;
-    for (after, event) in events {
-        at += after;
+    let mut time = link.now;
+    for (delay, event) in events {
+        time += delay;
         loop {
-            let late = messages_first && at <= link.now;
-            if link.last.again && !late {
-                link.act(Event::Tick);
-            } else if link.last.wake.as_u64() <= at && link.last.wake.as_u64() > 0 && !late {
+            let is_overdue = messages_first && time <= link.now;
+            if link.last.again && !is_overdue {
+                link.handle_event(Event::Tick);
+            } else if link.last.wake.as_u64() <= time && link.last.wake.as_u64() > 0 && !is_overdue {
                 link.now = link.now.max(link.last.wake.as_u64());
-                link.act(Event::Tick);
+                link.handle_event(Event::Tick);
             } else {
                 break;
             }
         }
-        link.now = link.now.max(at);
+        link.now = link.now.max(time);
         match event {
-            LinkEvent::Receives(message, body) => link.deliver(at, message, body, true),
-            LinkEvent::ReceivesUnsealed(message) => link.deliver(at, message, &[], false),
-            LinkEvent::Up => link.act(Event::LinkUp),
-            LinkEvent::Down => link.act(Event::LinkDown),
+            LinkEvent::Receives(message, body) => link.deliver(time, message, body, true),
+            LinkEvent::ReceivesUnsealed(message) => link.deliver(time, message, &[], false),
+            LinkEvent::Up => link.handle_event(Event::LinkUp),
+            LinkEvent::Down => link.handle_event(Event::LinkDown),
         }
     }
     // After the last event the device sends the pending frames.
-    while link.last.again || link.last.wake.as_u64() <= at + 4 * SLOT {
+    while link.last.again || link.last.wake.as_u64() <= time + 4 * SLOT {
         link.now = link.now.max(if link.last.again { 0 } else { link.last.wake.as_u64() });
-        link.act(Event::Tick);
+        link.handle_event(Event::Tick);
     }
     assert_eq!(link.session.counters().slots_missed, 0);
-    link.seen
+    link.traffic
 }
 
-fn power(iterations: u16, upload: PowerUpload) -> (Wire, Role) {
+fn power_task(iterations: u16, upload: PowerUpload) -> (Wire, Role) {
     (fed_power(iterations, PowerRows::Features, upload), Role::Subspace)
 }
 
 /// Returns the messages that open a round.
-fn opening(round: u32, (task, role): (Wire, Role), limit: u16) -> Vec<LinkEvent> {
+fn round_messages(round: u32, (task, role): (Wire, Role), limit: u16) -> Vec<LinkEvent> {
     let tensors = vec![(role, D, R, identity_columns(D, R))];
     let server = Server::new(round, task, Encoding::F32, limit.into(), tensors);
-    server.opening().into_iter().map(|(message, body)| LinkEvent::Receives(message, body)).collect()
+    server.opening_messages().into_iter().map(|(message, body)| LinkEvent::Receives(message, body)).collect()
 }
 
 /// Returns a sequence of events that is plausible enough to lead to rounds.
-fn events(limit: u16, steps: &[(u8, u64)]) -> EventSequence {
+fn event_sequence(limit: u16, steps: &[(u8, u64)]) -> EventSequence {
     let receives = |message| LinkEvent::Receives(message, Vec::new());
     let welcome = || receives(ToDevice::Welcome(Welcome { campaign: 7, idle_milliseconds: 3_000 }));
     let mut sequence = vec![(0, LinkEvent::Up), (10, welcome())];
     let mut round = 1;
-    for &(kind, after) in steps {
+    for &(kind, delay) in steps {
         let id = RoundId { round, stage: 0 };
         let events = match kind % 21 {
             0..=2 => {
                 round += 1;
-                opening(round, power(1, PowerUpload::Product), limit)
+                round_messages(round, power_task(1, PowerUpload::Product), limit)
             }
             3 => {
                 round += 1;
-                opening(round, power(3, PowerUpload::ProductAndBasis), limit)
+                round_messages(round, power_task(3, PowerUpload::ProductAndBasis), limit)
             }
             4 | 5 => {
                 round += 1;
                 let steps = HeadSolve::Gradient { steps: 3, step_size: 0.5 };
                 let head = if kind & 16 == 0 { EXACT } else { steps };
-                opening(round, (Wire::FitHead { head }, Role::Representation), limit)
+                round_messages(round, (Wire::FitHead { head }, Role::Representation), limit)
             }
             // This round is normally declined at once.
-            6 => opening(round + 100, power(4, PowerUpload::Product), limit),
+            6 => round_messages(round + 100, power_task(4, PowerUpload::Product), limit),
             // The same round is opened again.
-            7 | 8 => opening(round, power(1, PowerUpload::Product), limit),
+            7 | 8 => round_messages(round, power_task(1, PowerUpload::Product), limit),
             9 => vec![receives(ToDevice::Ack(Ack { id, outcome: AckOutcome::Counted }))],
             10 => vec![receives(ToDevice::RoundClosed(id))],
             11 => vec![receives(ToDevice::Missing(Missing {
@@ -268,11 +275,11 @@ fn events(limit: u16, steps: &[(u8, u64)]) -> EventSequence {
                 let upload = if kind & 1 == 0 { Upload::Gradient } else { Upload::Representation };
                 let (head, encoding) = (EXACT, Encoding::F32);
                 let task = Wire::FedRep { step_size: 0.1, head, upload, encoding };
-                opening(round, (task, Role::Representation), limit)
+                round_messages(round, (task, Role::Representation), limit)
             }
         };
         sequence
-            .extend(events.into_iter().enumerate().map(|(n, event)| (if n == 0 { after } else { 0 }, event)));
+            .extend(events.into_iter().enumerate().map(|(n, event)| (if n == 0 { delay } else { 0 }, event)));
     }
     sequence
 }
@@ -287,11 +294,11 @@ proptest! {
             (any::<u8>(), prop_oneof![Just(0u64), 0..50u64, 0..2 * SLOT, Just(SLOT)]), 1..25),
         (seed, messages_first, keyed) in (0..1_000_000u64, any::<bool>(), any::<bool>()),
     ) {
-        let (events, key) = (events(limit, &steps), Key::new(3, [0x42; 32]));
+        let (events, key) = (event_sequence(limit, &steps), Key::new(3, [0x42; 32]));
         let key = keyed.then_some(&key);
-        let first = trace(&events, limit, seed, messages_first, key);
+        let first = trace_device(&events, limit, seed, messages_first, key);
         for n in 1..8 {
-            prop_assert_eq!(&trace(&events, limit, seed + n, messages_first, key), &first);
+            prop_assert_eq!(&trace_device(&events, limit, seed + n, messages_first, key), &first);
         }
     }
 }
@@ -301,10 +308,13 @@ proptest! {
 fn event_sequences_reach_updates_and_declines() {
     for key in [None, Some(Key::new(3, [0x42; 32]))] {
         let mut random = Random(3);
-        let (mut updates, mut gradients, mut heads, mut declines) = (0, 0, 0, 0);
+        let mut updates = 0;
+        let mut gradients = 0;
+        let mut heads = 0;
+        let mut declines = 0;
         for _ in 0..80 {
             let steps: Vec<_> = (0..20).map(|_| (random.next() as u8, random.next() % (2 * SLOT))).collect();
-            for (_, description) in trace(&events(128, &steps), 128, 5, false, key.as_ref()) {
+            for (_, description) in trace_device(&event_sequence(128, &steps), 128, 5, false, key.as_ref()) {
                 updates += u32::from(description.starts_with("Update") && description.contains("Subspace"));
                 gradients += u32::from(description.starts_with("Update") && description.contains("Gradient"));
                 heads += u32::from(description.starts_with("Update") && description.contains("tensors: []"));

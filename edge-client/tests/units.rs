@@ -15,7 +15,7 @@ use fedspan_protocol::message::HeadSolve;
 fn predictions_are_within_the_bound_or_rank_is_below_k() {
     let mut random = Random(41);
     let mut worst = Worst::default();
-    let [mut silent, mut cut, mut cut_at_ease, mut total] = [0, 0, 0, 0];
+    let [mut misses, mut rank_deficient, mut needlessly_cut, mut heads] = [0, 0, 0, 0];
     for case in 0..4000 {
         let k = 1 + case % 24;
         let m = k + 1 + (200 - k) * random.below(1000) * random.below(1000) / 1_000_000;
@@ -25,29 +25,30 @@ fn predictions_are_within_the_bound_or_rank_is_below_k() {
         let problem = Problem::random(&mut random, k, m, c, offset, scale);
         let bounds = [true, false].map(|normal| problem.bound(normal));
         let size = problem.y.norm();
-        for (way, (w, fits)) in ["twice", "once"].into_iter().zip(problem.heads()) {
-            let (bound, exact) = &bounds[usize::from(way == "once")];
+        for (method, (w, fits)) in ["two passes", "streaming"].into_iter().zip(problem.fit_heads()) {
+            let (bound, exact) = &bounds[usize::from(method == "streaming")];
             let error = (problem.predictions(&w) - exact).norm() / size;
-            total += 1;
+            heads += 1;
             let rank = usize::from(fits.last.rank);
             assert_eq!(fits.cut, u32::from(rank < k));
             if rank < k {
-                cut += 1;
-                cut_at_ease += usize::from(*bound < 0.02);
+                rank_deficient += 1;
+                needlessly_cut += usize::from(*bound < 0.02);
             } else if error > *bound {
-                silent += 1;
-                println!("{way}: {error:e} over {bound:e} k={k} m={m} c={c} offset={offset:.1}");
+                misses += 1;
+                println!("{method}: {error:e} over {bound:e} k={k} m={m} c={c} offset={offset:.1}");
             } else {
-                let name = format!("{way}, offset 1e{}", (offset.max(1.0)).log10() as i32);
-                worst.saw(Box::leak(name.into_boxed_str()), error / bound);
+                let name = format!("{method}, offset 1e{}", (offset.max(1.0)).log10() as i32);
+                worst.record_largest(Box::leak(name.into_boxed_str()), error / bound);
             }
         }
     }
     println!(
-        "{total} heads, {cut} with a rank below k ({cut_at_ease} of them at ease), {silent} silent misses"
+        "{heads} heads, {rank_deficient} with a rank below k ({needlessly_cut} of them with a small bound), \
+         {misses} silent misses"
     );
-    assert_eq!(silent, 0);
-    assert!(cut_at_ease == 0, "{cut_at_ease} of {total} were cut with a bound below 2 %");
+    assert_eq!(misses, 0);
+    assert!(needlessly_cut == 0, "{needlessly_cut} of {heads} were cut with a bound below 2 %");
 }
 
 /// At the limit of f32, deviations a million times smaller than the values of their column are rounding
@@ -62,20 +63,23 @@ fn deviations_below_the_rounding_of_f32_are_cut_and_counted() {
         let offset = 10f64.powf(5.0 + 5.0 * random.unit());
         let problem = Problem::random(&mut random, k, m, 1, offset, 1.0);
         let (bound, exact) = problem.bound(false);
-        for (w, fits) in problem.heads() {
+        for (w, fits) in problem.fit_heads() {
             let error = (problem.predictions(&w) - &exact).norm() / problem.y.norm();
-            let full = usize::from(fits.last.rank) == k;
-            assert!(!full || error <= bound, "{error:e} over {bound:e} at k={k} m={m} offset={offset:e}");
-            *(if full { &mut kept } else { &mut cut }) += 1;
-            assert_eq!((fits.cut, fits.short), (u32::from(!full), 0));
+            let full_rank = usize::from(fits.last.rank) == k;
+            assert!(
+                !full_rank || error <= bound,
+                "{error:e} over {bound:e} at k={k} m={m} offset={offset:e}"
+            );
+            *(if full_rank { &mut kept } else { &mut cut }) += 1;
+            assert_eq!((fits.cut, fits.short), (u32::from(!full_rank), 0));
             // The limit is at a ratio of about 2^20 between offset and deviation.
             let ratios = (0..k).filter(|j| problem.constant != Some(*j)).map(|j| {
                 let column = problem.x.column(j);
                 (column[0] / (column.variance().sqrt())).abs()
             });
-            let most = ratios.fold(0.0, f64::max);
-            assert!(full || most > 0.9e6, "cut at a ratio of {most:e}");
-            assert!(!full || most < 1.2e6, "kept at a ratio of {most:e}");
+            let largest_ratio = ratios.fold(0.0, f64::max);
+            assert!(full_rank || largest_ratio > 0.9e6, "cut at a ratio of {largest_ratio:e}");
+            assert!(!full_rank || largest_ratio < 1.2e6, "kept at a ratio of {largest_ratio:e}");
         }
     }
     println!("{kept} kept, {cut} cut");
@@ -99,16 +103,16 @@ fn powers_of_two_change_only_exponents() {
             y: problem.y.clone(),
             ..problem
         };
-        let ways = ["twice", "once"].into_iter().zip(problem.heads());
-        for ((way, (before, fits)), (after, same)) in ways.zip(scaled.heads()) {
-            assert_eq!((fits.last.rank, fits), (k as u16, same));
+        let methods = ["two passes", "streaming"].into_iter().zip(problem.fit_heads());
+        for ((method, (before, fits)), (after, scaled_fits)) in methods.zip(scaled.fit_heads()) {
+            assert_eq!((fits.last.rank, fits), (k as u16, scaled_fits));
             for (j, (before, after)) in before.chunks(c).zip(after.chunks(c)).enumerate() {
                 for (before, after) in before.iter().zip(after) {
                     let expected = f64::from(*before) / factors[j];
                     assert_eq!(
                         f64::from(*after),
                         expected,
-                        "{way}: column {j} of {k}, m={m}, case {case} {powers:?}"
+                        "{method}: column {j} of {k}, m={m}, case {case} {powers:?}"
                     );
                 }
             }
@@ -128,40 +132,46 @@ fn repeated_columns_are_cut_at_any_offset() {
         let offset = 10f64.powf(4.0 * random.unit());
         let mut problem = Problem::random(&mut random, k, m, 2, offset, [0.0, 3.0][case % 2]);
         let constant = problem.constant.unwrap();
-        let other = (constant + 1) % k;
+        let neighbour = (constant + 1) % k;
         let (bound, exact) = problem.bound(false);
         let repeated = match case % 3 {
-            0 => problem.x.column(other).into_owned(),
+            0 => problem.x.column(neighbour).into_owned(),
             1 => problem.x.column(constant).into_owned(),
             _ => M::zeros(m, 1).column(0).into_owned(),
         };
         problem.x = problem.x.clone().insert_column(k, 0.0);
         problem.x.set_column(k, &repeated);
         problem.k = k + 1;
-        for (way, (w, fits)) in ["twice", "once"].into_iter().zip(problem.heads()) {
-            let at = format!("{way}: k={k} m={m} offset={offset:.1} case={case}");
-            assert_eq!((usize::from(fits.last.rank), fits.last.cut(), fits.cut), (k, 1, 1), "{at}");
+        for (method, (w, fits)) in ["two passes", "streaming"].into_iter().zip(problem.fit_heads()) {
+            let case_name = format!("{method}: k={k} m={m} offset={offset:.1} case={case}");
+            assert_eq!((usize::from(fits.last.rank), fits.last.cut(), fits.cut), (k, 1, 1), "{case_name}");
             let error = (problem.predictions(&w) - &exact).norm() / problem.y.norm();
             // The tolerance is higher, because centring rounds once more, and errors along short columns are
             // relative to the lifted columns.
-            assert!(error <= 32.0 * bound, "{error:e} over {bound:e} {at}");
-            worst.saw("repeated columns, share of the bound", error / bound);
+            assert!(error <= 32.0 * bound, "{error:e} over {bound:e} {case_name}");
+            worst.record_largest("repeated columns, share of the bound", error / bound);
             let (w, last) = w.split_at(2 * k);
             match case % 3 {
                 0 => {
-                    let own = &w[2 * other..2 * other + 2];
-                    for (own, last) in own.iter().zip(last) {
-                        assert!((own - last).abs() <= 1e-3 * own.abs().max(1e-3), "{own} {last} {at}");
+                    let repeated_weights = &w[2 * neighbour..2 * neighbour + 2];
+                    for (repeated_weights, last) in repeated_weights.iter().zip(last) {
+                        assert!(
+                            (repeated_weights - last).abs() <= 1e-3 * repeated_weights.abs().max(1e-3),
+                            "{repeated_weights} {last} {case_name}"
+                        );
                     }
                 }
                 // Two equal constant columns share their weight equally.
                 1 => {
-                    let own = &w[2 * constant..2 * constant + 2];
-                    for (own, last) in own.iter().zip(last) {
-                        assert!((own - last).abs() <= 1e-5 * own.abs(), "{own} {last} {at}");
+                    let repeated_weights = &w[2 * constant..2 * constant + 2];
+                    for (repeated_weights, last) in repeated_weights.iter().zip(last) {
+                        assert!(
+                            (repeated_weights - last).abs() <= 1e-5 * repeated_weights.abs(),
+                            "{repeated_weights} {last} {case_name}"
+                        );
                     }
                 }
-                _ => assert_eq!(last, [0.0, 0.0], "{at}"),
+                _ => assert_eq!(last, [0.0, 0.0], "{case_name}"),
             }
         }
     }
@@ -177,11 +187,11 @@ fn column_that_stops_being_constant_is_fitted() {
         let m = 20 + random.below(100);
         // Two almost equal columns rule out the normal equations.
         let mut x = random.gaussian(m, k);
-        let flag = random.below(k);
-        let until = 1 + random.below(m - 10);
-        let pair = [(flag + 1) % k, (flag + 2) % k];
+        let changing_column = random.below(k);
+        let change = 1 + random.below(m - 10);
+        let pair = [(changing_column + 1) % k, (changing_column + 2) % k];
         for i in 0..m {
-            x[(i, flag)] = if i < until { 3.0 } else { random.normal() * [1.0, 1e3][case % 2] };
+            x[(i, changing_column)] = if i < change { 3.0 } else { random.normal() * [1.0, 1e3][case % 2] };
             if k > 2 {
                 x[(i, pair[1])] = x[(i, pair[0])] + 0.01 * x[(i, pair[1])];
             }
@@ -189,12 +199,14 @@ fn column_that_stops_being_constant_is_fitted() {
         let (x, y) = (flat(&x), random.normals(m));
         let (z, y64) = (matrix(m, k, &x), matrix(m, 1, &y));
         let largest = norm2(&z);
-        for (way, w) in [("twice", by_client(&x, &y, k, 1, EXACT)), ("once", by_stream(&x, &y, k, 1, EXACT))]
-        {
-            let residual = Residual::new(&z, largest, &y64, &matrix(k, 1, &w)).normwise();
+        for (method, w) in [
+            ("two passes", fit_by_client(&x, &y, k, 1, EXACT)),
+            ("streaming", fit_by_stream(&x, &y, k, 1, EXACT)),
+        ] {
+            let residual = Residual::new(&z, largest, &y64, &matrix(k, 1, &w)).normwise_residual();
             let bound = 2.0 * rounding(m, k);
-            assert!(residual <= bound, "{way}: {residual:e} over {bound:e} k={k} m={m} until={until}");
-            worst.saw("no constant, normwise residual, share of the bound", residual / bound);
+            assert!(residual <= bound, "{method}: {residual:e} over {bound:e} k={k} m={m} until={change}");
+            worst.record_largest("no constant, normwise residual, share of the bound", residual / bound);
         }
     }
 }
@@ -215,7 +227,7 @@ fn offsets_do_not_change_predictions_from_few_samples() {
         }
         let problems = [x, moved].map(|x| Problem { k, c: 1, x, y: y.clone(), constant: Some(k - 1) });
         let [before, after] = problems.map(|problem| {
-            problem.heads().map(|(w, fits)| {
+            problem.fit_heads().map(|(w, fits)| {
                 assert_eq!((fits.last.rank, fits.short, fits.cut), (m as u16, 1, 0));
                 (problem.predictions(&w), w)
             })
@@ -248,12 +260,13 @@ fn ridge_keeps_its_units_with_a_constant() {
         let y64 = matrix(m, 1, &y).resize(m + k, 1, 0.0);
         let largest = norm2(&z);
         let head = HeadSolve::LeastSquares { ridge };
-        for (way, w) in [("client", by_client(&x, &y, k, 1, head)), ("stream", by_stream(&x, &y, k, 1, head))]
+        for (method, w) in
+            [("client", fit_by_client(&x, &y, k, 1, head)), ("stream", fit_by_stream(&x, &y, k, 1, head))]
         {
-            let residual = Residual::new(&z, largest, &y64, &matrix(k, 1, &w)).normwise();
+            let residual = Residual::new(&z, largest, &y64, &matrix(k, 1, &w)).normwise_residual();
             let bound = 4.0 * rounding(m + k, k);
-            assert!(residual <= bound, "{way}: {residual:e} over {bound:e} k={k} m={m} ridge={ridge:e}");
-            worst.saw("ridge with a constant, share of the bound", residual / bound);
+            assert!(residual <= bound, "{method}: {residual:e} over {bound:e} k={k} m={m} ridge={ridge:e}");
+            worst.record_largest("ridge with a constant, share of the bound", residual / bound);
         }
     }
 }
@@ -268,7 +281,7 @@ fn air_pressure_is_fitted_without_scaling() {
     let x = M::from_fn(m, 2, |i, j| if j == 0 { pressure[i] } else { 1.0 });
     let y = M::from_fn(m, 1, |i, _| 0.2 * (pressure[i] - 1013.0));
     let problem = Problem { k: 2, c: 1, x, y, constant: Some(1) };
-    for (w, fits) in problem.heads() {
+    for (w, fits) in problem.fit_heads() {
         assert_eq!((fits.last.rank, fits.cut), (2, 0));
         let mse = (problem.predictions(&w) - &problem.y).norm_squared() / m as f64;
         assert!(mse < 1e-8, "{mse:e}");
@@ -279,15 +292,18 @@ fn air_pressure_is_fitted_without_scaling() {
 #[test]
 fn fits_with_cut_directions_are_counted() {
     let (k, c) = (3, 1);
-    let full = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0];
-    let flat = [1.0, 1.0, 0.5, 2.0, 2.0, 0.25, 3.0, 3.0, 1.0, -1.0, -1.0, 0.0];
+    let full_rank = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0];
+    let rank_two = [1.0, 1.0, 0.5, 2.0, 2.0, 0.25, 3.0, 3.0, 1.0, -1.0, -1.0, 0.0];
     let y = [1.0, 2.0, 3.0, 4.0];
     let mut model = Linear::new(Heap::new(k, k, c));
     model.set_representation(&identity(k)).unwrap();
     assert_eq!(model.head_fits(), HeadFits::default());
-    for (x, expected) in
-        [(&full[..], (3, 0, 0)), (&flat, (2, 1, 0)), (&flat[..6], (2, 1, 1)), (&full, (3, 1, 1))]
-    {
+    for (x, expected) in [
+        (&full_rank[..], (3, 0, 0)),
+        (&rank_two, (2, 1, 0)),
+        (&rank_two[..6], (2, 1, 1)),
+        (&full_rank, (3, 1, 1)),
+    ] {
         model.fit_head(EXACT, &mut Recording::regression(x, &y[..x.len() / k], k, c)).unwrap();
         let fits = model.head_fits();
         assert_eq!((fits.last.rank, fits.cut, fits.short), expected);
@@ -295,12 +311,12 @@ fn fits_with_cut_directions_are_counted() {
         assert_eq!(usize::from(fits.last.cut()), k - usize::from(fits.last.rank));
     }
     let task = fed_rep(EXACT, fedspan_protocol::message::Upload::Gradient, 0.0);
-    let samples = Sliced::regression(flat.to_vec(), y.to_vec(), k, c);
+    let samples = Sliced::regression(rank_two.to_vec(), y.to_vec(), k, c);
     fed_rep_round(&mut model, task, &identity(k), &mut samples.clone()).unwrap();
     assert_eq!((model.head_fits().last.rank, model.head_fits().cut), (2, 2));
-    let mut once = Linear::new(Heap::streaming(k, k, c));
-    fed_rep_stream(&mut once, task, &identity(k), &samples).unwrap();
-    assert_eq!((once.head_fits().last.rank, once.head_fits().cut), (2, 1));
+    let mut streaming = Linear::new(Heap::streaming(k, k, c));
+    fed_rep_stream(&mut streaming, task, &identity(k), &samples).unwrap();
+    assert_eq!((streaming.head_fits().last.rank, streaming.head_fits().cut), (2, 1));
 }
 
 /// In fixed point all columns of a projection share one scale. Columns that are cut because of their units

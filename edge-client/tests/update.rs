@@ -8,7 +8,14 @@ use fedspan_protocol::message::{DeclineReason, HeadSolve, Upload};
 use proptest::prelude::*;
 
 /// Creates a regression or classification problem with a representation `B` (d x k).
-fn problem(random: &mut Random, d: usize, k: usize, c: usize, m: usize, classes: bool) -> (Vec<f32>, Sliced) {
+fn draw_problem(
+    random: &mut Random,
+    d: usize,
+    k: usize,
+    c: usize,
+    m: usize,
+    classes: bool,
+) -> (Vec<f32>, Sliced) {
     let b = flat(&random.orthonormal(d, k));
     let x = random.normals(m * d);
     let samples = if classes {
@@ -21,7 +28,7 @@ fn problem(random: &mut Random, d: usize, k: usize, c: usize, m: usize, classes:
 }
 
 /// Computes the head and the gradient `X^T (X B W - Y) W^T / m` in f64.
-fn oracle(b: &M, samples: &Sliced) -> (M, M) {
+fn exact_head_and_gradient(b: &M, samples: &Sliced) -> (M, M) {
     let (x, y) = (samples.x64(), samples.y64());
     let z = &x * b;
     let svd = Svd::new(&z);
@@ -31,7 +38,7 @@ fn oracle(b: &M, samples: &Sliced) -> (M, M) {
 }
 
 /// Draws the sizes d, k, C and m.
-fn dimensions(random: &mut Random, case: usize) -> (usize, usize, usize, usize) {
+fn draw_dimensions(random: &mut Random, case: usize) -> (usize, usize, usize, usize) {
     let k = 1 + case % 8;
     let d = k + random.below(30);
     let c = 1 + random.below(5);
@@ -45,10 +52,10 @@ fn gradient_and_new_representation_equal_f64() {
     let mut random = Random(1);
     let mut worst = Worst::default();
     for case in 0..800 {
-        let (d, k, c, m) = dimensions(&mut random, case);
-        let (b, samples) = problem(&mut random, d, k, c, m, case % 2 == 0);
+        let (d, k, c, m) = draw_dimensions(&mut random, case);
+        let (b, samples) = draw_problem(&mut random, d, k, c, m, case % 2 == 0);
         let b64 = matrix(d, k, &b);
-        let (w, g) = oracle(&b64, &samples);
+        let (w, g) = exact_head_and_gradient(&b64, &samples);
         let condition = Svd::new(&(samples.x64() * &b64)).condition();
         let size = norm2(&samples.x64()) * samples.y64().norm() * w.norm() / m as f64;
         let bound = 32.0 * EPS * condition * size;
@@ -58,8 +65,8 @@ fn gradient_and_new_representation_equal_f64() {
         assert_eq!(usage, Usage { samples: m as u32, skipped: 0 });
         let error = (matrix(d, k, &gradient) - &g).norm();
         assert!(error <= bound, "gradient {error:e} over {bound:e}: d={d} k={k} c={c} m={m}");
-        worst.saw("gradient, share of the bound", error / bound);
-        worst.saw("gradient, error over |X^T y| |w| / m", error / size);
+        worst.record_largest("gradient, share of the bound", error / bound);
+        worst.record_largest("gradient, error over |X^T y| |w| / m", error / size);
 
         let eta = 0.3f32;
         let task = fed_rep(EXACT, Upload::Representation, eta);
@@ -67,8 +74,8 @@ fn gradient_and_new_representation_equal_f64() {
         let expected = &b64 - &g * f64::from(eta);
         let error = (matrix(d, k, &moved) - &expected).norm();
         assert!(error <= bound + 4.0 * EPS * expected.norm(), "representation {error:e}");
-        assert_eq!(model.representation().unwrap(), b, "the device's own B is the round's");
-        worst.saw("new representation, relative error", error / expected.norm());
+        assert_eq!(model.representation().unwrap(), b, "the representation is not that of the round");
+        worst.record_largest("new representation, relative error", error / expected.norm());
     }
 }
 
@@ -79,33 +86,33 @@ fn step_is_orthogonal_to_the_span() {
     let mut random = Random(2);
     let mut worst = Worst::default();
     for case in 0..600 {
-        let (d, k, c, m) = dimensions(&mut random, case);
+        let (d, k, c, m) = draw_dimensions(&mut random, case);
         // Some cases have fewer samples than columns; the residual of the minimum-norm head is orthogonal
         // too.
         let m = if case % 5 == 0 { 1 + random.below(k) } else { m };
-        let (b, samples) = problem(&mut random, d, k, c, m, case % 2 == 0);
+        let (b, samples) = draw_problem(&mut random, d, k, c, m, case % 2 == 0);
         let b64 = matrix(d, k, &b);
         let eta = 0.5f32;
         let mut model = Linear::new(Heap::new(d, k, c));
         let task = fed_rep(EXACT, Upload::Representation, eta);
-        let (_, moved) = fed_rep_round(&mut model, task, &b, &mut samples.clone()).unwrap();
+        let (_, new_basis) = fed_rep_round(&mut model, task, &b, &mut samples.clone()).unwrap();
         let task = fed_rep(EXACT, Upload::Gradient, eta);
         let (_, gradient) = fed_rep_round(&mut model, task, &b, &mut samples.clone()).unwrap();
-        let (moved, g) = (matrix(d, k, &moved), matrix(d, k, &gradient));
+        let (new_basis, g) = (matrix(d, k, &new_basis), matrix(d, k, &gradient));
         let w = matrix(k, c, model.head());
         let largest = norm2(&(samples.x64() * &b64));
         let rounding =
             f64::from(eta) * largest * (largest * w.norm() + samples.y64().norm()) * w.norm() / m as f64;
         let bound = 32.0 * EPS * (rounding + 1.0);
-        let error = (b64.transpose() * &moved - M::identity(k, k)).norm();
+        let error = (b64.transpose() * &new_basis - M::identity(k, k)).norm();
         assert!(error <= bound, "B^T Bbar - I is {error:e} over {bound:e}, k={k} c={c} m={m}");
-        worst.saw("|B^T Bbar - I|, share of the bound", error / bound);
-        let r = moved.transpose() * &moved;
+        worst.record_largest("|B^T Bbar - I|, share of the bound", error / bound);
+        let r = new_basis.transpose() * &new_basis;
         let expected = M::identity(k, k) + g.transpose() * &g * f64::from(eta).powi(2);
         let error = (&r - &expected).norm() / expected.norm();
         assert!(error <= 2.0 * bound, "R^T R: {error:e} over {bound:e}");
         if c == 1 && m > 2 * k {
-            worst.saw("|R^T R - I - eta^2 G^T G|, relative", error);
+            worst.record_largest("|R^T R - I - eta^2 G^T G|, relative", error);
         }
     }
 }
@@ -116,8 +123,8 @@ fn gd_gd_equals_f64() {
     let mut random = Random(3);
     let mut worst = Worst::default();
     for case in 0..200 {
-        let (d, k, c, m) = dimensions(&mut random, case);
-        let (b, samples) = problem(&mut random, d, k, c, m, false);
+        let (d, k, c, m) = draw_dimensions(&mut random, case);
+        let (b, samples) = draw_problem(&mut random, d, k, c, m, false);
         let b64 = matrix(d, k, &b);
         let (x, y) = (samples.x64(), samples.y64());
         let z = &x * &b64;
@@ -134,7 +141,7 @@ fn gd_gd_equals_f64() {
             let (_, gradient) = fed_rep_round(&mut model, task, &b, &mut samples.clone()).unwrap();
             let error = (matrix(d, k, &gradient) - &g).norm() / (norm2(&x) * y.norm() * w.norm() / m as f64);
             assert!(error <= 1e-5, "{error:e}");
-            worst.saw("GD-GD gradient, relative error", error);
+            worst.record_largest("GD-GD gradient, relative error", error);
         }
     }
 }
@@ -145,13 +152,13 @@ fn gd_gd_equals_f64() {
 fn skipped_samples_are_counted_and_have_no_effect() {
     let mut random = Random(4);
     for case in 0..400 {
-        let (d, k, c, m) = dimensions(&mut random, case);
+        let (d, k, c, m) = draw_dimensions(&mut random, case);
         let classes = case % 2 == 0;
-        let (b, mut samples) = problem(&mut random, d, k, c, m, classes);
-        let bad: Vec<usize> = (0..m).filter(|_| random.below(4) == 0).collect();
-        let ruin = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 3e13, f32::MAX];
-        for &i in &bad {
-            let value = ruin[random.below(5)];
+        let (b, mut samples) = draw_problem(&mut random, d, k, c, m, classes);
+        let unusable: Vec<usize> = (0..m).filter(|_| random.below(4) == 0).collect();
+        let unusable_values = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 3e13, f32::MAX];
+        for &i in &unusable {
+            let value = unusable_values[random.below(5)];
             match &mut samples.labels {
                 Labels::Classes(labels) if i % 2 == 0 => labels[i] = c as u8 + random.below(3) as u8,
                 Labels::Values(y) if i % 2 == 0 => y[i * c + random.below(c)] = value,
@@ -161,14 +168,14 @@ fn skipped_samples_are_counted_and_have_no_effect() {
                 _ => samples.x[i * d + random.below(d)] = value,
             }
         }
-        let clean = samples.without(&bad);
+        let clean = samples.without(&unusable);
         let b64 = matrix(d, k, &b);
-        let all_out = bad.iter().all(|&i| {
+        let all_out_of_range = unusable.iter().all(|&i| {
             let x = matrix(1, d, &samples.x[i * d..(i + 1) * d]);
             let z = x * &b64;
             i % 2 == 0 || !z.iter().all(|v| v.abs() <= 1.0e12)
         });
-        if !all_out || clean.len() == 0 {
+        if !all_out_of_range || clean.len() == 0 {
             continue;
         }
         for head in [EXACT, HeadSolve::Gradient { steps: 3, step_size: 0.01 }] {
@@ -186,8 +193,11 @@ fn skipped_samples_are_counted_and_have_no_effect() {
             };
             for (dirty, clean) in [(round(&samples, 3), round(&clean, m)), (stream(&samples), stream(&clean))]
             {
-                assert_eq!(dirty.0, Usage { samples: (m - bad.len()) as u32, skipped: bad.len() as u32 });
-                assert_eq!(clean.0, Usage { samples: (m - bad.len()) as u32, skipped: 0 });
+                assert_eq!(
+                    dirty.0,
+                    Usage { samples: (m - unusable.len()) as u32, skipped: unusable.len() as u32 }
+                );
+                assert_eq!(clean.0, Usage { samples: (m - unusable.len()) as u32, skipped: 0 });
                 assert_eq!((dirty.1, dirty.2), (clean.1, clean.2));
             }
         }
@@ -198,27 +208,27 @@ fn skipped_samples_are_counted_and_have_no_effect() {
 fn bits_do_not_depend_on_batches_chunks_or_workspace() {
     let mut random = Random(5);
     for (m, classes) in [(3, false), (29, false), (64, true), (64, false)] {
-        let (b, samples) = problem(&mut random, 20, 3, 2, m, classes);
+        let (b, samples) = draw_problem(&mut random, 20, 3, 2, m, classes);
         for head in
             [EXACT, HeadSolve::LeastSquares { ridge: 0.1 }, HeadSolve::Gradient { steps: 2, step_size: 0.1 }]
         {
             for upload in [Upload::Gradient, Upload::Representation] {
                 let task = fed_rep(head, upload, 0.25);
-                let mut seen = Vec::new();
+                let mut results = Vec::new();
                 for at_once in [1, 2, 7, usize::MAX] {
                     let mut model = Linear::new(Heap::new(20, 3, 2));
                     let mut source = samples.clone().at_once(at_once);
                     let (_, sent) = fed_rep_round(&mut model, task, &b, &mut source).unwrap();
                     for piece in [1, 7, 32, 60] {
-                        assert_eq!(bits(&emitted(&model, piece)), bits(&sent));
+                        assert_eq!(bits(&collect_upload(&model, piece)), bits(&sent));
                     }
-                    seen.push((bits(&sent), bits(model.head())));
+                    results.push((bits(&sent), bits(model.head())));
                 }
                 let mut model = Linear::new(Workspace::<20, 3, 2>::new());
                 let (_, sent) = fed_rep_round(&mut model, task, &b, &mut samples.clone()).unwrap();
-                seen.push((bits(&sent), bits(model.head())));
-                seen.dedup();
-                assert_eq!(seen.len(), 1);
+                results.push((bits(&sent), bits(model.head())));
+                results.dedup();
+                assert_eq!(results.len(), 1);
             }
         }
     }
@@ -228,40 +238,50 @@ fn bits_do_not_depend_on_batches_chunks_or_workspace() {
 #[test]
 fn failed_source_keeps_the_head() {
     let mut random = Random(6);
-    let (b, samples) = problem(&mut random, 9, 3, 1, 20, false);
-    let (other, _) = problem(&mut random, 9, 3, 1, 1, false);
+    let (b, samples) = draw_problem(&mut random, 9, 3, 1, 20, false);
+    let (other_basis, _) = draw_problem(&mut random, 9, 3, 1, 1, false);
     // Two columns of Z are equal, so the normal equations are rejected and there are three passes.
-    let mut twin = b.clone();
-    twin.chunks_mut(3).for_each(|row| row[2] = row[1]);
+    let mut equal_columns = b.clone();
+    equal_columns.chunks_mut(3).for_each(|row| row[2] = row[1]);
     let task = fed_rep(EXACT, Upload::Gradient, 0.0);
     let mut model = Linear::new(Heap::new(9, 3, 1));
     fed_rep_round(&mut model, task, &b, &mut samples.clone()).unwrap();
     let before = bits(model.head());
-    let mut answer = [0.0];
-    model.predict(&samples.x[..9], &mut answer).unwrap();
+    let mut prediction = [0.0];
+    model.predict(&samples.x[..9], &mut prediction).unwrap();
     for head in [EXACT, HeadSolve::Gradient { steps: 3, step_size: 0.1 }] {
         let task = fed_rep(head, Upload::Gradient, 0.0);
         for failing_pass in [1, 2] {
             let mut source = Sliced { failing_pass: Some(failing_pass), ..samples.clone() };
-            let result = fed_rep_round(&mut model, task, &other, &mut source);
+            let result = fed_rep_round(&mut model, task, &other_basis, &mut source);
             assert_eq!(result.unwrap_err(), DeclineReason::Device);
             assert_eq!(bits(model.head()), before, "pass {failing_pass}");
         }
     }
-    let nothing = &mut Sliced::regression(Vec::new(), Vec::new(), 9, 1);
-    assert_eq!(fed_rep_round(&mut model, task, &other, nothing).unwrap_err(), DeclineReason::NoSamples);
-    assert_eq!(bits(model.head()), before, "no samples");
+    let no_samples = &mut Sliced::regression(Vec::new(), Vec::new(), 9, 1);
+    assert_eq!(
+        fed_rep_round(&mut model, task, &other_basis, no_samples).unwrap_err(),
+        DeclineReason::NoSamples
+    );
+    assert_eq!(bits(model.head()), before, "a round without samples changed the head");
     let mut refused = [0.0];
-    assert!(model.predict(&samples.x[..9], &mut refused).is_err(), "the head belongs to another B");
+    assert!(
+        model.predict(&samples.x[..9], &mut refused).is_err(),
+        "predict used a head of another representation"
+    );
     // The first B is restored, for which the old head is valid.
     model.set_representation(&b).unwrap();
-    let mut again = [0.0];
-    model.predict(&samples.x[..9], &mut again).unwrap();
-    assert_eq!(bits(&answer), bits(&again));
-    model.set_representation(&twin).unwrap();
+    let mut later_prediction = [0.0];
+    model.predict(&samples.x[..9], &mut later_prediction).unwrap();
+    assert_eq!(bits(&prediction), bits(&later_prediction));
+    model.set_representation(&equal_columns).unwrap();
     let mut source = Sliced { failing_pass: Some(2), ..samples.clone() };
     assert_eq!(model.fit_head(EXACT, &mut source), Err(DeclineReason::Device));
-    assert_eq!(bits(model.head()), before, "pass 2 of the triangular way");
+    assert_eq!(
+        bits(model.head()),
+        before,
+        "an error in the second pass of the triangular solver changed the head"
+    );
 }
 
 /// The loss `|X B W - Y|^2 / 2m` does not rise in the head fit, and falls along `-G` for a small step.
@@ -269,11 +289,11 @@ fn failed_source_keeps_the_head() {
 fn loss_falls_along_the_negative_gradient() {
     let mut random = Random(7);
     for case in 0..100 {
-        let (d, k, c, m) = dimensions(&mut random, case);
+        let (d, k, c, m) = draw_dimensions(&mut random, case);
         if d < k + 2 {
             continue;
         }
-        let (b, samples) = problem(&mut random, d, k, c, m, false);
+        let (b, samples) = draw_problem(&mut random, d, k, c, m, false);
         let loss = |b: &M, w: &M| (samples.x64() * b * w - samples.y64()).norm_squared() / (2.0 * m as f64);
         let mut model = Linear::new(Heap::new(d, k, c));
         let task = fed_rep(EXACT, Upload::Gradient, 0.0);
@@ -281,7 +301,10 @@ fn loss_falls_along_the_negative_gradient() {
         let (b, g, w) = (matrix(d, k, &b), matrix(d, k, &g), matrix(k, c, model.head()));
         let h = 1e-4 / g.norm();
         let slope = (loss(&(&b - &g * h), &w) - loss(&(&b + &g * h), &w)) / (2.0 * h);
-        assert!((slope + g.norm_squared()).abs() <= 1e-4 * g.norm_squared(), "the slope along G is |G|^2");
+        assert!(
+            (slope + g.norm_squared()).abs() <= 1e-4 * g.norm_squared(),
+            "the slope along -G is not -|G|^2"
+        );
         assert!(loss(&b, &w) <= loss(&b, &M::zeros(k, c)) * (1.0 + 1e-6));
     }
 }
@@ -294,15 +317,15 @@ proptest! {
     fn rotation_of_b_changes_no_prediction(seed in any::<u64>(), k in 2usize..5) {
         let mut random = Random(seed);
         let (d, c, m) = (k + 6, 2, 4 * k + 8);
-        let (b, samples) = problem(&mut random, d, k, c, m, false);
+        let (b, samples) = draw_problem(&mut random, d, k, c, m, false);
         let q = random.orthonormal(k, k);
-        let turned = flat(&(matrix(d, k, &b) * &q));
+        let rotated = flat(&(matrix(d, k, &b) * &q));
         let task = fed_rep(EXACT, Upload::Gradient, 0.0);
         let mut model = Linear::new(Heap::new(d, k, c));
         let (_, g) = fed_rep_round(&mut model, task, &b, &mut samples.clone()).unwrap();
         let mut out = [0.0; 2];
         model.predict(&samples.x[..d], &mut out).unwrap();
-        let (_, gq) = fed_rep_round(&mut model, task, &turned, &mut samples.clone()).unwrap();
+        let (_, gq) = fed_rep_round(&mut model, task, &rotated, &mut samples.clone()).unwrap();
         let mut outq = [0.0; 2];
         model.predict(&samples.x[..d], &mut outq).unwrap();
         let g = matrix(d, k, &g);

@@ -10,7 +10,7 @@ use fedspan_client::kernel::layer::{Layer, LayerBuffers};
 use fedspan_client::kernel::recurrent::Lstm;
 
 /// Returns the values of the line `name` in the block of the document that follows this title.
-fn line(text: &str, title: &str, name: &str) -> Vec<f32> {
+fn values_of_line(text: &str, title: &str, name: &str) -> Vec<f32> {
     let block = text.split_once(title).expect(title).1;
     let block = block.split("```").nth(1).expect("a block");
     let line = block.lines().find_map(|line| line.strip_prefix(name)).expect(name);
@@ -19,13 +19,13 @@ fn line(text: &str, title: &str, name: &str) -> Vec<f32> {
 
 /// Computes the layer's output for the values `x` and `W` of a block.
 fn output_of(text: &str, title: &str, layer: Layer) -> Vec<f32> {
-    let (x, weights) = (line(text, title, "x "), line(text, title, "W "));
+    let (x, weights) = (values_of_line(text, title, "x "), values_of_line(text, title, "W "));
     assert_eq!((x.len(), weights.len()), (layer.inputs(), layer.parameters()));
     let (mut saved, mut scratch) = (vec![0.0; layer.saved()], vec![0.0; layer.scratch()]);
     let mut pool_indices = vec![0; layer.pool_indices()];
     let mut out = vec![0.0; layer.outputs()];
-    let room = LayerBuffers { saved: &mut saved, pool_indices: &mut pool_indices, scratch: &mut scratch };
-    layer.forward(&x, &weights, &mut out, room);
+    let buffers = LayerBuffers { saved: &mut saved, pool_indices: &mut pool_indices, scratch: &mut scratch };
+    layer.forward(&x, &weights, &mut out, buffers);
     if layer.has_relu() {
         relu(&mut out);
     }
@@ -42,10 +42,10 @@ fn kernels_reproduce_the_worked_examples() {
     let filters = ("An image of 3 rows of 4 pixels", Layer::Filters { convolution, pooling });
     let cells = ("A sequence of 2 steps", Layer::Lstm(Lstm { steps: 2, channels: 2, cells: 1 }));
     for (title, layer) in [filters, cells] {
-        let (computed, expected) = (output_of(&text, title, layer), line(&text, title, "y "));
+        let (computed, expected) = (output_of(&text, title, layer), values_of_line(&text, title, "y "));
         assert_eq!(computed.len(), expected.len(), "{title}");
         // The sums of the convolution are exact; the document gives seven digits of the hidden state.
-        let near = |(computed, expected): (&f32, &f32)| (computed - expected).abs() < 2e-7;
-        assert!(computed.iter().zip(&expected).all(near), "{title}: {computed:?} {expected:?}");
+        let is_near = |(computed, expected): (&f32, &f32)| (computed - expected).abs() < 2e-7;
+        assert!(computed.iter().zip(&expected).all(is_near), "{title}: {computed:?} {expected:?}");
     }
 }

@@ -11,7 +11,7 @@ fn compile_and_run(source: &Path) {
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
     let compiled = Command::new(&compiler)
         .args(["-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror", "-O1", "-ffp-contract=off", "-I"])
-        .arg(vectors())
+        .arg(vectors_folder())
         .arg("-o")
         .arg(&program)
         .arg(source)
@@ -32,23 +32,23 @@ fn compile_and_run(source: &Path) {
 }
 
 /// Returns the folder of the golden vectors.
-fn vectors() -> PathBuf {
+fn vectors_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors")
 }
 
 #[test]
 fn check_c_reads_frames_and_messages() {
-    compile_and_run(&vectors().join("check.c"));
+    compile_and_run(&vectors_folder().join("check.c"));
 }
 
 #[test]
 fn check_sealed_c_opens_and_seals_the_exchange() {
-    compile_and_run(&vectors().join("check_sealed.c"));
+    compile_and_run(&vectors_folder().join("check_sealed.c"));
 }
 
 #[test]
 fn check_qr_c_has_the_same_bits() {
-    compile_and_run(&vectors().join("check_qr.c"));
+    compile_and_run(&vectors_folder().join("check_qr.c"));
 }
 
 /// Tests the C functions in SPEC.md with a `main` function that runs them over every vector.
@@ -92,7 +92,7 @@ int main(void) {
 "#;
     let specification = Path::new(env!("CARGO_MANIFEST_DIR")).join("SPEC.md");
     let text = std::fs::read_to_string(specification).unwrap();
-    let code: String = text.split("```c\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    let code: String = text.split("```c\n").skip(1).map(|block| block.split("```").next().unwrap()).collect();
     let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join("specification.c");
     let includes = "#include <stdio.h>\n#include <string.h>\n#include \"vectors.h\"\n";
     std::fs::write(&source, [includes, &code, MAIN].concat()).unwrap();

@@ -7,7 +7,7 @@
 //! probability of 2^-32 per frame; the tests therefore try every golden frame and print the number of damaged
 //! frames.
 
-use crate::common::{Event, Random, feed, golden, plain, seal, stuff};
+use crate::common::{Event, Random, cobs_frame, feed, frame_message, golden, plain_frame};
 use fedspan_protocol::frame::Decoder;
 
 /// Golden frame that a test damages.
@@ -40,11 +40,11 @@ const SENTINEL: &[u8] = b"sentinel";
 
 impl Bench {
     /// Returns a bench for each golden frame.
-    fn all(layer: Layer) -> impl Iterator<Item = Self> {
-        let tail = [&[0], &seal(SENTINEL)[..]].concat();
-        golden::all().into_iter().map(move |golden| {
+    fn for_all_frames(layer: Layer) -> impl Iterator<Item = Self> {
+        let tail = [&[0], &frame_message(SENTINEL)[..]].concat();
+        golden::all_messages().into_iter().map(move |golden| {
             let frame = match layer {
-                Layer::Plain => plain(&golden.payload()),
+                Layer::Plain => plain_frame(&golden.payload()),
                 Layer::Wire => golden.frame(),
             };
             let stream = match layer {
@@ -70,16 +70,16 @@ impl Bench {
     }
 
     /// Flips one bit.
-    fn flip(&mut self, bit: usize) {
+    fn flip_bit(&mut self, bit: usize) {
         self.frame[bit / 8] ^= 1 << (bit % 8);
     }
 
     /// Flips the bits of `pattern`, shifted to start at bit `first`, and checks the result.
-    fn burst(&mut self, first: usize, pattern: u64) {
-        let mut left = pattern;
-        while left != 0 {
-            self.flip(first + left.trailing_zeros() as usize);
-            left &= left - 1;
+    fn check_burst(&mut self, first: usize, pattern: u64) {
+        let mut remaining = pattern;
+        while remaining != 0 {
+            self.flip_bit(first + remaining.trailing_zeros() as usize);
+            remaining &= remaining - 1;
         }
         self.check();
         let end = (first + 64 - pattern.leading_zeros() as usize).div_ceil(8);
@@ -91,8 +91,8 @@ impl Bench {
         self.tried += 1;
         match self.layer {
             Layer::Plain => {
-                self.stream = stuff(&self.frame);
-                self.stream.extend(seal(SENTINEL));
+                self.stream = cobs_frame(&self.frame);
+                self.stream.extend(frame_message(SENTINEL));
             }
             Layer::Wire => self.stream[..self.frame.len()].copy_from_slice(&self.frame),
         }
@@ -113,20 +113,20 @@ impl Bench {
 }
 
 /// Damages all golden frames on one layer, and returns the number of damaged frames.
-fn on_all(what: &str, layer: Layer, mut damage: impl FnMut(&mut Bench)) -> u64 {
-    let tried = Bench::all(layer)
+fn run_on_all(damage_name: &str, layer: Layer, mut damage: impl FnMut(&mut Bench)) -> u64 {
+    let tried = Bench::for_all_frames(layer)
         .map(|mut bench| {
             damage(&mut bench);
             bench.tried
         })
         .sum();
-    println!("{what}, {layer:?}: {tried} damaged frames, 0 accepted as another message");
+    println!("{damage_name}, {layer:?}: {tried} damaged frames, 0 accepted as another message");
     tried
 }
 
 #[test]
 fn undamaged_frames_are_decoded() {
-    for mut bench in Bench::all(Layer::Wire) {
+    for mut bench in Bench::for_all_frames(Layer::Wire) {
         bench.check();
         assert_eq!(bench.decoder.counters().accepted, 2, "{}", bench.name);
     }
@@ -135,11 +135,11 @@ fn undamaged_frames_are_decoded() {
 #[test]
 fn flipped_bits_and_pairs_yield_no_other_message() {
     for layer in LAYERS {
-        let tried = on_all("bits and pairs", layer, |bench| {
+        let tried = run_on_all("bits and pairs", layer, |bench| {
             for first in 0..bench.bits() {
-                bench.burst(first, 1);
+                bench.check_burst(first, 1);
                 for second in first + 1..(first + 64).min(bench.bits()) {
-                    bench.burst(first, 1 | 1 << (second - first));
+                    bench.check_burst(first, 1 | 1 << (second - first));
                 }
             }
         });
@@ -148,8 +148,8 @@ fn flipped_bits_and_pairs_yield_no_other_message() {
 }
 
 /// Tries all bursts of up to `longest` bits.
-fn every_burst(layer: Layer, longest: usize, selects: impl Fn(&Bench) -> bool) -> u64 {
-    on_all(&format!("every burst of up to {longest} bits"), layer, |bench| {
+fn try_every_burst(layer: Layer, longest: usize, selects: impl Fn(&Bench) -> bool) -> u64 {
+    run_on_all(&format!("every burst of up to {longest} bits"), layer, |bench| {
         if !selects(bench) {
             return;
         }
@@ -157,7 +157,7 @@ fn every_burst(layer: Layer, longest: usize, selects: impl Fn(&Bench) -> bool) -
             for length in 1..=longest.min(bench.bits() - first) {
                 let ends = 1u64 | 1 << (length - 1);
                 for middle in 0..1u64 << length.saturating_sub(2) {
-                    bench.burst(first, ends | middle << 1);
+                    bench.check_burst(first, ends | middle << 1);
                 }
             }
         }
@@ -168,9 +168,9 @@ fn every_burst(layer: Layer, longest: usize, selects: impl Fn(&Bench) -> bool) -
 fn bursts_up_to_12_bits_yield_no_other_message() {
     for layer in LAYERS {
         // Another test, which is ignored by default, covers the long frames: it takes half a minute.
-        let tried = every_burst(layer, 12, |bench| bench.frame.len() <= 128);
+        let tried = try_every_burst(layer, 12, |bench| bench.frame.len() <= 128);
         assert!(tried > 9_000_000, "{tried}");
-        assert!(every_burst(layer, 9, |bench| bench.frame.len() > 128) > 1_000_000);
+        assert!(try_every_burst(layer, 9, |bench| bench.frame.len() > 128) > 1_000_000);
     }
 }
 
@@ -178,7 +178,7 @@ fn bursts_up_to_12_bits_yield_no_other_message() {
 #[ignore = "minutes; for releases"]
 fn bursts_up_to_12_bits_in_long_frames_yield_no_other_message() {
     for layer in LAYERS {
-        every_burst(layer, 12, |bench| bench.frame.len() > 128);
+        try_every_burst(layer, 12, |bench| bench.frame.len() > 128);
     }
 }
 
@@ -188,12 +188,12 @@ fn bursts_up_to_12_bits_in_long_frames_yield_no_other_message() {
 fn bursts_up_to_32_bits_yield_no_other_message() {
     let mut random = Random(1);
     for layer in LAYERS {
-        let tried = on_all("drawn bursts of 9 to 32 bits", layer, |bench| {
+        let tried = run_on_all("drawn bursts of 9 to 32 bits", layer, |bench| {
             for first in 0..bench.bits() {
                 for length in 9..=32.min(bench.bits() - first) {
                     for _ in 0..2 {
                         let middle = random.next() & ((1 << (length - 2)) - 1);
-                        bench.burst(first, 1 | 1 << (length - 1) | middle << 1);
+                        bench.check_burst(first, 1 | 1 << (length - 1) | middle << 1);
                     }
                 }
             }
@@ -206,7 +206,7 @@ fn bursts_up_to_32_bits_yield_no_other_message() {
 /// the end, and anywhere.
 #[test]
 fn spliced_frames_yield_no_message() {
-    let frames: Vec<Vec<u8>> = golden::all().iter().map(golden::Golden::frame).collect();
+    let frames: Vec<Vec<u8>> = golden::all_messages().iter().map(golden::Golden::frame).collect();
     let mut random = Random(2);
     let mut decoder = Decoder::new([0; 1024]);
     for a in &frames {
@@ -222,8 +222,8 @@ fn spliced_frames_yield_no_message() {
                 if spliced != *a && spliced != *b {
                     feed(&mut decoder, &spliced, |event| {
                         // A sealed frame does not count as accepted before a key has opened it.
-                        let nothing = matches!(event, Event::Dropped(_) | Event::Sealed(_));
-                        assert!(nothing, "{a:x?}[..{i}] {b:x?}[{j}..]");
+                        let is_rejected = matches!(event, Event::Dropped(_) | Event::Sealed(_));
+                        assert!(is_rejected, "{a:x?}[..{i}] {b:x?}[{j}..]");
                     });
                 }
             }

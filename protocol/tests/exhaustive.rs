@@ -2,7 +2,7 @@
 //! values, and all frame limits. These tests replace a model checker.
 
 use crate::common;
-use crate::common::{Event, events, head, plain, stuff};
+use crate::common::{Event, cobs_frame, decode_stream, encode_message, plain_frame};
 use fedspan_protocol::Error;
 use fedspan_protocol::assembly::{Assembly, plan};
 use fedspan_protocol::frame::{FrameError, HEADER_ANSWER, HEADER_CRC32C, HEADER_SEALED};
@@ -17,7 +17,7 @@ const ENCODINGS: [Encoding; 3] = [Encoding::F32, Encoding::F16, Encoding::I8];
 /// Decodes a varint of at most `bits` bits as SPEC.md defines it: seven bits per byte, the lowest first, with
 /// the top bit set if more bytes follow. Returns the number and the remaining bytes. Returns `None` if the
 /// bytes end too early or continue too long, or if the number is too large.
-fn varint(bytes: &[u8], bits: u32) -> Option<(u64, &[u8])> {
+fn decode_varint(bytes: &[u8], bits: u32) -> Option<(u64, &[u8])> {
     let mut value = 0u128;
     for (index, byte) in bytes.iter().enumerate().take(bits.div_ceil(7) as usize) {
         value |= u128::from(byte & 0x7F) << (7 * index);
@@ -30,8 +30,8 @@ fn varint(bytes: &[u8], bits: u32) -> Option<(u64, &[u8])> {
 }
 
 /// Returns the expected result of decoding a message that consists of a tag and one number.
-fn expected(bytes: &[u8], bits: u32) -> Result<u64, Error> {
-    match varint(bytes, bits) {
+fn expected_number(bytes: &[u8], bits: u32) -> Result<u64, Error> {
+    match decode_varint(bytes, bits) {
         Some((value, [])) => Ok(value),
         Some((_, rest)) => Err(Error::TrailingBytes { count: rest.len() }),
         None => Err(Error::Malformed),
@@ -39,7 +39,7 @@ fn expected(bytes: &[u8], bits: u32) -> Result<u64, Error> {
 }
 
 /// Decodes a `RetryAfter` and returns its number of 32 bits.
-fn retry(bytes: &[u8]) -> Result<u64, Error> {
+fn decode_retry_after(bytes: &[u8]) -> Result<u64, Error> {
     match decode::<ToDevice>(bytes)? {
         (ToDevice::RetryAfter { milliseconds }, _) => Ok(milliseconds.into()),
         other => panic!("{other:?}"),
@@ -47,7 +47,7 @@ fn retry(bytes: &[u8]) -> Result<u64, Error> {
 }
 
 /// Decodes a `RoundClosed` of round 1 and returns its stage, a number of 16 bits.
-fn stage(bytes: &[u8]) -> Result<u64, Error> {
+fn decode_stage(bytes: &[u8]) -> Result<u64, Error> {
     match decode::<ToDevice>(bytes)? {
         (ToDevice::RoundClosed(RoundId { round: 1, stage }), _) => Ok(stage.into()),
         other => panic!("{other:?}"),
@@ -57,7 +57,7 @@ fn stage(bytes: &[u8]) -> Result<u64, Error> {
 /// Tests every sequence of up to three bytes, decoded as a `u32` and as a `u16`: 2 x 16,843,009 sequences.
 #[test]
 fn varints_of_up_to_three_bytes_decode_as_specified() {
-    let tag = |message: &ToDevice| head(message)[0];
+    let tag = |message: &ToDevice| encode_message(message)[0];
     let retry_tag = tag(&ToDevice::RetryAfter { milliseconds: 0 });
     let closed_tag = tag(&ToDevice::RoundClosed(RoundId::default()));
     for length in 0..=3u32 {
@@ -66,9 +66,9 @@ fn varints_of_up_to_three_bytes_decode_as_specified() {
             let number = &[a, b, c][..length as usize];
             let bytes = [retry_tag, a, b, c];
             let end = 1 + length as usize;
-            assert_eq!(retry(&bytes[..end]), expected(number, 32), "{number:x?}");
+            assert_eq!(decode_retry_after(&bytes[..end]), expected_number(number, 32), "{number:x?}");
             let message = [closed_tag, 1, a, b, c];
-            assert_eq!(stage(&message[..end + 1]), expected(number, 16), "{number:x?}");
+            assert_eq!(decode_stage(&message[..end + 1]), expected_number(number, 16), "{number:x?}");
         }
     }
 }
@@ -76,20 +76,21 @@ fn varints_of_up_to_three_bytes_decode_as_specified() {
 /// Tests numbers of 1 to 12 bytes, with every value of their last byte, as numbers of 32 and 64 bits.
 #[test]
 fn varints_at_their_maximum_length_decode_as_specified() {
-    let welcome_tag = head(&ToDevice::Welcome(Welcome { campaign: 0, idle_milliseconds: 0 }))[0];
-    let retry_tag = head(&ToDevice::RetryAfter { milliseconds: 0 })[0];
+    let welcome_tag = encode_message(&ToDevice::Welcome(Welcome { campaign: 0, idle_milliseconds: 0 }))[0];
+    let retry_tag = encode_message(&ToDevice::RetryAfter { milliseconds: 0 })[0];
     for filler in [0x80, 0x81, 0xFF] {
         for length in 1..=12 {
             for last in 0..=u8::MAX {
                 let mut number = vec![filler; length];
                 number[length - 1] = last;
                 let short = [&[retry_tag][..], &number].concat();
-                assert_eq!(retry(&short), expected(&number, 32), "{number:x?}");
+                assert_eq!(decode_retry_after(&short), expected_number(&number, 32), "{number:x?}");
                 // The message has a number of 64 bits, followed by one of 32 bits.
-                let two = [&number[..], &[0]].concat();
-                let long = [&[welcome_tag][..], &two].concat();
-                let fields = varint(&two, 64)
-                    .and_then(|(campaign, rest)| varint(rest, 32).map(|(idle, rest)| (campaign, idle, rest)));
+                let two_numbers = [&number[..], &[0]].concat();
+                let long = [&[welcome_tag][..], &two_numbers].concat();
+                let fields = decode_varint(&two_numbers, 64).and_then(|(campaign, rest)| {
+                    decode_varint(rest, 32).map(|(idle, rest)| (campaign, idle, rest))
+                });
                 let expected = match fields {
                     Some((campaign, idle, [])) => {
                         let idle_milliseconds = u32::try_from(idle).unwrap();
@@ -108,22 +109,22 @@ fn varints_at_their_maximum_length_decode_as_specified() {
 /// and only sealed headers make it a sealed frame.
 #[test]
 fn only_known_headers_are_accepted() {
-    let sealed = plain(&[7, 1, 0]);
+    let sealed = plain_frame(&[7, 1, 0]);
     for header in 0..=u8::MAX {
         let mut frame = sealed.clone();
         frame[0] = header;
         let end = frame.len() - 4;
         let check = common::crc32c(&frame[..end]).to_le_bytes();
         frame[end..].copy_from_slice(&check);
-        let (read, counters) = events(64, &stuff(&frame), &[64]);
-        assert_eq!(read.len(), 1);
-        let message = read[0] == Event::Message(vec![7, 1, 0]);
-        assert_eq!(message, header == HEADER_CRC32C, "{header:#x}: {read:?}");
-        let sealed = read[0] == Event::Sealed(frame);
-        assert_eq!(sealed, matches!(header, HEADER_SEALED | HEADER_ANSWER), "{header:#x}: {read:?}");
+        let (events, counters) = decode_stream(64, &cobs_frame(&frame), &[64]);
+        assert_eq!(events.len(), 1);
+        let message = events[0] == Event::Message(vec![7, 1, 0]);
+        assert_eq!(message, header == HEADER_CRC32C, "{header:#x}: {events:?}");
+        let sealed = events[0] == Event::Sealed(frame);
+        assert_eq!(sealed, matches!(header, HEADER_SEALED | HEADER_ANSWER), "{header:#x}: {events:?}");
         assert_eq!((counters.accepted, counters.sealed), (u32::from(message), u32::from(sealed)));
-        let dropped = matches!(read[0], Event::Dropped(FrameError::Header(other)) if other == header);
-        assert_eq!((dropped, counters.header), (!message && !sealed, u32::from(dropped)), "{read:?}");
+        let dropped = matches!(events[0], Event::Dropped(FrameError::Header(other)) if other == header);
+        assert_eq!((dropped, counters.header), (!message && !sealed, u32::from(dropped)), "{events:?}");
     }
 }
 
@@ -132,17 +133,17 @@ fn only_known_headers_are_accepted() {
 /// frame.
 #[test]
 fn short_streams_yield_no_message() {
-    let check = |stream: &[u8]| {
+    let check_stream = |stream: &[u8]| {
         let sequences = stream.split(|byte| *byte == 0).rev().skip(1).filter(|s| !s.is_empty()).count();
-        let (read, counters) = events(4, stream, &[2]);
-        assert_eq!(read.len(), sequences, "{stream:x?}");
-        assert!(read.iter().all(|event| matches!(event, Event::Dropped(_))), "{stream:x?}: {read:?}");
+        let (events, counters) = decode_stream(4, stream, &[2]);
+        assert_eq!(events.len(), sequences, "{stream:x?}");
+        assert!(events.iter().all(|event| matches!(event, Event::Dropped(_))), "{stream:x?}: {events:?}");
         let dropped = counters.oversize + counters.framing + counters.check + counters.header;
         assert_eq!((counters.accepted, dropped as usize), (0, sequences));
     };
     for length in 1..=2u32 {
         for bits in 0..1u32 << (8 * length) {
-            check(&bits.to_le_bytes()[..length as usize]);
+            check_stream(&bits.to_le_bytes()[..length as usize]);
         }
     }
     let symbols = [0u8, 1, 2, 3, 0xFF];
@@ -155,7 +156,7 @@ fn short_streams_yield_no_message() {
                     symbol
                 })
                 .collect();
-            check(&stream);
+            check_stream(&stream);
         }
     }
 }
@@ -190,8 +191,8 @@ fn accepted_descriptors_tile_their_elements() {
                         next = range.end;
                     }
                     assert!(tensor.chunks() <= CHUNKS_MAX, "{tensor:?}");
-                    let whole = if chunk == 0 { 0 } else { tensor.elements() };
-                    assert_eq!(next, whole, "{tensor:?}");
+                    let expected_end = if chunk == 0 { 0 } else { tensor.elements() };
+                    assert_eq!(next, expected_end, "{tensor:?}");
                     assert!(chunk != 0 || tensor.byte_len() <= FRAME_LIMIT_MAX);
                 }
             }

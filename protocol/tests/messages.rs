@@ -2,7 +2,7 @@
 //! only where allowed, sizes stay within their bounds, and no bytes cause a panic.
 
 use crate::common::golden::{self, Message};
-use crate::common::{head, strategies};
+use crate::common::{encode_message, strategies};
 use fedspan_protocol::Error;
 use fedspan_protocol::limits::{
     CHECK, CHUNK_OVERHEAD, DESCRIPTOR_MAX, FRAME_LIMIT_MIN, HEADER, HELLO_FRAME_MAX, MISSING_MAX,
@@ -19,8 +19,8 @@ use serde::Serialize;
 const LAST: RoundId = RoundId { round: u32::MAX, stage: u16::MAX };
 
 /// Compares the encoded bytes of two messages, because floats may be NaN.
-fn same<M: Serialize>(a: &M, b: &M) -> bool {
-    head(a) == head(b)
+fn same_bytes<M: Serialize>(a: &M, b: &M) -> bool {
+    encode_message(a) == encode_message(b)
 }
 
 /// Returns true if SPEC.md allows a body after the message.
@@ -41,14 +41,14 @@ proptest! {
         message in strategies::to_server(),
         body in prop::collection::vec(any::<u8>(), 1..40),
     ) {
-        let bytes = head(&message);
-        let (back, rest) = decode::<ToServer>(&bytes).unwrap();
-        prop_assert!(same(&back, &message) && rest.is_empty());
+        let bytes = encode_message(&message);
+        let (decoded, trailing) = decode::<ToServer>(&bytes).unwrap();
+        prop_assert!(same_bytes(&decoded, &message) && trailing.is_empty());
 
         let longer = [&bytes[..], &body].concat();
         match decode::<ToServer>(&longer) {
-            Ok((back, rest)) => {
-                prop_assert!(server_has_body(&message) && same(&back, &message) && rest == body);
+            Ok((decoded, trailing)) => {
+                prop_assert!(server_has_body(&message) && same_bytes(&decoded, &message) && trailing == body);
             }
             Err(error) => {
                 prop_assert!(!server_has_body(&message));
@@ -56,8 +56,8 @@ proptest! {
             }
         }
         // A proper prefix is never a message: decoding reads the same bytes, and fails at the missing byte.
-        for cut in 0..bytes.len() {
-            prop_assert_eq!(decode::<ToServer>(&bytes[..cut]), Err(Error::Malformed));
+        for length in 0..bytes.len() {
+            prop_assert_eq!(decode::<ToServer>(&bytes[..length]), Err(Error::Malformed));
         }
     }
 
@@ -66,22 +66,22 @@ proptest! {
         message in strategies::to_device(),
         body in prop::collection::vec(any::<u8>(), 1..40),
     ) {
-        let bytes = head(&message);
-        let (back, rest) = decode::<ToDevice>(&bytes).unwrap();
-        prop_assert!(same(&back, &message) && rest.is_empty());
+        let bytes = encode_message(&message);
+        let (decoded, trailing) = decode::<ToDevice>(&bytes).unwrap();
+        prop_assert!(same_bytes(&decoded, &message) && trailing.is_empty());
 
         let longer = [&bytes[..], &body].concat();
         match decode::<ToDevice>(&longer) {
-            Ok((back, rest)) => {
-                prop_assert!(device_has_body(&message) && same(&back, &message) && rest == body);
+            Ok((decoded, trailing)) => {
+                prop_assert!(device_has_body(&message) && same_bytes(&decoded, &message) && trailing == body);
             }
             Err(error) => {
                 prop_assert!(!device_has_body(&message));
                 prop_assert_eq!(error, Error::TrailingBytes { count: body.len() });
             }
         }
-        for cut in 0..bytes.len() {
-            prop_assert_eq!(decode::<ToDevice>(&bytes[..cut]), Err(Error::Malformed));
+        for length in 0..bytes.len() {
+            prop_assert_eq!(decode::<ToDevice>(&bytes[..length]), Err(Error::Malformed));
         }
     }
 
@@ -93,12 +93,16 @@ proptest! {
     ) {
         let bytes = [&[tag][..], &rest].concat();
         match (decode::<ToServer>(&bytes), postcard::take_from_bytes::<ToServer>(&bytes)) {
-            (Ok((message, body)), Ok((oracle, rest))) => prop_assert!(same(&message, &oracle) && body == rest),
+            (Ok((message, body)), Ok((oracle, rest))) => {
+                prop_assert!(same_bytes(&message, &oracle) && body == rest);
+            }
             (Err(Error::TrailingBytes { count }), Ok((_, rest))) => prop_assert_eq!(count, rest.len()),
             (decoded, oracle) => prop_assert!(decoded == Err(Error::Malformed) && oracle.is_err()),
         }
         match (decode::<ToDevice>(&bytes), postcard::take_from_bytes::<ToDevice>(&bytes)) {
-            (Ok((message, body)), Ok((oracle, rest))) => prop_assert!(same(&message, &oracle) && body == rest),
+            (Ok((message, body)), Ok((oracle, rest))) => {
+                prop_assert!(same_bytes(&message, &oracle) && body == rest);
+            }
             (Err(Error::TrailingBytes { count }), Ok((_, rest))) => prop_assert_eq!(count, rest.len()),
             (decoded, oracle) => prop_assert!(decoded == Err(Error::Malformed) && oracle.is_err()),
         }
@@ -113,12 +117,12 @@ proptest! {
     ) {
         let bytes = [&[tag][..], &rest].concat();
         if let Ok((message, body)) = decode::<ToServer>(&bytes) {
-            prop_assert!(head(&message).len() + body.len() <= bytes.len());
-            prop_assert!(same(&decode::<ToServer>(&head(&message)).unwrap().0, &message));
+            prop_assert!(encode_message(&message).len() + body.len() <= bytes.len());
+            prop_assert!(same_bytes(&decode::<ToServer>(&encode_message(&message)).unwrap().0, &message));
         }
         if let Ok((message, body)) = decode::<ToDevice>(&bytes) {
-            prop_assert!(head(&message).len() + body.len() <= bytes.len());
-            prop_assert!(same(&decode::<ToDevice>(&head(&message)).unwrap().0, &message));
+            prop_assert!(encode_message(&message).len() + body.len() <= bytes.len());
+            prop_assert!(same_bytes(&decode::<ToDevice>(&encode_message(&message)).unwrap().0, &message));
         }
     }
 
@@ -128,8 +132,8 @@ proptest! {
         hello in strategies::hello(),
         later in prop::collection::vec(any::<u8>(), 0..60),
     ) {
-        let bytes = head(&ToServer::Hello(hello));
-        let fixed = head(&(0u32, hello.wire_version, hello.schema_hash, hello.device));
+        let bytes = encode_message(&ToServer::Hello(hello));
+        let fixed = encode_message(&(0u32, hello.wire_version, hello.schema_hash, hello.device));
         prop_assert!(bytes.starts_with(&fixed));
         let expected = HelloPrefix {
             wire_version: hello.wire_version,
@@ -138,14 +142,14 @@ proptest! {
         };
         prop_assert_eq!(HelloPrefix::read(&bytes), Ok(expected));
         prop_assert_eq!(HelloPrefix::read(&[&fixed[..], &later].concat()), Ok(expected));
-        for cut in 0..fixed.len() {
-            prop_assert_eq!(HelloPrefix::read(&fixed[..cut]), Err(Error::Malformed));
+        for length in 0..fixed.len() {
+            prop_assert_eq!(HelloPrefix::read(&fixed[..length]), Err(Error::Malformed));
         }
     }
 
     #[test]
     fn only_a_hello_has_a_hello_prefix(message in strategies::to_server()) {
-        let introduced = HelloPrefix::read(&head(&message)).is_ok();
+        let introduced = HelloPrefix::read(&encode_message(&message)).is_ok();
         prop_assert_eq!(introduced, matches!(message, ToServer::Hello(_)));
     }
 }
@@ -154,22 +158,22 @@ proptest! {
 /// missing, which the lengths in the descriptors show.
 #[test]
 fn golden_messages_cut_anywhere_are_detected() {
-    for golden in golden::all() {
+    for golden in golden::all_messages() {
         let bytes = golden.payload();
-        let head = bytes.len() - golden.body.len();
-        for cut in 0..bytes.len() {
-            let left = match &golden.message {
-                Message::Up(whole) => decode::<ToServer>(&bytes[..cut]).map(|(message, body)| {
-                    assert_eq!(message, *whole);
+        let head_length = bytes.len() - golden.body.len();
+        for length in 0..bytes.len() {
+            let body_length = match &golden.message {
+                Message::Up(original) => decode::<ToServer>(&bytes[..length]).map(|(message, body)| {
+                    assert_eq!(message, *original);
                     body.len()
                 }),
-                Message::Down(whole) => decode::<ToDevice>(&bytes[..cut]).map(|(message, body)| {
-                    assert_eq!(message, *whole);
+                Message::Down(original) => decode::<ToDevice>(&bytes[..length]).map(|(message, body)| {
+                    assert_eq!(message, *original);
                     body.len()
                 }),
             };
-            let expected = cut.checked_sub(head).ok_or(Error::Malformed);
-            assert_eq!(left, expected, "{} cut at {cut}", golden.name);
+            let expected = length.checked_sub(head_length).ok_or(Error::Malformed);
+            assert_eq!(body_length, expected, "{} cut at {length}", golden.name);
         }
     }
 }
@@ -177,7 +181,7 @@ fn golden_messages_cut_anywhere_are_detected() {
 #[test]
 fn sequence_over_its_maximum_is_malformed() {
     let missing = Missing { id: LAST, tensor: 0, chunks: (0..MISSING_MAX as u16).collect() };
-    let mut bytes = head(&ToServer::Missing(missing));
+    let mut bytes = encode_message(&ToServer::Missing(missing));
     assert!(decode::<ToServer>(&bytes).is_ok());
     let length_at = bytes.len() - MISSING_MAX - 1;
     assert_eq!(usize::from(bytes[length_at]), MISSING_MAX);
@@ -233,23 +237,23 @@ fn largest_messages_fit_the_smallest_frame() {
     ];
     for task in tasks {
         let open = RoundOpen { id: LAST, task, tensors: tensors.clone() };
-        let length = head(&ToDevice::RoundOpen(open)).len();
+        let length = encode_message(&ToDevice::RoundOpen(open)).len();
         assert!(length <= OPEN_HEAD_MAX + TENSORS_MAX * DESCRIPTOR_MAX, "{task:?}: {length}");
         assert!(HEADER + length + SEAL_MAX < FRAME_LIMIT_MIN, "{task:?}: {length}");
     }
     let update = Update { id: LAST, samples: u32::MAX, skipped: u32::MAX, tensors };
-    let length = head(&ToServer::Update(update)).len();
+    let length = encode_message(&ToServer::Update(update)).len();
     assert!(length <= OPEN_HEAD_MAX + TENSORS_MAX * DESCRIPTOR_MAX, "Update: {length}");
     assert!(HEADER + length + SEAL_MAX < FRAME_LIMIT_MIN, "Update: {length}");
 
     let chunks = [u16::MAX; MISSING_MAX].into_iter().collect();
-    let missing = head(&ToServer::Missing(Missing { id: LAST, tensor: u8::MAX, chunks }));
+    let missing = encode_message(&ToServer::Missing(Missing { id: LAST, tensor: u8::MAX, chunks }));
     assert!(HEADER + missing.len() + SEAL_MAX < FRAME_LIMIT_MIN);
 }
 
 #[test]
 fn largest_hello_fits_its_frame() {
-    let largest = golden::all().into_iter().find(|g| g.name == "to_server_hello_largest").unwrap();
+    let largest = golden::all_messages().into_iter().find(|g| g.name == "to_server_hello_largest").unwrap();
     assert!(HEADER + largest.payload().len() + CHECK <= HELLO_FRAME_MAX);
     const { assert!(HELLO_FRAME_MAX <= FRAME_LIMIT_MIN) };
 }
@@ -260,8 +264,8 @@ proptest! {
     /// Tests that a message without a body fits the smallest frame for all values of its numbers.
     #[test]
     fn every_message_without_body_fits_the_smallest_frame(up in strategies::to_server(), down in strategies::to_device()) {
-        prop_assert!(HEADER + head(&up).len() + SEAL_MAX <= FRAME_LIMIT_MIN);
-        prop_assert!(HEADER + head(&down).len() + SEAL_MAX <= FRAME_LIMIT_MIN);
+        prop_assert!(HEADER + encode_message(&up).len() + SEAL_MAX <= FRAME_LIMIT_MIN);
+        prop_assert!(HEADER + encode_message(&down).len() + SEAL_MAX <= FRAME_LIMIT_MIN);
     }
 }
 
@@ -274,8 +278,8 @@ fn seal_is_counter_and_tag() {
 #[test]
 fn chunk_overhead_is_exact() {
     let largest = Chunk { id: LAST, tensor: u8::MAX, offset: u32::MAX };
-    let up = head(&ToServer::Chunk(largest)).len();
-    let down = head(&ToDevice::Chunk(largest)).len();
+    let up = encode_message(&ToServer::Chunk(largest)).len();
+    let down = encode_message(&ToDevice::Chunk(largest)).len();
     assert_eq!(HEADER + up + SEAL_MAX, CHUNK_OVERHEAD);
     assert_eq!(HEADER + down + SEAL_MAX, CHUNK_OVERHEAD);
 }
@@ -297,7 +301,7 @@ fn longest_chunk_fits_every_frame_limit() {
 #[test]
 fn without_ridge_choice_keeps_the_rest_of_the_task() {
     let choice = HeadSolve::LeaveOneOut { fallback_ridge: 0.25 };
-    let plain = HeadSolve::LeastSquares { ridge: 0.25 };
+    let fixed_ridge = HeadSolve::LeastSquares { ridge: 0.25 };
     let (upload, encoding) = (Upload::Gradient, Encoding::F16);
     let tasks = |head| {
         [
@@ -306,10 +310,10 @@ fn without_ridge_choice_keeps_the_rest_of_the_task() {
             Task::AdapterUp { head, encoding },
         ]
     };
-    for (with, without) in tasks(choice).into_iter().zip(tasks(plain)) {
-        assert_eq!(with.without_ridge_choice(), Some(without));
-        assert_eq!(without.without_ridge_choice(), None);
-        assert_eq!(with.bit(), without.bit());
+    for (with_choice, with_fixed_ridge) in tasks(choice).into_iter().zip(tasks(fixed_ridge)) {
+        assert_eq!(with_choice.without_ridge_choice(), Some(with_fixed_ridge));
+        assert_eq!(with_fixed_ridge.without_ridge_choice(), None);
+        assert_eq!(with_choice.bit(), with_fixed_ridge.bit());
     }
     assert_eq!(Task::PowerStart.without_ridge_choice(), None);
     // The bit of this ability is not the bit of a role.

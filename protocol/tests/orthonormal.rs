@@ -1,19 +1,19 @@
 //! Tests of the QR factorisation against one in f64: it computes the same Q, R is upper triangular with a
 //! positive diagonal, and Q is orthonormal up to rounding. Matrices without a Q are rejected.
 
-use crate::common::{Random, golden::encoded};
+use crate::common::{Random, golden::encode_values};
 use fedspan_protocol::Error;
 use fedspan_protocol::orthonormal::{orthonormalise, orthonormality_error};
 use fedspan_protocol::tensor::Encoding;
 use proptest::prelude::*;
 
 /// Converts values to f64.
-fn wide(values: &[f32]) -> Vec<f64> {
+fn to_f64(values: &[f32]) -> Vec<f64> {
     values.iter().map(|v| f64::from(*v)).collect()
 }
 
 /// Returns `A^T B`, both row-major with `cols` columns.
-fn gram(a: &[f64], b: &[f64], cols: usize) -> Vec<f64> {
+fn gram_matrix(a: &[f64], b: &[f64], cols: usize) -> Vec<f64> {
     let mut gram = vec![0.0; cols * cols];
     for (p, q) in a.chunks(cols).zip(b.chunks(cols)) {
         for i in 0..cols {
@@ -27,15 +27,15 @@ fn gram(a: &[f64], b: &[f64], cols: usize) -> Vec<f64> {
 
 /// Computes the Q of `A = QR` with a positive diagonal of R by another method: `R^T R = A^T A` (Cholesky) and
 /// `Q = A R^-1`. A second pass over the result removes rounding errors.
-fn oracle(a: &[f32], cols: usize) -> Vec<f64> {
-    let mut q = wide(a);
+fn q_oracle(a: &[f32], cols: usize) -> Vec<f64> {
+    let mut q = to_f64(a);
     for _ in 0..2 {
-        let mut r = gram(&q, &q, cols);
+        let mut r = gram_matrix(&q, &q, cols);
         for i in 0..cols {
             for j in i..cols {
                 let inner: f64 = (0..i).map(|p| r[p * cols + i] * r[p * cols + j]).sum();
-                let rest = r[i * cols + j] - inner;
-                r[i * cols + j] = if i == j { rest.sqrt() } else { rest / r[i * cols + i] };
+                let remainder = r[i * cols + j] - inner;
+                r[i * cols + j] = if i == j { remainder.sqrt() } else { remainder / r[i * cols + i] };
             }
         }
         for row in q.chunks_mut(cols) {
@@ -49,13 +49,13 @@ fn oracle(a: &[f32], cols: usize) -> Vec<f64> {
 }
 
 /// Strategy for realistic sizes (rows, columns) and a seed.
-fn shape() -> impl Strategy<Value = (usize, usize, u64)> {
+fn any_shape() -> impl Strategy<Value = (usize, usize, u64)> {
     (1..=8usize).prop_flat_map(|cols| (cols..=100, Just(cols), any::<u64>()))
 }
 
 proptest! {
     #[test]
-    fn q_equals_the_oracle((rows, cols, seed) in shape(), exponent in -30..30i32) {
+    fn q_equals_the_oracle((rows, cols, seed) in any_shape(), exponent in -30..30i32) {
         // A multiple of the identity in the top rows keeps the condition number low, so that only rounding
         // matters.
         let mut a = Random(seed).matrix(rows, cols);
@@ -63,20 +63,20 @@ proptest! {
         a.iter_mut().for_each(|v| *v *= 2.0f32.powi(exponent));
         let mut q = a.clone();
         orthonormalise(&mut q, cols).unwrap();
-        for (got, expected) in q.iter().zip(oracle(&a, cols)) {
-            prop_assert!((f64::from(*got) - expected).abs() < 1e-5, "{got} {expected}");
+        for (computed, expected) in q.iter().zip(q_oracle(&a, cols)) {
+            prop_assert!((f64::from(*computed) - expected).abs() < 1e-5, "{computed} {expected}");
         }
     }
 
     #[test]
-    fn q_is_orthonormal_and_r_has_a_positive_diagonal((rows, cols, seed) in shape()) {
+    fn q_is_orthonormal_and_r_has_a_positive_diagonal((rows, cols, seed) in any_shape()) {
         let a = Random(seed).matrix(rows, cols);
         let mut q = a.clone();
         // A random square matrix may be singular. If it is accepted, the properties must hold.
         if orthonormalise(&mut q, cols).is_ok() {
             prop_assert!(orthonormality_error(&q, cols) < 1e-5);
-            let r = gram(&wide(&q), &wide(&a), cols);
-            let norm = wide(&a).iter().map(|v| v * v).sum::<f64>().sqrt();
+            let r = gram_matrix(&to_f64(&q), &to_f64(&a), cols);
+            let norm = to_f64(&a).iter().map(|v| v * v).sum::<f64>().sqrt();
             for i in 0..cols {
                 prop_assert!(r[i * cols + i] > 0.0);
                 for j in 0..i {
@@ -89,7 +89,7 @@ proptest! {
     /// Tests that an ill-conditioned matrix is rejected or its Q is orthonormal: two passes are enough.
     #[test]
     fn near_dependent_columns_are_rejected_or_orthonormal(
-        (rows, cols, seed) in shape(),
+        (rows, cols, seed) in any_shape(),
         noise in -8..0i32,
     ) {
         let mut random = Random(seed);
@@ -105,26 +105,26 @@ proptest! {
     }
 
     #[test]
-    fn orthonormality_error_matches_its_definition((rows, cols, seed) in shape()) {
+    fn orthonormality_error_matches_its_definition((rows, cols, seed) in any_shape()) {
         let a = Random(seed).matrix(rows, cols);
-        let expected = gram(&wide(&a), &wide(&a), cols)
+        let expected = gram_matrix(&to_f64(&a), &to_f64(&a), cols)
             .iter()
             .enumerate()
-            .map(|(at, v)| (v - if at / cols == at % cols { 1.0 } else { 0.0 }).abs())
+            .map(|(position, v)| (v - if position / cols == position % cols { 1.0 } else { 0.0 }).abs())
             .fold(0.0, f64::max);
-        let got = f64::from(orthonormality_error(&a, cols));
-        prop_assert!((got - expected).abs() <= 1e-5 * (1.0 + expected));
+        let computed = f64::from(orthonormality_error(&a, cols));
+        prop_assert!((computed - expected).abs() <= 1e-5 * (1.0 + expected));
     }
 
     #[test]
     fn non_finite_values_are_detected(
-        (rows, cols, seed) in shape(),
-        at in any::<prop::sample::Index>(),
-        bad in prop::sample::select(vec![f32::NAN, f32::INFINITY, f32::NEG_INFINITY]),
+        (rows, cols, seed) in any_shape(),
+        any_index in any::<prop::sample::Index>(),
+        non_finite in prop::sample::select(vec![f32::NAN, f32::INFINITY, f32::NEG_INFINITY]),
     ) {
         let mut a = Random(seed).matrix(rows, cols);
-        let index = at.index(a.len());
-        a[index] = bad;
+        let index = any_index.index(a.len());
+        a[index] = non_finite;
         prop_assert!(!orthonormality_error(&a, cols).is_finite());
         let refused = matches!(orthonormalise(&mut a, cols), Err(Error::RankDeficient { .. }));
         prop_assert!(refused);
@@ -133,20 +133,20 @@ proptest! {
     /// Tests that a server's representation passes the receiver's check in each encoding, and that a
     /// representation in i8 is orthonormal after the QR factorisation and close to the sent values.
     #[test]
-    fn encoded_representations_pass_the_tolerance((rows, cols, seed) in shape(), spike in 0..3u8) {
+    fn encoded_representations_pass_the_tolerance((rows, cols, seed) in any_shape(), spike in 0..3u8) {
         let mut b = Random(seed).matrix(rows, cols);
         if spike == 0 {
             (0..cols).for_each(|i| b[i * cols + i] += 20.0);
         }
         prop_assume!(orthonormalise(&mut b, cols).is_ok());
         for encoding in [Encoding::F32, Encoding::F16, Encoding::I8] {
-            let mut got = vec![0.0; b.len()];
-            encoding.decode(&encoded(encoding, &b), &mut got).unwrap();
-            let error = orthonormality_error(&got, cols);
+            let mut decoded = vec![0.0; b.len()];
+            encoding.decode(&encode_values(encoding, &b), &mut decoded).unwrap();
+            let error = orthonormality_error(&decoded, cols);
             prop_assert!(error <= encoding.orthonormality_tolerance(), "{encoding:?}: {error}");
-            orthonormalise(&mut got, cols).unwrap();
-            prop_assert!(orthonormality_error(&got, cols) < 1e-5);
-            prop_assert!(b.iter().zip(&got).all(|(p, q)| (p - q).abs() < 2e-2));
+            orthonormalise(&mut decoded, cols).unwrap();
+            prop_assert!(orthonormality_error(&decoded, cols) < 1e-5);
+            prop_assert!(b.iter().zip(&decoded).all(|(p, q)| (p - q).abs() < 2e-2));
         }
     }
 }
@@ -170,11 +170,11 @@ fn dependent_columns_are_reported_by_number() {
 #[test]
 fn equal_and_zero_columns_are_rejected() {
     for (rows, cols) in [(3, 3), (20, 2), (784, 8)] {
-        for at in 0..cols {
+        for column in 0..cols {
             let mut zero = Random(1).matrix(rows, cols);
-            zero.chunks_mut(cols).for_each(|row| row[at] = 0.0);
+            zero.chunks_mut(cols).for_each(|row| row[column] = 0.0);
             let refused = orthonormalise(&mut zero, cols);
-            assert_eq!(refused, Err(Error::RankDeficient { column: at }));
+            assert_eq!(refused, Err(Error::RankDeficient { column }));
         }
         let mut equal = Random(2).matrix(rows, cols);
         equal.chunks_mut(cols).for_each(|row| row[cols - 1] = row[0]);

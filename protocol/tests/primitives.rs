@@ -6,26 +6,29 @@ use hkdf::{Hkdf, HkdfExtract};
 use sha2::{Digest, Sha256};
 
 /// Decodes a hexadecimal string.
-fn bytes(hex: &str) -> Vec<u8> {
+fn decode_hex(hex: &str) -> Vec<u8> {
     let digits = hex.trim_start_matches('-').as_bytes();
     digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }
 
 /// Splits each line of a file into its fields.
-fn tests<const N: usize>(file: &str) -> Vec<[&str; N]> {
+fn parse_vectors<const N: usize>(file: &str) -> Vec<[&str; N]> {
     let lines = file.lines().filter(|line| !line.starts_with('#'));
     lines.map(|line| line.split(' ').collect::<Vec<_>>().try_into().unwrap()).collect()
 }
 
 #[test]
 fn sha256_passes_the_nist_vectors() {
-    let tests = tests(include_str!("data/sha256.txt"));
+    let tests = parse_vectors(include_str!("data/sha256.txt"));
     for [number, text, digest] in &tests {
-        let text = bytes(text);
-        assert_eq!(Sha256::digest(&text).to_vec(), bytes(digest), "{number}");
+        let text = decode_hex(text);
+        assert_eq!(Sha256::digest(&text).to_vec(), decode_hex(digest), "{number}");
         // Hashed in two pieces, like a transcript.
         let (first, second) = text.split_at(text.len() / 3);
-        assert_eq!(Sha256::new().chain_update(first).chain_update(second).finalize().to_vec(), bytes(digest));
+        assert_eq!(
+            Sha256::new().chain_update(first).chain_update(second).finalize().to_vec(),
+            decode_hex(digest)
+        );
     }
     println!("SHA-256: {} valid", tests.len());
     assert_eq!(tests.len(), 65);
@@ -34,10 +37,10 @@ fn sha256_passes_the_nist_vectors() {
 #[test]
 fn hmac_passes_the_wycheproof_vectors() {
     let (mut valid, mut invalid) = (0, 0);
-    for [number, result, key, text, tag] in tests(include_str!("data/hmac_sha256.txt")) {
-        let mut mac = Hmac::<Sha256>::new_from_slice(&bytes(key)).unwrap();
-        mac.update(&bytes(text));
-        let accepted = mac.verify_truncated_left(&bytes(tag)).is_ok();
+    for [number, result, key, text, tag] in parse_vectors(include_str!("data/hmac_sha256.txt")) {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&decode_hex(key)).unwrap();
+        mac.update(&decode_hex(text));
+        let accepted = mac.verify_truncated_left(&decode_hex(tag)).is_ok();
         assert_eq!(accepted, result == "valid", "{number}");
         *if accepted { &mut valid } else { &mut invalid } += 1;
     }
@@ -50,7 +53,7 @@ fn hmac_passes_the_wycheproof_vectors() {
 #[test]
 fn derived_secret_matches_python() {
     let secret = std::array::from_fn(|i| i as u8);
-    let expected = bytes("1424d0f742e3a99ee776da30cc08a7b5fefd4b434522dd9e771c548f9c529f16");
+    let expected = decode_hex("1424d0f742e3a99ee776da30cc08a7b5fefd4b434522dd9e771c548f9c529f16");
     for info in [&[&b"a purpose"[..]][..], &[b"a ", b"", b"purpose"]] {
         assert_eq!(fedspan_protocol::secure::derive(&secret, info).to_vec(), expected);
     }
@@ -60,21 +63,24 @@ fn derived_secret_matches_python() {
 #[test]
 fn hkdf_passes_the_wycheproof_vectors() {
     let (mut valid, mut invalid) = (0, 0);
-    for [number, result, key, salt, info, length, output] in tests(include_str!("data/hkdf_sha256.txt")) {
+    for [number, result, key, salt, info, length, output] in
+        parse_vectors(include_str!("data/hkdf_sha256.txt"))
+    {
         let mut okm = vec![0; length.parse().unwrap()];
-        let expanded = Hkdf::<Sha256>::new(Some(&bytes(salt)), &bytes(key)).expand(&bytes(info), &mut okm);
+        let expanded = Hkdf::<Sha256>::new(Some(&decode_hex(salt)), &decode_hex(key))
+            .expand(&decode_hex(info), &mut okm);
         // The invalid cases request more than 255 blocks.
         assert_eq!(expanded.is_ok(), result == "valid", "{number}");
         *if expanded.is_ok() { &mut valid } else { &mut invalid } += 1;
         if expanded.is_ok() {
-            assert_eq!(okm, bytes(output), "{number}");
+            assert_eq!(okm, decode_hex(output), "{number}");
             // Called in the same way as in the key schedule, with `info` in parts.
-            let (first, second) = (&bytes(info)[..info.len() / 4], &bytes(info)[info.len() / 4..]);
-            let mut extract = HkdfExtract::<Sha256>::new(Some(&bytes(salt)));
-            extract.input_ikm(&bytes(key));
+            let (first, second) = (&decode_hex(info)[..info.len() / 4], &decode_hex(info)[info.len() / 4..]);
+            let mut extract = HkdfExtract::<Sha256>::new(Some(&decode_hex(salt)));
+            extract.input_ikm(&decode_hex(key));
             okm.fill(0);
             extract.finalize().1.expand_multi_info(&[first, second], &mut okm).unwrap();
-            assert_eq!(okm, bytes(output), "{number}");
+            assert_eq!(okm, decode_hex(output), "{number}");
         }
     }
     println!("HKDF-SHA256: {valid} valid, {invalid} invalid");

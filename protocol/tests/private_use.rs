@@ -2,7 +2,7 @@
 //! a set of tasks, the parameters of a private task have a fixed length, and builds with and without these
 //! tasks accept each other.
 
-use crate::common::{Event, events, golden, head, strategies};
+use crate::common::{Event, decode_stream, encode_message, golden, strategies};
 use fedspan_protocol::Error;
 use fedspan_protocol::limits::{OPEN_HEAD_MAX, PRIVATE_PARAMETERS, PRIVATE_TASKS, SCHEMA_HASH, WIRE_VERSION};
 use fedspan_protocol::message::{
@@ -15,14 +15,14 @@ use proptest::prelude::*;
 const LENGTH: usize = 2 + 4 * PRIVATE_PARAMETERS;
 
 /// Returns the four tasks for private use with these parameters.
-fn variants(task: PrivateTask) -> [Task; 4] {
+fn private_tasks(task: PrivateTask) -> [Task; 4] {
     [Task::Private12(task), Task::Private13(task), Task::Private14(task), Task::Private15(task)]
 }
 
 /// Encodes a `RoundOpen` of a task.
 fn round_open(task: Task) -> Vec<u8> {
     let id = RoundId { round: 7, stage: 1 };
-    head(&ToDevice::RoundOpen(RoundOpen { id, task, tensors: Descriptors::new() }))
+    encode_message(&ToDevice::RoundOpen(RoundOpen { id, task, tensors: Descriptors::new() }))
 }
 
 /// Decodes a `RoundOpen` and returns its task.
@@ -40,7 +40,7 @@ fn kinds_are_numbered_in_order_and_private_ones_come_last() {
         assert_eq!(kind.is_in(PRIVATE_TASKS), number >= 12);
         assert!(!kind.is_in(!kind.bit()));
     }
-    let private_bits = variants(PrivateTask::default()).map(|task| task.bit());
+    let private_bits = private_tasks(PrivateTask::default()).map(|task| task.bit());
     assert_eq!(private_bits.iter().sum::<u16>(), PRIVATE_TASKS);
 }
 
@@ -59,7 +59,7 @@ proptest! {
     /// Tests that the tag in a task's encoding is the number of its kind, and the position of its bit.
     #[test]
     fn kind_is_the_number_on_the_wire(task in strategies::task()) {
-        let tag = head(&task)[0];
+        let tag = encode_message(&task)[0];
         prop_assert_eq!(task.kind() as u8, tag);
         prop_assert_eq!(task.bit(), 1 << tag);
         prop_assert_eq!(TaskKind::from(task), task.kind());
@@ -77,7 +77,7 @@ proptest! {
         let message = [&[2, 7, 1], &task[..], &[0]].concat();
         let decoded = task_of(&message).unwrap();
         prop_assert_eq!(decoded.kind() as usize, 12 + index);
-        prop_assert_eq!(head(&decoded), task);
+        prop_assert_eq!(encode_message(&decoded), task);
         prop_assert_eq!(round_open(decoded), message);
     }
 
@@ -120,10 +120,10 @@ fn numbers_above_fifteen_are_malformed() {
 fn builds_before_private_use_are_accepted() {
     /// Hello of such a build, a copy of `vectors/to_server_hello.bin` at that time.
     const BEFORE: &[u8] = include_bytes!("data/hello_before_private_use.bin");
-    let golden = golden::all().into_iter().find(|golden| golden.name == "to_server_hello").unwrap();
+    let golden = golden::all_messages().into_iter().find(|golden| golden.name == "to_server_hello").unwrap();
     assert_eq!(golden.frame(), BEFORE);
-    let (read, _) = events(128, BEFORE, &[128]);
-    let [Event::Message(message)] = &read[..] else { panic!("{read:?}") };
+    let (events, _) = decode_stream(128, BEFORE, &[128]);
+    let [Event::Message(message)] = &events[..] else { panic!("{events:?}") };
     let (ToServer::Hello(before), []) = decode(message).unwrap() else { panic!("{message:?}") };
     assert_eq!((before.wire_version, before.schema_hash), (WIRE_VERSION, SCHEMA_HASH));
     assert_eq!(before, Hello::new(before.device, before.capabilities));
@@ -139,7 +139,7 @@ fn builds_before_private_use_are_accepted() {
 #[test]
 fn messages_outside_the_schema_hash_have_private_tasks() {
     let mut outside = 0;
-    for golden in golden::all() {
+    for golden in golden::all_messages() {
         let private = match &golden.message {
             golden::Message::Down(ToDevice::RoundOpen(open)) => open.task.kind().is_in(PRIVATE_TASKS),
             _ => false,

@@ -11,14 +11,14 @@ use fedspan_protocol::secure::{
 use proptest::prelude::*;
 
 /// Returns the golden record without noise.
-fn golden() -> Provision {
+fn golden_record() -> Provision {
     let (device, epoch, key) = PROVISIONED;
     Provision { device, key: Key::new(epoch, key), noise: None }
 }
 
 /// Returns the golden record with noise.
-fn noisy() -> Provision {
-    Provision { noise: Some(NOISE), ..golden() }
+fn noisy_record() -> Provision {
+    Provision { noise: Some(NOISE), ..golden_record() }
 }
 
 /// Builds a record with entries, and with a correct length and check, from the table in SPEC.md alone.
@@ -35,29 +35,32 @@ fn with_entries(entries: &[u8]) -> Vec<u8> {
 #[test]
 fn record_is_written_as_golden_and_reads_back() {
     let mut page = [0xff; 4096];
-    assert_eq!(golden().write(&mut page), Ok(PROVISION));
+    assert_eq!(golden_record().write(&mut page), Ok(PROVISION));
     assert_eq!(page[..PROVISION], provision_record());
-    assert!(page[PROVISION..].iter().all(|byte| *byte == 0xff), "nothing else is touched");
-    assert_eq!(Provision::read(&page), Ok(golden()));
-    assert_eq!(Provision::read(&page[..PROVISION]), Ok(golden()));
-    assert!(format!("{:?}", golden()).contains("bytes: secret"), "the key is not printed");
+    assert!(page[PROVISION..].iter().all(|byte| *byte == 0xff), "bytes after the record were changed");
+    assert_eq!(Provision::read(&page), Ok(golden_record()));
+    assert_eq!(Provision::read(&page[..PROVISION]), Ok(golden_record()));
+    assert!(format!("{:?}", golden_record()).contains("bytes: secret"), "the key is not printed");
 }
 
 #[test]
 fn record_with_noise_is_written_as_golden_and_reads_back() {
     let mut page = [0xff; 4096];
     assert_eq!(
-        (noisy().write(&mut page), noisy().length()),
+        (noisy_record().write(&mut page), noisy_record().length()),
         (Ok(PROVISION_WITH_NOISE), PROVISION_WITH_NOISE)
     );
     assert_eq!(page[..PROVISION_WITH_NOISE], provision_with_noise());
-    assert!(page[PROVISION_WITH_NOISE..].iter().all(|byte| *byte == 0xff), "nothing else is touched");
-    assert_eq!(Provision::read(&page), Ok(noisy()));
+    assert!(
+        page[PROVISION_WITH_NOISE..].iter().all(|byte| *byte == 0xff),
+        "bytes after the record were changed"
+    );
+    assert_eq!(Provision::read(&page), Ok(noisy_record()));
 }
 
 #[test]
 fn short_buffer_is_not_written() {
-    for (record, needed) in [(golden(), PROVISION), (noisy(), PROVISION_WITH_NOISE)] {
+    for (record, needed) in [(golden_record(), PROVISION), (noisy_record(), PROVISION_WITH_NOISE)] {
         for got in 0..needed {
             let mut out = vec![0xff; got];
             assert_eq!(record.write(&mut out), Err(ProvisionError::Truncated { needed, got }));
@@ -95,9 +98,12 @@ fn flipped_bits_are_an_error() {
             flip(&mut page);
             Provision::read(&page)
         };
-        for at in 0..record.len() {
+        for index in 0..record.len() {
             for change in 1..=255 {
-                assert!(read(&|page| page[at] ^= change).is_err(), "byte {at} changed by {change:#04x}");
+                assert!(
+                    read(&|page| page[index] ^= change).is_err(),
+                    "byte {index} changed by {change:#04x}"
+                );
             }
         }
         let bits = record.len() * 8;
@@ -115,24 +121,24 @@ fn flipped_bits_are_an_error() {
 
 #[test]
 fn each_mistake_has_its_error() {
-    let with = |at: usize, bytes: &[u8]| {
+    let error_with = |offset: usize, bytes: &[u8]| {
         let mut record = provision_record();
-        record[at..at + bytes.len()].copy_from_slice(bytes);
+        record[offset..offset + bytes.len()].copy_from_slice(bytes);
         Provision::read(&record).unwrap_err()
     };
     assert_eq!(Provision::read(&[0xff; 4096]), Err(ProvisionError::Erased));
     assert_eq!(Provision::read(&[0; 64]), Err(ProvisionError::Magic { found: [0; 4] }));
-    assert_eq!(with(4, &[2, 0]), ProvisionError::Version { found: PROVISION_VERSION + 1 });
-    assert_eq!(with(6, &[53, 0]), ProvisionError::Length { found: 53 });
-    assert_eq!(with(6, &[1, 2]), ProvisionError::Length { found: 513 });
-    assert_eq!(with(6, &[55, 0]), ProvisionError::Truncated { needed: 55, got: 54 });
-    assert!(matches!(with(20, &[0]), ProvisionError::Check));
+    assert_eq!(error_with(4, &[2, 0]), ProvisionError::Version { found: PROVISION_VERSION + 1 });
+    assert_eq!(error_with(6, &[53, 0]), ProvisionError::Length { found: 53 });
+    assert_eq!(error_with(6, &[1, 2]), ProvisionError::Length { found: 513 });
+    assert_eq!(error_with(6, &[55, 0]), ProvisionError::Truncated { needed: 55, got: 54 });
+    assert!(matches!(error_with(20, &[0]), ProvisionError::Check));
 }
 
 #[test]
 fn skippable_entries_are_skipped_others_rejected() {
     for skipped in [&[][..], &[0x80, 0], &[0x80, 1, 9, 0x81, 2, 9, 9], &[0xff, 1, 7]] {
-        assert_eq!(Provision::read(&with_entries(skipped)), Ok(golden()), "{skipped:?}");
+        assert_eq!(Provision::read(&with_entries(skipped)), Ok(golden_record()), "{skipped:?}");
     }
     for (entries, error) in [
         (&[0x00, 0][..], ProvisionError::UnknownEntry { tag: 0 }),
@@ -159,11 +165,11 @@ fn skippable_entries_are_skipped_others_rejected() {
     assert_eq!(with_entries(&longest[..457]).len(), 511);
     let fits = [&[0x80, 255][..], &[1; 255], &[0x81, 199], &[2; 199]].concat();
     assert_eq!(with_entries(&fits).len(), PROVISION_MAX);
-    assert_eq!(Provision::read(&with_entries(&fits)), Ok(golden()));
+    assert_eq!(Provision::read(&with_entries(&fits)), Ok(golden_record()));
 }
 
 /// Strategy for noise entries with any numbers; the clipping norm is not negative.
-fn noise() -> impl Strategy<Value = ProvisionedNoise> {
+fn any_noise() -> impl Strategy<Value = ProvisionedNoise> {
     let clip = any::<f32>().prop_map(f32::abs);
     (any::<(u64, u64, u32, u32, u16)>(), clip).prop_map(|(numbers, clip)| {
         let (multiplier_square, budget, rows_max, slot, iterations_max) = numbers;
@@ -173,7 +179,7 @@ fn noise() -> impl Strategy<Value = ProvisionedNoise> {
 
 proptest! {
     #[test]
-    fn any_record_round_trips(device: u64, epoch: u16, key: [u8; 32], noise in prop::option::of(noise())) {
+    fn any_record_round_trips(device: u64, epoch: u16, key: [u8; 32], noise in prop::option::of(any_noise())) {
         let provision = Provision { device, key: Key::new(epoch, key), noise };
         let mut bytes = [0; PROVISION_WITH_NOISE];
         provision.write(&mut bytes).unwrap();
@@ -190,7 +196,7 @@ proptest! {
     #[test]
     fn random_entries_are_read_or_rejected(entries in prop::collection::vec(any::<u8>(), 0..=458)) {
         if let Ok(read) = Provision::read(&with_entries(&entries)) {
-            prop_assert_eq!(Provision { noise: None, ..read }, golden());
+            prop_assert_eq!(Provision { noise: None, ..read }, golden_record());
         }
     }
 }
@@ -199,11 +205,11 @@ proptest! {
 #[test]
 fn specification_shows_the_records() {
     let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("SPEC.md")).unwrap();
-    let shown = |number: usize| -> Vec<u8> {
+    let shown_bytes = |number: usize| -> Vec<u8> {
         let block = text.split("```provision\n").nth(number).unwrap().split("```").next().unwrap();
         let hex = block.lines().flat_map(|line| line.split(';').next().unwrap().split_whitespace());
         hex.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
     };
-    assert_eq!(shown(1), provision_record());
-    assert_eq!(shown(2), provision_with_noise()[50..]);
+    assert_eq!(shown_bytes(1), provision_record());
+    assert_eq!(shown_bytes(2), provision_with_noise()[50..]);
 }

@@ -8,38 +8,38 @@ use fedspan_protocol::tensor::{Encoding, I8_BLOCK, Role, TensorDescriptor};
 use half::f16;
 use proptest::prelude::*;
 
-const ALL: [Encoding; 3] = [Encoding::F32, Encoding::F16, Encoding::I8];
+const ALL_ENCODINGS: [Encoding; 3] = [Encoding::F32, Encoding::F16, Encoding::I8];
 
 /// Encodes values.
-fn encode(encoding: Encoding, values: &[f32]) -> Result<Vec<u8>, Error> {
+fn encode_to_vec(encoding: Encoding, values: &[f32]) -> Result<Vec<u8>, Error> {
     let mut bytes = vec![0xAA; encoding.byte_len(values.len())];
     encoding.encode(values, &mut bytes).map(|()| bytes)
 }
 
 /// Encodes and decodes values.
 fn round_trip(encoding: Encoding, values: &[f32]) -> Vec<f32> {
-    let bytes = encode(encoding, values).unwrap();
-    let mut back = vec![f32::NAN; values.len()];
-    encoding.decode(&bytes, &mut back).unwrap();
-    back
+    let bytes = encode_to_vec(encoding, values).unwrap();
+    let mut decoded = vec![f32::NAN; values.len()];
+    encoding.decode(&bytes, &mut decoded).unwrap();
+    decoded
 }
 
 /// Strategy for finite values, including subnormals.
-fn finite() -> impl Strategy<Value = f32> {
+fn finite_floats() -> impl Strategy<Value = f32> {
     strategies::float().prop_map(|v| if v.is_finite() { v } else { 1.0 })
 }
 
 /// Checks the error bound of i8 for one block: half a step, plus the rounding of quotient and product
 /// (largest at 127.5 steps), plus, for a subnormal scale, 127 times the rounding error of the scale.
-fn check_i8_block(block: &[f32], back: &[f32]) {
+fn check_i8_block(block: &[f32], decoded: &[f32]) {
     let largest = block.iter().fold(0.0f32, |m, v| m.max(v.abs()));
     let step = f64::from(largest) / 127.0;
     let subnormal = 64.0 * f64::from(f32::from_bits(1));
     let bound = 0.5 * step * (1.0 + 256.0 * f64::from(f32::EPSILON)) + subnormal;
-    for (value, got) in block.iter().zip(back) {
-        let error = (f64::from(*value) - f64::from(*got)).abs();
-        assert!(error <= bound, "{value:e} became {got:e}, largest {largest:e}");
-        assert!(*value == 0.0 || *got == 0.0 || value.signum() == got.signum());
+    for (value, decoded_value) in block.iter().zip(decoded) {
+        let error = (f64::from(*value) - f64::from(*decoded_value)).abs();
+        assert!(error <= bound, "{value:e} became {decoded_value:e}, largest {largest:e}");
+        assert!(*value == 0.0 || *decoded_value == 0.0 || value.signum() == decoded_value.signum());
     }
 }
 
@@ -47,19 +47,19 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn f32_is_exact(values in prop::collection::vec(finite(), 0..100)) {
-        let back = round_trip(Encoding::F32, &values);
-        prop_assert!(values.iter().zip(&back).all(|(a, b)| a.to_bits() == b.to_bits()));
+    fn f32_is_exact(values in prop::collection::vec(finite_floats(), 0..100)) {
+        let decoded = round_trip(Encoding::F32, &values);
+        prop_assert!(values.iter().zip(&decoded).all(|(a, b)| a.to_bits() == b.to_bits()));
     }
 
     #[test]
     fn f16_is_the_nearest(values in prop::collection::vec(-65519.0f32..65519.0, 1..50)) {
-        for (value, got) in values.iter().zip(round_trip(Encoding::F16, &values)) {
-            let error = (value - got).abs();
-            let bits = f16::from_f32(got).to_bits();
+        for (value, decoded) in values.iter().zip(round_trip(Encoding::F16, &values)) {
+            let error = (value - decoded).abs();
+            let bits = f16::from_f32(decoded).to_bits();
             for neighbour in [bits.wrapping_sub(1), bits.wrapping_add(1)] {
-                let other = f16::from_bits(neighbour).to_f32();
-                prop_assert!(!other.is_finite() || error <= (value - other).abs());
+                let neighbour_value = f16::from_bits(neighbour).to_f32();
+                prop_assert!(!neighbour_value.is_finite() || error <= (value - neighbour_value).abs());
             }
         }
     }
@@ -70,18 +70,18 @@ proptest! {
         units in prop::collection::vec(-1.0f32..1.0, 1..100),
     ) {
         let values: Vec<f32> = units.iter().map(|u| u * 2.0f32.powi(exponent)).collect();
-        let back = round_trip(Encoding::I8, &values);
-        for (block, got) in values.chunks(I8_BLOCK).zip(back.chunks(I8_BLOCK)) {
-            check_i8_block(block, got);
+        let decoded = round_trip(Encoding::I8, &values);
+        for (block, decoded_block) in values.chunks(I8_BLOCK).zip(decoded.chunks(I8_BLOCK)) {
+            check_i8_block(block, decoded_block);
         }
     }
 
     #[test]
-    fn i8_encodes_any_finite_block(values in prop::collection::vec(finite(), 1..80)) {
+    fn i8_encodes_any_finite_block(values in prop::collection::vec(finite_floats(), 1..80)) {
         prop_assume!(values.iter().all(|v| v.abs() < 3.4e38));
-        let back = round_trip(Encoding::I8, &values);
-        for (block, got) in values.chunks(I8_BLOCK).zip(back.chunks(I8_BLOCK)) {
-            check_i8_block(block, got);
+        let decoded = round_trip(Encoding::I8, &values);
+        for (block, decoded_block) in values.chunks(I8_BLOCK).zip(decoded.chunks(I8_BLOCK)) {
+            check_i8_block(block, decoded_block);
         }
     }
 
@@ -89,21 +89,21 @@ proptest! {
     fn non_finite_value_is_reported_by_index(
         encoding in strategies::encoding(),
         mut values in prop::collection::vec(-1.0f32..1.0, 1..100),
-        at in any::<prop::sample::Index>(),
-        bad in prop::sample::select(vec![f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY]),
+        any_index in any::<prop::sample::Index>(),
+        non_finite in prop::sample::select(vec![f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY]),
     ) {
-        let index = at.index(values.len());
-        values[index] = bad;
-        prop_assert_eq!(encode(encoding, &values), Err(Error::NonFinite { index }));
+        let index = any_index.index(values.len());
+        values[index] = non_finite;
+        prop_assert_eq!(encode_to_vec(encoding, &values), Err(Error::NonFinite { index }));
     }
 
     #[test]
     fn lengths_must_match(encoding in strategies::encoding(), elements in 0..200usize, got in 0..900usize) {
         let expected = encoding.byte_len(elements);
-        let wrong = Err(Error::LengthMismatch { expected, got });
-        let judged = if got == expected { Ok(()) } else { wrong };
-        prop_assert_eq!(encoding.encode(&vec![0.5; elements], &mut vec![0; got]), judged);
-        prop_assert_eq!(encoding.decode(&vec![0; got], &mut vec![0.0; elements]), judged);
+        let mismatch = Err(Error::LengthMismatch { expected, got });
+        let expected_result = if got == expected { Ok(()) } else { mismatch };
+        prop_assert_eq!(encoding.encode(&vec![0.5; elements], &mut vec![0; got]), expected_result);
+        prop_assert_eq!(encoding.decode(&vec![0; got], &mut vec![0.0; elements]), expected_result);
     }
 
     /// Tests that a chunk decodes to the same values as its part of the whole tensor, and that chunks tile
@@ -112,7 +112,7 @@ proptest! {
     fn chunks_tile_a_tensor_and_decode_in_place(descriptors in strategies::chunked(), seed: u64) {
         for descriptor in &descriptors {
             let values = Random(seed).matrix(descriptor.rows.into(), descriptor.cols.into());
-            let whole = round_trip(descriptor.encoding, &values);
+            let tensor_values = round_trip(descriptor.encoding, &values);
             let mut next = 0;
             for index in 0..descriptor.chunks() {
                 let range = descriptor.chunk_range(index).unwrap();
@@ -120,7 +120,7 @@ proptest! {
                 prop_assert!(range.len() <= usize::from(descriptor.chunk));
                 prop_assert_eq!(range.start, index * usize::from(descriptor.chunk));
                 let part = round_trip(descriptor.encoding, &values[range.clone()]);
-                prop_assert_eq!(&part, &whole[range.clone()]);
+                prop_assert_eq!(&part, &tensor_values[range.clone()]);
                 next = range.end;
             }
             prop_assert_eq!(next, descriptor.elements());
@@ -160,7 +160,7 @@ fn byte_lengths_match_the_specification() {
 /// Tests that on a 32-bit device the byte length of an announced tensor does not wrap to a small number.
 #[test]
 fn byte_lengths_do_not_wrap() {
-    for encoding in ALL {
+    for encoding in ALL_ENCODINGS {
         assert_eq!(encoding.byte_len(usize::MAX), usize::MAX);
         assert!(encoding.byte_len(usize::MAX / 2) >= usize::MAX / 2);
     }
@@ -174,13 +174,13 @@ fn every_half_round_trips_and_midpoints_round_to_even() {
             continue;
         }
         let value = half.to_f32();
-        assert_eq!(encode(Encoding::F16, &[value]).unwrap(), bits.to_le_bytes());
+        assert_eq!(encode_to_vec(Encoding::F16, &[value]).unwrap(), bits.to_le_bytes());
         let above = f16::from_bits(bits + 1);
         if above.is_finite() && bits != 0x7FFF && bits != u16::MAX {
             // Halves have 11 bits, so the midpoint between two halves is exact in f32.
             let middle = f32::midpoint(value, above.to_f32());
             let even = if bits % 2 == 0 { bits } else { bits + 1 };
-            assert_eq!(encode(Encoding::F16, &[middle]).unwrap(), even.to_le_bytes(), "{middle}");
+            assert_eq!(encode_to_vec(Encoding::F16, &[middle]).unwrap(), even.to_le_bytes(), "{middle}");
         }
     }
 }
@@ -188,24 +188,24 @@ fn every_half_round_trips_and_midpoints_round_to_even() {
 #[test]
 fn f16_rejects_values_that_round_to_infinity() {
     assert_eq!(round_trip(Encoding::F16, &[65519.996]), [65504.0]);
-    assert_eq!(encode(Encoding::F16, &[0.0, 65520.0]), Err(Error::NonFinite { index: 1 }));
-    assert_eq!(encode(Encoding::F16, &[-65520.0]), Err(Error::NonFinite { index: 0 }));
+    assert_eq!(encode_to_vec(Encoding::F16, &[0.0, 65520.0]), Err(Error::NonFinite { index: 1 }));
+    assert_eq!(encode_to_vec(Encoding::F16, &[-65520.0]), Err(Error::NonFinite { index: 0 }));
 }
 
 #[test]
 fn i8_rounds_extremes_as_specified() {
     for block in [vec![0.0; 32], vec![-0.0; 5]] {
-        assert!(encode(Encoding::I8, &block).unwrap().iter().all(|b| *b == 0));
+        assert!(encode_to_vec(Encoding::I8, &block).unwrap().iter().all(|b| *b == 0));
     }
     // The largest magnitude is 127 steps, positive or negative; values halfway between two steps are rounded
     // to even.
-    let bytes = encode(Encoding::I8, &[127.0, -127.0, 0.5, 1.5, -0.5, -2.5]).unwrap();
+    let bytes = encode_to_vec(Encoding::I8, &[127.0, -127.0, 0.5, 1.5, -0.5, -2.5]).unwrap();
     assert_eq!(bytes[..4], 1.0f32.to_le_bytes());
     assert_eq!(bytes[4..].iter().map(|b| *b as i8).collect::<Vec<_>>(), [127, -127, 0, 2, 0, -2]);
     // At the end of the range 127 steps may round to infinity; these few values are rejected.
     for ulps in 0..2000 {
         let largest = f32::from_bits(f32::MAX.to_bits() - ulps);
-        match encode(Encoding::I8, &[0.0, largest]) {
+        match encode_to_vec(Encoding::I8, &[0.0, largest]) {
             Ok(_) => check_i8_block(&[0.0, largest], &round_trip(Encoding::I8, &[0.0, largest])),
             Err(error) => {
                 assert_eq!(error, Error::NonFinite { index: 1 });
@@ -215,7 +215,7 @@ fn i8_rounds_extremes_as_specified() {
     }
     let mut second_block = vec![0.0; 40];
     second_block[37] = -f32::MAX;
-    assert_eq!(encode(Encoding::I8, &second_block), Err(Error::NonFinite { index: 37 }));
+    assert_eq!(encode_to_vec(Encoding::I8, &second_block), Err(Error::NonFinite { index: 37 }));
     for bits in 0..2000 {
         let smallest = f32::from_bits(bits);
         check_i8_block(&[smallest], &round_trip(Encoding::I8, &[smallest]));
@@ -227,26 +227,26 @@ fn i8_rounds_extremes_as_specified() {
 
 #[test]
 fn impossible_descriptors_are_rejected() {
-    let good = TensorDescriptor::inline(Role::Gradient, Encoding::F32, 20, 2);
-    assert_eq!(good.validate(), Ok(()));
-    assert_eq!(TensorDescriptor { chunk: 22, ..good }.validate(), Ok(()));
-    let i8 = TensorDescriptor { encoding: Encoding::I8, ..good };
-    let bad = [
-        TensorDescriptor { rows: 0, ..good },
-        TensorDescriptor { cols: 0, ..good },
-        TensorDescriptor { rows: 0, cols: 0, chunk: 0, ..good },
+    let valid = TensorDescriptor::inline(Role::Gradient, Encoding::F32, 20, 2);
+    assert_eq!(valid.validate(), Ok(()));
+    assert_eq!(TensorDescriptor { chunk: 22, ..valid }.validate(), Ok(()));
+    let i8 = TensorDescriptor { encoding: Encoding::I8, ..valid };
+    let invalid = [
+        TensorDescriptor { rows: 0, ..valid },
+        TensorDescriptor { cols: 0, ..valid },
+        TensorDescriptor { rows: 0, cols: 0, chunk: 0, ..valid },
         TensorDescriptor { chunk: 33, ..i8 },
         TensorDescriptor { chunk: 31, ..i8 },
-        TensorDescriptor { rows: 257, cols: 1, chunk: 1, ..good },
+        TensorDescriptor { rows: 257, cols: 1, chunk: 1, ..valid },
         // No frame can hold these tensors. The first has 2^32 bytes, a number that is 0 in 32 bits.
-        TensorDescriptor { rows: 32768, cols: 32768, ..good },
-        TensorDescriptor { rows: 4097, cols: 1, ..good },
-        TensorDescriptor { rows: 4000, cols: 2, chunk: 4097, ..good },
+        TensorDescriptor { rows: 32768, cols: 32768, ..valid },
+        TensorDescriptor { rows: 4097, cols: 1, ..valid },
+        TensorDescriptor { rows: 4000, cols: 2, chunk: 4097, ..valid },
     ];
-    for descriptor in bad {
+    for descriptor in invalid {
         assert_eq!(descriptor.validate(), Err(Error::BadDescriptor), "{descriptor:?}");
     }
-    assert_eq!(TensorDescriptor { rows: 256, cols: 1, chunk: 1, ..good }.validate(), Ok(()));
+    assert_eq!(TensorDescriptor { rows: 256, cols: 1, chunk: 1, ..valid }.validate(), Ok(()));
     assert_eq!(TensorDescriptor { chunk: 64, ..i8 }.validate(), Ok(()));
 }
 
@@ -279,5 +279,5 @@ fn bits_of_a_set_are_distinct() {
         roles |= role.bit();
     }
     assert_eq!(roles, 0x7FF);
-    assert_eq!(ALL.map(Encoding::bit), [1, 2, 4]);
+    assert_eq!(ALL_ENCODINGS.map(Encoding::bit), [1, 2, 4]);
 }

@@ -1,4 +1,4 @@
-//! Helpers of tests that attack FedPower's noise: a device with numbered releases, an attacker's statistic
+//! Test helpers for attacks on FedPower's noise: a device with numbered releases, an attacker's statistic
 //! for a pair of neighbours, confidence bounds of probabilities, and the privacy that the mechanism claims.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
@@ -7,7 +7,7 @@ use fedspan_protocol::message::{PowerRows, PowerUpload, Task as Wire};
 
 use crate::common::Sliced;
 use crate::common::power::fed_power;
-use crate::common::private::{Known, basis, private_round, sums};
+use crate::common::private::{Known, exact_sums, integer_basis, private_round};
 
 /// Device with its records, its settings, and the basis of its rounds. The client's own code computes its
 /// releases, each in new memory.
@@ -32,12 +32,12 @@ impl Device {
 
     /// Returns `s A Z` in units of the grid, without noise.
     pub fn sums(&self) -> Vec<i128> {
-        self.sums_for(&basis(&self.z, self.k).unwrap())
+        self.sums_for(&integer_basis(&self.z, self.k).unwrap())
     }
 
     /// Returns `s A Z` in units of the grid, without noise, for a basis given as integers.
     pub fn sums_for(&self, zq: &[i128]) -> Vec<i128> {
-        sums(&self.samples, PowerRows::Features, zq, self.k, self.settings.grid())
+        exact_sums(&self.samples, PowerRows::Features, zq, self.k, self.settings.grid())
     }
 
     /// Returns the public divisor that turns integers on the grid into the uploaded floats.
@@ -60,8 +60,8 @@ impl Device {
 /// Two devices that differ in one record, as seen by an attacker who knows all other data.
 #[derive(Clone, Debug)]
 pub struct Pair {
-    pub one: Device,
-    pub other: Device,
+    pub first: Device,
+    pub second: Device,
     /// Sums of the first device minus sums of the second, in units of the grid.
     difference: Vec<f64>,
     /// Distance of the two devices in standard deviations of the noise: `|difference| / sigma`.
@@ -72,30 +72,33 @@ pub struct Pair {
 
 impl Pair {
     /// Creates a pair of devices, whose noise must have the same variance.
-    pub fn new(one: Device, other: Device) -> Self {
+    pub fn new(first: Device, second: Device) -> Self {
         let floats = |sums: Vec<i128>| sums.into_iter().map(|sum| sum as f64).collect::<Vec<f64>>();
-        let (a, b) = (floats(one.sums()), floats(other.sums()));
+        let (a, b) = (floats(first.sums()), floats(second.sums()));
         let difference: Vec<f64> = a.iter().zip(&b).map(|(a, b)| a - b).collect();
         let norm = dot(&difference, &difference).sqrt();
-        let deviation = norm * one.variance().sqrt();
+        let deviation = norm * first.variance().sqrt();
         let middle = (dot(&a, &difference) + dot(&b, &difference)) / 2.0;
-        let mu = norm / one.variance().sqrt();
-        Self { one, other, difference, mu, middle, deviation }
+        let mu = norm / first.variance().sqrt();
+        Self { first, second, difference, mu, middle, deviation }
     }
 
     /// Returns the first or the second device.
-    pub fn of(&self, first: bool) -> &Device {
-        if first { &self.one } else { &self.other }
+    pub fn device(&self, first: bool) -> &Device {
+        if first { &self.first } else { &self.second }
     }
 
     /// Returns the statistic of a release that distinguishes the two devices best: the log-likelihood ratio
     /// divided by `mu`. It is normal with variance 1 around `mu / 2` for the first device and `-mu / 2` for
     /// the second.
     pub fn statistic(&self, sent: &[f32]) -> f64 {
-        let unit = f64::from(self.one.unit());
-        let along: f64 =
-            sent.iter().zip(&self.difference).map(|(sent, along)| f64::from(*sent) * unit * along).sum();
-        (along - self.middle) / self.deviation
+        let unit = f64::from(self.first.unit());
+        let component: f64 = sent
+            .iter()
+            .zip(&self.difference)
+            .map(|(sent, component)| f64::from(*sent) * unit * component)
+            .sum();
+        (component - self.middle) / self.deviation
     }
 }
 
@@ -104,19 +107,19 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
 }
 
 /// Returns the records of one device, one per row, with arbitrary targets.
-pub fn records(rows: &[Vec<f32>]) -> Sliced {
+pub fn samples_from_rows(rows: &[Vec<f32>]) -> Sliced {
     let d = rows.first().map_or(0, Vec::len);
     Sliced::regression(rows.concat(), vec![1.0; rows.len()], d, 1)
 }
 
 /// Returns a unit vector. Two different unit vectors are a pair of records that attains the sensitivity.
-pub fn unit_vector(d: usize, at: usize) -> Vec<f32> {
-    (0..d).map(|i| if i == at { 1.0 } else { 0.0 }).collect()
+pub fn unit_vector(d: usize, axis: usize) -> Vec<f32> {
+    (0..d).map(|i| if i == axis { 1.0 } else { 0.0 }).collect()
 }
 
 /// Returns `P(X >= count)` of a binomial distribution whose mean is at most `count`, so that the terms of the
 /// sum decrease from the first one on.
-fn tail(count: u64, draws: u64, p: f64) -> f64 {
+fn binomial_tail(count: u64, draws: u64, p: f64) -> f64 {
     let (n, k) = (draws as f64, count as f64);
     let choose = libm::lgamma(n + 1.0) - libm::lgamma(k + 1.0) - libm::lgamma(n - k + 1.0);
     let mut term = (choose + k * p.ln() + (n - k) * (-p).ln_1p()).exp();
@@ -135,12 +138,12 @@ pub fn at_least(count: u64, draws: u64, level: f64) -> f64 {
     if count == 0 {
         return 0.0;
     }
-    let (mut below, mut above) = (0.0, count as f64 / draws as f64);
+    let (mut low, mut high) = (0.0, count as f64 / draws as f64);
     for _ in 0..60 {
-        let middle = (below + above) / 2.0;
-        *(if tail(count, draws, middle) <= level { &mut below } else { &mut above }) = middle;
+        let middle = (low + high) / 2.0;
+        *(if binomial_tail(count, draws, middle) <= level { &mut low } else { &mut high }) = middle;
     }
-    below
+    low
 }
 
 /// Returns the upper confidence bound of a probability at error level `level`.
@@ -155,7 +158,7 @@ pub fn normal_below(x: f64) -> f64 {
 
 /// Returns the quantile of the standard normal.
 pub fn normal_quantile(p: f64) -> f64 {
-    halved(-40.0, 40.0, |x| normal_below(x) < p)
+    bisect(-40.0, 40.0, |x| normal_below(x) < p)
 }
 
 /// Returns the delta of Gaussian noise at this epsilon (Balle and Wang 2018, Theorem 8).
@@ -165,14 +168,14 @@ pub fn claimed_delta(mu: f64, epsilon: f64) -> f64 {
 
 /// Returns the epsilon that is claimed for Gaussian noise at this delta.
 pub fn claimed_epsilon(mu: f64, delta: f64) -> f64 {
-    halved(0.0, 40.0, |epsilon| claimed_delta(mu, epsilon) > delta)
+    bisect(0.0, 40.0, |epsilon| claimed_delta(mu, epsilon) > delta)
 }
 
 /// Finds the point up to which `holds` is true, by bisection.
-fn halved(mut below: f64, mut above: f64, holds: impl Fn(f64) -> bool) -> f64 {
+fn bisect(mut low: f64, mut high: f64, holds: impl Fn(f64) -> bool) -> f64 {
     for _ in 0..80 {
-        let middle = (below + above) / 2.0;
-        *(if holds(middle) { &mut below } else { &mut above }) = middle;
+        let middle = (low + high) / 2.0;
+        *(if holds(middle) { &mut low } else { &mut high }) = middle;
     }
-    below
+    low
 }

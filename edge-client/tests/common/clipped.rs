@@ -1,4 +1,4 @@
-//! Helpers of tests of FedRep with noise: rounds with a known noise seed and without a session, and the
+//! Test helpers for FedRep with noise: rounds with a known noise seed and without a session, and the
 //! integers of the clipped gradient in wide arithmetic.
 
 use fedspan_client::memory::Memory;
@@ -15,12 +15,12 @@ use super::{Heap, Sliced, fed_rep_round, fed_rep_stream};
 pub type Device<'a> = Linear<&'a mut Heap, Clipped<Known>>;
 
 /// Returns a mechanism with the smallest noise and the seed of this number.
-pub fn known(number: u64) -> Known {
+pub fn known_mechanism(number: u64) -> Known {
     Known::new(settings(LEAST, 1), number)
 }
 
 /// Creates a device in this memory.
-pub fn device(memory: &mut Heap, known: Known, clip: Clip) -> Device<'_> {
+pub fn clipping_device(memory: &mut Heap, known: Known, clip: Clip) -> Device<'_> {
     Linear::private(memory, Clipped::new(known, clip)).unwrap()
 }
 
@@ -33,7 +33,7 @@ pub struct Round {
 }
 
 /// Runs a round on a new device.
-pub fn round(
+pub fn run_new_device(
     samples: &Sliced,
     clip: Clip,
     task: Wire,
@@ -42,12 +42,12 @@ pub fn round(
 ) -> Result<Round, DeclineReason> {
     let d = samples.features;
     let mut memory = Heap::streaming(d, b.len() / d, samples.outputs);
-    let mut device = device(&mut memory, known(1), clip);
-    run(&mut device, task, b, &mut samples.clone(), streamed)
+    let mut device = clipping_device(&mut memory, known_mechanism(1), clip);
+    run_device(&mut device, task, b, &mut samples.clone(), streamed)
 }
 
 /// Runs a round on this device.
-pub fn run(
+pub fn run_device(
     device: &mut Device<'_>,
     task: Wire,
     b: &[f32],
@@ -71,22 +71,22 @@ pub fn without_noise(sent: &[f32], known: &Known, clip: Clip) -> Vec<i128> {
     let seed = Seed::new(known.seed);
     (0..)
         .zip(sent)
-        .map(|(at, &value)| {
+        .map(|(coordinate, &value)| {
             let noisy = f64::from(value) / f64::from(clip.unit());
             assert!(noisy == noisy.round() && noisy.abs() < f64::from(1 << 24), "{noisy}");
-            noisy as i128 - i128::from(noise(&seed, at, &variance))
+            noisy as i128 - i128::from(noise(&seed, coordinate, &variance))
         })
         .collect()
 }
 
 /// Returns the sum of squares.
-pub fn square(integers: &[i128]) -> i128 {
+pub fn squared_norm(integers: &[i128]) -> i128 {
     integers.iter().map(|q| q * q).sum()
 }
 
 /// Computes the integers of the clipped gradient `S W^T / m` of `m` samples from the sums in a device's
 /// memory, and whether they were clipped. Returns `None` if no clipping factor exists.
-pub fn clipped(memory: &mut Heap, m: u32, clip: Clip) -> Option<(Vec<i128>, bool)> {
+pub fn expected_clipped(memory: &mut Heap, m: u32, clip: Clip) -> Option<(Vec<i128>, bool)> {
     let parts = memory.parts();
     let (s, w, c) = (&*parts.residual, &*parts.head, parts.shape.outputs);
     let element = |factor: f32, s: &[f32], w: &[f32]| match (s, w) {
@@ -103,7 +103,7 @@ pub fn clipped(memory: &mut Heap, m: u32, clip: Clip) -> Option<(Vec<i128>, bool
     if m == 0 || first.iter().any(|v| !v.is_finite()) {
         return None;
     }
-    let peak = first.iter().fold(0.0f32, |most, v| most.max(v.abs()));
+    let peak = first.iter().fold(0.0f32, |peak, v| peak.max(v.abs()));
     let mut is_clipped = peak > 32_768.0;
     if is_clipped {
         factor *= 32_768.0 / peak;
@@ -111,7 +111,7 @@ pub fn clipped(memory: &mut Heap, m: u32, clip: Clip) -> Option<(Vec<i128>, bool
     let radius = i128::from(clip.units());
     for step in 0..8 {
         let integers: Vec<i128> = elements(factor).iter().map(rounded).collect();
-        let square = square(&integers);
+        let square = squared_norm(&integers);
         if square <= radius * radius {
             return Some((integers, is_clipped));
         }

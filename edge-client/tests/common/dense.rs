@@ -1,4 +1,4 @@
-//! Helpers of tests of dense layers: naive kernels in f32, with sums in the order that the client's kernels
+//! Test helpers for dense layers: naive kernels in f32, with sums in the order that the client's kernels
 //! specify, and the loss of a network in f64.
 
 use super::Random;
@@ -15,7 +15,7 @@ pub fn forward(x: &[f32], layer: &[f32], outputs: usize, n: usize) -> Vec<f32> {
         (0..inputs)
             .fold(layer[inputs * outputs + o], |sum, i| sum + x[n * inputs + i] * layer[i * outputs + o])
     };
-    (0..n * outputs).map(|place| element(place / outputs, place % outputs)).collect()
+    (0..n * outputs).map(|index| element(index / outputs, index % outputs)).collect()
 }
 
 /// Computes the exact bits of the kernel `backward`.
@@ -24,8 +24,8 @@ pub fn backward(delta: &[f32], layer: &[f32], outputs: usize, activations: &[f32
     let element = |n: usize, i: usize| {
         (0..outputs).fold(0.0, |sum, o| sum + delta[n * outputs + o] * layer[i * outputs + o])
     };
-    let mask = |(place, &activation): (usize, &f32)| {
-        if activation > 0.0 { element(place / inputs, place % inputs) } else { 0.0 }
+    let mask = |(index, &activation): (usize, &f32)| {
+        if activation > 0.0 { element(index / inputs, index % inputs) } else { 0.0 }
     };
     activations.iter().enumerate().map(mask).collect()
 }
@@ -34,9 +34,9 @@ pub fn backward(delta: &[f32], layer: &[f32], outputs: usize, activations: &[f32
 pub fn add_gradient(x: &[f32], delta: &[f32], inputs: usize, outputs: usize, start: &[f32]) -> Vec<f32> {
     let n = delta.len() / outputs;
     let input = |n: usize, i: usize| if i == inputs { 1.0 } else { x[n * inputs + i] };
-    let element = |place: usize| {
-        let (i, o) = (place / outputs, place % outputs);
-        (0..n).fold(start[place], |sum, n| sum + input(n, i) * delta[n * outputs + o])
+    let element = |index: usize| {
+        let (i, o) = (index / outputs, index % outputs);
+        (0..n).fold(start[index], |sum, n| sum + input(n, i) * delta[n * outputs + o])
     };
     (0..start.len()).map(element).collect()
 }
@@ -69,12 +69,12 @@ pub fn cross_entropy(logits: &[f64], class: u8) -> f64 {
 
 /// Returns the softmax of one sample's logits. The largest logit is subtracted, so that nothing overflows.
 pub fn softmax(logits: &[f64]) -> Vec<f64> {
-    let most = logits.iter().copied().fold(f64::MIN, f64::max);
-    let sum: f64 = logits.iter().map(|l| (l - most).exp()).sum();
-    logits.iter().map(|l| (l - most).exp() / sum).collect()
+    let largest = logits.iter().copied().fold(f64::MIN, f64::max);
+    let sum: f64 = logits.iter().map(|l| (l - largest).exp()).sum();
+    logits.iter().map(|l| (l - largest).exp() / sum).collect()
 }
 
 /// Converts values to f64.
-pub fn wide(values: &[f32]) -> Vec<f64> {
+pub fn to_f64(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&value| f64::from(value)).collect()
 }

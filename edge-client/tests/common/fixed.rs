@@ -1,4 +1,4 @@
-//! Helpers of tests of fixed point: memory of any shape, and the error bounds stated in `kernel::fixed`.
+//! Test helpers for fixed point: memory of any shape, and the error bounds stated in `kernel::fixed`.
 
 use fedspan_client::kernel::fixed::Scale;
 use fedspan_client::memory::{Fixed, Memory, Parts, PartsRef};
@@ -42,12 +42,12 @@ impl Memory for HeapFixed {
 }
 
 /// Returns the largest magnitude of a block, `X` in `kernel::fixed`, but at least 2^-110.
-pub fn size(values: impl IntoIterator<Item = f64>) -> f64 {
-    values.into_iter().fold(2f64.powi(-110), |most, value| most.max(value.abs()))
+pub fn largest_magnitude(values: impl IntoIterator<Item = f64>) -> f64 {
+    values.into_iter().fold(2f64.powi(-110), |largest, value| largest.max(value.abs()))
 }
 
 /// Returns `u(X)`, an upper bound of the distance between neighbouring integers of a block.
-pub fn unit(size: f64) -> f64 {
+pub fn unit_bound(size: f64) -> f64 {
     2f64.powi(-14) * (1.0 + 2f64.powi(-15)) * size
 }
 
@@ -69,9 +69,10 @@ pub struct Bounds {
 const ROUNDING: f64 = f32::EPSILON as f64;
 
 /// Computes the error bounds of one sample. `b` is d x k, `w` is k x c.
-pub fn bounds(x: &[f64], y: &[f64], b: &M, w: &M) -> Bounds {
+pub fn sample_bounds(x: &[f64], y: &[f64], b: &M, w: &M) -> Bounds {
     let (d, k, c) = (b.nrows(), b.ncols(), w.ncols());
-    let (ux, ub) = (unit(size(x.iter().copied())), unit(size(b.iter().copied())));
+    let (ux, ub) =
+        (unit_bound(largest_magnitude(x.iter().copied())), unit_bound(largest_magnitude(b.iter().copied())));
     let sum_x: f64 = x.iter().map(|v| v.abs()).sum();
     let z: Vec<f64> = (0..k).map(|j| (0..d).map(|i| x[i] * b[(i, j)]).sum()).collect();
     let zeta: Vec<f64> = (0..k)
@@ -83,18 +84,18 @@ pub fn bounds(x: &[f64], y: &[f64], b: &M, w: &M) -> Bounds {
             integers + 2.0 * ROUNDING * (z[j].abs() + integers)
         })
         .collect();
-    let uz = unit(size(z.iter().zip(&zeta).map(|(z, zeta)| z.abs() + zeta)));
-    let uw = unit(size(w.iter().copied()));
+    let uz = unit_bound(largest_magnitude(z.iter().zip(&zeta).map(|(z, zeta)| z.abs() + zeta)));
+    let uw = unit_bound(largest_magnitude(w.iter().copied()));
     let sum_z: f64 = z.iter().zip(&zeta).map(|(z, zeta)| z.abs() + zeta).sum();
     let r: Vec<f64> = (0..c).map(|c| (0..k).map(|j| z[j] * w[(j, c)]).sum::<f64>() - y[c]).collect();
-    let most = y.iter().fold(2f64.powi(-95), |most, y| most.max(y.abs()));
+    let largest_target = y.iter().fold(2f64.powi(-95), |largest_target, y| largest_target.max(y.abs()));
     let raw: Vec<f64> = (0..c)
         .map(|c| {
             let through: f64 = (0..k).map(|j| w[(j, c)].abs() * (zeta[j] + uz / 2.0)).sum();
-            through + uw / 2.0 * sum_z + 3.0 * k as f64 * uz * uw + 2f64.powi(-28) * most
+            through + uw / 2.0 * sum_z + 3.0 * k as f64 * uz * uw + 2f64.powi(-28) * largest_target
         })
         .collect();
-    let ur = unit(size(r.iter().zip(&raw).map(|(r, rho)| r.abs() + rho)));
+    let ur = unit_bound(largest_magnitude(r.iter().zip(&raw).map(|(r, rho)| r.abs() + rho)));
     Bounds { z, zeta, r, rho: raw.iter().map(|rho| rho + ur / 2.0).collect() }
 }
 
@@ -106,11 +107,12 @@ pub fn gradient_bounds(x: &M, y: &M, b: &M, w: &M) -> (M, M) {
     for s in 0..m {
         let row: Vec<f64> = x.row(s).iter().copied().collect();
         let targets: Vec<f64> = y.row(s).iter().copied().collect();
-        let sample_bounds = bounds(&row, &targets, b, w);
-        let (most, ux) = (size(row.iter().copied()), unit(size(row.iter().copied())));
+        let sample_bounds = sample_bounds(&row, &targets, b, w);
+        let (largest_feature, ux) =
+            (largest_magnitude(row.iter().copied()), unit_bound(largest_magnitude(row.iter().copied())));
         let residuals = sample_bounds.r.iter().zip(&sample_bounds.rho);
-        let largest = size(residuals.map(|(r, rho)| r.abs() + rho));
-        products += most * largest;
+        let largest = largest_magnitude(residuals.map(|(r, rho)| r.abs() + rho));
+        products += largest_feature * largest;
         for i in 0..d {
             for j in 0..c {
                 exact[(i, j)] += row[i] * sample_bounds.r[j];

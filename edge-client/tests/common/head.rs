@@ -1,4 +1,4 @@
-//! Helpers of tests of head fits: solvers of the head, and bounds of the errors that rounding causes.
+//! Test helpers for head fits: solvers of the head, and bounds of the errors that rounding causes.
 //!
 //! Let `u` be the rounding of f32 ([`EPS`]). Norms of `Z` are spectral norms, all other norms are Frobenius
 //! norms.
@@ -21,8 +21,7 @@
 //! Frobenius norm.
 //!
 //! **Underflow.** A product or quotient below f32's normal range has an error of up to `2^-150`, half the
-//! least subnormal, at any size of the data (Higham, section 2.1): [`underflow`].
-//! subnormal, at any size (Higham, section 2.1): [`underflow`].
+//! least subnormal, at any size of the data (Higham, section 2.1): [`underflow_bound`].
 
 use fedspan_client::kernel::constant_column::ConstantColumn;
 use fedspan_client::kernel::least_squares::{add_normal, solve_normal};
@@ -38,9 +37,9 @@ pub const SMALLEST: f64 = 1e-18;
 
 /// Returns the powers of two by which columns are scaled up that are shorter than the longest one by a factor
 /// of 32 or more, as `kernel::rank` does below full rank.
-pub fn lifts(z: &M) -> Vec<f64> {
+pub fn column_lifts(z: &M) -> Vec<f64> {
     let longest = z.column_iter().map(|column| column.norm()).fold(0.0, f64::max);
-    let lift = |by: f64| if (1.0..56.0).contains(&by) { by.exp2() } else { 1.0 };
+    let lift = |exponent: f64| if (1.0..56.0).contains(&exponent) { exponent.exp2() } else { 1.0 };
     let lift_of = |norm: f64| if norm < SMALLEST { 1.0 } else { lift((longest / norm).log2().floor() - 4.0) };
     z.column_iter().map(|column| lift_of(column.norm())).collect()
 }
@@ -54,10 +53,10 @@ pub fn rounding(m: usize, k: usize) -> f64 {
 pub fn residual_bound(z: &Svd, m: usize) -> f64 {
     let k = z.s.len();
     // The smallest positive f32 takes the place of zero, so that no division by zero occurs.
-    let (largest, side) = (z.largest().max(1e-45), (k as f64).sqrt());
-    let least = z.s.iter().copied().fold(f64::INFINITY, f64::min);
-    let dropped = side * (f64::from(RANK_CUT) + SMALLEST / largest);
-    let cut_is_possible = m < k || least <= (dropped + rounding(m, k)) * largest;
+    let (largest, root_k) = (z.largest().max(1e-45), (k as f64).sqrt());
+    let smallest = z.s.iter().copied().fold(f64::INFINITY, f64::min);
+    let dropped = root_k * (f64::from(RANK_CUT) + SMALLEST / largest);
+    let cut_is_possible = m < k || smallest <= (dropped + rounding(m, k)) * largest;
     2.0 * (rounding(m, k) + if cut_is_possible { dropped } else { 0.0 })
 }
 
@@ -67,7 +66,7 @@ pub fn residual_bound(z: &Svd, m: usize) -> f64 {
 /// Each element of `Q^T Y` goes through m rotations of two products (then times `Z`), or each element of
 /// `Z^T Y` is a sum of m products. The k x k solve after it has the error of at most `(k + 1)^3` products,
 /// times up to `(1 + |Z|)^2`. Rounding `W` is one more error, times `|Z|^2`.
-pub fn underflow(largest: f64, m: usize, k: usize, c: usize) -> f64 {
+pub fn underflow_bound(largest: f64, m: usize, k: usize, c: usize) -> f64 {
     let products = (2 * m + (k + 1).pow(3)) as f64 * ((k * c) as f64).sqrt();
     2f64.powi(-150) * products * (1.0 + largest).powi(2)
 }
@@ -92,17 +91,17 @@ impl Residual {
     }
 
     /// Returns the normwise residual, `|r| / (|Z| (|Z| |W| + |Y|))`.
-    pub fn normwise(&self) -> f64 {
+    pub fn normwise_residual(&self) -> f64 {
         if self.norm == 0.0 { 0.0 } else { self.norm / self.data }
     }
 
     /// Returns the relative residual, `|r| / |Z^T Y|`.
-    pub fn relative(&self) -> f64 {
+    pub fn relative_residual(&self) -> f64 {
         if self.norm == 0.0 { 0.0 } else { self.norm / self.right_side }
     }
 
     /// Returns the cancellation in `Z^T Y`: the relative residual is the normwise residual times this factor.
-    pub fn amplification(&self) -> f64 {
+    pub fn cancellation(&self) -> f64 {
         self.data / self.right_side
     }
 }
@@ -119,7 +118,7 @@ pub fn head_bound(z: &M, y: &M, oracle: &M, largest: f64, condition: f64, e: f64
 }
 
 /// Computes the head of `[Z | Y]` with the triangular kernels. Returns the head and the rank.
-pub fn by_rotations(z: &[f32], y: &[f32], k: usize, c: usize) -> (Vec<f32>, usize) {
+pub fn fit_by_rotations(z: &[f32], y: &[f32], k: usize, c: usize) -> (Vec<f32>, usize) {
     let (mut r, mut q) = (vec![0.0; k * k], vec![0.0; k * c]);
     for (z, y) in z.chunks(k).zip(y.chunks(c)) {
         add_row(&mut r, &mut q, &mut z.to_vec(), &mut y.to_vec());
@@ -130,7 +129,7 @@ pub fn by_rotations(z: &[f32], y: &[f32], k: usize, c: usize) -> (Vec<f32>, usiz
 }
 
 /// Computes the head with the normal equations. Returns `None` if a pivot is too small.
-pub fn by_normal_equations(z: &[f32], y: &[f32], k: usize, c: usize) -> Option<Vec<f32>> {
+pub fn fit_by_normal_equations(z: &[f32], y: &[f32], k: usize, c: usize) -> Option<Vec<f32>> {
     let (mut gram, mut rhs) = (vec![0.0; k * k], vec![0.0; k * c]);
     for (z, y) in z.chunks(k).zip(y.chunks(c)) {
         add_normal(&mut gram, &mut rhs, z, y);
@@ -139,7 +138,7 @@ pub fn by_normal_equations(z: &[f32], y: &[f32], k: usize, c: usize) -> Option<V
 }
 
 /// Computes the head with the complete client. `B` is the identity, so `Z` equals `X` bit for bit.
-pub fn by_client(z: &[f32], y: &[f32], k: usize, c: usize, head: HeadSolve) -> Vec<f32> {
+pub fn fit_by_client(z: &[f32], y: &[f32], k: usize, c: usize, head: HeadSolve) -> Vec<f32> {
     let mut model = Linear::new(Heap::new(k, k, c));
     model.set_representation(&identity(k)).unwrap();
     model.fit_head(head, &mut Recording::regression(z, y, k, c)).unwrap();
@@ -147,7 +146,7 @@ pub fn by_client(z: &[f32], y: &[f32], k: usize, c: usize, head: HeadSolve) -> V
 }
 
 /// Computes the head with the complete client from streamed samples.
-pub fn by_stream(z: &[f32], y: &[f32], k: usize, c: usize, head: HeadSolve) -> Vec<f32> {
+pub fn fit_by_stream(z: &[f32], y: &[f32], k: usize, c: usize, head: HeadSolve) -> Vec<f32> {
     let mut model = Linear::new(Heap::streaming(k, k, c));
     let task = Wire::FitHead { head };
     let samples = Sliced::regression(z.to_vec(), y.to_vec(), k, c);
@@ -161,12 +160,12 @@ pub fn head_of(model: &Linear<Heap>) -> Vec<f32> {
 }
 
 /// Computes the head with every available solver, and returns each head with the solver's name.
-pub fn every_way(z: &[f32], y: &[f32], k: usize, c: usize) -> Vec<(&'static str, Vec<f32>)> {
-    let mut ways = vec![
-        ("rotations", by_rotations(z, y, k, c).0),
-        ("client", by_client(z, y, k, c, EXACT)),
-        ("stream", by_stream(z, y, k, c, EXACT)),
+pub fn fit_by_every_method(z: &[f32], y: &[f32], k: usize, c: usize) -> Vec<(&'static str, Vec<f32>)> {
+    let mut heads = vec![
+        ("rotations", fit_by_rotations(z, y, k, c).0),
+        ("client", fit_by_client(z, y, k, c, EXACT)),
+        ("stream", fit_by_stream(z, y, k, c, EXACT)),
     ];
-    ways.extend(by_normal_equations(z, y, k, c).map(|w| ("normal equations", w)));
-    ways
+    heads.extend(fit_by_normal_equations(z, y, k, c).map(|w| ("normal equations", w)));
+    heads
 }

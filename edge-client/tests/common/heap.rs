@@ -1,4 +1,4 @@
-//! Helpers of tests: memory of a linear model whose sizes are known only at run time.
+//! Test helpers: memory of a linear model whose sizes are known only at run time.
 
 use fedspan_client::memory::{Blocks, Eight, Memory, Parts, PartsRef, Shape};
 
@@ -26,8 +26,8 @@ impl Heap {
 
     /// Creates memory with the second d x k buffer and the blocks that streamed samples need.
     pub fn streaming(features: usize, width: usize, outputs: usize) -> Self {
-        let eights = |n| vec![[0.0; 8]; n];
-        let blocks = Some((eights(width), eights(outputs)));
+        let blocks_of = |n| vec![[0.0; 8]; n];
+        let blocks = Some((blocks_of(width), blocks_of(outputs)));
         Self { blocks, ..Self::power(features, width, outputs) }
     }
 }

@@ -1,4 +1,4 @@
-//! Helpers of tests of the discrete Gaussian: its exact probabilities, and statistical tests of samples
+//! Test helpers for the discrete Gaussian: its exact probabilities, and statistical tests of samples
 //! against them.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
@@ -25,13 +25,16 @@ impl Law {
         let (numerator, denominator) = variance.ratio();
         let sigma = (numerator as f64 / denominator as f64).sqrt();
         let mut law = Self { sigma, total: 1.0 };
-        law.total =
-            if sigma < SUMS { law.sum(-law.far(), law.far()) } else { sigma * std::f64::consts::TAU.sqrt() };
+        law.total = if sigma < SUMS {
+            law.sum(-law.cutoff(), law.cutoff())
+        } else {
+            sigma * std::f64::consts::TAU.sqrt()
+        };
         law
     }
 
     /// Returns the bound beyond which probabilities vanish in f64, 38 sigma.
-    fn far(&self) -> i64 {
+    fn cutoff(&self) -> i64 {
         (38.0 * self.sigma).ceil() as i64
     }
 
@@ -49,7 +52,7 @@ impl Law {
     /// Returns the probability of `from..=to`.
     pub fn probability(&self, from: i64, to: i64) -> f64 {
         if self.sigma < SUMS {
-            return self.sum(from.max(-self.far()), to.min(self.far())) / self.total;
+            return self.sum(from.max(-self.cutoff()), to.min(self.cutoff())) / self.total;
         }
         let edge = |x: f64| x / (self.sigma * std::f64::consts::SQRT_2);
         let (low, high) = (edge(from as f64 - 0.5), edge(to as f64 + 0.5));
@@ -60,15 +63,15 @@ impl Law {
     }
 
     /// Returns the probability of a magnitude of at least `from`, which must be positive.
-    pub fn beyond(&self, from: i64) -> f64 {
+    pub fn tail_probability(&self, from: i64) -> f64 {
         2.0 * self.probability(from, i64::MAX / 2)
     }
 
     /// Returns `E[X^power]` for an even power up to 8.
     pub fn moment(&self, power: i32) -> f64 {
         if self.sigma < SUMS {
-            let far = self.far();
-            (-far..=far).map(|x| (x as f64).powi(power) * self.weight(x)).sum::<f64>() / self.total
+            let cutoff = self.cutoff();
+            (-cutoff..=cutoff).map(|x| (x as f64).powi(power) * self.weight(x)).sum::<f64>() / self.total
         } else {
             (1..power).step_by(2).map(f64::from).product::<f64>() * self.sigma.powi(power)
         }
@@ -77,13 +80,13 @@ impl Law {
     /// Returns the bins for `draws` samples, each given by its last integer; the last bin is unbounded and
     /// not listed. A bin starts as a single integer, or an eighth of sigma wide, and is widened until enough
     /// samples are expected in it.
-    fn bins(&self, draws: f64) -> Vec<i64> {
+    fn bin_ends(&self, draws: f64) -> Vec<i64> {
         let width = if self.sigma < SUMS { 1 } else { (self.sigma / 8.0) as i64 };
         let last = 10 * (self.sigma.ceil() as i64).max(8 * width) / width;
         let (mut ends, mut start) = (Vec::new(), i64::MIN / 2);
         for end in (-last..last).map(|bin| bin * width) {
-            let rest = self.probability(end + 1, i64::MAX / 2);
-            if self.probability(start, end) * draws >= FILLED && rest * draws >= FILLED {
+            let remaining = self.probability(end + 1, i64::MAX / 2);
+            if self.probability(start, end) * draws >= FILLED && remaining * draws >= FILLED {
                 ends.push(end);
                 start = end + 1;
             }
@@ -91,7 +94,7 @@ impl Law {
         ends
     }
 
-    fn tails(&self) -> [i64; 3] {
+    fn tail_limits(&self) -> [i64; 3] {
         [4.0, 5.0, 6.0].map(|sigmas| (sigmas * self.sigma).ceil() as i64)
     }
 }
@@ -105,15 +108,15 @@ pub struct ChiSquare {
 }
 
 impl ChiSquare {
-    /// Computes the statistic from pairs of observed and expected counts. `lost` is the number of degrees of
-    /// freedom that are fixed.
-    pub fn of(cells: impl Iterator<Item = (f64, f64)>, lost: usize) -> Self {
+    /// Computes the statistic from pairs of observed and expected counts. `fixed_degrees` is the number of
+    /// degrees of freedom that are fixed.
+    pub fn from_cells(cells: impl Iterator<Item = (f64, f64)>, fixed_degrees: usize) -> Self {
         let (mut statistic, mut cells_seen) = (0.0, 0);
         for (count, expected) in cells {
             statistic += (count - expected) * (count - expected) / expected;
             cells_seen += 1;
         }
-        let degrees = cells_seen - lost;
+        let degrees = cells_seen - fixed_degrees;
         Self { statistic, degrees, p: upper_gamma(degrees as f64 / 2.0, statistic / 2.0) }
     }
 }
@@ -141,7 +144,7 @@ impl Tally {
     /// Creates an empty tally with bins for `draws` samples of this variance.
     pub fn new(variance: &Variance, draws: u64) -> Self {
         let law = Law::new(variance);
-        let ends = law.bins(draws as f64);
+        let ends = law.bin_ends(draws as f64);
         let bins = vec![0; ends.len() + 1];
         let signs = vec![[0; 2]; 32];
         Self { law, ends, bins, signs, low: [0; 16], tails: [0; 3], draws: 0, sums: [0.0; 4], largest: 0 }
@@ -158,7 +161,7 @@ impl Tally {
             self.signs[class][usize::from(x < 0)] += 1;
         }
         self.low[(x & 15) as usize] += 1;
-        for (tail, from) in self.tails.iter_mut().zip(self.law.tails()) {
+        for (tail, from) in self.tails.iter_mut().zip(self.law.tail_limits()) {
             *tail += u64::from(magnitude >= from as u64);
         }
         let z = x as f64 / self.law.sigma;
@@ -174,15 +177,15 @@ impl Tally {
         let starts = [i64::MIN / 2].into_iter().chain(self.ends.iter().map(|end| end + 1));
         let ends = self.ends.iter().copied().chain([i64::MAX / 2]);
         let expected = starts.zip(ends).map(|(from, to)| self.law.probability(from, to) * self.draws as f64);
-        ChiSquare::of(self.bins.iter().map(|&count| count as f64).zip(expected), 1)
+        ChiSquare::from_cells(self.bins.iter().map(|&count| count as f64).zip(expected), 1)
     }
 
     /// Tests the numbers of positive samples against those of negative samples, by magnitude.
-    pub fn symmetry(&self) -> ChiSquare {
+    pub fn test_symmetry(&self) -> ChiSquare {
         let filled: Vec<[f64; 2]> =
             self.signs.iter().map(|pair| pair.map(|n| n as f64)).filter(|[a, b]| a + b >= FILLED).collect();
         let cells = filled.iter().flat_map(|&[a, b]| [a, b].map(|count| (count, (a + b) / 2.0)));
-        ChiSquare::of(cells, filled.len())
+        ChiSquare::from_cells(cells, filled.len())
     }
 
     /// Tests the lowest bits, which are uniform for a large sigma. The test detects a grid coarser than the
@@ -191,42 +194,48 @@ impl Tally {
         let expected = self.draws as f64 / 16.0;
         // For a smaller sigma the bits are not uniform: the difference is of the order of exp(-2 (pi sigma /
         // 16)^2).
-        (self.law.sigma >= SUMS).then(|| ChiSquare::of(self.low.iter().map(|&n| (n as f64, expected)), 1))
+        (self.law.sigma >= SUMS)
+            .then(|| ChiSquare::from_cells(self.low.iter().map(|&n| (n as f64, expected)), 1))
     }
 
     /// Returns the deviations of the mean, the variance, and the third and fourth moments, in standard
     /// errors.
-    pub fn moments(&self) -> [f64; 4] {
+    pub fn moment_deviations(&self) -> [f64; 4] {
         let n = self.draws as f64;
         let exact = |power: i32| match power % 2 {
             1 => 0.0,
             _ => self.law.moment(power) / self.law.sigma.powi(power),
         };
-        let mut off = [0.0; 4];
-        for ((power, sum), off) in (1..).zip(self.sums).zip(&mut off) {
+        let mut deviations = [0.0; 4];
+        for ((power, sum), deviation) in (1..).zip(self.sums).zip(&mut deviations) {
             let error = ((exact(2 * power) - exact(power).powi(2)) / n).sqrt();
-            *off = (sum / n - exact(power)) / error;
+            *deviation = (sum / n - exact(power)) / error;
         }
-        off
+        deviations
     }
 
     /// Returns the expected number of samples in each tail.
     pub fn expected_tails(&self) -> [f64; 3] {
-        self.law.tails().map(|from| self.law.beyond(from) * self.draws as f64)
+        self.law.tail_limits().map(|from| self.law.tail_probability(from) * self.draws as f64)
     }
 
     /// Returns the first test that these samples fail, if any, at a level of one in a million for each test.
-    pub fn fault(&self) -> Option<String> {
+    pub fn first_failed_test(&self) -> Option<String> {
         const LEVEL: f64 = 1e-6;
-        let tests =
-            [("fit", Some(self.fit())), ("symmetry", Some(self.symmetry())), ("low bits", self.low_bits())];
-        for (name, found) in tests {
-            if let Some(found) = found.filter(|found| found.p < LEVEL) {
-                return Some(format!("{name}: {found:?}"));
+        let tests = [
+            ("fit", Some(self.fit())),
+            ("symmetry", Some(self.test_symmetry())),
+            ("low bits", self.low_bits()),
+        ];
+        for (name, result) in tests {
+            if let Some(result) = result.filter(|result| result.p < LEVEL) {
+                return Some(format!("{name}: {result:?}"));
             }
         }
-        if let Some((power, off)) = (1..).zip(self.moments()).find(|(_, off)| off.abs() > 5.0) {
-            return Some(format!("moment {power}: {off} standard errors"));
+        if let Some((power, deviation)) =
+            (1..).zip(self.moment_deviations()).find(|(_, deviation)| deviation.abs() > 5.0)
+        {
+            return Some(format!("moment {power}: {deviation} standard errors"));
         }
         for (count, expected) in self.tails.into_iter().zip(self.expected_tails()) {
             // The allowed deviation is five standard deviations plus five samples, since few samples are

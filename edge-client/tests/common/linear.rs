@@ -1,4 +1,4 @@
-//! Helpers of tests of linear problems whose features have offsets and units: an f64 oracle, the device's
+//! Test helpers for linear problems whose features have offsets and units: an f64 oracle, the device's
 //! solution, and a bound of their difference.
 //!
 //! **The bound.** Let `A` be the features with the columns centred if there is a constant column, and then
@@ -72,43 +72,46 @@ impl Problem {
     /// `normal` is true if the head is solved by the normal equations.
     pub fn bound(&self, normal: bool) -> (f64, M) {
         let (m, k) = (self.m(), self.k);
-        let e = rounding(m, k);
-        let (mut a, mut n) = (self.x.clone(), 0.0);
+        let folding_error = rounding(m, k);
+        let (mut centred_columns, mut squared_error) = (self.x.clone(), 0.0);
         for j in 0..k {
             let column = self.x.column(j);
             let largest = column.amax();
-            let centred = self.constant.is_some() && self.constant != Some(j);
-            let mean = if centred { column.mean() } else { 0.0 };
-            let first = if centred { column[0] } else { 0.0 };
-            a.column_mut(j).add_scalar_mut(-mean);
-            let length = a.column(j).norm();
+            let is_centred = self.constant.is_some() && self.constant != Some(j);
+            let mean = if is_centred { column.mean() } else { 0.0 };
+            let first = if is_centred { column[0] } else { 0.0 };
+            centred_columns.column_mut(j).add_scalar_mut(-mean);
+            let length = centred_columns.column(j).norm();
             let folded = column.add_scalar(-first).norm();
             let rounding_error = EPS * largest * (m as f64).sqrt() / length;
-            n += rounding_error.powi(2) + (e * folded / length).powi(2);
-            a.column_mut(j).unscale_mut(length);
+            squared_error += rounding_error.powi(2) + (folding_error * folded / length).powi(2);
+            centred_columns.column_mut(j).unscale_mut(length);
         }
-        let least = |a: &M| Svd::new(a).s.into_iter().fold(f64::INFINITY, f64::min);
+        let least_singular_value = |a: &M| Svd::new(a).s.into_iter().fold(f64::INFINITY, f64::min);
         let mut plain = self.x.clone();
         for mut column in plain.column_iter_mut() {
             let length = column.norm();
             column.unscale_mut(length);
         }
-        let lost = if normal { e / least(&plain).powi(2) } else { 0.0 };
-        let svd = Svd::new(&a);
-        (4.0 * (n.sqrt() / least(&a) + lost), &a * svd.minimum_norm(&self.y, 0.0))
+        let normal_error = if normal { folding_error / least_singular_value(&plain).powi(2) } else { 0.0 };
+        let svd = Svd::new(&centred_columns);
+        (
+            4.0 * (squared_error.sqrt() / least_singular_value(&centred_columns) + normal_error),
+            &centred_columns * svd.minimum_norm(&self.y, 0.0),
+        )
     }
 
     /// Fits the head from samples that are read twice, then from streamed samples. Returns both heads with
     /// the device's reports of the fits.
-    pub fn heads(&self) -> [(Vec<f32>, HeadFits); 2] {
+    pub fn fit_heads(&self) -> [(Vec<f32>, HeadFits); 2] {
         let (x, y, k, c) = (flat(&self.x), flat(&self.y), self.k, self.c);
-        let mut twice = Linear::new(Heap::new(k, k, c));
-        twice.set_representation(&identity(k)).unwrap();
-        twice.fit_head(EXACT, &mut Recording::regression(&x, &y, k, c)).unwrap();
-        let mut once = Linear::new(Heap::streaming(k, k, c));
+        let mut two_pass = Linear::new(Heap::new(k, k, c));
+        two_pass.set_representation(&identity(k)).unwrap();
+        two_pass.fit_head(EXACT, &mut Recording::regression(&x, &y, k, c)).unwrap();
+        let mut streaming = Linear::new(Heap::streaming(k, k, c));
         let samples = Sliced::regression(x, y, k, c);
-        fed_rep_stream(&mut once, Wire::FitHead { head: EXACT }, &identity(k), &samples).unwrap();
-        [&twice, &once].map(|model| (model.head().to_vec(), model.head_fits()))
+        fed_rep_stream(&mut streaming, Wire::FitHead { head: EXACT }, &identity(k), &samples).unwrap();
+        [&two_pass, &streaming].map(|model| (model.head().to_vec(), model.head_fits()))
     }
 
     /// Computes the predictions as a device does.

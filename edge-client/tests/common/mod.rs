@@ -1,4 +1,4 @@
-//! Helpers of tests: test data, f64 oracles, memory of any shape, and rounds without a session.
+//! Test helpers: test data, f64 oracles, memory of any shape, and rounds without a session.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 #[cfg(feature = "privacy")]
@@ -252,21 +252,21 @@ impl Sliced {
 
     /// Returns the same source without the samples at the indices `left_out`.
     pub fn without(&self, left_out: &[usize]) -> Self {
-        let mut kept = Self { x: Vec::new(), labels: Labels::Values(Vec::new()), ..self.clone() };
+        let mut remaining = Self { x: Vec::new(), labels: Labels::Values(Vec::new()), ..self.clone() };
         let (mut values, mut classes) = (Vec::new(), Vec::new());
         for i in (0..self.len()).filter(|i| !left_out.contains(i)) {
             let (x, targets) = self.get(i);
-            kept.x.extend(x);
+            remaining.x.extend(x);
             match targets {
                 Targets::Values(y) => values.extend(y),
                 Targets::Classes(y) => classes.extend(y),
             }
         }
-        kept.labels = match self.labels {
+        remaining.labels = match self.labels {
             Labels::Values(_) => Labels::Values(values),
             Labels::Classes(_) => Labels::Classes(classes),
         };
-        kept
+        remaining
     }
 
     /// Returns the samples as a matrix, m x d.
@@ -334,17 +334,17 @@ pub fn receive(model: &mut impl Task, round: &RoundOpen, tensors: &[&[f32]]) -> 
     model.verify()
 }
 
-/// Returns the values of all uploaded tensors, in order, emitted in pieces of `piece` elements.
-pub fn emitted(model: &impl Task, piece: usize) -> Vec<f32> {
-    let mut all = Vec::new();
+/// Returns the values of all uploaded tensors, in order, read in pieces of `piece` elements.
+pub fn collect_upload(model: &impl Task, piece: usize) -> Vec<f32> {
+    let mut uploaded = Vec::new();
     for (index, tensor) in model.upload().iter().enumerate() {
         let mut values = vec![f32::NAN; tensor.elements()];
         for (i, part) in values.chunks_mut(piece).enumerate() {
             model.emit(index, i * piece, part);
         }
-        all.extend(values);
+        uploaded.extend(values);
     }
-    all
+    uploaded
 }
 
 /// Runs a FedRep round on `b` (d x k). Returns the usage of samples and the upload.
@@ -358,7 +358,7 @@ pub fn fed_rep_round<A: Memory, P: Mechanism>(
     let round = open(1, task, Role::Representation, Encoding::F32, shape.features, shape.width);
     receive(model, &round, &[b])?;
     let usage = model.run(round.id, source)?;
-    Ok((usage, emitted(model, 7)))
+    Ok((usage, collect_upload(model, 7)))
 }
 
 /// Runs a FedRep round with streamed samples. Returns the usage of samples and the upload.
@@ -377,7 +377,7 @@ pub fn fed_rep_stream<A: Memory, P: Mechanism>(
         model.sample(x, target);
     }
     let usage = model.finish()?;
-    Ok((usage, emitted(model, 5)))
+    Ok((usage, collect_upload(model, 5)))
 }
 
 /// Returns the bit patterns, for exact comparison.
@@ -391,7 +391,7 @@ pub struct Worst(Vec<(&'static str, f64)>);
 
 impl Worst {
     /// Records a value.
-    pub fn saw(&mut self, name: &'static str, value: f64) {
+    pub fn record_largest(&mut self, name: &'static str, value: f64) {
         match self.0.iter_mut().find(|(n, _)| *n == name) {
             Some((_, worst)) => *worst = worst.max(value),
             None => self.0.push((name, value)),

@@ -1,4 +1,4 @@
-//! Helpers of tests of networks: memory of any shape, sources that record the order in which they are read,
+//! Test helpers for networks: memory of any shape, sources that record the order in which they are read,
 //! and training in f64 that is independent of the client.
 
 use std::ops::Range;
@@ -12,9 +12,9 @@ use fedspan_protocol::message::{
 };
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
-use super::dense::{softmax, wide};
+use super::dense::{softmax, to_f64};
 use super::exact::Pass;
-use super::{Random, Sliced, emitted, receive};
+use super::{Random, Sliced, collect_upload, receive};
 
 /// Memory for a network of any shape, initially filled with arbitrary values.
 #[derive(Clone, Debug)]
@@ -49,7 +49,7 @@ impl NetworkHeap {
     }
 
     /// Creates memory with momentum and a body cache for the given number of samples.
-    pub fn keeping(shape: NetworkShape, samples: usize) -> Self {
+    pub fn with_body_cache(shape: NetworkShape, samples: usize) -> Self {
         Self { body_cache: vec![f32::NAN; shape.body_cache_len(samples)], ..Self::new(shape) }
     }
 }
@@ -89,9 +89,9 @@ pub fn with_filters(batch: usize) -> Vec<NetworkShape> {
         use fedspan_protocol::message::{Filters, Image};
         let image = |height, width, channels| Image { height, width, channels };
         let filters = |count, side, pool| Filters { count, side, pool };
-        let two = [filters(3, 3, 2), filters(4, 2, 1)];
+        let two_layers = [filters(3, 3, 2), filters(4, 2, 1)];
         [
-            NetworkShape::convolutional(image(8, 9, 2), &two, &[5], 3, batch),
+            NetworkShape::convolutional(image(8, 9, 2), &two_layers, &[5], 3, batch),
             NetworkShape::convolutional(image(1, 12, 3), &[filters(4, 3, 2)], &[], 3, batch),
             NetworkShape::convolutional(image(4, 4, 1), &[filters(3, 4, 1)], &[4, 3], 2, batch),
         ]
@@ -116,7 +116,7 @@ pub fn with_cells(batch: usize) -> Vec<NetworkShape> {
 }
 
 /// Draws initial parameters of all layers, including the head.
-pub fn drawn(shape: NetworkShape, seed: u64) -> Vec<f32> {
+pub fn draw_parameters(shape: NetworkShape, seed: u64) -> Vec<f32> {
     let mut random = Random(seed);
     (0..shape.parameters()).map(|_| (random.normal() * 0.4) as f32).collect()
 }
@@ -129,7 +129,7 @@ pub fn network(memory: NetworkHeap, parameters: &[f32]) -> Network<NetworkHeap> 
 }
 
 /// Creates `count` labelled samples, in which all classes occur if there are enough samples.
-pub fn labelled(shape: NetworkShape, count: usize, seed: u64) -> Sliced {
+pub fn labelled_samples(shape: NetworkShape, count: usize, seed: u64) -> Sliced {
     let mut random = Random(seed);
     let x = random.normals(count * shape.features);
     let classes = (0..count).map(|i| (i % shape.outputs) as u8).collect();
@@ -138,28 +138,28 @@ pub fn labelled(shape: NetworkShape, count: usize, seed: u64) -> Sliced {
 
 /// Sample source that records the indices of the requested samples.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct RecordingSource {
     pub samples: Sliced,
     /// Indices of the requested samples, in order.
-    pub numbers: Vec<usize>,
+    pub requested: Vec<usize>,
     /// Number of requests after which the source returns no sample.
-    pub until: usize,
+    pub max_requests: usize,
 }
 
-impl Asked {
+impl RecordingSource {
     /// Creates a source that returns every requested sample.
     pub fn new(samples: Sliced) -> Self {
-        Self { samples, numbers: Vec::new(), until: usize::MAX }
+        Self { samples, requested: Vec::new(), max_requests: usize::MAX }
     }
 
     /// Returns the order of the samples in each epoch over all samples. The first request is left out: it
     /// only checks whether the source has any sample.
     pub fn epochs(&self) -> Vec<Vec<usize>> {
-        self.numbers[1..].chunks(self.samples.len()).map(<[usize]>::to_vec).collect()
+        self.requested[1..].chunks(self.samples.len()).map(<[usize]>::to_vec).collect()
     }
 }
 
-impl SampleSource for Asked {
+impl SampleSource for RecordingSource {
     fn rewind(&mut self, id: RoundId) -> Result<(), SourceError> {
         self.samples.rewind(id)
     }
@@ -169,8 +169,8 @@ impl SampleSource for Asked {
     }
 
     fn at(&mut self, index: usize) -> Option<Samples<'_>> {
-        self.numbers.push(index);
-        if self.numbers.len() > self.until { None } else { self.samples.at(index) }
+        self.requested.push(index);
+        if self.requested.len() > self.max_requests { None } else { self.samples.at(index) }
     }
 }
 
@@ -182,7 +182,7 @@ pub struct Epochs {
 }
 
 /// Trains a network in f64 and returns its parameters.
-pub fn trained(
+pub fn train_exactly(
     shape: NetworkShape,
     parameters: &[f32],
     samples: &Sliced,
@@ -190,12 +190,12 @@ pub fn trained(
     descent: Descent,
 ) -> Vec<f64> {
     let mut layers: Vec<Vec<f64>> =
-        (0..shape.layers()).map(|layer| wide(&parameters[shape.range(layer..layer + 1)])).collect();
-    for Epochs { layers: changed, batches } in phases {
+        (0..shape.layers()).map(|layer| to_f64(&parameters[shape.range(layer..layer + 1)])).collect();
+    for Epochs { layers: trained_layers, batches } in phases {
         let mut velocity: Vec<Vec<f64>> = layers.iter().map(|layer| vec![0.0; layer.len()]).collect();
         for batch in batches {
             let gradient = gradient(shape, &layers, samples, batch);
-            for layer in changed.clone() {
+            for layer in trained_layers.clone() {
                 for ((w, v), g) in layers[layer].iter_mut().zip(&mut velocity[layer]).zip(&gradient[layer]) {
                     *v = f64::from(descent.momentum) * *v + g;
                     *w -= f64::from(descent.step_size) * *v;
@@ -211,28 +211,28 @@ fn gradient(shape: NetworkShape, layers: &[Vec<f64>], samples: &Sliced, batch: &
     let mut sums: Vec<Vec<f64>> = layers.iter().map(|layer| vec![0.0; layer.len()]).collect();
     let classes = samples.y64();
     for &number in batch {
-        let mut x = wide(samples.get(number).0);
-        let mut passed = Vec::new();
+        let mut x = to_f64(samples.get(number).0);
+        let mut passes = Vec::new();
         for (depth, weights) in layers.iter().enumerate() {
             let pass = Pass::new(shape.layer(depth), x, weights);
             x = pass.out.clone();
             if depth + 1 < layers.len() && pass.is_rectified() {
                 x.iter_mut().for_each(|value| *value = value.max(0.0));
             }
-            passed.push(pass);
+            passes.push(pass);
         }
         let mut errors = softmax(&x);
         for (class, error) in errors.iter_mut().enumerate() {
             *error -= classes[(number, class)];
         }
-        for (depth, pass) in passed.iter().enumerate().rev() {
+        for (depth, pass) in passes.iter().enumerate().rev() {
             if depth + 1 < layers.len() && pass.is_rectified() {
                 let outputs = errors.iter_mut().zip(&pass.out);
                 outputs.filter(|(_, out)| **out <= 0.0).for_each(|(error, _)| *error = 0.0);
             }
             let scaled: Vec<f64> = errors.iter().map(|error| error / batch.len() as f64).collect();
             pass.add_gradient(&scaled, &layers[depth], &mut sums[depth]);
-            errors = pass.back(&errors, &layers[depth]);
+            errors = pass.input_errors(&errors, &layers[depth]);
         }
     }
     sums
@@ -240,7 +240,7 @@ fn gradient(shape: NetworkShape, layers: &[Vec<f64>], samples: &Sliced, batch: &
 
 /// Returns the opening of a round whose tensors are these layers, in the roles that the specification gives
 /// them.
-pub fn opening(shape: NetworkShape, task: Wire, layers: Range<usize>, encoding: Encoding) -> RoundOpen {
+pub fn round_open(shape: NetworkShape, task: Wire, layers: Range<usize>, encoding: Encoding) -> RoundOpen {
     let from_above = layers.start > 0;
     let descriptor = |layer| {
         let (inputs, outputs) = shape.layer(layer).matrix();
@@ -252,13 +252,13 @@ pub fn opening(shape: NetworkShape, task: Wire, layers: Range<usize>, encoding: 
 }
 
 /// Returns the values of these layers, one slice per layer.
-pub fn tensors(shape: NetworkShape, layers: Range<usize>, parameters: &[f32]) -> Vec<&[f32]> {
+pub fn layer_tensors(shape: NetworkShape, layers: Range<usize>, parameters: &[f32]) -> Vec<&[f32]> {
     layers.map(|layer| &parameters[shape.range(layer..layer + 1)]).collect()
 }
 
 /// Runs a round that receives these layers of `parameters` and sends the trained ones. Returns the usage of
 /// samples and the upload.
-pub fn round(
+pub fn run_round(
     network: &mut Network<NetworkHeap>,
     task: Wire,
     layers: Range<usize>,
@@ -266,10 +266,10 @@ pub fn round(
     source: &mut dyn SampleSource,
 ) -> Result<(Usage, Vec<f32>), DeclineReason> {
     let shape = network.shape();
-    let open = opening(shape, task, layers.clone(), Encoding::F32);
-    receive(network, &open, &tensors(shape, layers, parameters))?;
+    let open = round_open(shape, task, layers.clone(), Encoding::F32);
+    receive(network, &open, &layer_tensors(shape, layers, parameters))?;
     let usage = network.run(open.id, source)?;
-    Ok((usage, emitted(network, 7)))
+    Ok((usage, collect_upload(network, 7)))
 }
 
 /// Returns the settings of a gradient descent.
@@ -283,6 +283,6 @@ pub const fn sgd(descent: Descent, head_epochs: u16, epochs: u16, trained: Train
 }
 
 /// Returns a task that trains only the head.
-pub const fn fit(descent: Descent, epochs: u16) -> Wire {
+pub const fn fit_head_task(descent: Descent, epochs: u16) -> Wire {
     Wire::FitHead { head: HeadSolve::Sgd { epochs, descent } }
 }

@@ -1,4 +1,4 @@
-//! Helpers of tests of stores: NOR flash in memory whose erased bytes are 0xFF, whose writes only clear bits,
+//! Test helpers for stores: NOR flash in memory whose erased bytes are 0xFF, whose writes only clear bits,
 //! and whose power can fail at any byte.
 
 use std::cell::RefCell;
@@ -75,9 +75,9 @@ impl NorFlash for Nor {
         assert!(from.is_multiple_of(PAGE) && to.is_multiple_of(PAGE));
         for page in from / PAGE..to / PAGE {
             chip.erased[page] += 1;
-            for at in page * PAGE..(page + 1) * PAGE {
+            for address in page * PAGE..(page + 1) * PAGE {
                 chip.power = chip.power.checked_sub(1).ok_or(NorFlashErrorKind::Other)?;
-                chip.bytes[at] = 0xFF;
+                chip.bytes[address] = 0xFF;
             }
         }
         Ok(())
@@ -86,9 +86,9 @@ impl NorFlash for Nor {
     fn write(&mut self, offset: u32, bytes: &[u8]) -> Result<(), Self::Error> {
         let mut chip = self.0.borrow_mut();
         assert!((offset as usize).is_multiple_of(WORD) && bytes.len().is_multiple_of(WORD));
-        for (at, byte) in (offset as usize..).zip(bytes) {
+        for (address, byte) in (offset as usize..).zip(bytes) {
             chip.power = chip.power.checked_sub(1).ok_or(NorFlashErrorKind::Other)?;
-            chip.bytes[at] &= byte;
+            chip.bytes[address] &= byte;
             chip.written += 1;
         }
         Ok(())

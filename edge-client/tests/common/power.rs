@@ -1,4 +1,4 @@
-//! Helpers of tests of FedPower: rounds without a session, and their results in f64.
+//! Test helpers for FedPower: rounds without a session, and their results in f64.
 
 use fedspan_client::memory::Memory;
 use fedspan_client::source::SampleSource;
@@ -7,7 +7,7 @@ use fedspan_client::{Linear, Mechanism, Release, Task};
 use fedspan_protocol::message::{DeclineReason, PowerRows, PowerUpload, Task as Wire};
 use fedspan_protocol::tensor::{Encoding, Role};
 
-use super::{Heap, M, Random, Sliced, emitted, flat, matrix, open, receive};
+use super::{Heap, M, Random, Sliced, collect_upload, flat, matrix, open, receive};
 
 pub const ROWS: [PowerRows; 2] = [PowerRows::Features, PowerRows::Weighted];
 pub const UPLOADS: [PowerUpload; 3] =
@@ -30,7 +30,7 @@ pub fn power_round<A: Memory, P: Mechanism>(
     receive(model, &round, &[z])?;
     model.prepare(&Release::default())?;
     let usage = model.run(round.id, source)?;
-    Ok((usage, emitted(model, 7)))
+    Ok((usage, collect_upload(model, 7)))
 }
 
 /// Returns the rows of `M`, each clipped to norm 1.
@@ -81,21 +81,26 @@ pub fn oracle(a: &M, z: &M, iterations: u16, upload: PowerUpload) -> Vec<M> {
 }
 
 /// Splits an upload into its tensors.
-pub fn tensors(d: usize, k: usize, sent: &[f32]) -> Vec<M> {
+pub fn split_tensors(d: usize, k: usize, sent: &[f32]) -> Vec<M> {
     sent.chunks(d * k).map(|tensor| matrix(d, k, tensor)).collect()
 }
 
 /// Creates samples with a decaying spectrum and norms around `size`, so that some rows are clipped and some
 /// are not.
-pub fn decaying(random: &mut Random, d: usize, c: usize, m: usize, size: f64) -> Sliced {
-    let turn = random.orthonormal(d, d);
+pub fn decaying_samples(random: &mut Random, d: usize, c: usize, m: usize, size: f64) -> Sliced {
+    let rotation = random.orthonormal(d, d);
     let scale = M::from_fn(d, d, |i, j| if i == j { 0.6f64.powi(i as i32) } else { 0.0 });
-    let x = random.gaussian(m, d) * scale * turn.transpose() * size;
+    let x = random.gaussian(m, d) * scale * rotation.transpose() * size;
     Sliced::regression(flat(&x), random.normals(m * c), d, c)
 }
 
 /// Runs a round on a new device without noise.
-pub fn round(samples: &Sliced, task: Wire, z: &[f32], k: usize) -> Result<(Usage, Vec<f32>), DeclineReason> {
+pub fn run_power_round(
+    samples: &Sliced,
+    task: Wire,
+    z: &[f32],
+    k: usize,
+) -> Result<(Usage, Vec<f32>), DeclineReason> {
     let mut model = Linear::new(Heap::power(samples.features, k, samples.outputs));
     power_round(&mut model, task, z, &mut samples.clone())
 }

@@ -1,4 +1,4 @@
-//! Helpers of tests of the privacy budget: a task whose updates have a cost, although it adds no noise.
+//! Test helpers for the privacy budget: a task whose updates have a cost, although it adds no noise.
 
 use fedspan_client::source::{SampleSource, Targets};
 use fedspan_client::task::Usage;
@@ -8,7 +8,7 @@ use fedspan_protocol::message::{
 };
 
 use super::Heap;
-use super::problem::{Problem, config};
+use super::problem::{Problem, session_config};
 use super::server::{Bench, Flash};
 
 /// Wrapper of task `T` with a privacy budget: each update costs `release` of `budget`, and the device is
@@ -128,7 +128,18 @@ pub type PrivateBench = Bench<super::Sliced, PricedTask<Linear<Heap>>>;
 
 /// Creates a device whose update costs 3 of `budget`, and which answers `slot` milliseconds after the start
 /// of a computation.
-pub fn private(problem: &Problem, limit: u16, budget: Option<u64>, slot: u64, flash: &Flash) -> PrivateBench {
+pub fn priced_bench(
+    problem: &Problem,
+    limit: u16,
+    budget: Option<u64>,
+    slot: u64,
+    flash: &Flash,
+) -> PrivateBench {
     let task = Linear::new(Heap::new(problem.d, problem.k, problem.c));
-    Bench::of(config(limit), PricedTask::new(task, budget, slot), problem.samples.clone(), flash.clone())
+    Bench::with_task(
+        session_config(limit),
+        PricedTask::new(task, budget, slot),
+        problem.samples.clone(),
+        flash.clone(),
+    )
 }

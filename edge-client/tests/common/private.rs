@@ -1,4 +1,4 @@
-//! Helpers of tests of FedPower with noise: rounds with a known noise seed and without a session, and the
+//! Test helpers for FedPower with noise: rounds with a known noise seed and without a session, and the
 //! same rounds in wide integers.
 
 use std::cell::RefCell;
@@ -92,7 +92,7 @@ pub fn private_round(
 }
 
 /// Returns the noisy sums of an upload. They are exact, because their magnitude is below 2^22.
-pub fn integers(sent: &[f32], grid: u32, rows: usize) -> Vec<i128> {
+pub fn noisy_integers(sent: &[f32], grid: u32, rows: usize) -> Vec<i128> {
     let unit = f64::from(1u32 << grid) * rows as f64;
     sent.iter()
         .map(|&value| {
@@ -105,7 +105,7 @@ pub fn integers(sent: &[f32], grid: u32, rows: usize) -> Vec<i128> {
 
 /// Returns a row as integers in units of 2^-15, clipped so that its squared norm is at most 2^30. Returns
 /// `None` if the row is unusable.
-fn row(samples: &Sliced, rows: PowerRows, number: usize) -> Option<Vec<i128>> {
+fn integer_row(samples: &Sliced, rows: PowerRows, number: usize) -> Option<Vec<i128>> {
     use fedspan_client::source::Targets;
     let (x, target) = samples.get(number);
     let square = |values: &[f32]| values.iter().fold(0.0f32, |sum, v| sum + v * v);
@@ -136,7 +136,7 @@ fn row(samples: &Sliced, rows: PowerRows, number: usize) -> Option<Vec<i128>> {
 }
 
 /// Returns the integers of a basis after it is orthonormalised. Returns `None` if its rank is deficient.
-pub fn basis(z: &[f32], k: usize) -> Option<Vec<i128>> {
+pub fn integer_basis(z: &[f32], k: usize) -> Option<Vec<i128>> {
     let mut z = z.to_vec();
     orthonormalise(&mut z, k).ok()?;
     let integers = z.iter().map(|&v| ((f64::from(v) * 32_768.0).round() as i128).clamp(-32_767, 32_767));
@@ -144,11 +144,11 @@ pub fn basis(z: &[f32], k: usize) -> Option<Vec<i128>> {
 }
 
 /// Computes `s A Z` in units of `2^-grid`, without noise.
-pub fn sums(samples: &Sliced, rows: PowerRows, zq: &[i128], k: usize, grid: u32) -> Vec<i128> {
+pub fn exact_sums(samples: &Sliced, rows: PowerRows, zq: &[i128], k: usize, grid: u32) -> Vec<i128> {
     let rounded = |v: i128, shift: u32| (v + (1 << (shift - 1))).div_euclid(1 << shift);
     let mut sums = vec![0; zq.len()];
     for number in 0..samples.len() {
-        let Some(q) = row(samples, rows, number) else { continue };
+        let Some(q) = integer_row(samples, rows, number) else { continue };
         let p: Vec<i128> =
             (0..k).map(|j| rounded(q.iter().zip(zq.chunks(k)).map(|(q, z)| q * z[j]).sum(), 15)).collect();
         for (i, q) in q.iter().enumerate() {
@@ -175,14 +175,14 @@ pub fn noisy_oracle(
     let unit = (1u32 << grid) as f32 * samples.len() as f32;
     let (mut z, mut zq) = (z.to_vec(), Vec::new());
     for iteration in 0..iterations {
-        zq = basis(&z, k)?;
-        let sums = sums(samples, rows, &zq, k, grid);
+        zq = integer_basis(&z, k)?;
+        let sums = exact_sums(samples, rows, &zq, k, grid);
         let first = iteration * sums.len() as u64;
         z = sums
             .iter()
             .zip(first..)
-            .map(|(&sum, at)| {
-                let noise = i128::from(noise(&Seed::new(known.seed), at, &variance));
+            .map(|(&sum, coordinate)| {
+                let noise = i128::from(noise(&Seed::new(known.seed), coordinate, &variance));
                 (sum + noise) as f32 / unit
             })
             .collect();

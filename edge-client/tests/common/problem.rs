@@ -1,17 +1,17 @@
-//! Helpers of tests of the session: a regression problem with its devices and servers.
+//! Test helpers for the session: a regression problem with its devices and servers.
 
 use fedspan_client::session::Config;
 use fedspan_client::{Linear, NotReady, Task};
 use fedspan_protocol::message::{DeclineReason, Task as Wire, ToServer, Upload};
 use fedspan_protocol::tensor::{Encoding, Role};
 
-use super::server::{Bench, Fate, Flash, Server, exchange};
-use super::{EXACT, Heap, Random, Sliced, bits, emitted, flat, open, receive};
+use super::server::{Bench, Fate, Flash, Server, run_link};
+use super::{EXACT, Heap, Random, Sliced, bits, collect_upload, flat, open, receive};
 
-pub const ALL: [Encoding; 3] = [Encoding::F32, Encoding::F16, Encoding::I8];
+pub const ALL_ENCODINGS: [Encoding; 3] = [Encoding::F32, Encoding::F16, Encoding::I8];
 
 /// Returns the settings of a session with this frame limit.
-pub fn config(limit: u16) -> Config {
+pub fn session_config(limit: u16) -> Config {
     Config { frame_limit: limit, ..Config::new(0xABCD) }
 }
 
@@ -25,7 +25,7 @@ pub struct Problem {
 }
 
 /// Creates the problem of this shape.
-pub fn problem(d: usize, k: usize, c: usize) -> Problem {
+pub fn create_problem(d: usize, k: usize, c: usize) -> Problem {
     let mut random = Random((d * 100 + k * 10 + c) as u64);
     let b = flat(&random.orthonormal(d, k));
     let samples = Sliced::regression(random.normals(30 * d), random.normals(30 * c), d, c);
@@ -40,7 +40,7 @@ impl Problem {
 
     /// Creates a device with this store.
     pub fn bench_with(&self, limit: u16, flash: Flash) -> Bench<Sliced> {
-        Bench::new(config(limit), Heap::new(self.d, self.k, self.c), self.samples.clone(), flash)
+        Bench::new(session_config(limit), Heap::new(self.d, self.k, self.c), self.samples.clone(), flash)
     }
 
     /// Creates a server with a round that sends the problem's representation.
@@ -54,12 +54,12 @@ impl Problem {
     }
 
     /// Computes the head and the decoded upload of a round without a session.
-    pub fn expected(&self, task: Wire, encoding: Encoding) -> (Vec<f32>, Vec<f32>) {
+    pub fn expected_result(&self, task: Wire, encoding: Encoding) -> (Vec<f32>, Vec<f32>) {
         let mut model = Linear::new(Heap::new(self.d, self.k, self.c));
         let round = open(1, task, Role::Representation, encoding, self.d, self.k);
         receive(&mut model, &round, &[&self.b]).unwrap();
         model.run(round.id, &mut self.samples.clone()).unwrap();
-        let mut sent = emitted(&model, 32);
+        let mut sent = collect_upload(&model, 32);
         if let Wire::FedRep { encoding, .. } = task {
             let mut bytes = vec![0; encoding.byte_len(sent.len())];
             encoding.encode(&sent, &mut bytes).unwrap();
@@ -70,33 +70,33 @@ impl Problem {
 }
 
 /// Returns a FedRep task with an exact head.
-pub fn task(upload: Upload, encoding: Encoding) -> Wire {
+pub fn fed_rep_task(upload: Upload, encoding: Encoding) -> Wire {
     Wire::FedRep { step_size: 0.2, head: EXACT, upload, encoding }
 }
 
 /// Returns a FedRep task that uploads the gradient in f32.
-pub fn gradient() -> Wire {
-    task(Upload::Gradient, Encoding::F32)
+pub fn gradient_task() -> Wire {
+    fed_rep_task(Upload::Gradient, Encoding::F32)
 }
 
 /// Returns a device that has finished round 5.
-pub fn trained(problem: &Problem, limit: u16, flash: Flash) -> Bench<Sliced> {
+pub fn trained_bench(problem: &Problem, limit: u16, flash: Flash) -> Bench<Sliced> {
     let mut bench = problem.bench_with(limit, flash);
-    let mut server = problem.server(5, gradient(), Encoding::F32, limit);
-    exchange(&mut bench, &mut server, 10_000, |_| Fate::Deliver);
+    let mut server = problem.server(5, gradient_task(), Encoding::F32, limit);
+    run_link(&mut bench, &mut server, 10_000, |_| Fate::Deliver);
     assert_eq!(bench.session.counters().counted, 1);
     bench
 }
 
 /// Returns the bits of the device's prediction for the first sample.
-pub fn answer(bench: &mut Bench<Sliced>, problem: &Problem) -> Result<Vec<u32>, NotReady> {
+pub fn predict_first_sample(bench: &mut Bench<Sliced>, problem: &Problem) -> Result<Vec<u32>, NotReady> {
     let mut out = vec![0.0; problem.c];
     bench.session.task_mut().predict(&problem.samples.x[..problem.d], &mut out)?;
     Ok(bits(&out))
 }
 
 /// Returns the reason for which a round was declined. Panics if the device sent any other message.
-pub fn declined(sent: &[(ToServer, Vec<u8>)]) -> DeclineReason {
+pub fn decline_reason(sent: &[(ToServer, Vec<u8>)]) -> DeclineReason {
     match sent {
         [(ToServer::Decline(decline), _)] => decline.reason,
         other => panic!("{other:?}"),

@@ -1,4 +1,4 @@
-//! Helpers of tests of recordings: a small recording of synthetic motion.
+//! Test helpers for recordings: a small recording of synthetic motion.
 
 use fedspan_client::features::{CHANNELS, WINDOW};
 use fedspan_client::recording::{Header, Series, write};
@@ -25,7 +25,7 @@ pub const SHAPES: [(u8, usize, u16); 6] =
     [(0, 420, 4), (2, 300, 2), (1, 650, 6), (0, 250, 2), (1, 199, 1), (2, 99, 0)];
 
 /// Returns the raw samples of each series.
-pub fn raw() -> Vec<Vec<u8>> {
+pub fn raw_samples() -> Vec<Vec<u8>> {
     let mut random = Random(7);
     let mut motion = |samples: usize| {
         let mut value = [0i16; CHANNELS];
@@ -39,19 +39,20 @@ pub fn raw() -> Vec<Vec<u8>> {
 }
 
 /// Returns the description of each series for the writer of recordings.
-pub fn series(raw: &[Vec<u8>]) -> Vec<Series<'_>> {
-    let one = |(&(class, samples, train), bytes): (&(u8, usize, u16), _)| {
-        let windows = u16::try_from(samples.checked_sub(WINDOW).map_or(0, |rest| rest / HOP + 1)).unwrap();
+pub fn series_descriptions(raw: &[Vec<u8>]) -> Vec<Series<'_>> {
+    let describe = |(&(class, samples, train), bytes): (&(u8, usize, u16), _)| {
+        let windows =
+            u16::try_from(samples.checked_sub(WINDOW).map_or(0, |hop_range| hop_range / HOP + 1)).unwrap();
         Series { class, train, test: (train + 1).min(windows)..windows, samples: bytes }
     };
-    SHAPES.iter().zip(raw.iter().map(Vec::as_slice)).map(one).collect()
+    SHAPES.iter().zip(raw.iter().map(Vec::as_slice)).map(describe).collect()
 }
 
 /// Returns a partition with the whole recording and its checksum, followed by `spare` erased bytes.
-pub fn partition(header: &Header, spare: usize) -> Vec<u8> {
-    let raw = raw();
+pub fn recording_partition(header: &Header, spare: usize) -> Vec<u8> {
+    let raw = raw_samples();
     let mut bytes = Vec::new();
-    write(header, &series(&raw), |part| bytes.extend_from_slice(part));
+    write(header, &series_descriptions(&raw), |part| bytes.extend_from_slice(part));
     append_checksum(&mut bytes);
     bytes.resize(bytes.len() + spare, 0xff);
     bytes

@@ -1,4 +1,4 @@
-//! Helpers of tests of noise: a second, simple implementation of the discrete Gaussian with selectable
+//! Test helpers for noise: a second, simple implementation of the discrete Gaussian with selectable
 //! faults, and Gaussian noise in floats.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
@@ -80,7 +80,7 @@ impl Reference {
     }
 
     /// Returns true with probability p/q.
-    fn trial(&mut self, p: u128, q: u128) -> bool {
+    fn draw_bernoulli(&mut self, p: u128, q: u128) -> bool {
         match self.fault {
             Fault::TrialOneMore => self.below(q) < p + 1,
             Fault::TrialOfOneMore => self.below(q + 1) < p,
@@ -105,7 +105,7 @@ impl Reference {
     fn fraction(&mut self, p: u128, q: u128) -> bool {
         let first = if self.fault == Fault::SeriesStartsAtTwo { 2 } else { 1 };
         let mut number = first;
-        while self.trial(p, q * number) {
+        while self.draw_bernoulli(p, q * number) {
             number += 1;
         }
         (number - first).is_multiple_of(2)
@@ -116,8 +116,8 @@ impl Reference {
         let t = self.scale;
         loop {
             let low = if self.fault == Fault::UniformByModulo { self.below(16) % t } else { self.below(t) };
-            let over = if self.fault == Fault::OneMoreScale { t + 1 } else { t };
-            if !self.fraction(low, over) {
+            let scale = if self.fault == Fault::OneMoreScale { t + 1 } else { t };
+            if !self.fraction(low, scale) {
                 continue;
             }
             let mut high = 0;

@@ -1,4 +1,4 @@
-//! Helpers of tests of the session: a fake server, a device with its clock, and a link that loses, duplicates
+//! Test helpers for the session: a fake server, a device with its clock, and a link that loses, duplicates
 //! and delays frames on request.
 
 use std::cell::RefCell;
@@ -23,16 +23,16 @@ use rand_chacha::rand_core::SeedableRng;
 use super::Heap;
 
 /// Encodes a message as a frame on the wire.
-pub fn wire(message: &ToDevice, body: &[u8]) -> Vec<u8> {
+pub fn encode_frame(message: &ToDevice, body: &[u8]) -> Vec<u8> {
     let mut out = vec![0; wire_capacity(5000)];
-    let n = encode(message, body.len(), |place| place.copy_from_slice(body), &mut out).unwrap();
+    let n = encode(message, body.len(), |buffer| buffer.copy_from_slice(body), &mut out).unwrap();
     out.truncate(n);
     out
 }
 
 /// Returns message and body in the form in which a frame decoder returns them.
 pub fn payload(message: &ToDevice, body: &[u8]) -> Vec<u8> {
-    let bytes = wire(message, body);
+    let bytes = encode_frame(message, body);
     match Decoder::new(vec![0; 5000]).feed(&mut &bytes[..]) {
         FeedResult::Message(message) => message.to_vec(),
         other => panic!("{other:?}"),
@@ -40,11 +40,11 @@ pub fn payload(message: &ToDevice, body: &[u8]) -> Vec<u8> {
 }
 
 /// Decodes the only frame that a device sent in one step, with the device's frame limit.
-pub fn read(out: &[u8], limit: usize) -> (ToServer, Vec<u8>) {
+pub fn decode_frame(out: &[u8], limit: usize) -> (ToServer, Vec<u8>) {
     let mut input = out;
     match Decoder::new(vec![0; limit]).feed(&mut input) {
         FeedResult::Message(message) => {
-            assert!(input.is_empty(), "one frame at a time");
+            assert!(input.is_empty(), "more than one frame was passed");
             let (message, body) = decode::<ToServer>(message).unwrap();
             (message, body.to_vec())
         }
@@ -69,7 +69,7 @@ pub struct FlashState {
     /// True if `save_spent` reports an error after it has written the value.
     pub fail_spent_after: bool,
     pub fail_load: bool,
-    unsure: bool,
+    spent_uncertain: bool,
     /// Names of the successful writes and of all reads of the spent budget, in order.
     pub calls: Vec<&'static str>,
 }
@@ -119,11 +119,15 @@ impl Store for Flash {
             return Err(StoreError);
         }
         // Writing the same value again is allowed only after a failed write.
-        assert!(spent > state.spent || state.unsure && spent == state.spent, "{spent} after {}", state.spent);
+        assert!(
+            spent > state.spent || state.spent_uncertain && spent == state.spent,
+            "{spent} after {}",
+            state.spent
+        );
         state.calls.push("save_spent");
         state.spent = spent;
-        state.unsure = state.fail_spent_after;
-        if state.unsure { Err(StoreError) } else { Ok(()) }
+        state.spent_uncertain = state.fail_spent_after;
+        if state.spent_uncertain { Err(StoreError) } else { Ok(()) }
     }
 
     fn load_spent(&mut self) -> Result<u64, StoreError> {
@@ -150,53 +154,53 @@ pub struct Bench<S, T = Linear<Heap>> {
 impl<S: SampleSource> Bench<S> {
     /// Creates a device with a linear model.
     pub fn new(config: Config, memory: Heap, source: S, flash: Flash) -> Self {
-        Self::of(config, Linear::new(memory), source, flash)
+        Self::with_task(config, Linear::new(memory), source, flash)
     }
 }
 
 impl<S: SampleSource, T: Task> Bench<S, T> {
     /// Creates a device with the given task, without a key. Its time starts at 1 s.
-    pub fn of(config: Config, task: T, source: S, flash: Flash) -> Self {
-        let (random, bench) = (ChaCha8Rng::seed_from_u64(1), Protection::Plaintext);
-        let session = Session::new(config, bench, task, source, flash, random);
+    pub fn with_task(config: Config, task: T, source: S, flash: Flash) -> Self {
+        let (random, protection) = (ChaCha8Rng::seed_from_u64(1), Protection::Plaintext);
+        let session = Session::new(config, protection, task, source, flash, random);
         let last = Progress { sent: 0, again: false, close: false, wake: Millis::ZERO };
         let limit = usize::from(config.frame_limit);
         Self { session, limit, now: 1_000, last, out: vec![0xEE; config.transmit_capacity()] }
     }
 
     /// Passes one event to the session. Returns at most one frame.
-    pub fn once(&mut self, event: Event<'_>) -> Option<(ToServer, Vec<u8>)> {
+    pub fn handle_event(&mut self, event: Event<'_>) -> Option<(ToServer, Vec<u8>)> {
         self.last = self.session.handle(Millis::new(self.now), event, &mut self.out);
         assert!(self.last.sent <= self.out.len());
-        (self.last.sent > 0).then(|| read(&self.out[..self.last.sent], self.limit))
+        (self.last.sent > 0).then(|| decode_frame(&self.out[..self.last.sent], self.limit))
     }
 
     /// Passes one event to the session and ticks until no action is due at once. Returns all frames.
-    pub fn all(&mut self, event: Event<'_>) -> Vec<(ToServer, Vec<u8>)> {
-        let mut sent: Vec<_> = self.once(event).into_iter().collect();
+    pub fn handle_until_idle(&mut self, event: Event<'_>) -> Vec<(ToServer, Vec<u8>)> {
+        let mut sent: Vec<_> = self.handle_event(event).into_iter().collect();
         while self.last.again {
-            sent.extend(self.once(Event::Tick));
-            assert!(sent.len() < 1000, "it never ends");
+            sent.extend(self.handle_event(Event::Tick));
+            assert!(sent.len() < 1000, "the session sends frames without end");
         }
         sent
     }
 
     /// Passes a message of the server to the session. Returns all frames that the device sends.
-    pub fn message(&mut self, message: &ToDevice, body: &[u8]) -> Vec<(ToServer, Vec<u8>)> {
-        self.all(Event::Message(&payload(message, body)))
+    pub fn receive_message(&mut self, message: &ToDevice, body: &[u8]) -> Vec<(ToServer, Vec<u8>)> {
+        self.handle_until_idle(Event::Message(&payload(message, body)))
     }
 
     /// Advances the clock to the next wake-up time and ticks. Returns all frames.
-    pub fn wake(&mut self) -> Vec<(ToServer, Vec<u8>)> {
+    pub fn wake_up(&mut self) -> Vec<(ToServer, Vec<u8>)> {
         self.now = self.now.max(self.last.wake.as_u64());
-        self.all(Event::Tick)
+        self.handle_until_idle(Event::Tick)
     }
 
     /// Opens the link, expects a hello, and answers with a Welcome. Returns the frames that follow.
     pub fn connect(&mut self, campaign: u64, idle_milliseconds: u32) -> Vec<(ToServer, Vec<u8>)> {
-        let sent = self.all(Event::LinkUp);
+        let sent = self.handle_until_idle(Event::LinkUp);
         assert!(matches!(sent[..], [(ToServer::Hello(_), _)]), "{sent:?}");
-        self.message(&ToDevice::Welcome(Welcome { campaign, idle_milliseconds }), &[])
+        self.receive_message(&ToDevice::Welcome(Welcome { campaign, idle_milliseconds }), &[])
     }
 }
 
@@ -211,7 +215,7 @@ pub struct Server {
     pub updates: Vec<(Update, Vec<Vec<u8>>)>,
     pub declined: Vec<Decline>,
     /// Number of requests for missing chunks.
-    pub asked: usize,
+    pub chunk_requests: usize,
 }
 
 impl Server {
@@ -237,7 +241,7 @@ impl Server {
             incoming: None,
             updates: Vec::new(),
             declined: Vec::new(),
-            asked: 0,
+            chunk_requests: 0,
         }
     }
 
@@ -253,7 +257,7 @@ impl Server {
     }
 
     /// Returns the `RoundOpen` and all chunks.
-    pub fn opening(&self) -> Vec<(ToDevice, Vec<u8>)> {
+    pub fn opening_messages(&self) -> Vec<(ToDevice, Vec<u8>)> {
         let mut body = Vec::new();
         for (descriptor, values) in self.open.tensors.iter().zip(&self.tensors) {
             if descriptor.chunk == 0 {
@@ -262,28 +266,28 @@ impl Server {
                 body.extend(bytes);
             }
         }
-        let mut all = vec![(ToDevice::RoundOpen(self.open.clone()), body)];
+        let mut messages = vec![(ToDevice::RoundOpen(self.open.clone()), body)];
         for (tensor, descriptor) in self.open.tensors.iter().enumerate() {
             for index in 0..descriptor.chunks() {
                 let (chunk, body) = self.chunk(tensor, index).unwrap();
-                all.push((ToDevice::Chunk(chunk), body));
+                messages.push((ToDevice::Chunk(chunk), body));
             }
         }
-        all
+        messages
     }
 
     /// Handles a message of the device. Returns the server's messages.
-    pub fn take(&mut self, message: ToServer, body: Vec<u8>) -> Vec<(ToDevice, Vec<u8>)> {
+    pub fn handle_message(&mut self, message: ToServer, body: Vec<u8>) -> Vec<(ToDevice, Vec<u8>)> {
         match message {
             ToServer::Hello(_) => {
                 self.incoming = None;
                 let welcome = Welcome { campaign: 7, idle_milliseconds: self.idle_milliseconds };
-                let mut all = vec![(ToDevice::Welcome(welcome), Vec::new())];
-                all.extend(self.opening());
-                all
+                let mut messages = vec![(ToDevice::Welcome(welcome), Vec::new())];
+                messages.extend(self.opening_messages());
+                messages
             }
             ToServer::Missing(missing) => {
-                self.asked += 1;
+                self.chunk_requests += 1;
                 if missing.id != self.open.id {
                     return Vec::new();
                 }
@@ -298,26 +302,26 @@ impl Server {
                 assert_eq!(update.id, self.open.id);
                 let assembly = Assembly::new(&update.tensors).unwrap();
                 let mut parts: Vec<_> = update.tensors.iter().map(|t| vec![0xAA; t.byte_len()]).collect();
-                let mut rest = &body[..];
+                let mut inline_bytes = &body[..];
                 for (part, _) in parts.iter_mut().zip(&update.tensors).filter(|(_, t)| t.chunk == 0) {
-                    let (inline, tail) = rest.split_at(part.len());
+                    let (inline, tail) = inline_bytes.split_at(part.len());
                     part.copy_from_slice(inline);
-                    rest = tail;
+                    inline_bytes = tail;
                 }
-                assert!(rest.is_empty());
+                assert!(inline_bytes.is_empty());
                 if self.incoming.as_ref().is_none_or(|(known, _, _)| *known != update) {
                     self.incoming = Some((update, assembly, parts));
                 }
-                self.complete()
+                self.acknowledge_if_complete()
             }
             ToServer::Chunk(chunk) => {
                 let Some((update, assembly, parts)) = &mut self.incoming else { return Vec::new() };
-                if let Some(place) = assembly.accept(&chunk, body.len()).unwrap() {
-                    let encoding = update.tensors[place.tensor].encoding;
-                    let first = encoding.byte_len(place.elements.start);
-                    parts[place.tensor][first..first + body.len()].copy_from_slice(&body);
+                if let Some(target) = assembly.accept(&chunk, body.len()).unwrap() {
+                    let encoding = update.tensors[target.tensor].encoding;
+                    let first = encoding.byte_len(target.elements.start);
+                    parts[target.tensor][first..first + body.len()].copy_from_slice(&body);
                 }
-                self.complete()
+                self.acknowledge_if_complete()
             }
             ToServer::Decline(decline) => {
                 self.declined.push(decline);
@@ -329,7 +333,7 @@ impl Server {
     }
 
     /// Acknowledges the update if it is complete.
-    fn complete(&mut self) -> Vec<(ToDevice, Vec<u8>)> {
+    fn acknowledge_if_complete(&mut self) -> Vec<(ToDevice, Vec<u8>)> {
         if !self.incoming.as_ref().is_some_and(|(_, assembly, _)| assembly.is_complete()) {
             return Vec::new();
         }
@@ -340,20 +344,20 @@ impl Server {
     }
 
     /// Returns a request for missing chunks if an update is incomplete.
-    pub fn missing(&self) -> Option<Missing> {
+    pub fn missing_chunks(&self) -> Option<Missing> {
         self.incoming.as_ref().and_then(|(_, assembly, _)| assembly.missing(self.open.id))
     }
 
     /// Returns the decoded values of all tensors of update `index`.
-    pub fn values(&self, index: usize) -> Vec<f32> {
+    pub fn update_values(&self, index: usize) -> Vec<f32> {
         let (update, parts) = &self.updates[index];
-        let mut all = Vec::new();
+        let mut all_values = Vec::new();
         for (descriptor, bytes) in update.tensors.iter().zip(parts) {
             let mut values = vec![0.0; descriptor.elements()];
             descriptor.encoding.decode(bytes, &mut values).unwrap();
-            all.extend(values);
+            all_values.extend(values);
         }
-        all
+        all_values
     }
 }
 
@@ -374,29 +378,32 @@ pub enum Fate {
 /// Runs device and server, starting offline, until both are idle or `steps` are used up. `fate` decides the
 /// effect of the link on each frame of either direction. If no frame is sent for a while, the server opens
 /// its round again. Returns the number of frames until both were idle for the first time.
-pub fn exchange<S: SampleSource, T: Task>(
+pub fn run_link<S: SampleSource, T: Task>(
     bench: &mut Bench<S, T>,
     server: &mut Server,
     steps: usize,
     mut fate: impl FnMut(usize) -> Fate,
 ) -> usize {
     let mut down: VecDeque<(ToDevice, Vec<u8>)> = VecDeque::new();
-    let mut up: VecDeque<(ToServer, Vec<u8>)> = bench.all(Event::LinkUp).into();
-    let (mut frames, mut first_silence, mut quiet, mut quiet_after) = (0, None, 0, 0);
+    let mut up: VecDeque<(ToServer, Vec<u8>)> = bench.handle_until_idle(Event::LinkUp).into();
+    let mut frames = 0;
+    let mut frames_until_idle = None;
+    let mut idle_steps = 0;
+    let mut idle_steps_after_answer = 0;
     for _ in 0..steps {
-        let upward = !up.is_empty();
-        if !upward && down.is_empty() {
-            first_silence.get_or_insert(frames);
-            quiet += 1;
-            quiet_after += usize::from(!server.updates.is_empty() || !server.declined.is_empty());
-            if quiet_after > 8 {
+        let is_uplink = !up.is_empty();
+        if !is_uplink && down.is_empty() {
+            frames_until_idle.get_or_insert(frames);
+            idle_steps += 1;
+            idle_steps_after_answer += usize::from(!server.updates.is_empty() || !server.declined.is_empty());
+            if idle_steps_after_answer > 8 {
                 break;
             }
-            up.extend(bench.wake());
-            if let Some(missing) = server.missing() {
+            up.extend(bench.wake_up());
+            if let Some(missing) = server.missing_chunks() {
                 down.push_back((ToDevice::Missing(missing), Vec::new()));
-            } else if quiet % 4 == 0 && quiet_after == 0 {
-                down.extend(server.opening());
+            } else if idle_steps % 4 == 0 && idle_steps_after_answer == 0 {
+                down.extend(server.opening_messages());
             }
             continue;
         }
@@ -408,30 +415,30 @@ pub fn exchange<S: SampleSource, T: Task>(
             _ => 1,
         };
         if fate == Fate::Later {
-            match upward {
+            match is_uplink {
                 true if up.len() > 1 => up.swap(0, 1),
                 false if down.len() > 1 => down.swap(0, 1),
                 _ => {}
             }
         }
-        if upward {
+        if is_uplink {
             let (message, body) = up.pop_front().unwrap();
             for _ in 0..copies {
-                down.extend(server.take(message.clone(), body.clone()));
+                down.extend(server.handle_message(message.clone(), body.clone()));
             }
         } else {
             let (message, body) = down.pop_front().unwrap();
             for _ in 0..copies {
-                up.extend(bench.message(&message, &body));
+                up.extend(bench.receive_message(&message, &body));
             }
         }
         if matches!(fate, Fate::CutBefore | Fate::CutAfter) {
             up.clear();
             down.clear();
-            bench.all(Event::LinkDown);
+            bench.handle_until_idle(Event::LinkDown);
             bench.now = bench.now.max(bench.last.wake.as_u64());
-            up.extend(bench.all(Event::LinkUp));
+            up.extend(bench.handle_until_idle(Event::LinkUp));
         }
     }
-    first_silence.unwrap_or(frames)
+    frames_until_idle.unwrap_or(frames)
 }

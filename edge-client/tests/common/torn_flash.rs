@@ -1,4 +1,4 @@
-//! Helpers of tests of power cuts: NOR flash in memory whose power fails in a chosen write or erase, with a
+//! Test helpers for power cuts: NOR flash in memory whose power fails in a chosen write or erase, with a
 //! chosen result of the interrupted operation.
 
 use std::cell::RefCell;
@@ -70,7 +70,7 @@ pub struct Chip {
 pub struct Torn(pub Rc<RefCell<Chip>>);
 
 /// Hashes a seed with SplitMix64.
-fn scrambled(seed: u64) -> u64 {
+fn scramble(seed: u64) -> u64 {
     let mut z = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -88,10 +88,10 @@ impl Torn {
         Self(Rc::new(RefCell::new(Chip { bytes, done: Vec::new(), cut: None, dead: false })))
     }
 
-    /// Creates a flash with this content whose power fails in operation number `at`.
-    pub fn cut(bytes: &[u8], at: usize, tear: Tear) -> Self {
+    /// Creates a flash with this content whose power fails in operation number `operation`.
+    pub fn cut(bytes: &[u8], operation: usize, tear: Tear) -> Self {
         let torn = Self::with(bytes.to_vec());
-        torn.0.borrow_mut().cut = Some((at, tear));
+        torn.0.borrow_mut().cut = Some((operation, tear));
         torn
     }
 
@@ -118,32 +118,36 @@ impl Torn {
 }
 
 impl Chip {
-    /// Changes the bytes at `at` and after it to `after`, unless the power fails.
-    fn change(&mut self, at: usize, after: &[u8], erases: bool) -> Result<(), NorFlashErrorKind> {
+    /// Changes the bytes from `address` on to `new_bytes`, unless the power fails.
+    fn change(&mut self, address: usize, new_bytes: &[u8], erases: bool) -> Result<(), NorFlashErrorKind> {
         if self.dead {
             return Err(NorFlashErrorKind::Other);
         }
         let tear = self.cut.filter(|(cut, _)| *cut == self.done.len()).map(|(_, tear)| tear);
         self.done.push(erases);
-        let length = after.len();
-        for (index, (place, after)) in self.bytes[at..at + length].iter_mut().zip(after).enumerate() {
-            let random = |seed: u64| scrambled(seed ^ ((at + index) as u64) << 32);
-            let turns = |eighths: u64, seed: u64| {
+        let length = new_bytes.len();
+        for (index, (stored, new_byte)) in
+            self.bytes[address..address + length].iter_mut().zip(new_bytes).enumerate()
+        {
+            let random = |seed: u64| scramble(seed ^ ((address + index) as u64) << 32);
+            let changed_bits = |eighths: u64, seed: u64| {
                 let bit = |bit: u64| u8::from(random(seed ^ bit << 56) % 8 < eighths) << bit;
                 (0..8).map(bit).sum::<u8>()
             };
-            let done = match tear {
+            let is_written = match tear {
                 None | Some(Tear::Complete) => true,
                 Some(Tear::First(quarters)) => index * 4 < length * quarters,
                 Some(Tear::Last(quarters)) => index * 4 >= length * (4 - quarters),
                 Some(_) => false,
             };
-            *place = match tear {
-                Some(Tear::Mixed { eighths, seed }) => *place ^ ((*place ^ after) & turns(eighths, seed)),
+            *stored = match tear {
+                Some(Tear::Mixed { eighths, seed }) => {
+                    *stored ^ ((*stored ^ new_byte) & changed_bits(eighths, seed))
+                }
                 Some(Tear::Noise { seed }) => random(seed) as u8,
                 Some(Tear::Zeros) => 0,
-                _ if done => *after,
-                _ => *place,
+                _ if is_written => *new_byte,
+                _ => *stored,
             };
         }
         self.dead = tear.is_some();
@@ -181,11 +185,14 @@ impl NorFlash for Torn {
     }
 
     fn write(&mut self, offset: u32, bytes: &[u8]) -> Result<(), Self::Error> {
-        let at = offset as usize;
-        assert!(at.is_multiple_of(WORD) && bytes.len().is_multiple_of(WORD));
+        let address = offset as usize;
+        assert!(address.is_multiple_of(WORD) && bytes.len().is_multiple_of(WORD));
         let chip = &mut *self.0.borrow_mut();
-        let after: Vec<u8> =
-            chip.bytes[at..at + bytes.len()].iter().zip(bytes).map(|(old, new)| old & new).collect();
-        chip.change(at, &after, false)
+        let new_bytes: Vec<u8> = chip.bytes[address..address + bytes.len()]
+            .iter()
+            .zip(bytes)
+            .map(|(old, new)| old & new)
+            .collect();
+        chip.change(address, &new_bytes, false)
     }
 }

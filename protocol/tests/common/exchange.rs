@@ -1,4 +1,4 @@
-//! Helpers of tests: the sealed vectors, which are one exchange under a key, from hello to acknowledgement,
+//! Test helpers: the sealed vectors, which are one exchange under a key, from hello to acknowledgement,
 //! with fixed nonces.
 
 use fedspan_protocol::limits::wire_capacity;
@@ -11,13 +11,13 @@ use sha2::{Digest, Sha256};
 use super::golden::{self, Golden};
 
 /// Returns the key `00 01 02 .. 1f` of SPEC.md.
-pub fn key() -> Key {
+pub fn example_key() -> Key {
     Key::new(0, std::array::from_fn(|i| i as u8))
 }
 
 /// Returns the device's handshake initiation. Every field has a different value, so that swapped fields are
 /// detected.
-pub fn greeting() -> HandshakeInit {
+pub fn handshake_init() -> HandshakeInit {
     HandshakeInit {
         epoch: 0,
         handshake: 0x0102_0304_0506_0708,
@@ -26,7 +26,7 @@ pub fn greeting() -> HandshakeInit {
 }
 
 /// Returns the server's nonce, which contains a zero byte that COBS must encode.
-pub fn nonce() -> [u8; 16] {
+pub fn server_nonce() -> [u8; 16] {
     std::array::from_fn(|i| 0x10 * i as u8)
 }
 
@@ -41,51 +41,53 @@ pub struct Sealed {
 }
 
 /// Returns the golden message with this name.
-fn find(name: &str) -> Golden {
-    golden::all().into_iter().find(|golden| golden.name == name).unwrap()
+fn golden_message(name: &str) -> Golden {
+    golden::all_messages().into_iter().find(|golden| golden.name == name).unwrap()
 }
 
 /// Seals one message and its body, and returns the bytes on the wire.
-pub fn seal(channel: &mut Channel, message: &impl Message, body: &[u8]) -> Vec<u8> {
+pub fn seal_frame(channel: &mut Channel, message: &impl Message, body: &[u8]) -> Vec<u8> {
     let mut wire = vec![0xAA; wire_capacity(4096)];
-    let sent = channel.seal(message, body.len(), |place| place.copy_from_slice(body), &mut wire).unwrap();
+    let sent = channel.seal(message, body.len(), |buffer| buffer.copy_from_slice(body), &mut wire).unwrap();
     wire.truncate(sent);
     wire
 }
 
 /// Returns the device's and the server's channel after the handshake, and the two frames of the handshake:
 /// hello and answer.
-pub fn shake() -> (Channel, Channel, Vec<u8>, Vec<u8>) {
-    let golden::Message::Up(ToServer::Hello(hello)) = find("to_server_hello").message else { panic!() };
-    let golden::Message::Down(welcome) = find("to_device_welcome").message else { panic!() };
+pub fn run_handshake() -> (Channel, Channel, Vec<u8>, Vec<u8>) {
+    let golden::Message::Up(ToServer::Hello(hello)) = golden_message("to_server_hello").message else {
+        panic!()
+    };
+    let golden::Message::Down(welcome) = golden_message("to_device_welcome").message else { panic!() };
     let (mut hello_bytes, mut answer) = (vec![0; 256], vec![0; 256]);
-    let (sent, transcript) = encode_hello(hello, &greeting(), &mut hello_bytes).unwrap();
+    let (sent, transcript) = encode_hello(hello, &handshake_init(), &mut hello_bytes).unwrap();
     hello_bytes.truncate(sent);
-    let device = Channel::device(&key(), &transcript, &nonce());
-    let mut server = Channel::server(&key(), &transcript, &nonce());
-    let sent = server.seal_answer(&nonce(), &welcome, &mut answer).unwrap();
+    let device = Channel::device(&example_key(), &transcript, &server_nonce());
+    let mut server = Channel::server(&example_key(), &transcript, &server_nonce());
+    let sent = server.seal_answer(&server_nonce(), &welcome, &mut answer).unwrap();
     answer.truncate(sent);
     (device, server, hello_bytes, answer)
 }
 
 /// Computes the transcript and the up and down keys of the exchange from the text of SPEC.md, with the crates
 /// of the primitives.
-pub fn secrets() -> [[u8; 32]; 3] {
-    let mut hello_bytes = find("to_server_hello").payload();
-    hello_bytes.extend_from_slice(&greeting().to_bytes());
+pub fn expected_keys() -> [[u8; 32]; 3] {
+    let mut hello_bytes = golden_message("to_server_hello").payload();
+    hello_bytes.extend_from_slice(&handshake_init().to_bytes());
     let transcript: [u8; 32] = Sha256::digest(&hello_bytes).into();
     let expand = Hkdf::<Sha256>::new(Some(&transcript), &std::array::from_fn::<u8, 32, _>(|i| i as u8));
-    let mut both = [0; 64];
-    expand.expand(&[b"fedspan 1".as_slice(), &nonce()].concat(), &mut both).unwrap();
-    [transcript, both[..32].try_into().unwrap(), both[32..].try_into().unwrap()]
+    let mut up_and_down = [0; 64];
+    expand.expand(&[b"fedspan 1".as_slice(), &server_nonce()].concat(), &mut up_and_down).unwrap();
+    [transcript, up_and_down[..32].try_into().unwrap(), up_and_down[32..].try_into().unwrap()]
 }
 
 /// Returns the vectors in the order in which they are sent. The last vector is a modified frame.
-pub fn all() -> Vec<Sealed> {
-    let (mut device, mut server, hello, answer) = shake();
-    let mut hello_bytes = find("to_server_hello").payload();
-    hello_bytes.extend_from_slice(&greeting().to_bytes());
-    let mut all = vec![
+pub fn sealed_vectors() -> Vec<Sealed> {
+    let (mut device, mut server, hello, answer) = run_handshake();
+    let mut hello_bytes = golden_message("to_server_hello").payload();
+    hello_bytes.extend_from_slice(&handshake_init().to_bytes());
+    let mut vectors = vec![
         Sealed {
             name: "sealed_hello",
             meaning: "a frame of section 12: Hello as in to_server_hello, with a greeting: epoch 0, \
@@ -96,7 +98,7 @@ pub fn all() -> Vec<Sealed> {
         Sealed {
             name: "sealed_answer",
             meaning: "a frame of section 12: the answer to it, Welcome as in to_device_welcome, nonce 00 10 20 .. f0",
-            payload: find("to_device_welcome").payload(),
+            payload: golden_message("to_device_welcome").payload(),
             wire: answer,
         },
     ];
@@ -122,26 +124,26 @@ pub fn all() -> Vec<Sealed> {
             "to_device_ack_counted",
         ),
     ] {
-        let golden = find(plain);
+        let golden = golden_message(plain);
         let wire = match &golden.message {
-            golden::Message::Up(message) => seal(&mut device, message, &golden.body),
-            golden::Message::Down(message) => seal(&mut server, message, &golden.body),
+            golden::Message::Up(message) => seal_frame(&mut device, message, &golden.body),
+            golden::Message::Down(message) => seal_frame(&mut server, message, &golden.body),
         };
-        all.push(Sealed { name, meaning, payload: golden.payload(), wire });
+        vectors.push(Sealed { name, meaning, payload: golden.payload(), wire });
     }
-    all.push(forged());
-    all
+    vectors.push(forged_ack());
+    vectors
 }
 
 /// Returns the acknowledgement with one encrypted bit flipped, which would turn Counted into Duplicate.
-fn forged() -> Sealed {
-    let (_, mut server, ..) = shake();
-    let golden = find("to_device_ack_counted");
+fn forged_ack() -> Sealed {
+    let (_, mut server, ..) = run_handshake();
+    let golden = golden_message("to_device_ack_counted");
     let golden::Message::Down(message) = &golden.message else { panic!() };
-    let before = find("to_device_round_open_f32");
-    let golden::Message::Down(open) = &before.message else { panic!() };
-    seal(&mut server, open, &before.body);
-    let wire = seal(&mut server, message, &[]);
+    let round_open = golden_message("to_device_round_open_f32");
+    let golden::Message::Down(open) = &round_open.message else { panic!() };
+    seal_frame(&mut server, open, &round_open.body);
+    let wire = seal_frame(&mut server, message, &[]);
     let mut plain = cobs::decode_vec(&wire[..wire.len() - 1]).unwrap();
     // The offset covers the header and the counter, then tag, round and stage of the Ack. The next byte is
     // its outcome.
@@ -151,6 +153,6 @@ fn forged() -> Sealed {
         meaning: "a frame of section 12, with one bit changed: sealed_ack whose outcome would be Duplicate. \
                   It must not open",
         payload: Vec::new(),
-        wire: super::stuff(&plain),
+        wire: super::cobs_frame(&plain),
     }
 }

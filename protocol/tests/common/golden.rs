@@ -1,4 +1,4 @@
-//! Helpers of tests: the golden messages, whose bytes are stored in `vectors/`. Fields of the same type have
+//! Test helpers: the golden messages, whose bytes are stored in `vectors/`. Fields of the same type have
 //! different values, so that swapped fields are detected.
 
 use fedspan_protocol::limits::{FRAME_LIMIT_DEFAULT, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, TENSORS_MAX};
@@ -37,8 +37,8 @@ impl Golden {
     /// Returns the message bytes and the body.
     pub fn payload(&self) -> Vec<u8> {
         let mut bytes = match &self.message {
-            Message::Up(m) => super::head(m),
-            Message::Down(m) => super::head(m),
+            Message::Up(m) => super::encode_message(m),
+            Message::Down(m) => super::encode_message(m),
         };
         bytes.extend_from_slice(&self.body);
         bytes
@@ -47,8 +47,8 @@ impl Golden {
     /// Returns the complete wire frame.
     pub fn frame(&self) -> Vec<u8> {
         match &self.message {
-            Message::Up(m) => super::wire(m, &self.body),
-            Message::Down(m) => super::wire(m, &self.body),
+            Message::Up(m) => super::encode_frame(m, &self.body),
+            Message::Down(m) => super::encode_frame(m, &self.body),
         }
     }
 }
@@ -131,7 +131,7 @@ pub fn gradient() -> Vec<f32> {
 }
 
 /// Returns a tall representation, 64 x 8, that does not fit one frame and is sent in chunks.
-pub fn tall() -> Vec<f32> {
+pub fn tall_representation() -> Vec<f32> {
     let mut b = Random(3).matrix(64, 8);
     orthonormalise(&mut b, 8).unwrap();
     b
@@ -147,19 +147,19 @@ fn no_zero_byte(count: usize) -> Vec<f32> {
 }
 
 /// Encodes values.
-pub fn encoded(encoding: Encoding, values: &[f32]) -> Vec<u8> {
+pub fn encode_values(encoding: Encoding, values: &[f32]) -> Vec<u8> {
     let mut bytes = vec![0; encoding.byte_len(values.len())];
     encoding.encode(values, &mut bytes).unwrap();
     bytes
 }
 
 /// Returns a list of descriptors.
-fn list(tensors: &[TensorDescriptor]) -> Descriptors {
+fn descriptor_list(tensors: &[TensorDescriptor]) -> Descriptors {
     tensors.iter().copied().collect()
 }
 
 /// Returns a descriptor of a tensor in the message body.
-fn inline(role: Role, encoding: Encoding, rows: u16, cols: u16) -> TensorDescriptor {
+fn inline_tensor(role: Role, encoding: Encoding, rows: u16, cols: u16) -> TensorDescriptor {
     TensorDescriptor::inline(role, encoding, rows, cols)
 }
 
@@ -181,8 +181,8 @@ const SAMPLES: [[f32; 3]; 2] = [[1013.25, 1008.5, 1017.0], [-2.0, 0.5, -0.25]];
 /// their feature's unit.
 fn feature_sums() -> Vec<f32> {
     let limb = |value: i128, i: usize, limbs: usize| {
-        let rest = value >> (22 * i);
-        (if i + 1 < limbs { rest & 0x3F_FFFF } else { rest }) as f32
+        let upper_bits = value >> (22 * i);
+        (if i + 1 < limbs { upper_bits & 0x3F_FFFF } else { upper_bits }) as f32
     };
     let row = |samples: &[f32; 3]| {
         let largest = samples.iter().fold(0.0f32, |m, v| m.max(v.abs()));
@@ -199,20 +199,20 @@ fn feature_sums() -> Vec<f32> {
 pub const PRIVATE_USE: &str = "_private_use_";
 
 /// Returns every golden message, in the order of file names.
-pub fn all() -> Vec<Golden> {
-    let mut all = up();
-    all.extend(down());
-    all.sort_by_key(|golden| golden.name);
-    all
+pub fn all_messages() -> Vec<Golden> {
+    let mut messages = messages_to_server();
+    messages.extend(messages_to_device());
+    messages.sort_by_key(|golden| golden.name);
+    messages
 }
 
 /// Returns the golden messages to the server.
-fn up() -> Vec<Golden> {
-    let mut all = Vec::new();
+fn messages_to_server() -> Vec<Golden> {
+    let mut messages = Vec::new();
     let mut add = |name, meaning, message, body| {
-        all.push(Golden { name, meaning, message: Message::Up(message), body });
+        messages.push(Golden { name, meaning, message: Message::Up(message), body });
     };
-    let none = Vec::new;
+    let no_body = Vec::new;
 
     let capabilities = Capabilities {
         frame_limit: FRAME_LIMIT_DEFAULT as u16,
@@ -381,7 +381,7 @@ fn up() -> Vec<Golden> {
     );
 
     let update = |samples, skipped, tensors: &[TensorDescriptor]| {
-        ToServer::Update(Update { id: ID, samples, skipped, tensors: list(tensors) })
+        ToServer::Update(Update { id: ID, samples, skipped, tensors: descriptor_list(tensors) })
     };
     for (name, meaning, encoding) in [
         (
@@ -401,28 +401,32 @@ fn up() -> Vec<Golden> {
             Encoding::I8,
         ),
     ] {
-        let tensor = inline(Role::Gradient, encoding, 20, 2);
-        add(name, meaning, update(20, 0, &[tensor]), encoded(encoding, &gradient()));
+        let tensor = inline_tensor(Role::Gradient, encoding, 20, 2);
+        add(name, meaning, update(20, 0, &[tensor]), encode_values(encoding, &gradient()));
     }
     add(
         "to_server_update_representation",
         "Update of round 7, stage 1: 300 samples, 2 skipped, a new 20 x 2 representation as f32 \
          in the body",
-        update(300, 2, &[inline(Role::Representation, Encoding::F32, 20, 2)]),
-        encoded(Encoding::F32, &representation()),
+        update(300, 2, &[inline_tensor(Role::Representation, Encoding::F32, 20, 2)]),
+        encode_values(Encoding::F32, &representation()),
     );
     add(
         "to_server_update_chunked",
         "Update of round 7, stage 1: announces a 64 x 8 gradient as f32 in chunks of 54 elements",
-        update(1000, 0, &[TensorDescriptor { chunk: 54, ..inline(Role::Gradient, Encoding::F32, 64, 8) }]),
+        update(
+            1000,
+            0,
+            &[TensorDescriptor { chunk: 54, ..inline_tensor(Role::Gradient, Encoding::F32, 64, 8) }],
+        ),
         none(),
     );
     let adapters = [
-        inline(Role::AdapterDown, Encoding::F16, 2, 6),
-        inline(Role::AdapterUp, Encoding::F16, 5, 2),
-        inline(Role::FactoredHead, Encoding::F16, 2, 1),
-        inline(Role::Moment, Encoding::F16, 1, 4),
-        inline(Role::SharedHead, Encoding::F16, 3, 1),
+        inline_tensor(Role::AdapterDown, Encoding::F16, 2, 6),
+        inline_tensor(Role::AdapterUp, Encoding::F16, 5, 2),
+        inline_tensor(Role::FactoredHead, Encoding::F16, 2, 1),
+        inline_tensor(Role::Moment, Encoding::F16, 1, 4),
+        inline_tensor(Role::SharedHead, Encoding::F16, 3, 1),
     ];
     assert_eq!(adapters.len(), TENSORS_MAX);
     add(
@@ -430,25 +434,25 @@ fn up() -> Vec<Golden> {
         "Update of round 7, stage 1: five f16 tensors in one body: AdapterDown 2 x 6, \
          AdapterUp 5 x 2, FactoredHead 2 x 1, Moment 1 x 4, SharedHead 3 x 1",
         update(64, 0, &adapters),
-        encoded(Encoding::F16, &Random(5).matrix(31, 1)),
+        encode_values(Encoding::F16, &Random(5).matrix(31, 1)),
     );
     add(
         "to_server_update_feature_sums",
         "Update of round 7, stage 1: sums of the features 3 and 4 of 3 samples: 1013.25, 1008.5, 1017 and -2, 0.5, -0.25",
-        update(3, 0, &[inline(Role::FeatureSums, Encoding::F32, 2, SUMS_COLUMNS)]),
-        encoded(Encoding::F32, &feature_sums()),
+        update(3, 0, &[inline_tensor(Role::FeatureSums, Encoding::F32, 2, SUMS_COLUMNS)]),
+        encode_values(Encoding::F32, &feature_sums()),
     );
     add(
         "to_server_update_ridge_scores",
         "Update of round 7, stage 1: 20 samples, of which 4 ridges get 11, 13, 16 and 12 right",
-        update(20, 0, &[inline(Role::RidgeScores, Encoding::F32, 1, 4)]),
-        encoded(Encoding::F32, &[11.0, 13.0, 16.0, 12.0]),
+        update(20, 0, &[inline_tensor(Role::RidgeScores, Encoding::F32, 1, 4)]),
+        encode_values(Encoding::F32, &[11.0, 13.0, 16.0, 12.0]),
     );
     add(
         "to_server_chunk",
         "Chunk of the update: tensor 0, elements 54..108, as f32",
         ToServer::Chunk(Chunk { id: ID, tensor: 0, offset: 54 }),
-        encoded(Encoding::F32, &Random(6).matrix(54, 1)),
+        encode_values(Encoding::F32, &Random(6).matrix(54, 1)),
     );
     add(
         "to_server_missing",
@@ -484,16 +488,16 @@ fn up() -> Vec<Golden> {
     ] {
         add(name, meaning, ToServer::Decline(Decline { id: ID, reason }), none());
     }
-    all
+    messages
 }
 
 /// Returns the golden messages to the device.
-fn down() -> Vec<Golden> {
-    let mut all = Vec::new();
+fn messages_to_device() -> Vec<Golden> {
+    let mut messages = Vec::new();
     let mut add = |name, meaning, message, body| {
-        all.push(Golden { name, meaning, message: Message::Down(message), body });
+        messages.push(Golden { name, meaning, message: Message::Down(message), body });
     };
-    let none = Vec::new;
+    let no_body = Vec::new;
 
     add(
         "to_device_welcome",
@@ -570,14 +574,17 @@ fn down() -> Vec<Golden> {
     }
 
     let open = |task, tensors: &[TensorDescriptor]| {
-        ToDevice::RoundOpen(RoundOpen { id: ID, task, tensors: list(tensors) })
+        ToDevice::RoundOpen(RoundOpen { id: ID, task, tensors: descriptor_list(tensors) })
     };
     add(
         "to_device_round_open_f32",
         "RoundOpen of round 7, stage 1: FedRep, step 0.25, least squares without ridge, gradient \
          as f32; the 20 x 2 representation as f32 in the body",
-        open(fed_rep(Upload::Gradient, Encoding::F32), &[inline(Role::Representation, Encoding::F32, 20, 2)]),
-        encoded(Encoding::F32, &representation()),
+        open(
+            fed_rep(Upload::Gradient, Encoding::F32),
+            &[inline_tensor(Role::Representation, Encoding::F32, 20, 2)],
+        ),
+        encode_values(Encoding::F32, &representation()),
     );
     add(
         "to_device_round_open_f16",
@@ -585,9 +592,9 @@ fn down() -> Vec<Golden> {
          representation as f16; the 20 x 2 representation as f16 in the body",
         open(
             fed_rep(Upload::Representation, Encoding::F16),
-            &[inline(Role::Representation, Encoding::F16, 20, 2)],
+            &[inline_tensor(Role::Representation, Encoding::F16, 20, 2)],
         ),
-        encoded(Encoding::F16, &representation()),
+        encode_values(Encoding::F16, &representation()),
     );
     add(
         "to_device_round_open_i8",
@@ -595,9 +602,9 @@ fn down() -> Vec<Golden> {
          representation as i8 in the body (after the QR it is representation_i8_orthonormal)",
         open(
             Task::FitHead { head: HeadSolve::Gradient { steps: 10, step_size: 0.5 } },
-            &[inline(Role::Representation, Encoding::I8, 20, 2)],
+            &[inline_tensor(Role::Representation, Encoding::I8, 20, 2)],
         ),
-        encoded(Encoding::I8, &representation()),
+        encode_values(Encoding::I8, &representation()),
     );
     add(
         "to_device_round_open_chunked",
@@ -605,12 +612,12 @@ fn down() -> Vec<Golden> {
          as i8; announces a 64 x 8 representation as f32 in chunks of 54 elements",
         open(
             fed_rep(Upload::Gradient, Encoding::I8),
-            &[TensorDescriptor { chunk: 54, ..inline(Role::Representation, Encoding::F32, 64, 8) }],
+            &[TensorDescriptor { chunk: 54, ..inline_tensor(Role::Representation, Encoding::F32, 64, 8) }],
         ),
         none(),
     );
-    let mut pair = encoded(Encoding::F32, &representation());
-    pair.extend(encoded(Encoding::F32, &[0.5, -1.5]));
+    let mut pair = encode_values(Encoding::F32, &representation());
+    pair.extend(encode_values(Encoding::F32, &[0.5, -1.5]));
     add(
         "to_device_round_open_fed_avg",
         "RoundOpen of round 7, stage 1: FedAvg, steps 0.25 and 0.125, 5 local steps, upload as \
@@ -618,8 +625,8 @@ fn down() -> Vec<Golden> {
         open(
             Task::FedAvg { step_size: 0.25, head_step_size: 0.125, local_steps: 5, encoding: Encoding::F32 },
             &[
-                inline(Role::Representation, Encoding::F32, 20, 2),
-                inline(Role::SharedHead, Encoding::F32, 2, 1),
+                inline_tensor(Role::Representation, Encoding::F32, 20, 2),
+                inline_tensor(Role::SharedHead, Encoding::F32, 2, 1),
             ],
         ),
         pair,
@@ -627,40 +634,45 @@ fn down() -> Vec<Golden> {
     add(
         "to_device_round_open_power_start",
         "RoundOpen of round 7, stage 1: PowerStart; a 20 x 2 subspace as f32 in the body",
-        open(Task::PowerStart, &[inline(Role::Subspace, Encoding::F32, 20, 2)]),
-        encoded(Encoding::F32, &representation()),
+        open(Task::PowerStart, &[inline_tensor(Role::Subspace, Encoding::F32, 20, 2)]),
+        encode_values(Encoding::F32, &representation()),
     );
     add(
         "to_device_round_open_fed_power",
         "RoundOpen of round 7, stage 1: FedPower, 2 iterations on features, uploading product and basis as f32; a 20 x 2 \
          subspace as f32 in the body",
-        open(fed_power(2, PowerUpload::ProductAndBasis), &[inline(Role::Subspace, Encoding::F32, 20, 2)]),
-        encoded(Encoding::F32, &representation()),
+        open(
+            fed_power(2, PowerUpload::ProductAndBasis),
+            &[inline_tensor(Role::Subspace, Encoding::F32, 20, 2)],
+        ),
+        encode_values(Encoding::F32, &representation()),
     );
-    let layers =
-        [inline(Role::Representation, Encoding::F32, 4, 3), inline(Role::SharedHead, Encoding::F32, 4, 2)];
+    let layers = [
+        inline_tensor(Role::Representation, Encoding::F32, 4, 3),
+        inline_tensor(Role::SharedHead, Encoding::F32, 4, 2),
+    ];
     add(
         "to_device_round_open_sgd",
         "RoundOpen of round 7, stage 1: Sgd with step size 0.1, momentum 0.5, batches of 10, 3 epochs on the \
          personal layers, then 2 on the shared layers, uploaded as f32; the 4 x 3 shared layers \
          of a network as f32 in the body",
         open(SGD, &layers[..1]),
-        encoded(Encoding::F32, &Random(7).matrix(4, 3)),
+        encode_values(Encoding::F32, &Random(7).matrix(4, 3)),
     );
     add(
         "to_device_round_open_lora_up",
         "RoundOpen of round 7, stage 1: Sgd with step size 0.1, momentum 0.5, batches of 10, 2 epochs on an \
          adapter's up-projection, uploaded as f32; a 4 x 2 down-projection as f32 in the body, for \
          a device that has the up-projection",
-        open(LORA_UP, &[inline(Role::AdapterDown, Encoding::F32, 4, 2)]),
-        encoded(Encoding::F32, &Random(9).matrix(4, 2)),
+        open(LORA_UP, &[inline_tensor(Role::AdapterDown, Encoding::F32, 4, 2)]),
+        encode_values(Encoding::F32, &Random(9).matrix(4, 2)),
     );
     add(
         "to_device_round_open_fit_head_sgd",
         "RoundOpen of round 7, stage 1: FitHead by 10 epochs of Sgd with step size 0.1, momentum 0.5, batches of 10; a \
          4 x 3 body and a 4 x 2 head as f32 in the body",
         open(Task::FitHead { head: HeadSolve::Sgd { epochs: 10, descent: DESCENT } }, &layers),
-        encoded(Encoding::F32, &Random(8).matrix(4, 5)),
+        encode_values(Encoding::F32, &Random(8).matrix(4, 5)),
     );
     add(
         "to_device_round_open_baseline",
@@ -675,7 +687,7 @@ fn down() -> Vec<Golden> {
             },
             &layers,
         ),
-        encoded(Encoding::F32, &Random(9).matrix(4, 5)),
+        encode_values(Encoding::F32, &Random(9).matrix(4, 5)),
     );
     add(
         "to_device_round_open_adapter_up",
@@ -683,9 +695,9 @@ fn down() -> Vec<Golden> {
          in the body",
         open(
             Task::AdapterUp { head: HeadSolve::LeastSquares { ridge: 0.0 }, encoding: Encoding::F16 },
-            &[inline(Role::AdapterDown, Encoding::F32, 4, 2)],
+            &[inline_tensor(Role::AdapterDown, Encoding::F32, 4, 2)],
         ),
-        encoded(Encoding::F32, &Random(10).matrix(4, 2)),
+        encode_values(Encoding::F32, &Random(10).matrix(4, 2)),
     );
     add(
         "to_device_round_open_adapter_down",
@@ -693,9 +705,9 @@ fn down() -> Vec<Golden> {
          device that has the down-projection",
         open(
             Task::AdapterDown { step_size: 0.25, encoding: Encoding::F32 },
-            &[inline(Role::AdapterUp, Encoding::F32, 2, 3)],
+            &[inline_tensor(Role::AdapterUp, Encoding::F32, 2, 3)],
         ),
-        encoded(Encoding::F32, &Random(11).matrix(2, 3)),
+        encode_values(Encoding::F32, &Random(11).matrix(2, 3)),
     );
     add(
         "to_device_round_open_moment_rows",
@@ -709,18 +721,20 @@ fn down() -> Vec<Golden> {
         open(Task::FeatureSums { first: 3, count: 2 }, &[]),
         none(),
     );
-    let scaled =
-        [inline(Role::Representation, Encoding::F16, 20, 2), inline(Role::Scale, Encoding::F32, 2, 20)];
+    let scaled = [
+        inline_tensor(Role::Representation, Encoding::F16, 20, 2),
+        inline_tensor(Role::Scale, Encoding::F32, 2, 20),
+    ];
     let scale: Vec<f32> = (0..40u8).map(|i| if i < 20 { f32::from(i) - 9.5 } else { 0.25 }).collect();
     add(
         "to_device_round_open_ridge_scores",
         "RoundOpen of round 7, stage 1: RidgeScores of heads fitted on 1 sample of each class with ridges 0.125, 0.5, 2 and 8; \
          the 20 x 2 representation as f16 and the 2 x 20 scale as f32 in one body",
         open(Task::RidgeScores { labels_per_class: 1, first: 0.125, factor: 4.0, count: 4 }, &scaled),
-        [encoded(Encoding::F16, &representation()), encoded(Encoding::F32, &scale)].concat(),
+        [encode_values(Encoding::F16, &representation()), encode_values(Encoding::F32, &scale)].concat(),
     );
-    let own = [0.5, 3.0, -1.0, f32::from_bits(1), f32::INFINITY];
-    let private_use = PrivateTask { encoding: Encoding::F16, parameters: own };
+    let parameters = [0.5, 3.0, -1.0, f32::from_bits(1), f32::INFINITY];
+    let private_use = PrivateTask { encoding: Encoding::F16, parameters };
     for (name, meaning, task) in [
         (
             "to_device_private_use_12",
@@ -732,8 +746,8 @@ fn down() -> Vec<Golden> {
         ("to_device_private_use_14", "the same as Private14", Task::Private14(private_use)),
         ("to_device_private_use_15", "the same as Private15", Task::Private15(private_use)),
     ] {
-        let tensors = [inline(Role::Representation, Encoding::F32, 4, 2)];
-        add(name, meaning, open(task, &tensors), encoded(Encoding::F32, &Random(12).matrix(4, 2)));
+        let tensors = [inline_tensor(Role::Representation, Encoding::F32, 4, 2)];
+        add(name, meaning, open(task, &tensors), encode_values(Encoding::F32, &Random(12).matrix(4, 2)));
     }
     add(
         "to_device_round_open_leave_one_out",
@@ -741,28 +755,28 @@ fn down() -> Vec<Golden> {
          representation as f32 in the body",
         open(
             Task::FitHead { head: HeadSolve::LeaveOneOut { fallback_ridge: 0.5 } },
-            &[inline(Role::Representation, Encoding::F32, 20, 2)],
+            &[inline_tensor(Role::Representation, Encoding::F32, 20, 2)],
         ),
-        encoded(Encoding::F32, &representation()),
+        encode_values(Encoding::F32, &representation()),
     );
     add(
         "to_device_chunk",
         "Chunk of the round: tensor 0, elements 0..54, as f32",
         ToDevice::Chunk(Chunk { id: ID, tensor: 0, offset: 0 }),
-        encoded(Encoding::F32, &tall()[..54]),
+        encode_values(Encoding::F32, &tall_representation()[..54]),
     );
     add(
         "to_device_chunk_last",
         "Chunk of the round: tensor 0, elements 486..512, as f32: the last and shorter one",
         ToDevice::Chunk(Chunk { id: ID, tensor: 0, offset: 486 }),
-        encoded(Encoding::F32, &tall()[486..]),
+        encode_values(Encoding::F32, &tall_representation()[486..]),
     );
     add(
         "to_device_chunk_long",
         "Chunk at the last possible round and offset: 150 f32 without a zero byte, so that COBS \
          blocks are full (code 0xff)",
         ToDevice::Chunk(Chunk { id: LAST, tensor: 3, offset: u32::MAX }),
-        encoded(Encoding::F32, &no_zero_byte(150)),
+        encode_values(Encoding::F32, &no_zero_byte(150)),
     );
     add(
         "to_device_missing",
@@ -822,5 +836,5 @@ fn down() -> Vec<Golden> {
     ] {
         add(name, meaning, ToDevice::Fault(fault), none());
     }
-    all
+    messages
 }

@@ -1,4 +1,4 @@
-//! Helpers of tests: framing that is independent of the crate under test, recorded events of a decoder, and a
+//! Test helpers: framing that is independent of the crate under test, recorded events of a decoder, and a
 //! small random generator.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
@@ -12,13 +12,13 @@ use fedspan_protocol::message::Message;
 use serde::Serialize;
 
 /// Encodes a message without its body.
-pub fn head<M: Serialize>(message: &M) -> Vec<u8> {
+pub fn encode_message<M: Serialize>(message: &M) -> Vec<u8> {
     postcard::to_slice(message, &mut [0; 256]).unwrap().to_vec()
 }
 
 /// Frames a message and its body with `frame::encode`.
-pub fn wire<M: Message>(message: &M, body: &[u8]) -> Vec<u8> {
-    let plain = HEADER + head(message).len() + body.len() + CHECK;
+pub fn encode_frame<M: Message>(message: &M, body: &[u8]) -> Vec<u8> {
+    let plain = HEADER + encode_message(message).len() + body.len() + CHECK;
     let mut out = vec![0xAA; wire_capacity(plain)];
     let n = frame::encode(message, body.len(), |b| b.copy_from_slice(body), &mut out).unwrap();
     out.truncate(n);
@@ -33,7 +33,7 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
 }
 
 /// Returns header, message and check: a frame before COBS encoding.
-pub fn plain(message: &[u8]) -> Vec<u8> {
+pub fn plain_frame(message: &[u8]) -> Vec<u8> {
     let mut plain = vec![HEADER_CRC32C];
     plain.extend_from_slice(message);
     plain.extend_from_slice(&crc32c(&plain).to_le_bytes());
@@ -41,7 +41,7 @@ pub fn plain(message: &[u8]) -> Vec<u8> {
 }
 
 /// Encodes a frame with the `cobs` crate and appends the delimiter.
-pub fn stuff(plain: &[u8]) -> Vec<u8> {
+pub fn cobs_frame(plain: &[u8]) -> Vec<u8> {
     let mut wire = vec![0; cobs::max_encoding_length(plain.len()) + 2];
     let n = cobs::encode(plain, &mut wire);
     wire.truncate(n);
@@ -50,8 +50,8 @@ pub fn stuff(plain: &[u8]) -> Vec<u8> {
 }
 
 /// Frames message bytes without the crate under test.
-pub fn seal(message: &[u8]) -> Vec<u8> {
-    stuff(&plain(message))
+pub fn frame_message(message: &[u8]) -> Vec<u8> {
+    cobs_frame(&plain_frame(message))
 }
 
 /// Event of a decoder, with owned bytes.
@@ -70,7 +70,7 @@ pub fn feed<B: AsRef<[u8]> + AsMut<[u8]>>(
     mut sink: impl FnMut(Event),
 ) {
     loop {
-        let before = read.len();
+        let length_before = read.len();
         match decoder.feed(&mut read) {
             FeedResult::NeedMore => {
                 assert!(read.is_empty(), "NeedMore was returned before the input was consumed");
@@ -78,23 +78,23 @@ pub fn feed<B: AsRef<[u8]> + AsMut<[u8]>>(
             }
             FeedResult::Message(m) => sink(Event::Message(m.to_vec())),
             FeedResult::Sealed(frame) => sink(Event::Sealed(frame.to_vec())),
-            FeedResult::Dropped(why) => sink(Event::Dropped(why)),
+            FeedResult::Dropped(error) => sink(Event::Dropped(error)),
         }
-        assert!(read.len() < before, "an event without progress would hang");
+        assert!(read.len() < length_before, "the decoder consumed no byte");
     }
 }
 
 /// Decodes a stream in reads of the given lengths, repeated cyclically. Returns the events and the final
 /// counters.
-pub fn events(limit: usize, stream: &[u8], reads: &[usize]) -> (Vec<Event>, FrameCounters) {
+pub fn decode_stream(limit: usize, stream: &[u8], reads: &[usize]) -> (Vec<Event>, FrameCounters) {
     let mut decoder = Decoder::new(vec![0; limit]);
     let mut events = Vec::new();
-    let mut rest = stream;
+    let mut remaining = stream;
     for &length in reads.iter().cycle() {
-        let (read, tail) = rest.split_at(length.clamp(1, rest.len().max(1)).min(rest.len()));
+        let (read, tail) = remaining.split_at(length.clamp(1, remaining.len().max(1)).min(remaining.len()));
         feed(&mut decoder, read, |event| events.push(event));
-        rest = tail;
-        if rest.is_empty() {
+        remaining = tail;
+        if remaining.is_empty() {
             break;
         }
     }

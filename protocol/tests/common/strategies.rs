@@ -1,4 +1,4 @@
-//! Helpers of tests: proptest strategies for every message, with any variant and any bits, including extreme
+//! Test helpers: proptest strategies for every message, with any variant and any bits, including extreme
 //! values.
 
 use fedspan_protocol::limits::{MISSING_MAX, TENSORS_MAX};
@@ -55,8 +55,8 @@ pub fn role() -> impl Strategy<Value = Role> {
 }
 
 pub fn descriptors() -> impl Strategy<Value = Descriptors> {
-    let one = (role(), encoding(), (u16s(), u16s(), u16s()));
-    prop::collection::vec(one, 0..=TENSORS_MAX).prop_map(|list| {
+    let any_descriptor = (role(), encoding(), (u16s(), u16s(), u16s()));
+    prop::collection::vec(any_descriptor, 0..=TENSORS_MAX).prop_map(|list| {
         list.into_iter()
             .map(|(role, encoding, (rows, cols, chunk))| TensorDescriptor {
                 role,
@@ -71,8 +71,8 @@ pub fn descriptors() -> impl Strategy<Value = Descriptors> {
 
 /// Descriptors that a receiver accepts: small tensors that are all sent in chunks.
 pub fn chunked() -> impl Strategy<Value = Descriptors> {
-    let one = (role(), encoding(), 1..60u16, 1..9u16, 1..9u16);
-    prop::collection::vec(one, 1..=TENSORS_MAX)
+    let any_descriptor = (role(), encoding(), 1..60u16, 1..9u16, 1..9u16);
+    prop::collection::vec(any_descriptor, 1..=TENSORS_MAX)
         .prop_map(|list| {
             let descriptor = |(role, encoding, rows, cols, blocks): (_, Encoding, _, _, u16)| {
                 let chunk = blocks * 7 * u16::try_from(encoding.granularity()).unwrap();

@@ -50,11 +50,11 @@ pub fn take_part<B: Board, T: Task, S: SampleSource, const N: usize>(
     session: &mut BoardSession<T, S, N>,
 ) -> Traffic {
     let resets = reset_count::resets();
-    let last = settings.end_after.or((resets < settings.resets).then_some(resets.saturating_add(1)));
+    let last_message = settings.end_after.or((resets < settings.resets).then_some(resets.saturating_add(1)));
     let (mut receive, mut transmit) = ([0; RECEIVE], [0; TRANSMIT]);
     let mut traffic = Traffic::default();
     loop {
-        let mut link = match open::<B>(settings, traffic, last) {
+        let mut link = match open::<B>(settings, traffic, last_message) {
             Ok(link) => link,
             Err(error) => fault::exit(fault::WRONG, &format_args!("cannot open the pipes: {error:?}")),
         };
@@ -76,8 +76,8 @@ pub fn take_part<B: Board, T: Task, S: SampleSource, const N: usize>(
         }
         // Opening the pipes again would block forever, even if the process that started the emulator has
         // died.
-        let gone = link.has_ended() || closed.error.is_some();
-        if gone && matches!(settings.link, LinkSettings::Pipes { .. }) {
+        let link_closed = link.has_ended() || closed.error.is_some();
+        if link_closed && matches!(settings.link, LinkSettings::Pipes { .. }) {
             fault::exit(fault::WRONG, &"the other end of the pipes was closed");
         }
         eprintln!("device {}: connection lost, reconnecting", session.config().device);
@@ -87,16 +87,16 @@ pub fn take_part<B: Board, T: Task, S: SampleSource, const N: usize>(
     }
 }
 
-/// Opens the link named in the settings. `last` is the number of the message after which the link fails.
+/// Opens the link named in the settings. `last_message` is the number of the message after which the link fails.
 fn open<B: Board>(
     settings: &Settings,
     traffic: Traffic,
-    last: Option<u32>,
+    last_message: Option<u32>,
 ) -> Result<Link<Serial<B::Uart>, Pipes>, ErrorKind> {
     Ok(match &settings.link {
-        LinkSettings::Uart => Link::serial(Serial::new(), traffic, last),
+        LinkSettings::Uart => Link::serial(Serial::new(), traffic, last_message),
         LinkSettings::Pipes { receive, transmit } => {
-            Link::pipes(Pipes::open(receive, transmit)?, traffic, last)
+            Link::pipes(Pipes::open(receive, transmit)?, traffic, last_message)
         }
     })
 }

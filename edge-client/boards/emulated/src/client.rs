@@ -44,7 +44,7 @@ const COMMAND_LINE: usize = 512;
 /// Runs the client of a smartwatch wearer whose recording is in flash. `cache` holds the features of all
 /// training windows if they fit, and of none otherwise.
 pub fn run_with_recording<B: Board>(board: &B, stack: Painted, cache: &'static mut [[f32; FEATURES]]) -> ! {
-    let settings = settings();
+    let settings = read_settings();
     let identity = identify(&settings.identity);
     let recording = match Recording::parse(fedspan_memory_map::recording()) {
         Ok(recording) if usize::from(recording.header().classes) <= WATCH_CLASSES => recording,
@@ -70,25 +70,25 @@ pub fn run_with_recording<B: Board>(board: &B, stack: Painted, cache: &'static m
     let traffic = take_part(board, &settings, &mut session);
 
     let (mut x, mut out) = ([0.0; FEATURES], [0.0; WATCH_CLASSES]);
-    let (mut tested, mut right) = (0u32, 0u32);
+    let (mut tested, mut correct) = (0u32, 0u32);
     while let Some(window) = usize::try_from(tested).ok().and_then(|number| recording.test(number)) {
         recording.features(&window, &mut x);
         if let Err(problem) = session.task_mut().predict(&x, &mut out) {
             fault::exit(fault::WRONG, &problem);
         }
-        right += u32::from(largest(&out) == usize::from(window.class));
+        correct += u32::from(index_of_largest(&out) == usize::from(window.class));
         tested += 1;
     }
     // The accuracy is printed with four decimals, without floating-point formatting code.
-    let accuracy = (u64::from(right) * 10_000 + u64::from(tested) / 2) / u64::from(tested.max(1));
-    let (whole, decimals) = (accuracy / 10_000, accuracy % 10_000);
-    let score = format_args!("\"right\":{right},\"accuracy\":{whole}.{decimals:04}");
-    finish(board, &session, &Report { stack, traffic, trained: windows, tested, score })
+    let accuracy = (u64::from(correct) * 10_000 + u64::from(tested) / 2) / u64::from(tested.max(1));
+    let (integer_part, decimals) = (accuracy / 10_000, accuracy % 10_000);
+    let score = format_args!("\"right\":{correct},\"accuracy\":{integer_part}.{decimals:04}");
+    print_report_and_exit(board, &session, &Report { stack, traffic, trained: windows, tested, score })
 }
 
 /// Runs the client of a device whose samples are a table in flash, for the board with the least memory.
 pub fn run_with_table<B: Board>(board: &B, stack: Painted) -> ! {
-    let settings = settings();
+    let settings = read_settings();
     let identity = identify(&settings.identity);
     let table = match Table::parse(fedspan_memory_map::recording()) {
         Ok(table) => table,
@@ -97,9 +97,10 @@ pub fn run_with_table<B: Board>(board: &B, stack: Painted) -> ! {
     let part = |part| match Rows::<SMALL_FEATURES>::new(&table, part) {
         Some(rows) => rows,
         None => {
-            let found = table.features();
-            let wrong = format_args!("the table has {found} features; this firmware needs {SMALL_FEATURES}");
-            fault::exit(fault::WRONG, &wrong)
+            let feature_count = table.features();
+            let message =
+                format_args!("the table has {feature_count} features; this firmware needs {SMALL_FEATURES}");
+            fault::exit(fault::WRONG, &message)
         }
     };
     let (training, mut test) = (part(Split::Training), part(Split::Test));
@@ -110,15 +111,15 @@ pub fn run_with_table<B: Board>(board: &B, stack: Painted) -> ! {
     let (mut tested, mut squares) = (0u32, 0.0f32);
     let mut out = [0.0];
     while let Some(sample) = test.next() {
-        let wanted = match sample.targets {
-            Targets::Values(&[wanted]) => wanted,
+        let expected = match sample.targets {
+            Targets::Values(&[expected]) => expected,
             _ => 0.0,
         };
         if let Err(problem) = session.task_mut().predict(sample.x, &mut out) {
             fault::exit(fault::WRONG, &problem);
         }
-        let [found] = out;
-        squares += (found - wanted) * (found - wanted);
+        let [prediction] = out;
+        squares += (prediction - expected) * (prediction - expected);
         tested += 1;
     }
     #[allow(
@@ -128,32 +129,32 @@ pub fn run_with_table<B: Board>(board: &B, stack: Painted) -> ! {
         reason = "a small error, to be printed"
     )]
     let millionths = (squares / tested.max(1) as f32 * 1e6 + 0.5) as u32;
-    let (whole, decimals) = (millionths / 1_000_000, millionths % 1_000_000);
-    let score = format_args!("\"squared_error\":{whole}.{decimals:06}");
+    let (integer_part, decimals) = (millionths / 1_000_000, millionths % 1_000_000);
+    let score = format_args!("\"squared_error\":{integer_part}.{decimals:06}");
     let trained = table.rows(Split::Training);
-    finish(board, &session, &Report { stack, traffic, trained, tested, score })
+    print_report_and_exit(board, &session, &Report { stack, traffic, trained, tested, score })
 }
 
 /// Reports that the data partition holds no usable samples, and exits.
-fn exit_without_data(what: &str, problem: FormatError) -> ! {
+fn exit_without_data(data_name: &str, problem: FormatError) -> ! {
     let partition = fedspan_memory_map::recording().as_ptr();
     let message = format_args!(
-        "no {what} in the partition at {partition:p}: {problem}. QEMU loads one with \
+        "no {data_name} in the partition at {partition:p}: {problem}. QEMU loads one with \
          -device loader,file=FILE,addr={partition:p},force-raw=on"
     );
     fault::exit(fault::WRONG, &message)
 }
 
 /// Reads the settings from the command line. Exits if they are wrong.
-fn settings() -> Settings {
-    let Ok(words) = semihosting::experimental::env::args::<COMMAND_LINE>() else {
+fn read_settings() -> Settings {
+    let Ok(command_line) = semihosting::experimental::env::args::<COMMAND_LINE>() else {
         fault::exit(
             fault::WRONG,
             &format_args!("the command line is missing or has more than {COMMAND_LINE} bytes"),
         )
     };
     // A word that is not UTF-8 becomes `?`, which the parser rejects.
-    let parsed = Settings::parse((&words).into_iter().map(|word| word.unwrap_or("?")));
+    let parsed = Settings::parse((&command_line).into_iter().map(|word| word.unwrap_or("?")));
     parsed.unwrap_or_else(|mistake| fault::exit(fault::WRONG, &mistake))
 }
 
@@ -168,7 +169,7 @@ struct Report<'a> {
 }
 
 /// Prints the results as one line of JSON and exits with code 0.
-fn finish<B: Board, M: Memory, S: SampleSource, const N: usize>(
+fn print_report_and_exit<B: Board, M: Memory, S: SampleSource, const N: usize>(
     board: &B,
     session: &BoardSession<Linear<M>, S, N>,
     report: &Report<'_>,
@@ -214,7 +215,7 @@ fn finish<B: Board, M: Memory, S: SampleSource, const N: usize>(
 }
 
 /// Returns the index of the largest value, the first one on a tie, as the simulator does.
-fn largest(values: &[f32]) -> usize {
+fn index_of_largest(values: &[f32]) -> usize {
     let mut best = (0, f32::NEG_INFINITY);
     for (index, &value) in values.iter().enumerate() {
         if value > best.1 {

@@ -22,10 +22,10 @@ pub fn open(name: &Name) -> Result<Nor<FlashFile>, NorError> {
         Ok(file) => FlashFile(file),
         Err(_) => {
             let mut options = OpenOptions::new();
-            let made = options.read(true).write(true).create(true).truncate(true).open(name.as_c_str());
-            let mut file = FlashFile(made.map_err(|_| NorError::Broken)?);
-            for at in (0..SIZE).step_by(64) {
-                file.write(at, &[0xff; 64]).map_err(|Broken| NorError::Broken)?;
+            let created = options.read(true).write(true).create(true).truncate(true).open(name.as_c_str());
+            let mut file = FlashFile(created.map_err(|_| NorError::Broken)?);
+            for offset in (0..SIZE).step_by(64) {
+                file.write(offset, &[0xff; 64]).map_err(|Broken| NorError::Broken)?;
             }
             file
         }
@@ -34,8 +34,8 @@ pub fn open(name: &Name) -> Result<Nor<FlashFile>, NorError> {
 }
 
 impl FlashFile {
-    fn seek(&mut self, at: usize) -> Result<(), Broken> {
-        self.0.seek(SeekFrom::Start(at as u64)).map(|_| ()).map_err(|_| Broken)
+    fn seek(&mut self, offset: usize) -> Result<(), Broken> {
+        self.0.seek(SeekFrom::Start(offset as u64)).map(|_| ()).map_err(|_| Broken)
     }
 }
 
@@ -44,21 +44,21 @@ impl Medium for FlashFile {
         self.0.metadata().map(|metadata| metadata.len()).map_err(|_| Broken)
     }
 
-    fn read(&mut self, at: usize, mut bytes: &mut [u8]) -> Result<(), Broken> {
-        self.seek(at)?;
+    fn read(&mut self, offset: usize, mut bytes: &mut [u8]) -> Result<(), Broken> {
+        self.seek(offset)?;
         while !bytes.is_empty() {
             let n = self.0.read(bytes).map_err(|_| Broken)?;
-            let (_, rest) = core::mem::take(&mut bytes).split_at_mut_checked(n).ok_or(Broken)?;
+            let (_, remaining) = core::mem::take(&mut bytes).split_at_mut_checked(n).ok_or(Broken)?;
             if n == 0 {
                 return Err(Broken);
             }
-            bytes = rest;
+            bytes = remaining;
         }
         Ok(())
     }
 
-    fn write(&mut self, at: usize, mut bytes: &[u8]) -> Result<(), Broken> {
-        self.seek(at)?;
+    fn write(&mut self, offset: usize, mut bytes: &[u8]) -> Result<(), Broken> {
+        self.seek(offset)?;
         while !bytes.is_empty() {
             let n = self.0.write(bytes).map_err(|_| Broken)?;
             if n == 0 {

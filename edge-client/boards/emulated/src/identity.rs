@@ -20,7 +20,7 @@ pub fn identify(identity: &Identity) -> (u64, Protection) {
                 let name = name.as_c_str().to_str().unwrap_or("?");
                 fault::exit(fault::WRONG, &format_args!("provision={name}: {problem}"))
             };
-            let (page, n) = read(name).unwrap_or_else(|_| unusable(&"the file cannot be read"));
+            let (page, n) = read_file(name).unwrap_or_else(|_| unusable(&"the file cannot be read"));
             let record = Provision::read(page.get(..n).unwrap_or_default());
             let Provision { device, key, noise } = record.unwrap_or_else(|problem| unusable(&problem));
             if noise.is_some() {
@@ -38,11 +38,11 @@ pub fn identify(identity: &Identity) -> (u64, Protection) {
 }
 
 /// Reads the start of a file, and returns it with the number of bytes read.
-fn read(name: &Name) -> io::Result<([u8; PROVISION_MAX], usize)> {
+fn read_file(name: &Name) -> io::Result<([u8; PROVISION_MAX], usize)> {
     let mut file = File::open(name.as_c_str())?;
     let (mut page, mut length) = ([0; PROVISION_MAX], 0);
-    while let Some(rest) = page.get_mut(length..).filter(|rest| !rest.is_empty()) {
-        match file.read(rest)? {
+    while let Some(free) = page.get_mut(length..).filter(|free| !free.is_empty()) {
+        match file.read(free)? {
             0 => break,
             n => length += n,
         }

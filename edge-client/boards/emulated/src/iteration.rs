@@ -95,8 +95,8 @@ pub fn samples<const D: usize, const M: usize>(problem: &Problem<D, M>) -> Recor
 /// The client's reason for declining.
 pub fn open<M: Memory, P: Mechanism>(client: &mut Linear<M, P>) -> Result<(), DeclineReason> {
     let shape = client.shape();
-    let side = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
-    let (d, k) = (side(shape.features), side(shape.width));
+    let dimension = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+    let (d, k) = (dimension(shape.features), dimension(shape.width));
     let tensor = TensorDescriptor::inline(Role::Subspace, Encoding::F32, d, k);
     let (rows, upload) = (PowerRows::Features, PowerUpload::Product);
     let task = Wire::FedPower { iterations: 1, rows, upload, encoding: Encoding::F32 };

@@ -33,17 +33,17 @@ pub fn check() -> Result<(), usize> {
     let v: [i16; LONGEST] = core::array::from_fn(|_| integer());
     for n in 1..=LONGEST {
         let (rows, v) = (rows.get(..ROWS * n).unwrap_or_default(), v.get(..n).unwrap_or_default());
-        let (mut found, mut differences) = ([0.0; ROWS], [0.0; ROWS]);
-        let halvings = products(rows, v, 0, &mut found);
-        let same = residuals(rows, v, 0, &mut differences) == halvings;
-        for ((row, found), differences) in rows.chunks_exact(n).zip(found).zip(differences) {
+        let (mut sums, mut residual_sums) = ([0.0; ROWS], [0.0; ROWS]);
+        let halvings = products(rows, v, 0, &mut sums);
+        let same_halvings = residuals(rows, v, 0, &mut residual_sums) == halvings;
+        for ((row, sum), residual_sum) in rows.chunks_exact(n).zip(sums).zip(residual_sums) {
             let exact = row.iter().zip(v).fold(0i64, |sum, (a, b)| {
                 black_box(sum) + i64::from(black_box(*a)) * i64::from(black_box(*b))
             });
             let half = if halvings > 0 { 1i64 << (halvings - 1) } else { 0 };
             let exact = (exact + half) >> halvings;
-            let is = |value: f32| i64::from(value.to_bits().cast_signed()) == exact;
-            if !(same && is(found) && is(differences)) {
+            let is_exact = |value: f32| i64::from(value.to_bits().cast_signed()) == exact;
+            if !(same_halvings && is_exact(sum) && is_exact(residual_sum)) {
                 return Err(n);
             }
         }

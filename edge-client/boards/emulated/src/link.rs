@@ -60,11 +60,11 @@ impl<S, P> Link<S, P> {
         self.ended
     }
 
-    fn check(&self) -> Result<(), ErrorKind> {
+    fn fail_if_over(&self) -> Result<(), ErrorKind> {
         if self.is_over() { Err(ErrorKind::ConnectionAborted) } else { Ok(()) }
     }
 
-    fn count(&mut self, bytes: &[u8]) {
+    fn count_messages(&mut self, bytes: &[u8]) {
         let ends = bytes.iter().filter(|&&byte| byte == 0).count();
         self.traffic.messages = self.traffic.messages.saturating_add(u32::try_from(ends).unwrap_or(u32::MAX));
     }
@@ -77,7 +77,7 @@ impl<S, P> ErrorType for Link<S, P> {
 impl<S: Read<Error = ErrorKind>, P: Read<Error = ErrorKind>> Read for Link<S, P> {
     /// Reads bytes. If there is a last message, no read extends beyond the end of a message.
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize, ErrorKind> {
-        self.check()?;
+        self.fail_if_over()?;
         let n = if self.last.is_none() {
             self.kind.read(buffer)?
         } else {
@@ -87,28 +87,28 @@ impl<S: Read<Error = ErrorKind>, P: Read<Error = ErrorKind>> Read for Link<S, P>
             let waiting = self.held.get(self.waiting.clone()).unwrap_or_default();
             let end = waiting.iter().position(|&byte| byte == 0).map_or(waiting.len(), |zero| zero + 1);
             let n = end.min(buffer.len());
-            for (place, byte) in buffer.iter_mut().zip(waiting).take(n) {
-                *place = *byte;
+            for (target, byte) in buffer.iter_mut().zip(waiting).take(n) {
+                *target = *byte;
             }
             self.waiting.start += n;
             n
         };
         self.ended |= n == 0 && !buffer.is_empty();
         self.traffic.down += n as u64;
-        self.count(buffer.get(..n).unwrap_or_default());
+        self.count_messages(buffer.get(..n).unwrap_or_default());
         Ok(n)
     }
 }
 
 impl<S: Write<Error = ErrorKind>, P: Write<Error = ErrorKind>> Write for Link<S, P> {
     fn write(&mut self, bytes: &[u8]) -> Result<usize, ErrorKind> {
-        self.check()?;
+        self.fail_if_over()?;
         let n = match &mut self.kind {
             Kind::Serial(line) => line.write(bytes),
             Kind::Pipes(pipes) => pipes.write(bytes),
         }?;
         self.traffic.up += n as u64;
-        self.count(bytes.get(..n).unwrap_or_default());
+        self.count_messages(bytes.get(..n).unwrap_or_default());
         Ok(n)
     }
 
@@ -117,13 +117,13 @@ impl<S: Write<Error = ErrorKind>, P: Write<Error = ErrorKind>> Write for Link<S,
             Kind::Serial(line) => line.flush(),
             Kind::Pipes(pipes) => pipes.flush(),
         }?;
-        self.check()
+        self.fail_if_over()
     }
 }
 
 impl<S: ReadReady<Error = ErrorKind>, P: ReadReady<Error = ErrorKind>> ReadReady for Link<S, P> {
     fn read_ready(&mut self) -> Result<bool, ErrorKind> {
-        self.check()?;
+        self.fail_if_over()?;
         if !self.waiting.is_empty() {
             return Ok(true);
         }
@@ -196,23 +196,23 @@ mod tests {
 
     /// Reads until an error or the end of file; returns the bytes and the result of the last read.
     fn read_all(link: &mut Link<Pieces, Pieces>) -> (Vec<u8>, Result<usize, ErrorKind>) {
-        let (mut all, mut buffer) = (Vec::new(), [0; 48]);
+        let (mut bytes, mut buffer) = (Vec::new(), [0; 48]);
         loop {
             match link.read(&mut buffer) {
-                Ok(n @ 1..) => all.extend(&buffer[..n]),
-                end => return (all, end),
+                Ok(n @ 1..) => bytes.extend(&buffer[..n]),
+                end => return (bytes, end),
             }
         }
     }
 
     #[test]
     fn link_fails_after_the_last_message() {
-        let whole = pieces().0.concat();
+        let expected = pieces().0.concat();
         for (last, ends) in [(1, 101), (2, 103)] {
             let mut link: Link<Pieces, Pieces> = Link::pipes(pieces(), Traffic::default(), Some(last));
             assert!(!link.is_over());
-            let (all, end) = read_all(&mut link);
-            assert_eq!((all.as_slice(), end), (&whole[..ends], Err(ErrorKind::ConnectionAborted)));
+            let (bytes, end) = read_all(&mut link);
+            assert_eq!((bytes.as_slice(), end), (&expected[..ends], Err(ErrorKind::ConnectionAborted)));
             assert!(link.is_over());
             assert_eq!(
                 (link.read_ready(), link.write(&[1])),

@@ -32,7 +32,7 @@ static ILL: Problem<D, M> = Problem::ill_conditioned();
 type Measurement = (&'static Problem<D, M>, HeadSolve);
 
 /// All measurements. In fixed point the last one would equal the first, and is left out.
-const ALL: [Measurement; 3] = [(&WELL, EXACT), (&ILL, EXACT), (&WELL, LEFT_OUT)];
+const MEASUREMENTS: [Measurement; 3] = [(&WELL, EXACT), (&ILL, EXACT), (&WELL, LEFT_OUT)];
 
 /// Measures all problems and prints the results, or runs the update that the command line requests.
 ///
@@ -43,40 +43,41 @@ pub fn update<B: Board + Meter, A: Memory>(
     client: &mut Linear<A>,
     upload: &mut [f32; D * K],
 ) -> Result<(), DeclineReason> {
-    if let Some(((problem, head), times)) = requested() {
+    if let Some(((problem, head), times)) = requested_measurement() {
         open(client, head)?;
         let mut source = PassCounter::new(problem, head);
         return (0..times).try_for_each(|_| client.run(ROUND, &mut source).map(drop));
     }
-    let count = if client.capabilities().numeric == Numeric::F32 { 3 } else { 2 };
-    for requested in ALL.into_iter().take(count) {
+    let measurements = if client.capabilities().numeric == Numeric::F32 { 3 } else { 2 };
+    for requested in MEASUREMENTS.into_iter().take(measurements) {
         measure_one(board, client, upload, requested)?;
     }
     Ok(())
 }
 
 /// Returns the requested problem and number of runs, if given on the command line.
-fn requested() -> Option<(Measurement, u32)> {
-    let [well, ill, left] = ALL;
-    let requested = word("problem", |problem| match problem {
+fn requested_measurement() -> Option<(Measurement, u32)> {
+    let [well, ill, left_out] = MEASUREMENTS;
+    let requested = option_value("problem", |problem| match problem {
         "well" => Some(well),
         "ill" => Some(ill),
-        "left" => Some(left),
+        "left" => Some(left_out),
         _ => None,
     })?;
-    Some((requested, times()?))
+    Some((requested, requested_times()?))
 }
 
-/// Returns the value of the word `key=value` on the command line, parsed by `read`.
-pub(crate) fn word<R>(key: &str, read: impl FnOnce(&str) -> Option<R>) -> Option<R> {
-    let words = semihosting::experimental::env::args::<256>().ok()?;
-    let mut found = (&words).into_iter().filter_map(|word| word.ok()?.strip_prefix(key)?.strip_prefix('='));
-    read(found.next()?)
+/// Returns the value of the word `key=value` on the command line, parsed by `parse`.
+pub(crate) fn option_value<R>(key: &str, parse: impl FnOnce(&str) -> Option<R>) -> Option<R> {
+    let arguments = semihosting::experimental::env::args::<256>().ok()?;
+    let mut values =
+        (&arguments).into_iter().filter_map(|word| word.ok()?.strip_prefix(key)?.strip_prefix('='));
+    parse(values.next()?)
 }
 
 /// Returns the number of runs, if given on the command line.
-pub(crate) fn times() -> Option<u32> {
-    word("times", |times| times.parse().ok())
+pub(crate) fn requested_times() -> Option<u32> {
+    option_value("times", |times| times.parse().ok())
 }
 
 /// Measures one problem and prints a line of JSON.
@@ -88,15 +89,15 @@ fn measure_one<B: Board + Meter, A: Memory>(
 ) -> Result<(), DeclineReason> {
     open(client, head)?;
     let mut source = PassCounter::new(problem, head);
-    let mut ended = Ok(());
-    let stack = stack::peak(&mut || ended = client.run(ROUND, &mut source).map(drop));
-    ended?;
+    let mut result = Ok(());
+    let stack = stack::peak(&mut || result = client.run(ROUND, &mut source).map(drop));
+    result?;
     let outcome = outcome(client, &source, upload);
 
-    let empty = count(board, || black_box(ROUND));
-    let update = count(board, || client.run(black_box(ROUND), &mut source)) - empty;
-    let verify = count(board, || client.verify()) - empty;
-    let emit = count(board, || client.emit(0, 0, black_box(upload))) - empty;
+    let empty = count_instructions(board, || black_box(ROUND));
+    let update = count_instructions(board, || client.run(black_box(ROUND), &mut source)) - empty;
+    let verify = count_instructions(board, || client.verify()) - empty;
+    let emit = count_instructions(board, || client.emit(0, 0, black_box(upload))) - empty;
 
     println!(
         "{{\"board\":\"{}\",\"core\":\"{}\",\"d\":{D},\"k\":{K},\"m\":{M},\"instructions\":{update},\
@@ -110,18 +111,18 @@ fn measure_one<B: Board + Meter, A: Memory>(
 
 /// Returns the mean number of instructions of [`REPEATS`] calls of `work`.
 #[inline(never)]
-pub(crate) fn count<M: Meter, R>(meter: &M, work: impl FnMut() -> R) -> u64 {
+pub(crate) fn count_instructions<M: Meter, R>(meter: &M, work: impl FnMut() -> R) -> u64 {
     count_times(meter, REPEATS, work)
 }
 
 /// Returns the mean number of instructions of `times` calls of `work`.
 #[inline(always)]
 pub(crate) fn count_times<M: Meter, R>(meter: &M, times: u32, mut work: impl FnMut() -> R) -> u64 {
-    let began = meter.ticks();
+    let start = meter.ticks();
     for _ in 0..times {
         black_box(work());
     }
-    let ticks = u64::from(meter.ticks().wrapping_sub(began) & M::MASK);
+    let ticks = u64::from(meter.ticks().wrapping_sub(start) & M::MASK);
     let (instructions, per) = M::INSTRUCTIONS_PER_TICK;
     ticks * instructions / (per * u64::from(times))
 }

@@ -17,7 +17,7 @@ use semihosting::println;
 
 use crate::board::{Board, Meter};
 use crate::descent::{Chosen, D, M, Model, ROUND, open, rounds, samples};
-use crate::measure::{count_times, times};
+use crate::measure::{count_times, requested_times};
 use crate::problem::Problem;
 use crate::stack;
 
@@ -34,25 +34,25 @@ static PROBLEM: Problem<D, M> = Problem::well_conditioned();
 pub fn network<B: Board + Meter>(board: &B, memory: &mut Workspace) -> Result<(), DeclineReason> {
     let client = &mut Network::new(memory, 5);
     let mut source = samples(&PROBLEM);
-    if let Some(times) = times() {
+    if let Some(times) = requested_times() {
         open::<Chosen>(client, Chosen::whole(u16::try_from(times).unwrap_or(u16::MAX)))?;
         return client.run(ROUND, &mut source).map(drop);
     }
-    let mut ended = rounds::<Chosen>(client, &mut source);
+    let mut result = rounds::<Chosen>(client, &mut source);
     // The second run starts from the state after the first one; the stack depth does not depend on that
     // state.
-    let outcome = ended?;
-    let stack = stack::peak(&mut || ended = rounds::<Chosen>(client, &mut source));
-    ended?;
+    let outcome = result?;
+    let stack = stack::peak(&mut || result = rounds::<Chosen>(client, &mut source));
+    result?;
 
     // The difference between two epochs and one excludes the fixed cost of a round.
     let mut round = |task: Wire| {
         open::<Chosen>(client, task)?;
-        let mut ran = Ok(());
+        let mut run_result = Ok(());
         let instructions = count_times(board, 1, || {
-            ran = client.run(black_box(ROUND), &mut source).map(drop);
+            run_result = client.run(black_box(ROUND), &mut source).map(drop);
         });
-        ran.map(|()| instructions)
+        run_result.map(|()| instructions)
     };
     let instructions = round(Chosen::whole(2))? - round(Chosen::whole(1))?;
     let last = round(Chosen::last(2))? - round(Chosen::last(1))?;

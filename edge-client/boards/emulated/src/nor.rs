@@ -27,17 +27,17 @@ pub trait Medium {
     /// [`Broken`] if the length is unknown.
     fn length(&mut self) -> Result<u64, Broken>;
 
-    /// Reads bytes starting at `at`.
+    /// Reads bytes starting at `offset`.
     ///
     /// # Errors
     /// [`Broken`] if reading fails or fewer bytes are available.
-    fn read(&mut self, at: usize, bytes: &mut [u8]) -> Result<(), Broken>;
+    fn read(&mut self, offset: usize, bytes: &mut [u8]) -> Result<(), Broken>;
 
-    /// Writes bytes starting at `at`.
+    /// Writes bytes starting at `offset`.
     ///
     /// # Errors
     /// [`Broken`] if writing fails; some bytes may have been written.
-    fn write(&mut self, at: usize, bytes: &[u8]) -> Result<(), Broken>;
+    fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Broken>;
 }
 
 /// Reason why a medium cannot be used as flash.
@@ -88,8 +88,8 @@ impl<M: Medium> Nor<M> {
     /// [`NorError::Broken`] if the medium cannot be read.
     pub fn is_blank(&mut self) -> Result<bool, NorError> {
         let mut block = [0; BLOCK];
-        for at in (0..SIZE).step_by(BLOCK) {
-            self.medium.read(at, &mut block).map_err(|Broken| NorError::Broken)?;
+        for offset in (0..SIZE).step_by(BLOCK) {
+            self.medium.read(offset, &mut block).map_err(|Broken| NorError::Broken)?;
             if block.iter().any(|&byte| byte != 0xff) {
                 return Ok(false);
             }
@@ -99,8 +99,8 @@ impl<M: Medium> Nor<M> {
 }
 
 /// Returns `from..to` as indices, if the range is inside the flash and both bounds are multiples of `step`.
-fn within(from: u32, to: u32, step: usize) -> Result<Range<usize>, NorFlashErrorKind> {
-    let index = |at: u32| usize::try_from(at).map_err(|_| NorFlashErrorKind::OutOfBounds);
+fn checked_range(from: u32, to: u32, step: usize) -> Result<Range<usize>, NorFlashErrorKind> {
+    let index = |offset: u32| usize::try_from(offset).map_err(|_| NorFlashErrorKind::OutOfBounds);
     let (from, to) = (index(from)?, index(to)?);
     if from > to || to > SIZE {
         return Err(NorFlashErrorKind::OutOfBounds);
@@ -112,7 +112,7 @@ fn within(from: u32, to: u32, step: usize) -> Result<Range<usize>, NorFlashError
 }
 
 /// Returns the end address of `bytes` bytes at `offset`.
-fn end(offset: u32, bytes: usize) -> Result<u32, NorFlashErrorKind> {
+fn end_offset(offset: u32, bytes: usize) -> Result<u32, NorFlashErrorKind> {
     let length = u32::try_from(bytes).map_err(|_| NorFlashErrorKind::OutOfBounds)?;
     offset.checked_add(length).ok_or(NorFlashErrorKind::OutOfBounds)
 }
@@ -129,7 +129,7 @@ impl<M: Medium> ReadNorFlash for Nor<M> {
     const READ_SIZE: usize = 1;
 
     fn read(&mut self, offset: u32, bytes: &mut [u8]) -> Result<(), NorFlashErrorKind> {
-        let range = within(offset, end(offset, bytes.len())?, 1)?;
+        let range = checked_range(offset, end_offset(offset, bytes.len())?, 1)?;
         self.medium.read(range.start, bytes).map_err(failed)
     }
 
@@ -143,22 +143,22 @@ impl<M: Medium> NorFlash for Nor<M> {
     const ERASE_SIZE: usize = PAGE;
 
     fn erase(&mut self, from: u32, to: u32) -> Result<(), NorFlashErrorKind> {
-        for at in within(from, to, PAGE)?.step_by(BLOCK) {
-            self.medium.write(at, &[0xff; BLOCK]).map_err(failed)?;
+        for offset in checked_range(from, to, PAGE)?.step_by(BLOCK) {
+            self.medium.write(offset, &[0xff; BLOCK]).map_err(failed)?;
         }
         Ok(())
     }
 
     fn write(&mut self, offset: u32, bytes: &[u8]) -> Result<(), NorFlashErrorKind> {
-        let range = within(offset, end(offset, bytes.len())?, WORD)?;
+        let range = checked_range(offset, end_offset(offset, bytes.len())?, WORD)?;
         let mut block = [0; BLOCK];
-        for (at, part) in range.step_by(BLOCK).zip(bytes.chunks(BLOCK)) {
-            let stored = block.get_mut(..part.len()).unwrap_or_default();
-            self.medium.read(at, stored).map_err(failed)?;
-            for (place, byte) in stored.iter_mut().zip(part) {
-                *place &= byte;
+        for (offset, chunk) in range.step_by(BLOCK).zip(bytes.chunks(BLOCK)) {
+            let stored = block.get_mut(..chunk.len()).unwrap_or_default();
+            self.medium.read(offset, stored).map_err(failed)?;
+            for (stored_byte, byte) in stored.iter_mut().zip(chunk) {
+                *stored_byte &= byte;
             }
-            self.medium.write(at, stored).map_err(failed)?;
+            self.medium.write(offset, stored).map_err(failed)?;
         }
         Ok(())
     }

@@ -22,7 +22,7 @@ use semihosting::println;
 
 use crate::board::{Board, Meter};
 use crate::iteration::{self, KnownSeed, ROUND, open, outcome, run, samples, seed_and_variance};
-use crate::measure::{count, times, word};
+use crate::measure::{count_instructions, option_value, requested_times};
 use crate::problem::Problem;
 use crate::shape::{D, K, M};
 use crate::stack;
@@ -41,25 +41,25 @@ pub fn power<B: Board + Meter, A: Memory>(
 ) -> Result<(), DeclineReason> {
     let mechanism = iteration::mechanism(M as u32)?;
     let plain = &mut Linear::new(&mut *memory);
-    match word("problem", |problem| Some(problem == "plain")).zip(times()) {
-        Some((true, times)) => return repeat(plain, times),
-        Some((false, times)) => return repeat(&mut private(memory, mechanism)?, times),
+    match option_value("problem", |problem| Some(problem == "plain")).zip(requested_times()) {
+        Some((true, times)) => return run_times(plain, times),
+        Some((false, times)) => return run_times(&mut private_client(memory, mechanism)?, times),
         None => {}
     }
     measure_one(board, plain, upload, &"")?;
     let (seed, variance) = seed_and_variance(&mechanism, D as u16, K as u16)?;
-    let all = |sum: i64, coordinate| sum ^ noise(&seed, coordinate, &variance);
-    let of_noise = count(board, || (0..(D * K) as u64).fold(0, all));
+    let add_noise = |sum: i64, coordinate| sum ^ noise(&seed, coordinate, &variance);
+    let noise_instructions = count_instructions(board, || (0..(D * K) as u64).fold(0, add_noise));
     // The seed is measured with a separate source, so that the first source stays in the same state as on the
     // host.
-    let mut other = iteration::mechanism(M as u32)?;
-    let of_seed = count(board, || other.prepare(&Release::default()).is_ok());
-    let more = format_args!("\"noise\":{of_noise},\"seed\":{of_seed},");
-    measure_one(board, &mut private(memory, mechanism)?, upload, &more)
+    let mut seed_source = iteration::mechanism(M as u32)?;
+    let seed_instructions = count_instructions(board, || seed_source.prepare(&Release::default()).is_ok());
+    let extra_members = format_args!("\"noise\":{noise_instructions},\"seed\":{seed_instructions},");
+    measure_one(board, &mut private_client(memory, mechanism)?, upload, &extra_members)
 }
 
 /// Returns a client with noise.
-fn private<A: Memory>(
+fn private_client<A: Memory>(
     memory: &mut A,
     mechanism: Gaussian<KnownSeed>,
 ) -> Result<Linear<&mut A, Gaussian<KnownSeed>>, DeclineReason> {
@@ -67,34 +67,34 @@ fn private<A: Memory>(
 }
 
 /// Runs the iteration `times` times without measuring it.
-fn repeat<A: Memory, P: Mechanism>(client: &mut Linear<A, P>, times: u32) -> Result<(), DeclineReason> {
+fn run_times<A: Memory, P: Mechanism>(client: &mut Linear<A, P>, times: u32) -> Result<(), DeclineReason> {
     open(client)?;
     let mut source = samples(&PROBLEM);
     (0..times).try_for_each(|_| run(client, &mut source))
 }
 
-/// Measures one client and prints a line of JSON. `more` is a list of additional members.
+/// Measures one client and prints a line of JSON. `extra_members` is a list of additional members.
 #[inline(never)]
 fn measure_one<B: Board + Meter, A: Memory, P: Mechanism>(
     board: &B,
     client: &mut Linear<A, P>,
     upload: &mut [f32; D * K],
-    more: &dyn Display,
+    extra_members: &dyn Display,
 ) -> Result<(), DeclineReason> {
     open(client)?;
     let mut source = samples(&PROBLEM);
-    let mut ended = Ok(());
-    let stack = stack::peak(&mut || ended = run(client, &mut source));
-    ended?;
+    let mut result = Ok(());
+    let stack = stack::peak(&mut || result = run(client, &mut source));
+    result?;
     let outcome = outcome(client, upload);
 
-    let empty = count(board, || black_box(ROUND));
-    let instructions = count(board, || run(client, black_box(&mut source))) - empty;
-    let verify = count(board, || client.verify()) - empty;
+    let empty = count_instructions(board, || black_box(ROUND));
+    let instructions = count_instructions(board, || run(client, black_box(&mut source))) - empty;
+    let verify = count_instructions(board, || client.verify()) - empty;
 
     println!(
         "{{\"board\":\"{}\",\"core\":\"{}\",\"d\":{D},\"k\":{K},\"m\":{M},\
-         \"instructions\":{instructions},\"verify\":{verify},{more}\"stack\":{stack},\"client\":{},{outcome}}}",
+         \"instructions\":{instructions},\"verify\":{verify},{extra_members}\"stack\":{stack},\"client\":{},{outcome}}}",
         B::NAME,
         B::CORE,
         size_of::<PowerWorkspace<D, K>>() + size_of::<Linear<&mut A, P>>(),

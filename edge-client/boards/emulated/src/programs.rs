@@ -62,7 +62,7 @@ pub fn update<B: Board + Meter>() -> ! {
     let (Some(board), Some(model), Some(upload)) = (B::with_counter(), MODEL.take(), UPLOAD.take()) else {
         started_twice()
     };
-    end(measure::update(&board, model, upload))
+    exit_with_result(measure::update(&board, model, upload))
 }
 
 /// Program `update_i16`: checks the products of 16-bit integers, then prints the cost of an update in 16-bit
@@ -75,7 +75,7 @@ pub fn update_i16<B: Board + Meter>() -> ! {
     if let Err(n) = lengths::check() {
         fault::exit(fault::WRONG, &format_args!("products of {n} integers are wrong"))
     }
-    end(measure::update(&board, model, upload))
+    exit_with_result(measure::update(&board, model, upload))
 }
 
 /// Program `seal`: prints the cost of encryption, see [`sealing`].
@@ -91,18 +91,18 @@ pub fn power<B: Board + Meter>() -> ! {
     let (Some(board), Some(memory), Some(upload)) = (B::with_counter(), POWER.take(), UPLOAD.take()) else {
         started_twice()
     };
-    end(power::power(&board, memory, upload))
+    exit_with_result(power::power(&board, memory, upload))
 }
 
 /// Program `network`: prints the cost of training a network, see [`network`].
 #[cfg(feature = "network")]
 pub fn network<B: Board + Meter>() -> ! {
     let (Some(board), Some(memory)) = (B::with_counter(), NETWORK.take()) else { started_twice() };
-    end(network::network(&board, memory))
+    exit_with_result(network::network(&board, memory))
 }
 
 /// Exits with code 0, or with the reason for which the client declined the measured update.
-fn end(measured: Result<(), DeclineReason>) -> ! {
+fn exit_with_result(measured: Result<(), DeclineReason>) -> ! {
     match measured {
         Ok(()) => process::exit(0),
         Err(reason) => fault::exit(fault::WRONG, &format_args!("the update was declined: {reason:?}")),

@@ -38,8 +38,8 @@ impl<const N: usize> Ring<N> {
         let head = self.head.load(Ordering::Relaxed);
         let next = (head + 1) % N;
         match self.bytes.get(head) {
-            Some(place) if next != self.tail.load(Ordering::Acquire) => {
-                place.store(byte, Ordering::Relaxed);
+            Some(slot) if next != self.tail.load(Ordering::Acquire) => {
+                slot.store(byte, Ordering::Relaxed);
                 self.head.store(next, Ordering::Release);
             }
             _ => self.lost.store(self.lost().wrapping_add(1), Ordering::Relaxed),
@@ -51,15 +51,15 @@ impl<const N: usize> Ring<N> {
     pub fn pop(&self, out: &mut [u8]) -> usize {
         let head = self.head.load(Ordering::Acquire);
         let mut tail = self.tail.load(Ordering::Relaxed);
-        let mut taken = 0;
-        for place in out {
+        let mut moved = 0;
+        for target in out {
             let Some(byte) = self.bytes.get(tail).filter(|_| tail != head) else { break };
-            *place = byte.load(Ordering::Relaxed);
+            *target = byte.load(Ordering::Relaxed);
             tail = (tail + 1) % N;
-            taken += 1;
+            moved += 1;
         }
         self.tail.store(tail, Ordering::Release);
-        taken
+        moved
     }
 
     /// Returns true if the queue is empty.

@@ -30,7 +30,7 @@ use semihosting::println;
 
 use crate::board::{Board, Meter};
 use crate::fault;
-use crate::measure::{times, word};
+use crate::measure::{option_value, requested_times};
 use crate::once::Once;
 use crate::problem::Generator;
 use crate::shape::{D, K};
@@ -79,12 +79,13 @@ impl Frames {
 
     /// Calls `work` with each frame. Returns true if all calls succeeded.
     fn all(&mut self, mut work: impl FnMut(&mut [u8]) -> bool) -> bool {
-        let mut rest = self.bytes.as_mut_slice();
+        let mut remaining = self.bytes.as_mut_slice();
         let mut done = true;
         for &length in self.lengths.get(..self.count).unwrap_or_default() {
-            let (frame, after) = core::mem::take(&mut rest).split_at_mut_checked(length).unwrap_or_default();
+            let (frame, after) =
+                core::mem::take(&mut remaining).split_at_mut_checked(length).unwrap_or_default();
             done &= work(frame);
-            rest = after;
+            remaining = after;
         }
         done
     }
@@ -117,17 +118,17 @@ struct Bench<'a> {
     sent: usize,
 }
 
-fn key() -> Key {
+fn example_key() -> Key {
     Key::new(0, [0x42; 32])
 }
 
-fn greeting() -> HandshakeInit {
+fn handshake_init() -> HandshakeInit {
     HandshakeInit { epoch: 0, handshake: 0, nonce: NONCES[0] }
 }
 
 #[allow(clippy::cast_possible_truncation, reason = "small constants")]
 /// Returns the hello of a device with a model of the measured shape.
-fn hello() -> Hello {
+fn example_hello() -> Hello {
     let model = Model::linear(D as u16, K as u16, 1);
     let (elements, frame_limit) = ((D * K) as u32, LIMITS[0] as u16);
     let capabilities = Capabilities {
@@ -147,14 +148,14 @@ fn hello() -> Hello {
 
 /// Returns the descriptor of a round's tensor, with the chunk size of this frame limit.
 #[allow(clippy::cast_possible_truncation, reason = "small constants")]
-fn tensor(role: Role, limit: usize) -> TensorDescriptor {
+fn tensor_descriptor(role: Role, limit: usize) -> TensorDescriptor {
     let chunk = Encoding::F32.chunk_elements(limit) as u16;
     TensorDescriptor { chunk, ..TensorDescriptor::inline(role, Encoding::F32, D as u16, K as u16) }
 }
 
 /// Passes the chunks of a tensor to `send`, each with the length of its body. Returns true if all calls
 /// succeeded.
-fn chunks<M: Message>(
+fn send_chunks<M: Message>(
     tensor: &TensorDescriptor,
     message: impl Fn(Chunk) -> M,
     mut send: impl FnMut(&M, usize) -> bool,
@@ -167,21 +168,21 @@ fn chunks<M: Message>(
 }
 
 /// Passes the messages of an update to `send`. Returns true if all calls succeeded.
-fn update(limit: usize, mut send: impl FnMut(&ToServer, usize) -> bool) -> bool {
-    let tensor = tensor(Role::Gradient, limit);
+fn send_update(limit: usize, mut send: impl FnMut(&ToServer, usize) -> bool) -> bool {
+    let tensor = tensor_descriptor(Role::Gradient, limit);
     let tensors = Descriptors::from_iter([tensor]);
     let head = Update { id: ROUND, samples: 32, skipped: 0, tensors };
-    send(&ToServer::Update(head), 0) && chunks(&tensor, ToServer::Chunk, send)
+    send(&ToServer::Update(head), 0) && send_chunks(&tensor, ToServer::Chunk, send)
 }
 
 /// Passes the messages of a round's representation to `send`. Returns true if all calls succeeded.
-fn round(limit: usize, mut send: impl FnMut(&ToDevice, usize) -> bool) -> bool {
-    let tensor = tensor(Role::Representation, limit);
+fn send_round(limit: usize, mut send: impl FnMut(&ToDevice, usize) -> bool) -> bool {
+    let tensor = tensor_descriptor(Role::Representation, limit);
     let tensors = Descriptors::from_iter([tensor]);
     let head = HeadSolve::LeastSquares { ridge: 0.0 };
     let task = Task::FedRep { step_size: 0.1, head, upload: Upload::Gradient, encoding: Encoding::F32 };
     send(&ToDevice::RoundOpen(RoundOpen { id: ROUND, task, tensors }), 0)
-        && chunks(&tensor, ToDevice::Chunk, send)
+        && send_chunks(&tensor, ToDevice::Chunk, send)
 }
 
 impl<'a> Bench<'a> {
@@ -191,8 +192,9 @@ impl<'a> Bench<'a> {
         for byte in &mut buffers.out {
             *byte = random.bits().to_le_bytes()[0];
         }
-        let (hello_length, transcript) = encode_hello(hello(), &greeting(), &mut buffers.out).ok()?;
-        let mut server = Channel::server(&key(), &transcript, &NONCES[1]);
+        let (hello_length, transcript) =
+            encode_hello(example_hello(), &handshake_init(), &mut buffers.out).ok()?;
+        let mut server = Channel::server(&example_key(), &transcript, &NONCES[1]);
         let welcome = ToDevice::Welcome(Welcome { campaign: u64::MAX, idle_milliseconds: 60_000 });
         let answered = server.seal_answer(&NONCES[1], &welcome, &mut buffers.out).ok()?;
         let (answer, length) = &mut buffers.answer;
@@ -200,7 +202,7 @@ impl<'a> Bench<'a> {
         let FeedResult::Sealed(frame) = decoder.feed(&mut buffers.out.get(..answered)?) else { return None };
         *length = frame.len();
         // `run_handshake` replaces this channel.
-        let device = Channel::device(&key(), &transcript, &NONCES[1]);
+        let device = Channel::device(&example_key(), &transcript, &NONCES[1]);
         let mut bench = Self { limit, device, server, buffers, handshake: hello_length + answered, sent: 0 };
         let confirmed = bench.run_handshake()?;
         bench.handshake += confirmed;
@@ -217,9 +219,10 @@ impl<'a> Bench<'a> {
     fn run_handshake(&mut self) -> Option<usize> {
         let (mut answer, length) = self.buffers.answer;
         let answer = answer.get_mut(..length)?;
-        let (_, transcript) = encode_hello(black_box(hello()), &greeting(), &mut self.buffers.out).ok()?;
+        let (_, transcript) =
+            encode_hello(black_box(example_hello()), &handshake_init(), &mut self.buffers.out).ok()?;
         let nonce = answer_nonce(answer)?;
-        self.device = Channel::device(&key(), &transcript, &nonce);
+        self.device = Channel::device(&example_key(), &transcript, &nonce);
         self.device.open(answer).ok()?;
         self.device.seal(&ToServer::Alive, 0, |_| (), &mut self.buffers.out).ok()
     }
@@ -228,7 +231,7 @@ impl<'a> Bench<'a> {
     fn seal(&mut self) -> bool {
         let Self { device, buffers: Buffers { out, .. }, sent, .. } = self;
         *sent = 0;
-        update(self.limit, |message, body| {
+        send_update(self.limit, |message, body| {
             let sealed = device.seal(message, body, |_| (), out);
             *sent += sealed.unwrap_or(0);
             sealed.is_ok()
@@ -238,7 +241,7 @@ impl<'a> Bench<'a> {
     /// Encodes the messages of an update in plaintext.
     fn encode(&mut self) -> bool {
         let out = &mut self.buffers.out;
-        update(self.limit, |message, body| encode(message, body, |_| (), out).is_ok())
+        send_update(self.limit, |message, body| encode(message, body, |_| (), out).is_ok())
     }
 
     /// Seals the server's messages of a round, twice.
@@ -246,7 +249,7 @@ impl<'a> Bench<'a> {
         let Self { server, buffers: Buffers { out, rounds, .. }, limit, .. } = self;
         rounds.iter_mut().all(|frames| {
             frames.count = 0;
-            round(*limit, |message, body| {
+            send_round(*limit, |message, body| {
                 let sealed = server.seal(message, body, |_| (), out).ok();
                 sealed.and_then(|n| frames.push(out.get(..n)?)).is_some()
             })
@@ -270,7 +273,7 @@ impl<'a> Bench<'a> {
     fn round_trips(&mut self) -> bool {
         let Self { device, server, buffers: Buffers { out, rounds: [frames, _], .. }, limit, .. } = self;
         frames.count = 0;
-        let sealed = update(*limit, |message, body| {
+        let sealed = send_update(*limit, |message, body| {
             let sealed = device.seal(message, body, |_| (), out).ok();
             sealed.and_then(|n| frames.push(out.get(..n)?)).is_some()
         });
@@ -282,7 +285,7 @@ impl<'a> Bench<'a> {
 /// a frame cannot be opened.
 pub fn sealing<B: Board + Meter>(board: &B) {
     let Some(buffers) = BUFFERS.take() else { fail() };
-    if let Some((problem, limit, times)) = requested() {
+    if let Some((problem, limit, times)) = requested_operation() {
         let Some(mut bench) = Bench::new(limit, buffers) else { fail() };
         require(bench.prepare());
         for index in 0..times {
@@ -308,8 +311,8 @@ enum Problem {
 }
 
 /// Returns the requested operation, frame limit and number of runs, if given on the command line.
-fn requested() -> Option<(Problem, usize, u32)> {
-    let (problem, limit) = word("problem", |problem| {
+fn requested_operation() -> Option<(Problem, usize, u32)> {
+    let (problem, limit) = option_value("problem", |problem| {
         let (problem, limit) = problem.split_once('-')?;
         let problem = match problem {
             "seal" => Problem::Seal,
@@ -319,7 +322,7 @@ fn requested() -> Option<(Problem, usize, u32)> {
         };
         Some((problem, limit.parse().ok().filter(|limit| LIMITS.contains(limit))?))
     })?;
-    Some((problem, limit, times()?))
+    Some((problem, limit, requested_times()?))
 }
 
 #[inline(never)]
@@ -327,22 +330,22 @@ fn measure_one<B: Board + Meter>(board: &B, limit: usize, buffers: &mut Buffers)
     let Some(mut bench) = Bench::new(limit, buffers) else { fail() };
     let bench = &mut bench;
     require(bench.prepare());
-    let stacks = stacks(bench);
+    let stack_usage_members = stack_usage(bench);
 
-    let nothing = |_: &mut Bench<'_>| true;
+    let no_preparation = |_: &mut Bench<'_>| true;
     // A repeated handshake derives the same keys, so the frames of the server remain valid.
-    let handshake = count(board, bench, nothing, |bench| bench.run_handshake().is_some());
-    let seal = count(board, bench, nothing, |bench| bench.seal());
-    let encode = count(board, bench, nothing, |bench| bench.encode());
-    let open = count(board, bench, |bench| bench.prepare(), |bench| bench.open(0));
-    let check = count(board, bench, nothing, |bench| bench.check());
+    let handshake = count_instructions(board, bench, no_preparation, |bench| bench.run_handshake().is_some());
+    let seal = count_instructions(board, bench, no_preparation, |bench| bench.seal());
+    let encode = count_instructions(board, bench, no_preparation, |bench| bench.encode());
+    let open = count_instructions(board, bench, |bench| bench.prepare(), |bench| bench.open(0));
+    let check = count_instructions(board, bench, no_preparation, |bench| bench.check());
     require(bench.round_trips());
 
     let [round, _] = &bench.buffers.rounds;
     println!(
         "{{\"board\":\"{}\",\"core\":\"{}\",\"d\":{D},\"k\":{K},\"limit\":{limit},\"frames\":{},\"up\":{},\
          \"handshake_bytes\":{},\"seal\":{seal},\"encode\":{encode},\"open\":{open},\"check\":{check},\
-         \"handshake\":{handshake},{stacks}}}",
+         \"handshake\":{handshake},{stack_usage_members}}}",
         B::NAME,
         B::CORE,
         round.count,
@@ -353,8 +356,8 @@ fn measure_one<B: Board + Meter>(board: &B, limit: usize, buffers: &mut Buffers)
 
 /// Returns the stack usage of each operation below its caller, in bytes.
 #[inline(never)]
-fn stacks(bench: &mut Bench<'_>) -> impl Display + use<> {
-    let (hello, greeting, key) = (hello(), greeting(), key());
+fn stack_usage(bench: &mut Bench<'_>) -> impl Display + use<> {
+    let (hello, greeting, key) = (example_hello(), handshake_init(), example_key());
     let mut transcript = None;
     let hello_stack =
         stack::peak(&mut || transcript = encode_hello(hello, &greeting, &mut bench.buffers.out).ok());
@@ -375,7 +378,7 @@ fn stacks(bench: &mut Bench<'_>) -> impl Display + use<> {
 /// Returns the mean number of instructions of [`REPEATS`] runs of `work`. `prepare` runs before each and is
 /// not counted.
 #[inline(never)]
-fn count<M: Meter>(
+fn count_instructions<M: Meter>(
     meter: &M,
     bench: &mut Bench<'_>,
     prepare: impl Fn(&mut Bench<'_>) -> bool,
@@ -384,9 +387,9 @@ fn count<M: Meter>(
     let mut ticks = 0;
     for _ in 0..REPEATS {
         require(prepare(bench));
-        let began = meter.ticks();
+        let start = meter.ticks();
         let done = work(black_box(bench));
-        ticks += u64::from(meter.ticks().wrapping_sub(began) & M::MASK);
+        ticks += u64::from(meter.ticks().wrapping_sub(start) & M::MASK);
         require(done);
     }
     let (instructions, per) = M::INSTRUCTIONS_PER_TICK;

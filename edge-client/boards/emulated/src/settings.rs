@@ -29,8 +29,8 @@ pub struct Name([u8; NAME]);
 impl Name {
     fn new(text: &str) -> Option<Self> {
         let mut name = [0; NAME];
-        let (_, place) = name.split_last_mut()?;
-        place.get_mut(..text.len())?.copy_from_slice(text.as_bytes());
+        let (_, target) = name.split_last_mut()?;
+        target.get_mut(..text.len())?.copy_from_slice(text.as_bytes());
         Some(Self(name))
     }
 
@@ -142,7 +142,7 @@ impl Settings {
         let (mut flash, mut resets, mut end_after) = (None, None, None);
         for word in words.into_iter().skip(1).filter(|word| !word.is_empty()) {
             let (key, value) = word.split_once('=').ok_or(Mistake::NotAPair(word))?;
-            let place = match key {
+            let slot = match key {
                 "provision" => &mut provision,
                 "protection" => &mut protection,
                 "device" => &mut device,
@@ -155,11 +155,11 @@ impl Settings {
                 "end-after" => &mut end_after,
                 _ => return Err(Mistake::Key(key)),
             };
-            if place.replace(value).is_some() {
+            if slot.replace(value).is_some() {
                 return Err(Mistake::Twice(key));
             }
         }
-        let identity = identity(protection, provision, device)?;
+        let identity = parse_identity(protection, provision, device)?;
         let link = match link {
             None | Some("uart") => match (receive, transmit) {
                 (None, None) => LinkSettings::Uart,
@@ -167,8 +167,8 @@ impl Settings {
                 (None, Some(_)) => return Err(Mistake::Unused { key: "transmit", only: "link=pipes" }),
             },
             Some("pipes") => LinkSettings::Pipes {
-                receive: pipe("receive", receive)?,
-                transmit: pipe("transmit", transmit)?,
+                receive: parse_pipe("receive", receive)?,
+                transmit: parse_pipe("transmit", transmit)?,
             },
             Some(found) => {
                 return Err(Mistake::Value { key: "link", found, allowed: "'uart' or 'pipes'" });
@@ -181,18 +181,18 @@ impl Settings {
                 return Err(Mistake::Value { key: "samples", found, allowed: "'cached' or 'streamed'" });
             }
         };
-        let flash = flash.map(|found| name("flash", found)).transpose()?;
+        let flash = flash.map(|found| parse_name("flash", found)).transpose()?;
         if flash.is_none() && matches!(identity, Identity::Provision(_)) {
             return Err(Mistake::Missing("flash"));
         }
-        let resets = resets.map_or(Ok(0), |found| count("resets", found))?;
-        let end_after = end_after.map(|found| count("end-after", found)).transpose()?;
+        let resets = resets.map_or(Ok(0), |found| parse_count("resets", found))?;
+        let end_after = end_after.map(|found| parse_count("end-after", found)).transpose()?;
         Ok(Self { identity, link, cached, flash, resets, end_after })
     }
 }
 
 /// Returns the identity that the three words describe.
-fn identity<'a>(
+fn parse_identity<'a>(
     protection: Option<&'a str>,
     provision: Option<&'a str>,
     device: Option<&'a str>,
@@ -203,7 +203,7 @@ fn identity<'a>(
         }
         (None | Some("key"), record, None) => {
             let found = record.ok_or(Mistake::Missing("provision"))?;
-            Ok(Identity::Provision(name("provision", found)?))
+            Ok(Identity::Provision(parse_name("provision", found)?))
         }
         (Some("plaintext"), Some(_), _) => Err(Mistake::Unused { key: "provision", only: "protection=key" }),
         (Some("plaintext"), None, device) => {
@@ -218,16 +218,16 @@ fn identity<'a>(
     }
 }
 
-fn pipe<'a>(key: &'static str, value: Option<&'a str>) -> Result<Name, Mistake<'a>> {
-    name(key, value.ok_or(Mistake::Missing(key))?)
+fn parse_pipe<'a>(key: &'static str, value: Option<&'a str>) -> Result<Name, Mistake<'a>> {
+    parse_name(key, value.ok_or(Mistake::Missing(key))?)
 }
 
-fn name<'a>(key: &'static str, found: &'a str) -> Result<Name, Mistake<'a>> {
+fn parse_name<'a>(key: &'static str, found: &'a str) -> Result<Name, Mistake<'a>> {
     let name = if found.is_empty() { None } else { Name::new(found) };
     name.ok_or(Mistake::Value { key, found, allowed: "the name of a file or pipe, 1 to 159 bytes" })
 }
 
-fn count<'a>(key: &'static str, found: &'a str) -> Result<u32, Mistake<'a>> {
+fn parse_count<'a>(key: &'static str, found: &'a str) -> Result<u32, Mistake<'a>> {
     let count = found.parse().ok().filter(|count| *count > 0);
     count.ok_or(Mistake::Value { key, found, allowed: "a number from 1 to 4294967295" })
 }
@@ -236,19 +236,21 @@ fn count<'a>(key: &'static str, found: &'a str) -> Result<u32, Mistake<'a>> {
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<Settings, Mistake<'_>> {
+    fn parse_line(line: &str) -> Result<Settings, Mistake<'_>> {
         Settings::parse(line.split(' '))
     }
 
     #[test]
     fn words_are_parsed_into_settings() -> Result<(), Mistake<'static>> {
-        let plain = parse("client protection=plaintext device=7")?;
-        let (identity, link, flash) = (Identity::Plaintext(7), LinkSettings::Uart, None);
+        let plain = parse_line("client protection=plaintext device=7")?;
+        let identity = Identity::Plaintext(7);
+        let link = LinkSettings::Uart;
+        let flash = None;
         assert_eq!(plain, Settings { identity, link, cached: true, flash, resets: 0, end_after: None });
-        let reset_count = parse("client provision=/a/record flash=/a/flash resets=3 end-after=4")?;
+        let reset_count = parse_line("client provision=/a/record flash=/a/flash resets=3 end-after=4")?;
         assert_eq!(
             reset_count,
-            parse("client protection=key provision=/a/record flash=/a/flash resets=3 end-after=4")?
+            parse_line("client protection=key provision=/a/record flash=/a/flash resets=3 end-after=4")?
         );
         let Identity::Provision(record) = reset_count.identity else {
             return Err(Mistake::Missing("provision"));
@@ -256,7 +258,7 @@ mod tests {
         assert_eq!(record.as_c_str(), c"/a/record");
         assert_eq!(reset_count.flash.as_ref().map(Name::as_c_str), Some(c"/a/flash"));
         assert_eq!((reset_count.resets, reset_count.end_after), (3, Some(4)));
-        let piped = parse(
+        let piped = parse_line(
             "client samples=streamed device=8 protection=plaintext link=pipes receive=/a/in transmit=/a/out",
         )?;
         let LinkSettings::Pipes { receive, transmit } = piped.link else {
@@ -298,7 +300,7 @@ mod tests {
             (long.as_str(), "the name of a file or pipe, 1 to 159 bytes"),
         ] {
             let line = line.replace("bench ", "client protection=plaintext ");
-            let text = parse(&line).map_or_else(|mistake| mistake.to_string(), |_| String::new());
+            let text = parse_line(&line).map_or_else(|mistake| mistake.to_string(), |_| String::new());
             assert!(text.contains(message), "{line}: '{text}' does not say '{message}'");
         }
     }

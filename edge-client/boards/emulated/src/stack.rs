@@ -22,10 +22,10 @@ pub struct Painted {
 #[inline(always)]
 #[must_use]
 pub fn paint() -> Painted {
-    let top = pointer();
+    let top = stack_pointer();
     let bottom = fedspan_memory_map::stack_limit().max(top.saturating_sub(DEPTH)).next_multiple_of(4);
     // SAFETY: the memory between the statics and the stack pointer is unused.
-    unsafe { fill(bottom, top) };
+    unsafe { paint_words(bottom, top) };
     Painted { bottom, top }
 }
 
@@ -33,15 +33,15 @@ impl Painted {
     /// Returns the number of bytes used since the painting, below the function that called [`paint`].
     #[must_use]
     pub fn reached(&self) -> usize {
-        let word = |at: usize| {
-            // SAFETY: `at` is an aligned address inside the stack.
-            unsafe { core::ptr::with_exposed_provenance::<u32>(at).read_volatile() }
+        let read_word = |address: usize| {
+            // SAFETY: `address` is an aligned address inside the stack.
+            unsafe { core::ptr::with_exposed_provenance::<u32>(address).read_volatile() }
         };
-        let mut at = self.bottom;
-        while at < self.top && word(at) == PAINT {
-            at += 4;
+        let mut address = self.bottom;
+        while address < self.top && read_word(address) == PAINT {
+            address += 4;
         }
-        self.top - at
+        self.top - address
     }
 
     /// Returns the number of bytes used since the start of the program. `end` is the address at which the
@@ -67,7 +67,7 @@ pub fn peak(work: &mut dyn FnMut()) -> usize {
 
 /// Returns the stack pointer.
 #[inline(always)]
-fn pointer() -> usize {
+fn stack_pointer() -> usize {
     let sp: usize;
     // SAFETY: the instruction only copies a register.
     unsafe {
@@ -84,7 +84,7 @@ fn pointer() -> usize {
 /// # Safety
 /// The memory from `bottom` to `top` must be unused.
 #[inline(always)]
-unsafe fn fill(bottom: usize, top: usize) {
+unsafe fn paint_words(bottom: usize, top: usize) {
     // SAFETY: guaranteed by the caller; the loop writes whole words below `top`.
     unsafe {
         #[cfg(target_arch = "arm")]

@@ -18,16 +18,16 @@ static LATEST: AtomicU32 = AtomicU32::new(0);
 
 /// Starts the clock on a timer of `hertz` cycles per second.
 pub fn start_clock(timer: &mut SYST, hertz: u32) {
-    start(timer, hertz / 1000 * PERIOD - 1);
+    start_timer(timer, hertz / 1000 * PERIOD - 1);
     timer.enable_interrupt();
 }
 
 /// Starts the counter over all 24 bits, without interrupts.
 pub fn start_counter(timer: &mut SYST) {
-    start(timer, MASK);
+    start_timer(timer, MASK);
 }
 
-fn start(timer: &mut SYST, reload: u32) {
+fn start_timer(timer: &mut SYST, reload: u32) {
     timer.set_clock_source(SystClkSource::Core);
     timer.set_reload(reload);
     timer.clear_current();

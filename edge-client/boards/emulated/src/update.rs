@@ -85,8 +85,8 @@ impl SampleSource for PassCounter<'_> {
 /// The client's reason for declining the round.
 pub fn open<M: Memory>(client: &mut Linear<M>, head: HeadSolve) -> Result<(), DeclineReason> {
     let shape = client.shape();
-    let side = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
-    let (d, k) = (side(shape.features), side(shape.width));
+    let dimension = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+    let (d, k) = (dimension(shape.features), dimension(shape.width));
     let tensor = TensorDescriptor::inline(Role::Representation, Encoding::F32, d, k);
     let task = Wire::FedRep { step_size: 0.1, head, upload: Upload::Gradient, encoding: Encoding::F32 };
     client.open(&RoundOpen { id: ROUND, task, tensors: Descriptors::from_iter([tensor]) })?;

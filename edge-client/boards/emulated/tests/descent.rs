@@ -8,7 +8,7 @@ use fedspan_emulated::descent::{Adapter, Cells, D, Dense, Filters, M, Model, ope
 use fedspan_emulated::problem::Problem;
 
 /// Checks that the rounds of a model change all trained layers, and that a second run has the same results.
-fn learns_and_repeats<T: Model>() {
+fn check_learning_and_repetition<T: Model>() {
     let problem = Problem::<D, M>::well_conditioned();
     let run = || {
         let mut memory = T::memory();
@@ -26,8 +26,8 @@ fn learns_and_repeats<T: Model>() {
     T::prepare(&mut fresh);
     open::<T>(&mut fresh, T::rounds()[1]).unwrap();
     let shape = T::memory().shape();
-    let learnt = if shape.is_adapted() { 1 } else { shape.layers() };
-    for layer in 0..learnt {
+    let trained_layers = if shape.is_adapted() { 1 } else { shape.layers() };
+    for layer in 0..trained_layers {
         let range = shape.range(layer..layer + 1);
         let (before, after) = (&fresh.parameters()[range.clone()], &parameters[range]);
         assert!(before.iter().zip(after).any(|(a, b)| (a - b).abs() > 1e-4), "{}: layer {layer}", T::NAME);
@@ -36,8 +36,8 @@ fn learns_and_repeats<T: Model>() {
 
 #[test]
 fn rounds_learn_and_repeat() {
-    learns_and_repeats::<Dense>();
-    learns_and_repeats::<Adapter>();
-    learns_and_repeats::<Filters>();
-    learns_and_repeats::<Cells>();
+    check_learning_and_repetition::<Dense>();
+    check_learning_and_repetition::<Adapter>();
+    check_learning_and_repetition::<Filters>();
+    check_learning_and_repetition::<Cells>();
 }

@@ -22,7 +22,7 @@ fn iteration<const D: usize, const K: usize, const M: usize, P: Mechanism>(
 }
 
 /// Checks an iteration of this shape without and with noise.
-fn both_ways<const D: usize, const K: usize, const M: usize>() {
+fn check_plain_and_private<const D: usize, const K: usize, const M: usize>() {
     let memory = &mut PowerWorkspace::<D, K>::new();
     let (plain, product) = iteration::<D, K, M, _>(Linear::new(&mut *memory));
     let mut private = || {
@@ -34,16 +34,16 @@ fn both_ways<const D: usize, const K: usize, const M: usize>() {
     assert_eq!((plain.clipped, hidden.clipped), (M as u32, M as u32));
     // The noise multiplier is 4 and the sensitivity about sqrt(2) / M, so the standard deviation of the noise
     // times M is about 5.7.
-    let square: f32 = product.iter().zip(&noisy).map(|(p, q)| (p - q).powi(2)).sum();
-    let sigma = (square / (D * K) as f32).sqrt() * M as f32;
+    let squared_difference: f32 = product.iter().zip(&noisy).map(|(p, q)| (p - q).powi(2)).sum();
+    let sigma = (squared_difference / (D * K) as f32).sqrt() * M as f32;
     assert!((4.5..7.0).contains(&sigma), "{sigma}");
     assert_eq!(private().0, hidden);
 }
 
 #[test]
 fn products_are_hidden_where_they_should_be() {
-    both_ways::<20, 2, 20>();
-    both_ways::<32, 4, 32>();
-    both_ways::<64, 4, 32>();
-    both_ways::<128, 8, 32>();
+    check_plain_and_private::<20, 2, 20>();
+    check_plain_and_private::<32, 4, 32>();
+    check_plain_and_private::<64, 4, 32>();
+    check_plain_and_private::<128, 8, 32>();
 }

@@ -14,13 +14,13 @@ impl Medium for Bytes<'_> {
         Ok(self.0.len() as u64)
     }
 
-    fn read(&mut self, at: usize, bytes: &mut [u8]) -> Result<(), Broken> {
-        bytes.copy_from_slice(self.0.get(at..at + bytes.len()).ok_or(Broken)?);
+    fn read(&mut self, offset: usize, bytes: &mut [u8]) -> Result<(), Broken> {
+        bytes.copy_from_slice(self.0.get(offset..offset + bytes.len()).ok_or(Broken)?);
         Ok(())
     }
 
-    fn write(&mut self, at: usize, bytes: &[u8]) -> Result<(), Broken> {
-        self.0.get_mut(at..at + bytes.len()).ok_or(Broken)?.copy_from_slice(bytes);
+    fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Broken> {
+        self.0.get_mut(offset..offset + bytes.len()).ok_or(Broken)?.copy_from_slice(bytes);
         Ok(())
     }
 }
@@ -64,8 +64,8 @@ fn invalid_access_is_refused_and_changes_nothing() {
     assert_eq!(nor.read(size - 1, &mut [0; 2]), Err(OutOfBounds));
     assert_eq!((nor.is_blank(), nor.capacity()), (Ok(true), SIZE));
     for length in [0, SIZE - 1, SIZE + 1] {
-        let found = Nor::new(Bytes(&mut vec![0xff; length])).map(|_| ());
-        assert_eq!(found, Err(NorError::Size { got: length as u64 }));
+        let created = Nor::new(Bytes(&mut vec![0xff; length])).map(|_| ());
+        assert_eq!(created, Err(NorError::Size { got: length as u64 }));
     }
     assert_eq!(NorError::Size { got: 7 }.to_string(), "the file has 7 bytes, the flash has 8192");
 }
@@ -82,8 +82,8 @@ fn record_survives_a_restart() {
         store.save(&record).expect("it works");
         let nor = Nor::new(Bytes(&mut bytes)).expect("the right size");
         let mut store: FlashStore<_, RECORD> = FlashStore::new(nor, 0..SIZE as u32).expect("pages");
-        let mut found = [0.0; 24 * 7];
-        let loaded = store.load(&mut found).expect("it works");
-        assert_eq!((loaded.map(|loaded| loaded.round), found, store.erased()), (Some(round), head, 0));
+        let mut loaded_head = [0.0; 24 * 7];
+        let loaded = store.load(&mut loaded_head).expect("it works");
+        assert_eq!((loaded.map(|loaded| loaded.round), loaded_head, store.erased()), (Some(round), head, 0));
     }
 }

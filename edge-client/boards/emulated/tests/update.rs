@@ -8,7 +8,7 @@ use fedspan_emulated::update::{EXACT, LEFT_OUT, Outcome, PassCounter, ROUND, ope
 use fedspan_protocol::message::HeadSolve;
 
 /// Runs an update in this memory and returns its results.
-fn update<const D: usize, const K: usize, const M: usize>(
+fn run_update<const D: usize, const K: usize, const M: usize>(
     memory: impl Memory,
     problem: &Problem<D, M>,
     head: HeadSolve,
@@ -23,21 +23,21 @@ fn update<const D: usize, const K: usize, const M: usize>(
 }
 
 /// Checks the solver names of all problems of this shape, in f32 and in fixed point.
-fn both_ways<const D: usize, const K: usize, const M: usize>() {
+fn check_solver_names<const D: usize, const K: usize, const M: usize>() {
     let float = || Workspace::<D, K>::new();
-    assert_eq!(update::<D, K, M>(float(), &Problem::well_conditioned(), EXACT).path, "normal");
-    assert_eq!(update::<D, K, M>(float(), &Problem::ill_conditioned(), EXACT).path, "triangular");
-    assert_eq!(update::<D, K, M>(float(), &Problem::well_conditioned(), LEFT_OUT).path, "left-out");
+    assert_eq!(run_update::<D, K, M>(float(), &Problem::well_conditioned(), EXACT).path, "normal");
+    assert_eq!(run_update::<D, K, M>(float(), &Problem::ill_conditioned(), EXACT).path, "triangular");
+    assert_eq!(run_update::<D, K, M>(float(), &Problem::well_conditioned(), LEFT_OUT).path, "left-out");
     let fixed = || FixedWorkspace::<D, K>::new();
-    assert_eq!(update::<D, K, M>(fixed(), &Problem::well_conditioned(), EXACT).path, "i16");
-    assert_eq!(update::<D, K, M>(fixed(), &Problem::ill_conditioned(), EXACT).path, "i16-ill");
+    assert_eq!(run_update::<D, K, M>(fixed(), &Problem::well_conditioned(), EXACT).path, "i16");
+    assert_eq!(run_update::<D, K, M>(fixed(), &Problem::ill_conditioned(), EXACT).path, "i16-ill");
 }
 
 #[test]
 fn each_problem_takes_its_way_to_the_head() {
-    both_ways::<20, 2, 20>();
-    both_ways::<64, 4, 32>();
-    both_ways::<128, 8, 32>();
+    check_solver_names::<20, 2, 20>();
+    check_solver_names::<64, 4, 32>();
+    check_solver_names::<128, 8, 32>();
 }
 
 #[test]

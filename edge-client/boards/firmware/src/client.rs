@@ -131,15 +131,15 @@ mod tests {
     use super::*;
 
     /// Returns the numbers of frames in `bytes` that a server accepts and drops.
-    fn frames(bytes: &[u8]) -> (u32, u32) {
+    fn count_frames(bytes: &[u8]) -> (u32, u32) {
         let mut decoder = Decoder::new([0; HELLO_FRAME_MAX]);
-        let (mut read, mut dropped) = (0, 0);
-        let mut rest = bytes;
+        let (mut accepted, mut dropped) = (0, 0);
+        let mut remaining = bytes;
         loop {
-            match decoder.feed(&mut rest) {
-                FeedResult::NeedMore => return (read, dropped),
+            match decoder.feed(&mut remaining) {
+                FeedResult::NeedMore => return (accepted, dropped),
                 FeedResult::Dropped(_) => dropped += 1,
-                FeedResult::Message(_) | FeedResult::Sealed(_) => read += 1,
+                FeedResult::Message(_) | FeedResult::Sealed(_) => accepted += 1,
             }
         }
     }
@@ -149,11 +149,11 @@ mod tests {
         let mut frame = [0; 64];
         let length = encode(&ToServer::Alive, 0, |_| (), &mut frame).unwrap_or(0);
         let frame = &frame[..length];
-        assert_eq!(frames(frame), (1, 0));
+        assert_eq!(count_frames(frame), (1, 0));
         // The second case starts with half a frame that was sent before a reset.
         for before in [&[][..], &frame[..4]] {
             let line = [before, NOTICE.as_bytes(), frame].concat();
-            assert_eq!(frames(&line), (1, 1 + u32::from(!before.is_empty())), "{line:?}");
+            assert_eq!(count_frames(&line), (1, 1 + u32::from(!before.is_empty())), "{line:?}");
         }
         for error in [
             StartError::Unreadable,
@@ -166,7 +166,7 @@ mod tests {
         ] {
             let text = error.text();
             assert!(text.ends_with("\r\n") && text.is_ascii(), "{text}");
-            assert_eq!(frames(&[text.repeat(9).as_bytes(), &[0], frame].concat()), (1, 1));
+            assert_eq!(count_frames(&[text.repeat(9).as_bytes(), &[0], frame].concat()), (1, 1));
         }
     }
 }

@@ -104,8 +104,8 @@ mod tests {
             assert!(offset.is_multiple_of(4) && bytes.len().is_multiple_of(4));
             assert!(bytes.as_ptr().addr().is_multiple_of(4));
             let start = offset.checked_sub(4096).ok_or(NorFlashErrorKind::OutOfBounds)? as usize;
-            let found = self.0.get(start..start + bytes.len()).ok_or(NorFlashErrorKind::OutOfBounds)?;
-            bytes.copy_from_slice(found);
+            let content = self.0.get(start..start + bytes.len()).ok_or(NorFlashErrorKind::OutOfBounds)?;
+            bytes.copy_from_slice(content);
             Ok(())
         }
 
@@ -115,7 +115,7 @@ mod tests {
     }
 
     /// Returns flash with the record of device 7, modified by `change`.
-    fn page(change: impl FnOnce(&mut [u8])) -> OnePage {
+    fn provisioned_flash(change: impl FnOnce(&mut [u8])) -> OnePage {
         let mut page = vec![0xff; 4096];
         let provision = Provision { device: 7, key: Key::new(3, [0x42; 32]), noise: None };
         assert_eq!(provision.write(&mut page), Ok(PROVISION));
@@ -126,21 +126,22 @@ mod tests {
     #[test]
     #[cfg(not(feature = "plaintext"))]
     fn record_identifies_the_device() {
-        let found = identity(&mut page(|_| ()), 4096, 99);
-        let Ok((7, Protection::Key(key))) = found else { unreachable!("{found:?}") };
+        let identified = identity(&mut provisioned_flash(|_| ()), 4096, 99);
+        let Ok((7, Protection::Key(key))) = identified else { unreachable!("{identified:?}") };
         assert_eq!((key.epoch(), key.expose()), (3, &[0x42; 32]));
     }
 
     #[test]
     #[cfg(not(feature = "plaintext"))]
     fn unusable_record_gives_no_identity() {
-        let absent = |change: fn(&mut [u8])| identity(&mut page(change), 4096, 99).err();
-        assert_eq!(absent(|page| page.fill(0xff)), Some(StartError::Unprovisioned));
-        assert_eq!(absent(|page| page.fill(0)), Some(StartError::NoRecord));
-        assert_eq!(absent(|page| page[4] = 2), Some(StartError::TooNew));
-        assert_eq!(absent(|page| page[20] ^= 1), Some(StartError::Damaged));
-        assert_eq!(absent(|page| page[53] ^= 1), Some(StartError::Damaged));
-        assert_eq!(identity(&mut page(|_| ()), 0, 99).err(), Some(StartError::Unreadable));
+        let start_error_after =
+            |change: fn(&mut [u8])| identity(&mut provisioned_flash(change), 4096, 99).err();
+        assert_eq!(start_error_after(|page| page.fill(0xff)), Some(StartError::Unprovisioned));
+        assert_eq!(start_error_after(|page| page.fill(0)), Some(StartError::NoRecord));
+        assert_eq!(start_error_after(|page| page[4] = 2), Some(StartError::TooNew));
+        assert_eq!(start_error_after(|page| page[20] ^= 1), Some(StartError::Damaged));
+        assert_eq!(start_error_after(|page| page[53] ^= 1), Some(StartError::Damaged));
+        assert_eq!(identity(&mut provisioned_flash(|_| ()), 0, 99).err(), Some(StartError::Unreadable));
         let noise = ProvisionedNoise {
             multiplier_square: 1 << 20,
             budget: 1,
@@ -150,14 +151,14 @@ mod tests {
             iterations_max: 1,
         };
         let noisy = Provision { device: 7, key: Key::new(3, [0x42; 32]), noise: Some(noise) };
-        let written = &mut page(|page| assert!(noisy.write(page).is_ok()));
+        let written = &mut provisioned_flash(|page| assert!(noisy.write(page).is_ok()));
         assert_eq!(identity(written, 4096, 99).err(), Some(StartError::Noise));
     }
 
     #[test]
     #[cfg(feature = "plaintext")]
     fn bench_build_needs_no_record() {
-        let found = identity(&mut page(|page| page.fill(0xff)), 4096, 99);
-        assert!(matches!(found, Ok((99, Protection::Plaintext))), "{found:?}");
+        let identified = identity(&mut provisioned_flash(|page| page.fill(0xff)), 4096, 99);
+        assert!(matches!(identified, Ok((99, Protection::Plaintext))), "{identified:?}");
     }
 }

@@ -75,8 +75,8 @@ mod tests {
         let mut byte = [0];
         for faults in 0..2 * FAULTS {
             let read = block_on(Line(&mut Noisy(faults)).read(&mut byte));
-            let wanted = if faults < FAULTS { Ok(1) } else { Err(ErrorKind::InvalidData) };
-            assert_eq!(read, wanted, "{faults} faults");
+            let expected = if faults < FAULTS { Ok(1) } else { Err(ErrorKind::InvalidData) };
+            assert_eq!(read, expected, "{faults} faults");
         }
     }
 }

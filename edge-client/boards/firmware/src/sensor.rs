@@ -62,8 +62,8 @@ impl Sensor {
     fn measure(&mut self) {
         for index in 0..D {
             let value = self.unit();
-            if let Some(place) = self.x.get_mut(index) {
-                *place = value;
+            if let Some(feature) = self.x.get_mut(index) {
+                *feature = value;
             }
         }
         self.y = [0.0; C];
@@ -107,13 +107,13 @@ mod tests {
 
     #[test]
     fn samples_depend_on_the_device_and_repeat_after_a_reset() {
-        let first = |device| {
+        let first_sample = |device| {
             let mut sensor = Sensor::new(device);
             sensor.measure();
             (sensor.x, sensor.y)
         };
-        assert_eq!(first(3), first(3));
-        assert_ne!(first(3), first(4));
+        assert_eq!(first_sample(3), first_sample(3));
+        assert_ne!(first_sample(3), first_sample(4));
     }
 
     #[test]
@@ -122,12 +122,16 @@ mod tests {
         let mut sensor = Sensor::new(5);
         for _ in 0..100 {
             sensor.measure();
-            let mut parts = [0.0f32; K];
+            let mut components = [0.0f32; K];
             for (index, value) in sensor.x.iter().enumerate() {
-                parts[index % K] += if (index / K).is_multiple_of(2) { *value } else { -value };
+                components[index % K] += if (index / K).is_multiple_of(2) { *value } else { -value };
             }
-            let wanted: f32 = parts.iter().zip(sensor.weights).map(|(part, weights)| part * weights[0]).sum();
-            assert!((sensor.y[0] - wanted).abs() < 1e-5);
+            let expected: f32 = components
+                .iter()
+                .zip(sensor.weights)
+                .map(|(component, weights)| component * weights[0])
+                .sum();
+            assert!((sensor.y[0] - expected).abs() < 1e-5);
             assert!(sensor.x.iter().all(|value| (-1.0..1.0).contains(value)));
         }
     }

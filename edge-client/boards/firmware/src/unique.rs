@@ -45,29 +45,29 @@ mod tests {
 
     #[test]
     fn fold_depends_on_every_bit() {
-        let one = [0x5a; 12];
+        let original = [0x5a; 12];
         for bit in 0..96 {
-            let mut other = one;
-            other[bit / 8] ^= 1 << (bit % 8);
-            let changed = (fold(one) ^ fold(other)).count_ones();
+            let mut flipped = original;
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            let changed = (fold(original) ^ fold(flipped)).count_ones();
             assert!((12..=52).contains(&changed), "bit {bit}: {changed} of 64 bits changed");
         }
     }
 
     #[test]
     fn seed_depends_on_every_byte_of_noise() {
-        let seed = |changed: usize| {
-            let mut taken = 0;
+        let seed_of = |changed: usize| {
+            let mut drawn = 0;
             let seed = condense(|| {
-                taken += 1;
-                u8::from(taken == changed)
+                drawn += 1;
+                u8::from(drawn == changed)
             });
-            assert_eq!(taken, SEED * CONDENSED);
+            assert_eq!(drawn, SEED * CONDENSED);
             seed
         };
-        let silent = seed(0);
+        let unchanged = seed_of(0);
         for changed in 1..=SEED * CONDENSED {
-            let differs = |part: usize| silent[8 * part..][..8] != seed(changed)[8 * part..][..8];
+            let differs = |part: usize| unchanged[8 * part..][..8] != seed_of(changed)[8 * part..][..8];
             let affected = (changed - 1) / (8 * CONDENSED);
             assert!((0..SEED / 8).all(|part| differs(part) == (part == affected)), "byte {changed}");
         }

@@ -67,12 +67,12 @@ impl TryRng for Lcg {
 }
 
 /// Reads a register. `offset` is in bytes.
-fn read(offset: usize) -> u32 {
+fn read_register(offset: usize) -> u32 {
     // SAFETY: a device register; reading it does not affect memory.
     unsafe { core::ptr::with_exposed_provenance::<u32>(REGISTERS + offset).read_volatile() }
 }
 
-fn write(offset: usize, value: u32) {
+fn write_register(offset: usize, value: u32) {
     // SAFETY: a device register; writing it does not affect memory.
     unsafe { core::ptr::with_exposed_provenance_mut::<u32>(REGISTERS + offset).write_volatile(value) }
 }
@@ -80,12 +80,12 @@ fn write(offset: usize, value: u32) {
 /// Returns the milliseconds since the start.
 #[must_use]
 pub fn clock() -> Millis {
-    read(12).into()
+    read_register(12).into()
 }
 
 /// Writes a prediction to its register.
 pub fn report(prediction: f32) {
-    write(8, prediction.to_bits());
+    write_register(8, prediction.to_bits());
 }
 
 /// Returns the samples (M x D, row-major) and their targets.
@@ -121,11 +121,11 @@ impl ErrorType for Line {
 impl Read for Line {
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Infallible> {
         let mut n = 0;
-        for place in buffer {
-            if read(4) & 2 == 0 && n > 0 {
+        for target in buffer {
+            if read_register(4) & 2 == 0 && n > 0 {
                 break;
             }
-            *place = read(0).to_le_bytes()[0];
+            *target = read_register(0).to_le_bytes()[0];
             n += 1;
         }
         Ok(n)
@@ -134,15 +134,15 @@ impl Read for Line {
 
 impl ReadReady for Line {
     fn read_ready(&mut self) -> Result<bool, Infallible> {
-        Ok(read(4) & 2 != 0)
+        Ok(read_register(4) & 2 != 0)
     }
 }
 
 impl Write for Line {
     fn write(&mut self, bytes: &[u8]) -> Result<usize, Infallible> {
         for &byte in bytes {
-            while read(4) & 1 != 0 {}
-            write(0, byte.into());
+            while read_register(4) & 1 != 0 {}
+            write_register(0, byte.into());
         }
         Ok(bytes.len())
     }

@@ -45,7 +45,7 @@ pub struct Virt(());
 static START: Once<()> = Once::new(());
 
 /// Returns the value of the timer in ticks.
-fn timer() -> u64 {
+fn timer_ticks() -> u64 {
     loop {
         let high = TIME_HIGH.read();
         let low = TIME_LOW.read();
@@ -88,7 +88,7 @@ impl Board for Virt {
     }
 
     fn now(&self) -> Millis {
-        Millis::new(timer() / PER_MILLISECOND)
+        Millis::new(timer_ticks() / PER_MILLISECOND)
     }
 
     fn wait(&self, until: Millis) {

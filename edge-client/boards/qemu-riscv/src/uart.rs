@@ -63,15 +63,15 @@ impl Uart for Ns16550 {
     }
 
     fn receive(buffer: &mut [u8]) -> usize {
-        let mut taken = 0;
-        for place in buffer {
+        let mut received = 0;
+        for target in buffer {
             if !Self::has_byte() {
                 break;
             }
-            *place = DATA.read();
-            taken += 1;
+            *target = DATA.read();
+            received += 1;
         }
-        taken
+        received
     }
 
     fn send(byte: u8) {

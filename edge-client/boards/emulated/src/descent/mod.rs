@@ -63,11 +63,11 @@ pub trait Model {
     /// Returns the descriptors of the tensors that the server sends in a round.
     fn tensors() -> Descriptors {
         let shape = Self::memory().shape();
-        let one = |layer| {
+        let descriptor_of = |layer| {
             let matrix = shape.layer(layer).matrix();
             tensor(Role::Representation, shape.layer(layer).rows(), matrix.1)
         };
-        (0..shape.layers() - 1).map(one).collect()
+        (0..shape.layers() - 1).map(descriptor_of).collect()
     }
 
     /// Sets the state of a device before its first round. The default does nothing.
@@ -93,8 +93,8 @@ pub trait Model {
 
 /// Returns the descriptor of an f32 tensor that is sent in one piece.
 fn tensor(role: Role, rows: usize, cols: usize) -> TensorDescriptor {
-    let side = |n| u16::try_from(n).unwrap_or(u16::MAX);
-    TensorDescriptor::inline(role, Encoding::F32, side(rows), side(cols))
+    let dimension = |n| u16::try_from(n).unwrap_or(u16::MAX);
+    TensorDescriptor::inline(role, Encoding::F32, dimension(rows), dimension(cols))
 }
 
 /// Returns a round with `head_epochs` epochs over the personal layers, then `epochs` over the layers that

@@ -56,11 +56,11 @@ fn main() -> ! {
     let (x, y) = samples();
     let samples = Recording::regression(x, y, D, 1);
     // SAFETY: this is the only call, because `main` runs once.
-    let place = unsafe { STATICS.take() };
-    let Statics { client, workspace, receive, transmit, .. } = place;
+    let statics = unsafe { STATICS.take() };
+    let Statics { client, workspace, receive, transmit, .. } = statics;
     let model = Linear::new(workspace);
     #[cfg(feature = "scale")]
-    let Ok(model) = Scaled::new(model, &mut place.scale[..]) else {
+    let Ok(model) = Scaled::new(model, &mut statics.scale[..]) else {
         loop {
             spin_loop();
         }

@@ -23,14 +23,14 @@ const C: usize = 7;
 const N: usize = 10;
 
 /// Sizes of the network.
-struct Mine;
+struct Sizes;
 
-impl NetworkSizes for Mine {
+impl NetworkSizes for Sizes {
     const SHAPE: NetworkShape = NetworkShape::new(D, &[32], C, N);
 }
 
-const P: usize = Mine::SHAPE.parameters();
-type Workspace = NetworkWorkspace<Mine, P, { Mine::SHAPE.scratch() }, N, P>;
+const P: usize = Sizes::SHAPE.parameters();
+type Workspace = NetworkWorkspace<Sizes, P, { Sizes::SHAPE.scratch() }, N, P>;
 type Client = Session<Network<&'static mut Workspace>, Recording<'static>, NoStore, Lcg>;
 
 /// All static memory of the client.

@@ -41,7 +41,7 @@ static STATICS: Once<Statics> = Once::new(Statics {
 });
 
 /// Returns an arbitrary number, read from the serial line.
-fn number() -> u32 {
+fn read_number() -> u32 {
     let mut bytes = [0; 4];
     let Ok(()) = Entropy.read(&mut bytes);
     u32::from_le_bytes(bytes)
@@ -56,13 +56,17 @@ fn main() -> ! {
     let Statics { client, workspace, receive, transmit } = unsafe { STATICS.take() };
     // The settings are arbitrary, so that the compiler cannot remove any check of them.
     let (settings, claim, clip) = loop {
-        if let Ok(multiplier) = NoiseMultiplier::from_square(number().into())
-            && let Ok(settings) =
-                PrivacySettings::new(multiplier, number().into(), number(), Millis::from(number()))
-            && let Ok(claim) = MinEntropy::new(number().to_le_bytes()[0])
-            && let Ok(clip) = Clip::new(f32::from_bits(number()))
+        if let Ok(multiplier) = NoiseMultiplier::from_square(read_number().into())
+            && let Ok(settings) = PrivacySettings::new(
+                multiplier,
+                read_number().into(),
+                read_number(),
+                Millis::from(read_number()),
+            )
+            && let Ok(claim) = MinEntropy::new(read_number().to_le_bytes()[0])
+            && let Ok(clip) = Clip::new(f32::from_bits(read_number()))
         {
-            let [a, b, ..] = number().to_le_bytes();
+            let [a, b, ..] = read_number().to_le_bytes();
             break (settings.with_iterations(u16::from_le_bytes([a, b])), claim, clip);
         }
     };

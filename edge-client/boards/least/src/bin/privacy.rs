@@ -8,7 +8,7 @@ use fedspan_client::privacy::{EntropySource, MinEntropy, Variance, draw_seed, no
 use least::{Entropy, report};
 
 /// Returns an arbitrary number, read from the serial line.
-fn number() -> u64 {
+fn read_number() -> u64 {
     let mut bytes = [0; 8];
     let Ok(()) = Entropy.read(&mut bytes);
     u64::from_le_bytes(bytes)
@@ -18,11 +18,11 @@ fn number() -> u64 {
 #[cfg_attr(target_arch = "riscv32", riscv_rt::entry)]
 fn main() -> ! {
     loop {
-        if let Ok(variance) = Variance::new(number(), number())
-            && let Ok(claim) = MinEntropy::new(number().to_le_bytes()[0])
+        if let Ok(variance) = Variance::new(read_number(), read_number())
+            && let Ok(claim) = MinEntropy::new(read_number().to_le_bytes()[0])
             && let Ok(seed) = draw_seed(&mut Entropy, claim)
         {
-            let [a, b, c, d, ..] = noise(&seed, number(), &variance).to_le_bytes();
+            let [a, b, c, d, ..] = noise(&seed, read_number(), &variance).to_le_bytes();
             report(f32::from_le_bytes([a, b, c, d]));
         }
     }
