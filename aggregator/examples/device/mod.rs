@@ -1,4 +1,4 @@
-//! Helpers of the examples: a device with synthetic samples, which runs the client of a microcontroller on
+//! Example helpers: a device with synthetic samples, which runs the client of a microcontroller on
 //! this computer.
 //!
 //! The target of a sample is a combination of two directions that all devices share; each device has other

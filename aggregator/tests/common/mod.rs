@@ -1,4 +1,4 @@
-//! Helpers of tests: directories, processes, frames, devices and gradients.
+//! Test helpers: directories, processes, frames, devices and gradients.
 #![allow(dead_code)]
 
 #[path = "../../engine/tests/common/campaign.rs"]

@@ -1,4 +1,4 @@
-//! Helpers of tests: the configurations of every kind in `tests/golden/fingerprints`.
+//! Test helpers: the configurations of every kind in `tests/golden/fingerprints`.
 
 use std::path::PathBuf;
 

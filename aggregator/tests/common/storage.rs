@@ -1,4 +1,4 @@
-//! Helpers of tests: a disk in memory with injected faults. At a power cut each unsynced write is lost, kept
+//! Test helpers: a disk in memory with injected faults. At a power cut each unsynced write is lost, kept
 //! or torn, depending on a seed.
 
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -1,4 +1,4 @@
-//! Helpers of tests: the state directory of a campaign of five devices in its third round, with the updates
+//! Test helpers: the state directory of a campaign of five devices in its third round, with the updates
 //! of two devices.
 
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Helpers of tests: engines of small campaigns, and simulated devices whose updates are fixed functions of
+//! Test helpers: engines of small campaigns, and simulated devices whose updates are fixed functions of
 //! the broadcast.
 
 use std::collections::BTreeSet;

@@ -1,4 +1,4 @@
-//! Helpers of tests: a simple model of the engine, with sets and f64 sums. It runs in parallel with the
+//! Test helpers: a simple model of the engine, with sets and f64 sums. It runs in parallel with the
 //! engine and predicts the actions, counters and numbers after every event.
 
 use std::collections::{BTreeMap, BTreeSet};

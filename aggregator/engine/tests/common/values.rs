@@ -1,4 +1,4 @@
-//! Helpers of tests: random matrices, tensors and updates, and comparisons of matrices.
+//! Test helpers: random matrices, tensors and updates, and comparisons of matrices.
 #![allow(dead_code)]
 
 use fedspan_engine::linalg::Matrix;
