@@ -21,7 +21,7 @@ use fedspan_protocol::tensor::Encoding;
 use getrandom::SysRng;
 use tokio::sync::oneshot;
 
-use crate::common::campaign::honest;
+use crate::common::campaign::honest_update;
 use crate::common::{Scratch, bits};
 use crate::examples::own_algorithm::Momentum;
 use crate::server::{Devices, Hold, PATIENCE, on_disk, status};
@@ -59,7 +59,7 @@ fn undisturbed(mut engine: Engine) -> Engine {
         engine.handle(Millis::ZERO, event, &mut actions);
         for action in actions {
             if let Action::Open(device, opening) = action {
-                queue.insert(0, Event::Update(device, honest(device, &opening)));
+                queue.insert(0, Event::Update(device, honest_update(device, &opening)));
             }
         }
     }
@@ -246,7 +246,9 @@ fn custom_policy_chooses_the_cohorts() {
             assert!(interrupted.resume(Millis::ZERO, &whole.checkpoint()));
             assert_eq!(interrupted.open_round().unwrap().cohort, round.cohort);
             // The target of three updates is limited to the two devices of the cohort.
-            queue.extend(cohort.iter().rev().map(|id| Event::Update(*id, honest(*id, &round.broadcast))));
+            queue.extend(
+                cohort.iter().rev().map(|id| Event::Update(*id, honest_update(*id, &round.broadcast))),
+            );
             cohorts.push(cohort);
         }
     }

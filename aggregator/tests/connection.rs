@@ -3,7 +3,7 @@
 use crate::common;
 use std::sync::Arc;
 
-use crate::common::{encoded, frame, messages, random, tensors};
+use crate::common::{encode_values, frame, messages, random, random_tensors};
 use fedspan_aggregator::connection::{Acceptor, Connection, OUTBOX_MAX, PeerMessage, Traffic};
 use fedspan_engine::admission::Requirements;
 use fedspan_engine::{Request, Tensor};
@@ -56,7 +56,7 @@ fn opening(number: u32, d: u16, k: u16, encoding: Encoding, two: bool) -> Arc<Ro
     }
     let request = Request {
         task: Task::FedRep { step_size: 0.5, head, upload: Upload::Gradient, encoding },
-        tensors: tensors(&sends, &mut random(number.into()), 1.0),
+        tensors: random_tensors(&sends, &mut random(number.into()), 1.0),
         encoding,
         expects,
     };
@@ -95,10 +95,10 @@ fn sent(connection: &mut Connection) -> Vec<(ToDevice, Vec<u8>)> {
 fn update_frames(opening: &RoundBroadcast, limit: usize, seed: u64) -> (Vec<Vec<u8>>, Update) {
     let mut descriptors: Descriptors = opening.request.expects.iter().copied().collect();
     plan(&mut descriptors, limit).unwrap();
-    let mut values = tensors(&descriptors, &mut random(seed), 2.0);
+    let mut values = random_tensors(&descriptors, &mut random(seed), 2.0);
     let mut bytes = Vec::new();
     for (tensor, descriptor) in values.iter_mut().zip(&descriptors) {
-        let payload = encoded(descriptor.encoding, &tensor.values);
+        let payload = encode_values(descriptor.encoding, &tensor.values);
         // The expected values are the decoded ones, which are rounded to the encoding.
         descriptor.encoding.decode(&payload, &mut tensor.values).unwrap();
         bytes.push(payload);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::common::Scratch;
-use crate::common::campaign::honest;
+use crate::common::campaign::honest_update;
 use crate::common::stored_campaign::{configuration, durable_engine};
 use fedspan_aggregator::check::check;
 use fedspan_aggregator::config::Fleet;
@@ -61,8 +61,10 @@ fn current_format_is_resumed() {
     // The other devices answer as they would have without the restart.
     for device in 2..5 {
         durable_engine.handle(Millis::new(5), Event::Joined(DeviceId(device)));
-        durable_engine
-            .handle(Millis::new(5), Event::Update(DeviceId(device), honest(DeviceId(device), &opening)));
+        durable_engine.handle(
+            Millis::new(5),
+            Event::Update(DeviceId(device), honest_update(DeviceId(device), &opening)),
+        );
     }
     let actions = durable_engine.flush().unwrap().actions;
     let committed = actions.iter().find_map(|action| match action {

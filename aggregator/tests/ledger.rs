@@ -1,7 +1,7 @@
 //! Tests of the privacy ledger: budgets in ledger units, the requirements of a server, and the accounts of
 //! devices' spending.
 
-use crate::common::campaign::{Setup, honest, plain};
+use crate::common::campaign::{Setup, honest_update, two_device_setup};
 use crate::common::hello;
 use fedspan_aggregator::config::Fleet;
 use fedspan_engine::admission::Requirements;
@@ -269,7 +269,7 @@ fn releases_are_counted_by_task() {
 /// Every received update is charged once, whether it counts or not.
 #[test]
 fn engine_charges_received_updates() {
-    let mut engine = Setup { fleet_size: 3, min_count: 2, ..plain() }.engine();
+    let mut engine = Setup { fleet_size: 3, min_count: 2, ..two_device_setup() }.engine();
     let mut actions = Vec::new();
     for device in 0..3 {
         engine.record_privacy(
@@ -293,13 +293,13 @@ fn engine_charges_received_updates() {
     for device in [0, 0, 1, 1] {
         engine.handle(
             Millis::new(1),
-            Event::Update(DeviceId(device), honest(DeviceId(device), &first)),
+            Event::Update(DeviceId(device), honest_update(DeviceId(device), &first)),
             &mut actions,
         );
     }
     assert_eq!(spent(&engine), [10, 10, 0], "the same again costs nothing");
     // A rejected update is charged, because it has left the device.
-    let mut large = honest(DeviceId(2), &first);
+    let mut large = honest_update(DeviceId(2), &first);
     large.tensors[0].values.fill(1e5);
     engine.handle(Millis::new(2), Event::Update(DeviceId(2), large), &mut actions);
     assert_eq!(spent(&engine), [10, 10, 10]);
@@ -308,9 +308,13 @@ fn engine_charges_received_updates() {
     // not.
     let second = open(&mut actions);
     assert_ne!(first.id, second.id);
-    engine.handle(Millis::new(3), Event::Update(DeviceId(2), honest(DeviceId(2), &first)), &mut actions);
+    engine.handle(
+        Millis::new(3),
+        Event::Update(DeviceId(2), honest_update(DeviceId(2), &first)),
+        &mut actions,
+    );
     assert_eq!((spent(&engine), engine.counters().late), (vec![10, 10, 10], 1));
-    let mut never_sent = honest(DeviceId(1), &second);
+    let mut never_sent = honest_update(DeviceId(1), &second);
     never_sent.id.round = 77;
     engine.handle(Millis::new(3), Event::Update(DeviceId(1), never_sent), &mut actions);
     assert_eq!(spent(&engine), [10, 10, 10]);
@@ -318,7 +322,7 @@ fn engine_charges_received_updates() {
     for device in [0, 1] {
         engine.handle(
             Millis::new(4),
-            Event::Update(DeviceId(device), honest(DeviceId(device), &second)),
+            Event::Update(DeviceId(device), honest_update(DeviceId(device), &second)),
             &mut actions,
         );
     }
@@ -330,6 +334,10 @@ fn engine_charges_received_updates() {
     );
     engine.handle(Millis::new(201), Event::Unread(DeviceId(2), second.id), &mut actions);
     assert_eq!(spent(&engine), [20, 20, 20]);
-    engine.handle(Millis::new(202), Event::Update(DeviceId(2), honest(DeviceId(2), &second)), &mut actions);
+    engine.handle(
+        Millis::new(202),
+        Event::Update(DeviceId(2), honest_update(DeviceId(2), &second)),
+        &mut actions,
+    );
     assert_eq!(spent(&engine), [20, 20, 20]);
 }

@@ -5,7 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use crate::common::campaign::{Setup, honest, live, plain, result, setup};
+use crate::common::campaign::{
+    Setup, honest_update, model_bits, random_setup, simulate_campaign, two_device_setup,
+};
 use crate::common::storage::Disk;
 use fedspan_aggregator::durable_engine::{Campaign, DurableEngine};
 use fedspan_aggregator::journal::{CommittedRound, JournalEntry, Outcome};
@@ -82,7 +84,7 @@ impl World {
             return self.sent.push_back(Event::Declined(DeviceId(id), Decline { id: opening.id, reason }));
         }
         device.last = opening.id.round;
-        let update = honest(DeviceId(id), opening);
+        let update = honest_update(DeviceId(id), opening);
         let fate = self.random.next_u32() % 6;
         if uploads && fate < 2 && self.losses > 0 {
             self.losses -= 1;
@@ -202,10 +204,10 @@ proptest! {
 
     #[test]
     fn every_round_counts_every_device_once(
-        setup in setup(), seed in any::<u64>(), losses in 0u32..40, lives in prop::collection::vec(1usize..40, 0..8),
+        setup in random_setup(), seed in any::<u64>(), losses in 0u32..40, lives in prop::collection::vec(1usize..40, 0..8),
     ) {
         let setup = require_all(setup);
-        let whole = live(Setup { deadline: None, ..setup }.engine(), setup.fleet_size as u64, usize::MAX);
+        let whole = simulate_campaign(Setup { deadline: None, ..setup }.engine(), setup.fleet_size as u64, usize::MAX);
         prop_assert_eq!(whole.engine.phase(), Phase::Finished);
         let mut world = World::new(setup, seed, losses);
         for steps in lives {
@@ -217,7 +219,7 @@ proptest! {
             world.cut();
         }
         world.finish();
-        prop_assert_eq!(result(world.coordinator.engine()), result(&whole.engine));
+        prop_assert_eq!(model_bits(world.coordinator.engine()), model_bits(&whole.engine));
         let rounds = world.rounds();
         prop_assert!(rounds.iter().all(|(_, counted)| counted.len() == setup.fleet_size));
         for (device, state) in (0..).map(DeviceId).zip(&world.devices) {
@@ -243,7 +245,7 @@ proptest! {
 /// A server that restarts in a round with several ids restores all of the ids.
 #[test]
 fn renumbered_round_survives_restart() {
-    let setup = require_all(Setup { fleet_size: 3, rounds: 30, deadline: None, ..plain() });
+    let setup = require_all(Setup { fleet_size: 3, rounds: 30, deadline: None, ..two_device_setup() });
     let mut world = World::new(setup, 5, 60);
     for _ in 0..1_000 {
         world.step();

@@ -3,7 +3,7 @@
 use crate::common;
 use std::sync::Arc;
 
-use crate::common::{random, tensors};
+use crate::common::{random, random_tensors};
 use fedspan_aggregator::connection::{Acceptor, Connection, PeerMessage};
 use fedspan_aggregator::keys::{ActiveKeys, Entropy, KeyError, KeyTable};
 use fedspan_engine::RoundBroadcast;
@@ -44,7 +44,7 @@ fn request() -> Request {
     let sends = [TensorDescriptor::inline(Role::Representation, Encoding::F32, 64, 4)];
     Request {
         task: Task::FedRep { step_size: 0.5, head, upload: Upload::Gradient, encoding: Encoding::F32 },
-        tensors: tensors(&sends, &mut random(1), 1.0),
+        tensors: random_tensors(&sends, &mut random(1), 1.0),
         encoding: Encoding::F32,
         expects: vec![TensorDescriptor::inline(Role::Gradient, Encoding::F32, 64, 4)],
     }

@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::common::campaign::{D, ETA, K, Setup, honest, live, plain, result, setup};
+use crate::common::campaign::{
+    D, ETA, K, Setup, honest_update, model_bits, random_setup, simulate_campaign, two_device_setup,
+};
 use crate::common::storage::{Disk, Faults};
 use fedspan_aggregator::durable_engine::{Campaign, DurableEngine};
 use fedspan_aggregator::store::RoundKeyStorage;
@@ -73,7 +75,7 @@ impl World {
                 Action::Open(device, opening) => {
                     let id = opening.id;
                     assert_eq!(*self.opened.entry(id.round).or_insert(id), id, "a number means one round");
-                    self.sent.push_back(Event::Update(device, honest(device, &opening)));
+                    self.sent.push_back(Event::Update(device, honest_update(device, &opening)));
                 }
                 Action::Acknowledge(device, ack) => {
                     // After a device has been acknowledged in a round, further updates of the device for that
@@ -116,7 +118,8 @@ impl World {
 /// After a restart, the deadline of an extended round is the same on the campaign clock, which continues.
 #[test]
 fn extended_deadline_survives_restart() {
-    let setup = Setup { fleet_size: 8, deadline: Some(60), min_count: 2, absence: 1_000_000, ..plain() };
+    let setup =
+        Setup { fleet_size: 8, deadline: Some(60), min_count: 2, absence: 1_000_000, ..two_device_setup() };
     let mut world = World::new(setup, 8, 5);
     world.step(8);
     let handle = |world: &mut World, now, event| {
@@ -126,7 +129,7 @@ fn extended_deadline_survives_restart() {
     let opening = world.coordinator.engine().open_round().unwrap().broadcast.clone();
     assert_eq!(world.coordinator.engine().wake(), Some(Millis::new(60)));
     handle(&mut world, Millis::new(60), Event::Tick);
-    handle(&mut world, Millis::new(70), Event::Update(DeviceId(0), honest(DeviceId(0), &opening)));
+    handle(&mut world, Millis::new(70), Event::Update(DeviceId(0), honest_update(DeviceId(0), &opening)));
     let waits = |world: &World| {
         let round = world.coordinator.engine().open_round().unwrap();
         (round.deadline, round.asking_everyone, round.participants.len())
@@ -139,7 +142,7 @@ fn extended_deadline_survives_restart() {
     let asked = handle(&mut world, Millis::new(71), Event::Joined(DeviceId(20)));
     assert!(asked.iter().any(|action| matches!(action, Action::Open(DeviceId(20), _))), "{asked:?}");
     assert!(handle(&mut world, Millis::new(119), Event::Tick).is_empty());
-    handle(&mut world, Millis::new(119), Event::Update(DeviceId(20), honest(DeviceId(20), &opening)));
+    handle(&mut world, Millis::new(119), Event::Update(DeviceId(20), honest_update(DeviceId(20), &opening)));
     let closed = handle(&mut world, Millis::new(120), Event::Tick);
     assert!(closed.iter().any(|action| matches!(action, Action::Commit(_))), "{closed:?}");
     // The clock also continues between rounds.
@@ -151,12 +154,12 @@ fn extended_deadline_survives_restart() {
 /// server can retry.
 #[test]
 fn failing_campaign_acknowledges_nothing() {
-    let setup = Setup { deadline: None, ..plain() };
+    let setup = Setup { deadline: None, ..two_device_setup() };
     let mut world = World::new(setup, 2, 1);
     world.step(2);
     // The step cancels the representation, and the round may not be repeated.
     let opposite = |device, opening: &RoundBroadcast| {
-        let mut update = honest(device, opening);
+        let mut update = honest_update(device, opening);
         let sent = opening.request.tensors.iter().map(|tensor| &tensor.values);
         for (answer, values) in update.tensors.iter_mut().zip(sent) {
             answer.values = values.iter().map(|value| value / ETA).collect();
@@ -186,12 +189,12 @@ proptest! {
     /// loss of unsynced writes.
     #[test]
     fn power_cuts_change_no_result(
-        setup in setup(), rule in rules(), seed in any::<u64>(),
+        setup in random_setup(), rule in rules(), seed in any::<u64>(),
         lives in prop::collection::vec((0usize..12, 1usize..4), 0..8),
     ) {
         let setup = Setup { deadline: None, rule, ..setup };
         let devices = setup.fleet_size as u64;
-        let whole = live(setup.engine(), devices, usize::MAX);
+        let whole = simulate_campaign(setup.engine(), devices, usize::MAX);
         prop_assert_eq!(whole.engine.phase(), Phase::Finished);
         let mut world = World::new(setup, devices, seed);
         for (steps, batch) in lives {
@@ -203,7 +206,7 @@ proptest! {
             prop_assert_eq!(world.coordinator.engine().checkpoint(), before);
         }
         world.finish();
-        prop_assert_eq!(result(world.coordinator.engine()), result(&whole.engine));
+        prop_assert_eq!(model_bits(world.coordinator.engine()), model_bits(&whole.engine));
         // Every round is committed at most once, in order, with the same number of participants as without
         // interruptions. The commit before a power cut may be missing.
         let mut rounds = BTreeMap::new();
@@ -212,7 +215,7 @@ proptest! {
         }
         let numbers: Vec<u32> = world.commits.iter().map(|record| record.id.round).collect();
         prop_assert!(numbers.is_sorted());
-        for kept in &whole.kept {
+        for kept in &whole.stored {
             if let Some(participants) = rounds.get(&kept.record.id.round) {
                 prop_assert_eq!(*participants, kept.record.participants.len());
             }
@@ -235,10 +238,10 @@ proptest! {
     /// While the disk is full or fails, no update is acknowledged. The campaign continues when the disk can
     /// be written again.
     #[test]
-    fn failing_disk_delays_acknowledgements(setup in setup(), seed in any::<u64>(), fails in prop::collection::vec(0u32..40, 1..6), cuts in any::<bool>()) {
+    fn failing_disk_delays_acknowledgements(setup in random_setup(), seed in any::<u64>(), fails in prop::collection::vec(0u32..40, 1..6), cuts in any::<bool>()) {
         let setup = Setup { deadline: None, ..setup };
         let devices = setup.fleet_size as u64;
-        let whole = live(setup.engine(), devices, usize::MAX);
+        let whole = simulate_campaign(setup.engine(), devices, usize::MAX);
         let mut world = World::new(setup, devices, seed);
         for after in fails {
             world.disk.fail(Faults::After(after));
@@ -251,7 +254,7 @@ proptest! {
                     Ok(settled) => {
                         for action in settled.actions {
                             if let Action::Open(device, opening) = action {
-                                world.sent.push_back(Event::Update(device, honest(device, &opening)));
+                                world.sent.push_back(Event::Update(device, honest_update(device, &opening)));
                             }
                         }
                     }
@@ -268,13 +271,13 @@ proptest! {
             }
         }
         world.finish();
-        prop_assert_eq!(result(world.coordinator.engine()), result(&whole.engine));
+        prop_assert_eq!(model_bits(world.coordinator.engine()), model_bits(&whole.engine));
     }
 
     /// After a crash between the end of a round and the erasure of its key, the key is erased at the next
     /// start.
     #[test]
-    fn leftover_key_is_erased(setup in setup(), seed in any::<u64>()) {
+    fn leftover_key_is_erased(setup in random_setup(), seed in any::<u64>()) {
         let disk = Disk::new(seed);
         drop(World::server(&setup, &disk));
         disk.storage().write(b"the key of a round that is over").unwrap();
@@ -284,7 +287,7 @@ proptest! {
 
     /// A checkpoint of another size is refused.
     #[test]
-    fn checkpoint_of_other_size_is_refused(setup in setup(), len in 0usize..30, number in 1u32..4) {
+    fn checkpoint_of_other_size_is_refused(setup in random_setup(), len in 0usize..30, number in 1u32..4) {
         let fits = if setup.fedavg { D * K + K } else { D * K } + if setup.doubling.is_some() { 5 } else { 0 };
         prop_assume!(len != fits);
         let id = RoundId { round: 9, stage: 0 };

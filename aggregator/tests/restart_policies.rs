@@ -1,7 +1,7 @@
 //! Tests of restarts with every participation policy, at every opening and in the middle of every round: the
 //! decisions, including those that depend on the state of the policy, equal those of an uninterrupted run.
 
-use crate::common::campaign::{honest, result};
+use crate::common::campaign::{honest_update, model_bits};
 use fedspan_aggregator::config::Fleet;
 use fedspan_engine::{Action, DeviceId, Engine, Event, Millis, Phase, Record, RecordedEffects};
 use fedspan_protocol::message::RoundId;
@@ -88,7 +88,11 @@ fn campaign(
         for (at, device) in answers {
             now = at.as_u64();
             effects.actions.clear();
-            engine.handle(Millis::new(now), Event::Update(device, honest(device, &opening)), &mut effects);
+            engine.handle(
+                Millis::new(now),
+                Event::Update(device, honest_update(device, &opening)),
+                &mut effects,
+            );
             counted.push(device);
             if effects.actions.iter().any(|action| matches!(action, Action::Commit(_))) {
                 break;
@@ -113,7 +117,7 @@ fn every_policy_survives_restart() {
             for restart in [Restart::Opening, Restart::After(1), Restart::After(3), Restart::After(9)] {
                 let (rounds, engine) = campaign(policy, "mean", pace, restart);
                 assert_eq!(rounds, calm, "{policy}, {restart:?}");
-                assert_eq!(result(&engine), result(&last), "{policy}, {restart:?}");
+                assert_eq!(model_bits(&engine), model_bits(&last), "{policy}, {restart:?}");
             }
         }
     }
@@ -127,7 +131,7 @@ fn other_rules_survive_restart() {
         for restart in [Restart::Opening, Restart::After(3)] {
             let (rounds, engine) = campaign(policy, "geometric-median", PACES[0], restart);
             assert_eq!(rounds, calm, "{policy}, {restart:?}");
-            assert_eq!(result(&engine), result(&last), "{policy}, {restart:?}");
+            assert_eq!(model_bits(&engine), model_bits(&last), "{policy}, {restart:?}");
         }
     }
 }

@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::common::campaign::{honest, honest_values};
-use crate::common::{Scratch, ServerProcess, bits, encoded, frame, hello, line_with};
+use crate::common::campaign::{honest_update, honest_values};
+use crate::common::{Scratch, ServerProcess, bits, encode_values, frame, hello, line_with};
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::durable_engine::ResumeError;
 use fedspan_engine::{Action, DeviceId, Engine, Event, Millis, Phase};
@@ -260,7 +260,7 @@ fn answer(id: u64, round: &RoundOpen, sent: &[Vec<f32>], limit: u16) -> Vec<u8> 
         _ => Descriptors::new(),
     };
     plan(&mut tensors, limit.into()).unwrap();
-    let bytes: Vec<Vec<u8>> = values.iter().map(|v| encoded(Encoding::F32, v)).collect();
+    let bytes: Vec<Vec<u8>> = values.iter().map(|v| encode_values(Encoding::F32, v)).collect();
     let inline = tensors.iter().all(|t| t.chunk == 0);
     let head = Update { id: round.id, samples: 1 + id as u32 % 5, skipped: 0, tensors: tensors.clone() };
     let mut wire = frame(&ToServer::Update(head), &if inline { bytes.concat() } else { Vec::new() });
@@ -338,7 +338,7 @@ fn undisturbed(fleet: &str, devices: u64) -> Engine {
         engine.handle(Millis::ZERO, event, &mut actions);
         for action in actions {
             if let Action::Open(device, opening) = action {
-                queue.insert(0, Event::Update(device, honest(device, &opening)));
+                queue.insert(0, Event::Update(device, honest_update(device, &opening)));
             }
         }
     }

@@ -18,7 +18,7 @@ use fedspan_protocol::message::{HeadSolve, Privacy, RoundId, Task, Upload};
 use fedspan_protocol::tensor::Role;
 use getrandom::SysRng;
 
-use super::campaign::honest;
+use super::campaign::honest_update;
 
 /// Names of the files that a server leaves.
 pub const FILES: [&str; 3] = ["campaign.redb", "round.key", "arrivals.jsonl"];
@@ -57,7 +57,7 @@ fn response_time(device: DeviceId) -> u64 {
 /// consists of random numbers that depend on the round; tensors that must be orthonormal are orthonormalised.
 fn update_of(device: DeviceId, opening: &RoundBroadcast) -> Update {
     if let Task::FedRep { upload: Upload::Gradient, .. } = opening.request.task {
-        return honest(device, opening);
+        return honest_update(device, opening);
     }
     let RoundId { round, .. } = opening.id;
     let random = &mut stream(u64::from(round), Purpose::Truth, device.0);
@@ -69,7 +69,7 @@ fn update_of(device: DeviceId, opening: &RoundBroadcast) -> Update {
         };
         Tensor { role: wanted.role, rows: wanted.rows, cols: wanted.cols, values: to_f32(&matrix) }
     });
-    super::update(opening.id, 1 + device.0 as u32 % 5, &opening.request.expects, tensors.collect())
+    super::create_update(opening.id, 1 + device.0 as u32 % 5, &opening.request.expects, tensors.collect())
 }
 
 /// Campaign of a durable engine with simulated devices.

@@ -9,7 +9,7 @@ use fedspan_aggregator::store::Store;
 use fedspan_engine::{Action, DeviceId, Event, Millis};
 use getrandom::SysRng;
 
-use super::campaign::honest;
+use super::campaign::honest_update;
 use super::closed;
 
 /// Returns the configuration for a state directory.
@@ -57,7 +57,7 @@ pub fn create_state(state: &Path) -> (String, Vec<f64>) {
         for device in 0..if round < 3 { 5 } else { 2 } {
             durable_engine.handle(
                 Millis::new(round),
-                Event::Update(DeviceId(device), honest(DeviceId(device), &opening)),
+                Event::Update(DeviceId(device), honest_update(DeviceId(device), &opening)),
             );
         }
     }
@@ -84,8 +84,10 @@ pub fn run_campaign(state: &Path, journal: bool, counted: &[usize]) {
         let participants = durable_engine.engine().open_round().unwrap().participants.clone();
         let others = (0..5).filter(|device| !participants.contains(&DeviceId(*device)));
         for device in others.take(target - participants.len()) {
-            durable_engine
-                .handle(Millis::new(11), Event::Update(DeviceId(device), honest(DeviceId(device), &opening)));
+            durable_engine.handle(
+                Millis::new(11),
+                Event::Update(DeviceId(device), honest_update(DeviceId(device), &opening)),
+            );
         }
     }
     durable_engine.flush().unwrap();
