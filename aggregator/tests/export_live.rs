@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use crate::common::stored_campaign::{configuration, create_state};
-use crate::common::{Scratch, ServerProcess, output};
+use crate::common::{Scratch, ServerProcess, run_program};
 
 /// Configuration, with or without a state directory of five devices in the middle of their third round.
 struct Place {
@@ -44,7 +44,7 @@ impl Place {
     }
 
     fn run(&self, arguments: &[&str]) -> Output {
-        output(&mut self.program(arguments))
+        run_program(&mut self.program(arguments))
     }
 
     /// Runs a command that must fail with one line that contains `expected`.
@@ -57,48 +57,53 @@ impl Place {
 }
 
 /// Returns a path in the directory, also as text.
-fn place(dir: &Place, name: &str) -> (PathBuf, String) {
+fn path_in(dir: &Place, name: &str) -> (PathBuf, String) {
     let path = dir.scratch.path().join(name);
     let text = path.display().to_string();
     (path, text)
 }
 
 /// Reads a file as text.
-fn read(directory: &Path, file: &str) -> String {
+fn read_text(directory: &Path, file: &str) -> String {
     String::from_utf8_lossy(&std::fs::read(directory.join(file)).unwrap()).into_owned()
 }
 
 #[test]
 fn export_from_server_equals_export_from_files() {
     let dir = Place::dir();
-    let ((before, before_text), (during, during_text)) = (place(&dir, "before"), place(&dir, "during"));
-    assert!(dir.run(&["export", "--out", &before_text]).status.success());
+    let ((path_before, text_before), (path_during, text_during)) =
+        (path_in(&dir, "before"), path_in(&dir, "during"));
+    assert!(dir.run(&["export", "--out", &text_before]).status.success());
     let server = ServerProcess::start(dir.program(&["serve"]).stderr(Stdio::null()));
-    let output = dir.run(&["export", "--out", &during_text]);
+    let output = dir.run(&["export", "--out", &text_during]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     for file in
         ["representation.npy", "model.safetensors", "rounds.jsonl", "ledger.json", "configuration.txt"]
     {
-        assert_eq!(read(&before, file), read(&during, file), "{file}");
+        assert_eq!(read_text(&path_before, file), read_text(&path_during, file), "{file}");
     }
-    let (before, during) = (read(&before, "arrivals.jsonl"), read(&during, "arrivals.jsonl"));
-    let more = during.strip_prefix(before.as_str()).unwrap();
-    assert!(more.starts_with("{\"event\":\"resumed\"") && more.lines().count() == 1, "{more}");
+    let (journal_before, journal_during) =
+        (read_text(&path_before, "arrivals.jsonl"), read_text(&path_during, "arrivals.jsonl"));
+    let added_lines = journal_during.strip_prefix(journal_before.as_str()).unwrap();
+    assert!(
+        added_lines.starts_with("{\"event\":\"resumed\"") && added_lines.lines().count() == 1,
+        "{added_lines}"
+    );
     let slash = format!("{}/beside/", dir.scratch.path().display());
     let partial = dir.scratch.path().join("beside.partial");
     std::fs::create_dir(&partial).unwrap();
     std::fs::write(partial.join("f"), b"x").unwrap();
     assert!(dir.run(&["export", "--out", &slash]).status.success());
     assert_eq!(std::fs::read_dir(&slash).unwrap().count(), 6);
-    assert_eq!(read(&partial, "f"), "x", "what is another's stays");
-    dir.assert_refused(&["export", "--out", &during_text], "already exists; refusing to overwrite it");
+    assert_eq!(read_text(&partial, "f"), "x", "what is another's stays");
+    dir.assert_refused(&["export", "--out", &text_during], "already exists; refusing to overwrite it");
     dir.assert_refused(&["check"], "another server is running on this state directory");
     drop(server);
     assert_eq!(dir.run(&["check"]).status.code(), Some(0));
 }
 
 /// Answers one request on the control socket with this text.
-fn answering(dir: &Place, answer: String) -> std::thread::JoinHandle<String> {
+fn serve_answer(dir: &Place, answer: String) -> std::thread::JoinHandle<String> {
     std::fs::create_dir_all(dir.state()).unwrap();
     let _ = std::fs::remove_file(dir.state().join("control.sock"));
     let listener = UnixListener::bind(dir.state().join("control.sock")).unwrap();
@@ -149,15 +154,15 @@ fn incomplete_answer_writes_nothing() {
         ),
     ];
     let dir = Place::without_state();
-    let (out, text) = place(&dir, "out");
+    let (target, target_text) = path_in(&dir, "out");
     for (answer, expected) in cases {
-        let server = answering(&dir, answer.clone());
-        let output = dir.run(&["export", "--out", &text]);
+        let server = serve_answer(&dir, answer.clone());
+        let output = dir.run(&["export", "--out", &target_text]);
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{answer}: {stderr}");
         assert!(stderr.contains(expected) && stderr.lines().count() == 1, "{answer}: {stderr}");
         assert_eq!(server.join().unwrap(), "export\n");
-        assert!(!out.exists());
+        assert!(!target.exists());
     }
 }
 
@@ -166,8 +171,8 @@ fn incomplete_answer_writes_nothing() {
 fn unusable_state_path_is_reported_in_one_line() {
     let dir = Place::without_state();
     std::fs::write(dir.state(), b"a file").unwrap();
-    let (out, text) = place(&dir, "out");
-    for command in [&["check"][..], &["export", "--out", &text], &["serve"], &["status"]] {
+    let (target, target_text) = path_in(&dir, "out");
+    for command in [&["check"][..], &["export", "--out", &target_text], &["serve"], &["status"]] {
         let output = dir.run(command);
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{command:?}: {stderr}");
@@ -177,6 +182,6 @@ fn unusable_state_path_is_reported_in_one_line() {
         );
         assert!(stderr.contains("directory") || stderr.contains("File exists"), "{command:?}: {stderr}");
     }
-    assert!(!out.exists());
+    assert!(!target.exists());
     assert_eq!(std::fs::read(dir.state()).unwrap(), b"a file");
 }

@@ -36,7 +36,7 @@ fn key(device: u64) -> Key {
 }
 
 fn hello(device: u64, limit: u16) -> Hello {
-    common::hello(device, (64, 4, 1), limit)
+    common::create_hello(device, (64, 4, 1), limit)
 }
 
 fn request() -> Request {

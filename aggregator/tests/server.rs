@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::common::campaign::{honest_update, honest_values};
-use crate::common::{Scratch, ServerProcess, bits, encode_values, frame, hello, line_with};
+use crate::common::{Scratch, ServerProcess, bits, encode_values, encode_frame, create_hello, read_line_with};
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::durable_engine::ResumeError;
 use fedspan_engine::{Action, DeviceId, Engine, Event, Millis, Phase};
@@ -163,7 +163,7 @@ async fn converse(
     let note = |round, outcome| {
         shared.log.send_modify(|log| log.push(Seen { port, device: id, round, outcome }));
     };
-    stream.write_all(&frame(&ToServer::Hello(hello(id, (6, 2, 1), limit)), &[])).await?;
+    stream.write_all(&encode_frame(&ToServer::Hello(create_hello(id, (6, 2, 1), limit)), &[])).await?;
     let mut decoder = Decoder::new(vec![0u8; usize::from(limit)]);
     let mut open: Option<(RoundOpen, Assembly, Vec<Vec<f32>>)> = None;
     let mut ready: Option<(u32, Task, Vec<u8>)> = None;
@@ -204,7 +204,7 @@ async fn converse(
                     note(round.id.round, None);
                     let decline =
                         Decline { id: round.id, reason: DeclineReason::RoundRepeated { last: *last } };
-                    stream.write_all(&frame(&ToServer::Decline(decline), &[])).await?;
+                    stream.write_all(&encode_frame(&ToServer::Decline(decline), &[])).await?;
                 }
                 ToDevice::RoundOpen(round) => {
                     note(round.id.round, None);
@@ -263,12 +263,12 @@ fn answer(id: u64, round: &RoundOpen, sent: &[Vec<f32>], limit: u16) -> Vec<u8> 
     let bytes: Vec<Vec<u8>> = values.iter().map(|v| encode_values(Encoding::F32, v)).collect();
     let inline = tensors.iter().all(|t| t.chunk == 0);
     let head = Update { id: round.id, samples: 1 + id as u32 % 5, skipped: 0, tensors: tensors.clone() };
-    let mut wire = frame(&ToServer::Update(head), &if inline { bytes.concat() } else { Vec::new() });
+    let mut wire = encode_frame(&ToServer::Update(head), &if inline { bytes.concat() } else { Vec::new() });
     for (tensor, descriptor) in tensors.iter().enumerate() {
         for index in 0..descriptor.chunks() {
             let range = descriptor.chunk_range(index).unwrap();
             let chunk = Chunk { id: round.id, tensor: tensor as u8, offset: range.start as u32 };
-            wire.extend(frame(&ToServer::Chunk(chunk), &bytes[tensor][range.start * 4..range.end * 4]));
+            wire.extend(encode_frame(&ToServer::Chunk(chunk), &bytes[tensor][range.start * 4..range.end * 4]));
         }
     }
     wire
@@ -626,7 +626,7 @@ async fn newer_connection_replaces_older() {
     let state = Scratch::new();
     let server = serve(&text(state.path(), 2, FEDREP), true).await;
     let mut old = TcpStream::connect(server.address).await.unwrap();
-    old.write_all(&frame(&ToServer::Hello(hello(0, (6, 2, 1), 256)), &[])).await.unwrap();
+    old.write_all(&encode_frame(&ToServer::Hello(create_hello(0, (6, 2, 1), 256)), &[])).await.unwrap();
     let mut buffer = [0; 256];
     assert!(old.read(&mut buffer).await.unwrap() > 0, "welcome");
     let mut devices = Devices::new(server.address);
@@ -655,8 +655,8 @@ async fn device_that_does_not_read_is_disconnected() {
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(buffer).unwrap();
         let mut stream = socket.connect(server.address).await.unwrap();
-        let hello = ToServer::Hello(hello(id, (60_000, 2, 1), 4096));
-        stream.write_all(&frame(&hello, &[])).await.unwrap();
+        let hello = ToServer::Hello(create_hello(id, (60_000, 2, 1), 4096));
+        stream.write_all(&encode_frame(&hello, &[])).await.unwrap();
         stream
     };
     let mute = connect(0, 4096).await;
@@ -689,11 +689,11 @@ async fn device_that_does_not_read_is_disconnected() {
             }
             for id in opened {
                 let head = Update { id, samples: 1, skipped: 0, tensors: tensors.clone() };
-                let mut wire = frame(&ToServer::Update(head), &[]);
+                let mut wire = encode_frame(&ToServer::Update(head), &[]);
                 for index in 0..tensors[0].chunks() {
                     let range = tensors[0].chunk_range(index).unwrap();
                     let chunk = Chunk { id, tensor: 0, offset: range.start as u32 };
-                    wire.extend(frame(&ToServer::Chunk(chunk), &vec![0; range.len() * 4]));
+                    wire.extend(encode_frame(&ToServer::Chunk(chunk), &vec![0; range.len() * 4]));
                 }
                 if honest.write_all(&wire).await.is_err() {
                     return;
@@ -716,11 +716,11 @@ async fn turned_away_device_gets_retry_delay() {
     let fleet = text(state.path(), 1, &format!("{FEDREP}[limits]\nconnections = 1\n"));
     let server = serve(&fleet, false).await;
     let mut first = TcpStream::connect(server.address).await.unwrap();
-    first.write_all(&frame(&ToServer::Hello(hello(0, (6, 2, 1), 256)), &[])).await.unwrap();
+    first.write_all(&encode_frame(&ToServer::Hello(create_hello(0, (6, 2, 1), 256)), &[])).await.unwrap();
     assert!(first.read(&mut [0; 64]).await.unwrap() > 0);
     for attempt in 0..50u64 {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
-        stream.write_all(&frame(&ToServer::Hello(hello(1, (6, 2, 1), 256)), &[])).await.unwrap();
+        stream.write_all(&encode_frame(&ToServer::Hello(create_hello(1, (6, 2, 1), 256)), &[])).await.unwrap();
         // Every second device begins to read only after the server has turned it away.
         if attempt % 2 == 1 {
             let turned_away = |now: &serde_json::Value| now["connections"]["turned_away"].as_u64();
@@ -728,7 +728,7 @@ async fn turned_away_device_gets_retry_delay() {
         }
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).await.unwrap_or_else(|error| panic!("attempt {attempt}: {error}"));
-        let answer = common::messages(&answer);
+        let answer = common::decode_messages(&answer);
         assert!(
             matches!(answer.as_slice(), [(ToDevice::RetryAfter { .. }, _)]),
             "attempt {attempt}: {answer:?}"
@@ -746,7 +746,7 @@ async fn evicted_connections_are_counted() {
     let fleet = text(state.path(), 1, &format!("{FEDREP}[limits]\nconnections = 1\nhello = 1\n"));
     let server = serve(&fleet, false).await;
     let mut first = TcpStream::connect(server.address).await.unwrap();
-    first.write_all(&frame(&ToServer::Hello(hello(0, (6, 2, 1), 256)), &[])).await.unwrap();
+    first.write_all(&encode_frame(&ToServer::Hello(create_hello(0, (6, 2, 1), 256)), &[])).await.unwrap();
     assert!(first.read(&mut [0; 64]).await.unwrap() > 0);
     let mut crowd = Vec::new();
     for _ in 0..400 {
@@ -763,7 +763,7 @@ async fn evicted_connections_are_counted() {
     // The number of timeouts depends on the machine.
     assert!(count("evicted") > 0, "{connections}");
     // The connected device is not affected.
-    first.write_all(&frame(&ToServer::Hello(hello(0, (6, 2, 1), 256)), &[])).await.unwrap();
+    first.write_all(&encode_frame(&ToServer::Hello(create_hello(0, (6, 2, 1), 256)), &[])).await.unwrap();
     assert!(first.read(&mut [0; 64]).await.unwrap() > 0);
     server.crash().await;
 }
@@ -794,11 +794,11 @@ async fn server_without_file_descriptors_serves_connected_devices() {
     for _ in 0..80 {
         crowd.push(TcpStream::connect(address).await.unwrap());
     }
-    line_with(&mut log, "accept failed");
-    first.write_all(&frame(&ToServer::Hello(hello(0, (6, 2, 1), 256)), &[])).await.unwrap();
+    read_line_with(&mut log, "accept failed");
+    first.write_all(&encode_frame(&ToServer::Hello(create_hello(0, (6, 2, 1), 256)), &[])).await.unwrap();
     let mut buffer = [0; 256];
     let answer = tokio::time::timeout(PATIENCE, first.read(&mut buffer)).await.expect("is served").unwrap();
-    assert!(matches!(common::messages(&buffer[..answer])[0], (ToDevice::Welcome(_), _)));
+    assert!(matches!(common::decode_messages(&buffer[..answer])[0], (ToDevice::Welcome(_), _)));
     drop(crowd);
     let now = status(&state.path().join("state")).await;
     assert!(now["connections"]["accept_errors"].as_u64() >= Some(1), "{now}");

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use crate::common::stored_campaign::{configuration, create_state, run_campaign};
-use crate::common::{Scratch, ServerProcess, alone, closed, line_with, output, spawned};
+use crate::common::{Scratch, ServerProcess, lock_exclusively, close_locked, read_line_with, run_program, spawn_program};
 use fedspan_aggregator::store::Store;
 use getrandom::SysRng;
 
@@ -35,7 +35,7 @@ impl Place {
 
     fn run(&self, command: &[&str]) -> Output {
         let mut program = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
-        output(program.args(command).arg("--config").arg(self.scratch.path().join("fleet.toml")))
+        run_program(program.args(command).arg("--config").arg(self.scratch.path().join("fleet.toml")))
     }
 
     /// Runs a command as an unprivileged user. If the test runs as root, the command switches the user.
@@ -48,18 +48,18 @@ impl Place {
         if std::fs::metadata(self.scratch.path()).unwrap().uid() == 0 {
             run.uid(65534).gid(65534);
         }
-        output(run.args(command).arg("--config").arg(self.scratch.path().join("fleet.toml")))
+        run_program(run.args(command).arg("--config").arg(self.scratch.path().join("fleet.toml")))
     }
 
     /// Starts a command and captures its output.
     fn spawn(&self, command: &str) -> Child {
         let mut program = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
         program.args([command, "--config"]).arg(self.scratch.path().join("fleet.toml"));
-        spawned(program.stdout(Stdio::piped()).stderr(Stdio::piped()))
+        spawn_program(program.stdout(Stdio::piped()).stderr(Stdio::piped()))
     }
 
     fn start_server(&self) -> ServerProcess {
-        ServerProcess::listening(self.spawn("serve"))
+        ServerProcess::await_listening(self.spawn("serve"))
     }
 
     /// Runs `export` and asserts that it creates a directory only if it succeeds.
@@ -75,7 +75,7 @@ impl Place {
 /// Copies the program. The copy must be closed before it is run, because a file that is open for writing
 /// cannot be executed.
 fn copied(to: &Path) {
-    let _alone = alone();
+    let _alone = lock_exclusively();
     std::fs::copy(env!("CARGO_BIN_EXE_fedspan-aggregator"), to).unwrap();
 }
 
@@ -130,7 +130,7 @@ fn file_in_place_of_state_directory_is_reported() {
 fn abandoned_socket_is_ignored() {
     let place = Place::dir("state");
     let socket = place.state.join("control.sock");
-    closed(UnixListener::bind(&socket).unwrap());
+    close_locked(UnixListener::bind(&socket).unwrap());
     assert_sound(&place);
     std::fs::remove_file(&socket).unwrap();
     std::fs::write(&socket, b"no socket").unwrap();
@@ -147,7 +147,7 @@ fn long_path_works_without_socket() {
         refused(&place.run(&[command]), "another server is running on this state directory");
     }
     refused(&place.export(), "another server is running on this state directory");
-    closed(store);
+    close_locked(store);
     assert_sound(&place);
 }
 
@@ -223,7 +223,7 @@ fn permission_errors_are_reported() {
         if is_root {
             command.uid(65534).gid(65534);
         }
-        output(command.args(arguments).arg("--config").arg(place.scratch.path().join("fleet.toml")))
+        run_program(command.args(arguments).arg("--config").arg(place.scratch.path().join("fleet.toml")))
     };
     let mode = |path: &Path, mode: u32| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
@@ -315,10 +315,10 @@ fn state_directory_is_private() {
     assert!(server.line.ends_with(", waiting for 5 devices\n"), "{}", server.line);
     assert_eq!(mode(&place.state), 0o700);
     assert!(!place.state.join("probe").exists());
-    server.end("-INT");
+    server.stop_with("-INT");
     // The mode of an existing directory is kept.
     set_mode(&place.state, 0o750);
-    place.start_server().end("-INT");
+    place.start_server().stop_with("-INT");
     assert_eq!(mode(&place.state), 0o750);
 }
 
@@ -330,12 +330,12 @@ fn listening_is_printed_after_resume() {
     let server = place.start_server();
     assert!(server.line.starts_with("listening on 127.0.0.1:"), "{}", server.line);
     assert!(server.line.ends_with(", resuming with round 3 of 4\n"), "{}", server.line);
-    server.end("-INT");
+    server.stop_with("-INT");
     // After the last training round only the heads are fitted.
     run_campaign(&place.state, true, &[5, 5]);
     let server = place.start_server();
     assert!(server.line.ends_with(", resuming after round 4 of 4: heads are fitted\n"), "{}", server.line);
-    server.end("-INT");
+    server.stop_with("-INT");
     let place = Place::dir("state");
     // A server that refuses to start prints no line about listening.
     let key = place.state.join("round.key");
@@ -377,8 +377,8 @@ fn watch_distinguishes_shutdown_from_crash() {
         let mut server = place.start_server();
         let mut log = BufReader::new(server.child.stderr.take().unwrap());
         let watch = place.spawn("watch");
-        line_with(&mut log, "watch client connected");
-        server.end(signal);
+        read_line_with(&mut log, "watch client connected");
+        server.stop_with(signal);
         let output = watch.wait_with_output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{signal}: {stderr}");

@@ -5,14 +5,14 @@ use std::process::Command;
 use fedspan_adapters::files::{Dtype, RoundKind};
 
 use super::common::{Adapter, Folder};
-use crate::common::said;
+use crate::common::decode_output;
 
 /// Runs a command line in the directory. Returns exit code, standard output and standard error.
 fn run_line(folder: &Folder, line: &str) -> (i32, String, String) {
     let program = env!("CARGO_BIN_EXE_fedspan-aggregator");
     let shell = ["-c", &line.replace("adapter ", &format!("{program} adapter "))].map(str::to_owned);
     let output = Command::new("sh").args(shell).current_dir(folder.directory.path()).output().unwrap();
-    said(&output)
+    decode_output(&output)
 }
 
 /// Creates a directory with a base and three clients.

@@ -12,7 +12,7 @@ use super::common::http::send_request;
 use super::common::live::{
     CLIENTS, RunningServer, ServerDirectory, list_files, mean_file, parse_adapter, trained_part,
 };
-use crate::common::said;
+use crate::common::decode_output;
 
 /// Server process, with a handle for requests.
 struct Program {
@@ -62,7 +62,7 @@ impl Program {
 
 /// Runs a server that must exit at once; returns exit code and standard error.
 fn run_refused(directory: &ServerDirectory, options: &[&str]) -> (i32, String) {
-    let (code, _, errors) = said(&serve_command(directory, options).output().unwrap());
+    let (code, _, errors) = decode_output(&serve_command(directory, options).output().unwrap());
     (code, errors)
 }
 

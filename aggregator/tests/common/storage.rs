@@ -38,7 +38,7 @@ enum Write {
 #[derive(Debug)]
 struct Inner {
     /// Data as the server reads them.
-    seen: Vec<u8>,
+    visible: Vec<u8>,
     /// Data that survive a power cut.
     durable: Vec<u8>,
     /// Writes since the last sync.
@@ -72,7 +72,7 @@ impl Disk {
     pub fn new(seed: u64) -> Self {
         let random = ChaCha8Rng::seed_from_u64(seed);
         Self(Arc::new(Mutex::new(Inner {
-            seen: Vec::new(),
+            visible: Vec::new(),
             durable: Vec::new(),
             pending: Vec::new(),
             key: None,
@@ -114,19 +114,19 @@ impl Disk {
     /// Reserves memory, so that growth does not reallocate.
     pub fn reserve(&self, bytes: usize) {
         let mut inner = self.inner();
-        inner.seen.reserve(bytes);
+        inner.visible.reserve(bytes);
         inner.durable.reserve(bytes);
     }
 
     /// Returns the memory of the disk in bytes.
     pub fn memory(&self) -> usize {
         let inner = self.inner();
-        inner.seen.capacity() + inner.durable.capacity()
+        inner.visible.capacity() + inner.durable.capacity()
     }
 
     /// Returns the content of the disk as a backup would contain it.
     pub fn image(&self) -> Vec<u8> {
-        self.inner().seen.clone()
+        self.inner().visible.clone()
     }
 
     /// Sets the faults to inject.
@@ -158,7 +158,7 @@ impl Inner {
         if std::mem::take(&mut self.is_key_unsynced) && self.random.next_u32().is_multiple_of(2) {
             self.key = None;
         }
-        let Self { seen, durable, pending, random, .. } = self;
+        let Self { visible, durable, pending, random, .. } = self;
         for write in pending.drain(..) {
             match (write, random.next_u32() % 3) {
                 (_, 0) => {}
@@ -176,7 +176,7 @@ impl Inner {
                 }
             }
         }
-        seen.clone_from(durable);
+        visible.clone_from(durable);
     }
 }
 
@@ -184,11 +184,11 @@ impl Storage {
     /// Locks the disk; an error after a power cut.
     fn inner(&self) -> std::io::Result<MutexGuard<'_, Inner>> {
         let inner = self.disk.inner();
-        if inner.life == self.life { Ok(inner) } else { Err(off()) }
+        if inner.life == self.life { Ok(inner) } else { Err(switched_off_error()) }
     }
 
     /// Locks the disk for a change, which fails if a fault is due.
-    fn changing(&self) -> std::io::Result<MutexGuard<'_, Inner>> {
+    fn lock_for_change(&self) -> std::io::Result<MutexGuard<'_, Inner>> {
         let mut inner = self.inner()?;
         match &mut inner.faults {
             Faults::None | Faults::Sync(_) => {}
@@ -196,7 +196,7 @@ impl Storage {
             Faults::Cut(0) => {
                 inner.faults = Faults::None;
                 inner.cut();
-                return Err(off());
+                return Err(switched_off_error());
             }
             Faults::After(left) | Faults::Cut(left) => *left -= 1,
         }
@@ -205,31 +205,31 @@ impl Storage {
 }
 
 /// Returns the error of storage after a power cut.
-fn off() -> std::io::Error {
+fn switched_off_error() -> std::io::Error {
     std::io::Error::other("switched off")
 }
 
 impl StorageBackend for Storage {
     fn len(&self) -> std::io::Result<u64> {
-        Ok(self.inner()?.seen.len() as u64)
+        Ok(self.inner()?.visible.len() as u64)
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
         let inner = self.inner()?;
-        let bytes = inner.seen.get(offset as usize..offset as usize + out.len());
+        let bytes = inner.visible.get(offset as usize..offset as usize + out.len());
         out.copy_from_slice(bytes.ok_or(std::io::ErrorKind::UnexpectedEof)?);
         Ok(())
     }
 
     fn set_len(&self, len: u64) -> std::io::Result<()> {
-        let mut inner = self.changing()?;
-        inner.seen.resize(len as usize, 0);
+        let mut inner = self.lock_for_change()?;
+        inner.visible.resize(len as usize, 0);
         inner.pending.push(Write::Length(len));
         Ok(())
     }
 
     fn sync_data(&self) -> std::io::Result<()> {
-        let mut inner = self.changing()?;
+        let mut inner = self.lock_for_change()?;
         match &mut inner.faults {
             Faults::Sync(0) => {
                 inner.pending.clear();
@@ -255,12 +255,12 @@ impl StorageBackend for Storage {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
-        let mut inner = self.changing()?;
+        let mut inner = self.lock_for_change()?;
         let end = offset as usize + data.len();
-        if inner.seen.len() < end {
+        if inner.visible.len() < end {
             return Err(std::io::ErrorKind::UnexpectedEof.into());
         }
-        inner.seen[offset as usize..end].copy_from_slice(data);
+        inner.visible[offset as usize..end].copy_from_slice(data);
         inner.pending.push(Write::Bytes(offset, data.to_vec()));
         Ok(())
     }
@@ -275,7 +275,7 @@ impl RoundKeyStorage for Storage {
 
     fn write(&self, key: &[u8]) -> std::io::Result<()> {
         drop(self.inner()?);
-        let failed = self.changing().err();
+        let failed = self.lock_for_change().err();
         // The key may be stored even if the power is cut at this moment.
         let mut inner = self.disk.inner();
         assert_eq!(inner.key, None, "where a key is");
@@ -288,7 +288,7 @@ impl RoundKeyStorage for Storage {
     }
 
     fn sync(&self) -> std::io::Result<()> {
-        self.changing()?.is_key_unsynced = false;
+        self.lock_for_change()?.is_key_unsynced = false;
         Ok(())
     }
 
@@ -296,7 +296,7 @@ impl RoundKeyStorage for Storage {
         if self.inner()?.key.is_none() {
             return Ok(());
         }
-        let failed = self.changing().err();
+        let failed = self.lock_for_change().err();
         let mut inner = self.disk.inner();
         match inner.random.next_u32() % 3 {
             _ if failed.is_none() => inner.key = None,
