@@ -9,7 +9,7 @@ use crate::common::ServerProcess;
 const CAMPAIGN: &str = "[listen]\ntcp = \"127.0.0.1:0\"\nplaintext = true\n[devices]\nexpected = 2\n[data]\nd = 8\n[model]\nk = 2\n\
     [algorithm]\nname = \"fedrep\"\nrounds = 4\nstep_size = 0.5\n";
 
-/// Makes a new directory with a `fleet.toml` whose state directory is inside it.
+/// Creates a new directory with a `fleet.toml` whose state directory is inside it.
 fn create_directory(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = std::fs::remove_dir_all(&path);

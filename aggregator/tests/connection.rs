@@ -21,7 +21,7 @@ const DEVICE: u64 = 9;
 
 const WELCOME: Welcome = Welcome { campaign: 1, idle_milliseconds: 1000 };
 
-/// Makes an acceptor for a campaign with the longest updates that frames allow.
+/// Creates an acceptor for a campaign with the longest updates that frames allow.
 fn create_acceptor() -> Arc<Acceptor> {
     let request = Request {
         task: Task::FitHead { head: HeadSolve::LeastSquares { ridge: 0.0 } },
@@ -33,7 +33,7 @@ fn create_acceptor() -> Arc<Acceptor> {
     Arc::new(Acceptor::plaintext(Requirements::new(model, &[request], None), WELCOME))
 }
 
-/// Makes the hello of a device that supports tensors of any size.
+/// Creates the hello of a device that supports tensors of any size.
 fn unlimited_hello(device: u64, shape: (u16, u16, u16), limit: u16) -> Hello {
     let mut hello = common::create_hello(device, shape, limit);
     hello.capabilities.tensor_elements = u32::MAX;
@@ -41,7 +41,7 @@ fn unlimited_hello(device: u64, shape: (u16, u16, u16), limit: u16) -> Hello {
     hello
 }
 
-/// Makes a round that sends and expects one d x k tensor. With `two`, the round also sends and expects a 2 x
+/// Creates a round that sends and expects one d x k tensor. With `two`, the round also sends and expects a 2 x
 /// 3 head.
 fn create_opening(number: u32, d: u16, k: u16, encoding: Encoding, has_head: bool) -> Arc<RoundBroadcast> {
     let head = HeadSolve::LeastSquares { ridge: 0.0 };
@@ -64,7 +64,7 @@ fn create_opening(number: u32, d: u16, k: u16, encoding: Encoding, has_head: boo
     Arc::new(RoundBroadcast::new(RoundId { round: number, stage: 1 }, request).unwrap())
 }
 
-/// Makes a connection that has exchanged hello and welcome.
+/// Creates a connection that has exchanged hello and welcome.
 fn greeted_connection(limit: u16) -> Connection {
     let mut connection = Connection::new(create_acceptor());
     let results =

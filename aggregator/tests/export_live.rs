@@ -15,14 +15,14 @@ struct Place {
 }
 
 impl Place {
-    /// Makes a configuration without a state directory.
+    /// Creates a configuration without a state directory.
     fn without_state() -> Self {
         let place = Self { scratch: Scratch::new() };
         std::fs::write(place.config(), configuration(&place.state())).unwrap();
         place
     }
 
-    /// Makes a configuration with a state directory.
+    /// Creates a configuration with a state directory.
     fn dir() -> Self {
         let place = Self::without_state();
         create_state(&place.state());

@@ -92,7 +92,7 @@ fn split_lines(text: &str) -> Vec<(&str, &str)> {
     text.lines().map(|line| line.split_once(" = ").unwrap()).collect()
 }
 
-/// Makes a fingerprint from keys and values.
+/// Creates a fingerprint from keys and values.
 fn join_lines<'a>(lines: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
     lines.into_iter().map(|(key, value)| format!("{key} = {value}\n")).collect()
 }

@@ -42,7 +42,7 @@ fn cheap_cost() -> Argon2Cost {
     Argon2Cost::new(64, 1, 1).unwrap()
 }
 
-/// Makes a store with a device in every state: 3 active, 5 rotating, 7 revoked, 9 added again.
+/// Creates a store with a device in every state: 3 active, 5 rotating, 7 revoked, 9 added again.
 fn create_filled_store(path: &Path, unlock: &Unlock) -> KeyStore {
     let mut store = KeyStore::create(path, unlock, cheap_cost(), seeded_entropy(1)).unwrap();
     store.add(&[DeviceId(3), DeviceId(5), DeviceId(7), DeviceId(9)], false, NOW).unwrap();
@@ -59,7 +59,7 @@ struct Store {
 }
 
 impl Store {
-    /// Makes a store with [`filled`], and closes it.
+    /// Creates a store with [`filled`], and closes it.
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("keys");
@@ -135,7 +135,7 @@ fn keys_are_read_back_and_not_stored_in_plaintext() {
     }
     let mut store = KeyStore::open(&path, &key_file(), seeded_entropy(2)).unwrap();
     assert_eq!((list_keys(&store), accepted_keys(&store)), (rows, keys));
-    // The grace of the rotation survives the restart, and does not return after its end.
+    // The period in which both keys are accepted survives the restart, and does not return after its end.
     assert_eq!(store.round_closed().unwrap(), 1);
     drop(store);
     let store = KeyStore::open(&path, &key_file(), seeded_entropy(3)).unwrap();
@@ -522,7 +522,7 @@ fn round_without_rotation_leaves_file_alone() {
     assert_eq!(store.bytes(), bytes_after);
 }
 
-/// A rotation after the last round has no grace.
+/// After the last round, a rotation ends the acceptance of the old key at once.
 #[test]
 fn rotation_after_last_round_has_no_grace() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);

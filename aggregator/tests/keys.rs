@@ -177,7 +177,7 @@ fn connection_sees_revocation_before_next_frame() {
     assert_eq!((row.epoch, row.state, row.created, row.revoked), (1, KeyState::Active, NOW, None));
 }
 
-/// The grace ends with the first round that closes after the rotation.
+/// The old key is accepted until the first round that closes after the rotation.
 #[test]
 fn rotation_accepts_both_keys_until_round_closes() {
     let keys = ActiveKeys::default();

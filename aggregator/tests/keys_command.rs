@@ -22,7 +22,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 const CAMPAIGN: &str = "[data]\nd = 8\n[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 4\nstep_size = 0.5\n\
     [listen]\ntcp = \"127.0.0.1:0\"\n[devices]\nexpected = 2\n";
 
-/// Makes a fleet whose key store is opened with a key file.
+/// Creates a fleet whose key store is opened with a key file.
 fn create_fleet() -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     let configuration = format!("state = \"state\"\n{CAMPAIGN}key_file = \"key\"\n");

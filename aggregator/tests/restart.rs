@@ -14,7 +14,7 @@ use fedspan_engine::{Action, Checkpoint, DeviceId, Event, Millis, Phase, RoundBr
 use fedspan_protocol::message::{AckOutcome, RoundId};
 use proptest::prelude::*;
 
-fn rules() -> impl Strategy<Value = Rule> {
+fn any_rule() -> impl Strategy<Value = Rule> {
     prop::sample::select(vec![Rule::MEAN, Rule::GEOMETRIC_MEDIAN, Rule::trimmed_mean(0.2)])
 }
 
@@ -25,7 +25,7 @@ struct World {
     disk: Disk,
     coordinator: DurableEngine,
     /// Events that devices have sent and the server has not handled.
-    sent: VecDeque<Event>,
+    events: VecDeque<Event>,
     acknowledged: BTreeSet<(u64, RoundId)>,
     commits: Vec<RoundRecord>,
     opened: BTreeMap<u32, RoundId>,
@@ -34,22 +34,22 @@ struct World {
 impl World {
     fn new(setup: Setup, devices: u64, seed: u64) -> Self {
         let disk = Disk::new(seed);
-        let coordinator = Self::server(&setup, &disk);
+        let coordinator = Self::start_server(&setup, &disk);
         let mut world = Self {
             setup,
             devices,
             disk,
             coordinator,
-            sent: VecDeque::new(),
+            events: VecDeque::new(),
             acknowledged: BTreeSet::new(),
             commits: Vec::new(),
             opened: BTreeMap::new(),
         };
-        world.join();
+        world.join_all();
         world
     }
 
-    fn server(setup: &Setup, disk: &Disk) -> DurableEngine {
+    fn start_server(setup: &Setup, disk: &Disk) -> DurableEngine {
         let campaign = Campaign {
             configuration: "a = 1".to_owned(),
             number: 7,
@@ -59,14 +59,14 @@ impl World {
         DurableEngine::new(setup.engine(), disk.store(), &campaign).unwrap().0
     }
 
-    fn join(&mut self) {
-        self.sent = (0..self.devices).map(|device| Event::Joined(DeviceId(device))).collect();
+    fn join_all(&mut self) {
+        self.events = (0..self.devices).map(|device| Event::Joined(DeviceId(device))).collect();
     }
 
-    /// Makes the server handle `batch` events and flush.
-    fn step(&mut self, batch: usize) {
+    /// Lets the server handle `batch` events and flush.
+    fn handle_batch(&mut self, batch: usize) {
         for _ in 0..batch {
-            let Some(event) = self.sent.pop_front() else { break };
+            let Some(event) = self.events.pop_front() else { break };
             self.coordinator.handle(Millis::ZERO, event);
         }
         let settled = self.coordinator.flush().unwrap();
@@ -75,7 +75,7 @@ impl World {
                 Action::Open(device, opening) => {
                     let id = opening.id;
                     assert_eq!(*self.opened.entry(id.round).or_insert(id), id, "a number means one round");
-                    self.sent.push_back(Event::Update(device, honest_update(device, &opening)));
+                    self.events.push_back(Event::Update(device, honest_update(device, &opening)));
                 }
                 Action::Acknowledge(device, ack) => {
                     // After a device has been acknowledged in a round, further updates of the device for that
@@ -100,17 +100,21 @@ impl World {
     }
 
     /// Cuts the power: each unsynced write is lost, kept or torn.
-    fn cut(&mut self) {
+    fn cut_power(&mut self) {
         self.disk.cut();
-        self.coordinator = Self::server(&self.setup, &self.disk);
-        self.join();
+        self.coordinator = Self::start_server(&self.setup, &self.disk);
+        self.join_all();
     }
 
     /// Runs the campaign to its end.
-    fn finish(&mut self) {
+    fn run_to_end(&mut self) {
         while self.coordinator.engine().phase() != Phase::Finished {
-            assert!(!self.sent.is_empty(), "no event is pending in {:?}", self.coordinator.engine().phase());
-            self.step(3);
+            assert!(
+                !self.events.is_empty(),
+                "no event is pending in {:?}",
+                self.coordinator.engine().phase()
+            );
+            self.handle_batch(3);
         }
     }
 }
@@ -121,32 +125,40 @@ fn extended_deadline_survives_restart() {
     let setup =
         Setup { fleet_size: 8, deadline: Some(60), min_count: 2, absence: 1_000_000, ..two_device_setup() };
     let mut world = World::new(setup, 8, 5);
-    world.step(8);
-    let handle = |world: &mut World, now, event| {
+    world.handle_batch(8);
+    let handle_event = |world: &mut World, now, event| {
         world.coordinator.handle(now, event);
         world.coordinator.flush().unwrap().actions
     };
     let opening = world.coordinator.engine().open_round().unwrap().broadcast.clone();
     assert_eq!(world.coordinator.engine().wake(), Some(Millis::new(60)));
-    handle(&mut world, Millis::new(60), Event::Tick);
-    handle(&mut world, Millis::new(70), Event::Update(DeviceId(0), honest_update(DeviceId(0), &opening)));
-    let waits = |world: &World| {
+    handle_event(&mut world, Millis::new(60), Event::Tick);
+    handle_event(
+        &mut world,
+        Millis::new(70),
+        Event::Update(DeviceId(0), honest_update(DeviceId(0), &opening)),
+    );
+    let deadline_state = |world: &World| {
         let round = world.coordinator.engine().open_round().unwrap();
         (round.deadline, round.asking_everyone, round.participants.len())
     };
-    assert_eq!(waits(&world), (Some(Millis::new(120)), true, 1));
-    world.cut();
-    assert_eq!(waits(&world), (Some(Millis::new(120)), true, 1));
+    assert_eq!(deadline_state(&world), (Some(Millis::new(120)), true, 1));
+    world.cut_power();
+    assert_eq!(deadline_state(&world), (Some(Millis::new(120)), true, 1));
     assert_eq!(world.coordinator.store().load().unwrap().unwrap().clock, Millis::new(70));
     // New devices are asked as without a restart, and the round does not close before the deadline.
-    let asked = handle(&mut world, Millis::new(71), Event::Joined(DeviceId(20)));
-    assert!(asked.iter().any(|action| matches!(action, Action::Open(DeviceId(20), _))), "{asked:?}");
-    assert!(handle(&mut world, Millis::new(119), Event::Tick).is_empty());
-    handle(&mut world, Millis::new(119), Event::Update(DeviceId(20), honest_update(DeviceId(20), &opening)));
-    let closed = handle(&mut world, Millis::new(120), Event::Tick);
+    let actions = handle_event(&mut world, Millis::new(71), Event::Joined(DeviceId(20)));
+    assert!(actions.iter().any(|action| matches!(action, Action::Open(DeviceId(20), _))), "{actions:?}");
+    assert!(handle_event(&mut world, Millis::new(119), Event::Tick).is_empty());
+    handle_event(
+        &mut world,
+        Millis::new(119),
+        Event::Update(DeviceId(20), honest_update(DeviceId(20), &opening)),
+    );
+    let closed = handle_event(&mut world, Millis::new(120), Event::Tick);
     assert!(closed.iter().any(|action| matches!(action, Action::Commit(_))), "{closed:?}");
     // The clock also continues between rounds.
-    world.cut();
+    world.cut_power();
     assert_eq!(world.coordinator.store().load().unwrap().unwrap().clock, Millis::new(120));
 }
 
@@ -156,12 +168,12 @@ fn extended_deadline_survives_restart() {
 fn failing_campaign_acknowledges_nothing() {
     let setup = Setup { deadline: None, ..two_device_setup() };
     let mut world = World::new(setup, 2, 1);
-    world.step(2);
+    world.handle_batch(2);
     // The step cancels the representation, and the round may not be repeated.
-    let opposite = |device, opening: &RoundBroadcast| {
+    let cancelling_update = |device, opening: &RoundBroadcast| {
         let mut update = honest_update(device, opening);
-        let sent = opening.request.tensors.iter().map(|tensor| &tensor.values);
-        for (answer, values) in update.tensors.iter_mut().zip(sent) {
+        let broadcast_values = opening.request.tensors.iter().map(|tensor| &tensor.values);
+        for (answer, values) in update.tensors.iter_mut().zip(broadcast_values) {
             answer.values = values.iter().map(|value| value / ETA).collect();
         }
         update
@@ -169,9 +181,10 @@ fn failing_campaign_acknowledges_nothing() {
     let opening = world.coordinator.engine().open_round().unwrap().broadcast.clone();
     let mut flushed = Vec::new();
     for device in 0..2 {
-        world
-            .coordinator
-            .handle(Millis::ZERO, Event::Update(DeviceId(device), opposite(DeviceId(device), &opening)));
+        world.coordinator.handle(
+            Millis::ZERO,
+            Event::Update(DeviceId(device), cancelling_update(DeviceId(device), &opening)),
+        );
         flushed.push(world.coordinator.flush().unwrap());
     }
     assert!(matches!(flushed[0].actions.as_slice(), [Action::Acknowledge(DeviceId(0), _)]), "{flushed:?}");
@@ -189,24 +202,24 @@ proptest! {
     /// loss of unsynced writes.
     #[test]
     fn power_cuts_change_no_result(
-        setup in random_setup(), rule in rules(), seed in any::<u64>(),
-        lives in prop::collection::vec((0usize..12, 1usize..4), 0..8),
+        setup in random_setup(), rule in any_rule(), seed in any::<u64>(),
+        steps_before_cuts in prop::collection::vec((0usize..12, 1usize..4), 0..8),
     ) {
         let setup = Setup { deadline: None, rule, ..setup };
         let devices = setup.fleet_size as u64;
-        let whole = simulate_campaign(setup.engine(), devices, usize::MAX);
-        prop_assert_eq!(whole.engine.phase(), Phase::Finished);
+        let uninterrupted = simulate_campaign(setup.engine(), devices, usize::MAX);
+        prop_assert_eq!(uninterrupted.engine.phase(), Phase::Finished);
         let mut world = World::new(setup, devices, seed);
-        for (steps, batch) in lives {
+        for (steps, batch) in steps_before_cuts {
             for _ in 0..steps {
-                world.step(batch);
+                world.handle_batch(batch);
             }
-            let before = world.coordinator.engine().checkpoint();
-            world.cut();
-            prop_assert_eq!(world.coordinator.engine().checkpoint(), before);
+            let checkpoint_before = world.coordinator.engine().checkpoint();
+            world.cut_power();
+            prop_assert_eq!(world.coordinator.engine().checkpoint(), checkpoint_before);
         }
-        world.finish();
-        prop_assert_eq!(model_bits(world.coordinator.engine()), model_bits(&whole.engine));
+        world.run_to_end();
+        prop_assert_eq!(model_bits(world.coordinator.engine()), model_bits(&uninterrupted.engine));
         // Every round is committed at most once, in order, with the same number of participants as without
         // interruptions. The commit before a power cut may be missing.
         let mut rounds = BTreeMap::new();
@@ -215,9 +228,9 @@ proptest! {
         }
         let numbers: Vec<u32> = world.commits.iter().map(|record| record.id.round).collect();
         prop_assert!(numbers.is_sorted());
-        for kept in &whole.stored {
-            if let Some(participants) = rounds.get(&kept.record.id.round) {
-                prop_assert_eq!(*participants, kept.record.participants.len());
+        for stored_round in &uninterrupted.stored {
+            if let Some(participants) = rounds.get(&stored_round.record.id.round) {
+                prop_assert_eq!(*participants, stored_round.record.participants.len());
             }
         }
         // According to the journal, every acknowledged update was counted exactly once.
@@ -238,23 +251,23 @@ proptest! {
     /// While the disk is full or fails, no update is acknowledged. The campaign continues when the disk can
     /// be written again.
     #[test]
-    fn failing_disk_delays_acknowledgements(setup in random_setup(), seed in any::<u64>(), fails in prop::collection::vec(0u32..40, 1..6), cuts in any::<bool>()) {
+    fn failing_disk_delays_acknowledgements(setup in random_setup(), seed in any::<u64>(), writes_before_faults in prop::collection::vec(0u32..40, 1..6), cuts_power in any::<bool>()) {
         let setup = Setup { deadline: None, ..setup };
         let devices = setup.fleet_size as u64;
-        let whole = simulate_campaign(setup.engine(), devices, usize::MAX);
+        let uninterrupted = simulate_campaign(setup.engine(), devices, usize::MAX);
         let mut world = World::new(setup, devices, seed);
-        for after in fails {
-            world.disk.fail(Faults::After(after));
+        for writes in writes_before_faults {
+            world.disk.fail(Faults::After(writes));
             let mut steps = 0;
             // Handles events until the disk fails.
-            while steps < 60 && !world.sent.is_empty() {
-                let event = world.sent.pop_front().unwrap();
+            while steps < 60 && !world.events.is_empty() {
+                let event = world.events.pop_front().unwrap();
                 world.coordinator.handle(Millis::ZERO, event);
                 match world.coordinator.flush() {
                     Ok(settled) => {
                         for action in settled.actions {
                             if let Action::Open(device, opening) = action {
-                                world.sent.push_back(Event::Update(device, honest_update(device, &opening)));
+                                world.events.push_back(Event::Update(device, honest_update(device, &opening)));
                             }
                         }
                     }
@@ -263,15 +276,15 @@ proptest! {
                 steps += 1;
             }
             world.disk.fail(Faults::None);
-            if cuts {
-                world.cut();
+            if cuts_power {
+                world.cut_power();
             } else {
                 // The disk has room again, so pending writes and actions are performed.
-                world.step(0);
+                world.handle_batch(0);
             }
         }
-        world.finish();
-        prop_assert_eq!(model_bits(world.coordinator.engine()), model_bits(&whole.engine));
+        world.run_to_end();
+        prop_assert_eq!(model_bits(world.coordinator.engine()), model_bits(&uninterrupted.engine));
     }
 
     /// After a crash between the end of a round and the erasure of its key, the key is erased at the next
@@ -279,21 +292,21 @@ proptest! {
     #[test]
     fn leftover_key_is_erased(setup in random_setup(), seed in any::<u64>()) {
         let disk = Disk::new(seed);
-        drop(World::server(&setup, &disk));
+        drop(World::start_server(&setup, &disk));
         disk.storage().write(b"the key of a round that is over").unwrap();
-        drop(World::server(&setup, &disk));
+        drop(World::start_server(&setup, &disk));
         prop_assert_eq!(disk.keys().0, None);
     }
 
     /// A checkpoint of another size is refused.
     #[test]
     fn checkpoint_of_other_size_is_refused(setup in random_setup(), len in 0usize..30, number in 1u32..4) {
-        let fits = if setup.fedavg { D * K + K } else { D * K } + if setup.doubling.is_some() { 5 } else { 0 };
-        prop_assume!(len != fits);
+        let valid_len = if setup.fedavg { D * K + K } else { D * K } + if setup.doubling.is_some() { 5 } else { 0 };
+        prop_assume!(len != valid_len);
         let id = RoundId { round: 9, stage: 0 };
         let rounds = setup.engine().checkpoint().rounds;
-        let of = |done, len| Checkpoint { id, done, rounds, state: vec![0.5; len], open: None };
-        prop_assert!(!setup.engine().resume(Millis::ZERO, &of(Phase::Train(number), len)));
-        prop_assert_eq!(setup.power, setup.engine().resume(Millis::ZERO, &of(Phase::Start(1), D * K)));
+        let checkpoint_with = |done, len| Checkpoint { id, done, rounds, state: vec![0.5; len], open: None };
+        prop_assert!(!setup.engine().resume(Millis::ZERO, &checkpoint_with(Phase::Train(number), len)));
+        prop_assert_eq!(setup.power, setup.engine().resume(Millis::ZERO, &checkpoint_with(Phase::Start(1), D * K)));
     }
 }

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use crate::common::stored_campaign::{configuration, create_state, run_campaign};
-use crate::common::{Scratch, ServerProcess, lock_exclusively, close_locked, read_line_with, run_program, spawn_program};
+use crate::common::{
+    Scratch, ServerProcess, close_locked, lock_exclusively, read_line_with, run_program, spawn_program,
+};
 use fedspan_aggregator::store::Store;
 use getrandom::SysRng;
 
@@ -18,7 +20,7 @@ struct Place {
 }
 
 impl Place {
-    /// Makes a configuration for a state directory that does not exist.
+    /// Creates a configuration for a state directory that does not exist.
     fn new(state: &str) -> Self {
         let scratch = Scratch::new();
         let state = scratch.path().join(state);
@@ -26,7 +28,7 @@ impl Place {
         Self { scratch, state }
     }
 
-    /// Makes a configuration with a state directory.
+    /// Creates a configuration with a state directory.
     fn dir(state: &str) -> Self {
         let place = Self::new(state);
         create_state(&place.state);
@@ -43,7 +45,7 @@ impl Place {
         use std::os::unix::fs::MetadataExt;
         use std::os::unix::process::CommandExt;
         let program = self.scratch.path().join("program");
-        copied(&program);
+        copy_program(&program);
         let mut run = Command::new(program);
         if std::fs::metadata(self.scratch.path()).unwrap().uid() == 0 {
             run.uid(65534).gid(65534);
@@ -64,23 +66,23 @@ impl Place {
 
     /// Runs `export` and asserts that it creates a directory only if it succeeds.
     fn export(&self) -> Output {
-        let out = self.scratch.path().join("out");
-        let output = self.run(&["export", "--out", &out.display().to_string()]);
-        assert_eq!(out.exists(), output.status.success());
-        let _ = std::fs::remove_dir_all(out);
+        let target = self.scratch.path().join("out");
+        let output = self.run(&["export", "--out", &target.display().to_string()]);
+        assert_eq!(target.exists(), output.status.success());
+        let _ = std::fs::remove_dir_all(target);
         output
     }
 }
 
 /// Copies the program. The copy must be closed before it is run, because a file that is open for writing
 /// cannot be executed.
-fn copied(to: &Path) {
+fn copy_program(target: &Path) {
     let _alone = lock_exclusively();
-    std::fs::copy(env!("CARGO_BIN_EXE_fedspan-aggregator"), to).unwrap();
+    std::fs::copy(env!("CARGO_BIN_EXE_fedspan-aggregator"), target).unwrap();
 }
 
 /// Asserts that a command failed with one line that contains `expected`.
-fn refused(output: &Output, expected: &str) {
+fn assert_refused(output: &Output, expected: &str) {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert!(
@@ -97,17 +99,17 @@ fn assert_sound(place: &Place) {
     assert!(output.status.success() && stdout.contains("\"answers\":2"), "{output:?}");
     assert!(stdout.contains("\"exchange\":3") && stdout.contains("not running"), "{stdout}");
     assert!(place.export().status.success() && place.run(&["check"]).status.success());
-    refused(&place.run(&["watch"]), "no server is running on this state directory");
+    assert_refused(&place.run(&["watch"]), "no server is running on this state directory");
 }
 
 #[test]
 fn missing_state_is_reported() {
     let place = Place::new("state");
     for _ in 0..2 {
-        refused(&place.run(&["status"]), "no server is running and no round is committed");
-        refused(&place.run(&["watch"]), "no server is running on this state directory");
-        refused(&place.run(&["check"]), "no campaign was begun here");
-        refused(&place.export(), "no campaign was begun here");
+        assert_refused(&place.run(&["status"]), "no server is running and no round is committed");
+        assert_refused(&place.run(&["watch"]), "no server is running on this state directory");
+        assert_refused(&place.run(&["check"]), "no campaign was begun here");
+        assert_refused(&place.export(), "no campaign was begun here");
         if !place.state.exists() {
             std::fs::create_dir(&place.state).unwrap();
         }
@@ -120,9 +122,9 @@ fn file_in_place_of_state_directory_is_reported() {
     let place = Place::new("file/state");
     std::fs::write(place.scratch.path().join("file"), b"text").unwrap();
     for command in ["status", "watch", "check", "serve"] {
-        refused(&place.run(&[command]), "Not a directory");
+        assert_refused(&place.run(&[command]), "Not a directory");
     }
-    refused(&place.export(), "Not a directory");
+    assert_refused(&place.export(), "Not a directory");
 }
 
 /// A control socket without a server, or a file in place of the socket, is ignored.
@@ -144,15 +146,15 @@ fn long_path_works_without_socket() {
     assert_sound(&place);
     let store = Store::open(&place.state, SysRng).unwrap();
     for command in ["status", "check"] {
-        refused(&place.run(&[command]), "another server is running on this state directory");
+        assert_refused(&place.run(&[command]), "another server is running on this state directory");
     }
-    refused(&place.export(), "another server is running on this state directory");
+    assert_refused(&place.export(), "another server is running on this state directory");
     close_locked(store);
     assert_sound(&place);
 }
 
 /// Answers one client of the control socket with this text.
-fn answering(state: &Path, answer: &'static str) -> std::thread::JoinHandle<()> {
+fn serve_answer(state: &Path, answer: &'static str) -> std::thread::JoinHandle<()> {
     std::fs::create_dir_all(state).unwrap();
     let _ = std::fs::remove_file(state.join("control.sock"));
     let listener = UnixListener::bind(state.join("control.sock")).unwrap();
@@ -181,12 +183,12 @@ fn closed_or_refusing_server_is_reported() {
         ),
     ];
     for (command, answer, expected) in cases {
-        let server = answering(&place.state, answer);
-        refused(&place.run(&[command]), expected);
+        let server = serve_answer(&place.state, answer);
+        assert_refused(&place.run(&[command]), expected);
         server.join().unwrap();
     }
-    let server = answering(&place.state, "");
-    refused(&place.export(), "incomplete answer of the server");
+    let server = serve_answer(&place.state, "");
+    assert_refused(&place.export(), "incomplete answer of the server");
     server.join().unwrap();
 }
 
@@ -200,12 +202,12 @@ fn unreadable_store_is_reported() {
     std::fs::copy(golden, &file).unwrap();
     let expected = "format 3, this version reads format 5";
     for command in ["status", "check", "serve"] {
-        refused(&place.run(&[command]), expected);
+        assert_refused(&place.run(&[command]), expected);
     }
-    refused(&place.export(), expected);
+    assert_refused(&place.export(), expected);
     let bytes = std::fs::read(&file).unwrap();
     std::fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
-    refused(&place.run(&["status"]), "campaign.redb");
+    assert_refused(&place.run(&["status"]), "campaign.redb");
 }
 
 /// Commands of a user without permissions report the error.
@@ -217,37 +219,37 @@ fn permission_errors_are_reported() {
     // Permissions do not restrict root, so a test that runs as root switches the user.
     let is_root = std::fs::metadata(&place.state).unwrap().uid() == 0;
     let program = place.scratch.path().join("program");
-    copied(&program);
-    let run = |arguments: &[&str]| {
+    copy_program(&program);
+    let run_unprivileged = |arguments: &[&str]| {
         let mut command = Command::new(&program);
         if is_root {
             command.uid(65534).gid(65534);
         }
         run_program(command.args(arguments).arg("--config").arg(place.scratch.path().join("fleet.toml")))
     };
-    let mode = |path: &Path, mode: u32| {
+    let set_permissions = |path: &Path, mode: u32| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     };
-    let out = place.scratch.path().join("out").display().to_string();
-    for (name, usual) in [("campaign.redb", 0o644), ("round.key", 0o600), ("", 0o755)] {
+    let target = place.scratch.path().join("out").display().to_string();
+    for (name, original_mode) in [("campaign.redb", 0o644), ("round.key", 0o600), ("", 0o755)] {
         let path = place.state.join(name);
-        mode(&path, 0);
-        for command in [&["status"][..], &["check"], &["export", "--out", &out], &["serve"]] {
-            refused(&run(command), "ermission denied");
+        set_permissions(&path, 0);
+        for command in [&["status"][..], &["check"], &["export", "--out", &target], &["serve"]] {
+            assert_refused(&run_unprivileged(command), "ermission denied");
         }
-        mode(&path, usual);
+        set_permissions(&path, original_mode);
     }
     // Such a user cannot use the control socket either.
     let listener = UnixListener::bind(place.state.join("control.sock")).unwrap();
-    mode(&place.state.join("control.sock"), 0);
-    for command in [&["status"][..], &["watch"], &["export", "--out", &out]] {
-        refused(&run(command), "ermission denied");
+    set_permissions(&place.state.join("control.sock"), 0);
+    for command in [&["status"][..], &["watch"], &["export", "--out", &target]] {
+        assert_refused(&run_unprivileged(command), "ermission denied");
     }
     drop(listener);
     assert_sound(&place);
 }
 
-fn mode(path: &Path) -> u32 {
+fn read_mode(path: &Path) -> u32 {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata(path).unwrap().mode() & 0o777
 }
@@ -263,21 +265,21 @@ fn set_mode(path: &Path, mode: u32) {
 fn unsearchable_directory_is_reported() {
     let place = Place::dir("state");
     let config = place.scratch.path().join("fleet.toml");
-    let text = std::fs::read_to_string(&config).unwrap();
+    let configuration = std::fs::read_to_string(&config).unwrap();
     set_mode(&place.state, 0);
     for command in ["status", "check", "serve"] {
         let output = place.run_by_another(&[command]);
-        refused(&output, "ermission denied");
+        assert_refused(&output, "ermission denied");
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(!stderr.contains("campaign.bin") && stderr.contains("state"), "{stderr}");
     }
-    std::fs::write(&config, text.replace("plaintext = true\n", "")).unwrap();
+    std::fs::write(&config, configuration.replace("plaintext = true\n", "")).unwrap();
     let output = place.run_by_another(&["serve"]);
-    refused(&output, "state/keys: Permission denied");
+    assert_refused(&output, "state/keys: Permission denied");
     set_mode(&place.state, 0o700);
     std::fs::remove_dir_all(&place.state).unwrap();
     std::fs::write(&place.state, b"a file").unwrap();
-    refused(&place.run(&["serve"]), "state/keys: Not a directory");
+    assert_refused(&place.run(&["serve"]), "state/keys: Not a directory");
     // If the path does not exist, the message names the remedy.
     std::fs::remove_file(&place.state).unwrap();
     let output = place.run(&["serve"]);
@@ -294,15 +296,15 @@ fn unwritable_directory_is_reported_at_startup() {
         set_mode(&entry.unwrap().path(), 0o666);
     }
     set_mode(&place.state, 0o555);
-    let before = sibling_names();
+    let names_before = sibling_names();
     let output = place.run_by_another(&["serve"]);
-    refused(&output, "cannot create files here");
+    assert_refused(&output, "cannot create files here");
     assert!(
         String::from_utf8_lossy(&output.stderr)
             .contains("state: cannot create files here: Permission denied")
     );
     set_mode(&place.state, 0o777);
-    assert_eq!(sibling_names(), before);
+    assert_eq!(sibling_names(), names_before);
     assert_sound(&place);
 }
 
@@ -313,13 +315,13 @@ fn state_directory_is_private() {
     let server = place.start_server();
     assert!(server.line.starts_with("listening on 127.0.0.1:"), "{}", server.line);
     assert!(server.line.ends_with(", waiting for 5 devices\n"), "{}", server.line);
-    assert_eq!(mode(&place.state), 0o700);
+    assert_eq!(read_mode(&place.state), 0o700);
     assert!(!place.state.join("probe").exists());
     server.stop_with("-INT");
     // The mode of an existing directory is kept.
     set_mode(&place.state, 0o750);
     place.start_server().stop_with("-INT");
-    assert_eq!(mode(&place.state), 0o750);
+    assert_eq!(read_mode(&place.state), 0o750);
 }
 
 /// The line about listening is printed after the campaign is resumed, and names the round from which the
@@ -339,13 +341,13 @@ fn listening_is_printed_after_resume() {
     let place = Place::dir("state");
     // A server that refuses to start prints no line about listening.
     let key = place.state.join("round.key");
-    let dir = std::fs::read(&key).unwrap();
+    let key_bytes = std::fs::read(&key).unwrap();
     std::fs::remove_file(&key).unwrap();
-    refused(&place.run(&["serve"]), "round.key");
-    std::fs::write(&key, dir).unwrap();
+    assert_refused(&place.run(&["serve"]), "round.key");
+    std::fs::write(&key, key_bytes).unwrap();
     let config = place.scratch.path().join("fleet.toml");
-    let text = std::fs::read_to_string(&config).unwrap();
-    std::fs::write(&config, text.replace("seed = 3", "seed = 4")).unwrap();
+    let configuration = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, configuration.replace("seed = 3", "seed = 4")).unwrap();
     let output = place.run(&["serve"]);
     assert!(output.status.code() == Some(1) && output.stdout.is_empty(), "{output:?}");
 }
@@ -356,17 +358,17 @@ fn listening_is_printed_after_resume() {
 fn silent_server_is_reported() {
     let place = Place::dir("state");
     let _silent = UnixListener::bind(place.state.join("control.sock")).unwrap();
-    let out = place.scratch.path().join("out").display().to_string();
-    let export = ["export", "--out", &out];
+    let target = place.scratch.path().join("out").display().to_string();
+    let export = ["export", "--out", &target];
     std::thread::scope(|scope| {
         for command in [&["status"][..], &["watch"], &export, &["keys", "list"]] {
             let place = &place;
             scope.spawn(move || {
-                refused(&place.run(command), "the running server has not answered within 10 s");
+                assert_refused(&place.run(command), "the running server has not answered within 10 s");
             });
         }
     });
-    assert!(!Path::new(&out).exists());
+    assert!(!Path::new(&target).exists());
 }
 
 /// `watch` reports whether the server was shut down cleanly.
