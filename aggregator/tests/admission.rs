@@ -76,8 +76,8 @@ fn refusals_name_the_missing_capability() {
         refusal_of(&requirements("name = \"fedavg\""), &|h| h.capabilities.tasks = 0b011),
         tasks(0b100)
     );
-    // The required roles depend on the upload: a gradient, a representation, or a representation and a shared
-    // head.
+    // The required roles depend on the upload: a gradient (bit 0x02), a representation (0x01), or a
+    // representation and a shared head (0x40).
     let roles = |set| Refusal::Capability(Requirement::Roles(set));
     assert_eq!(refusal_of(&fedrep, &|h| h.capabilities.roles = 0xfd), roles(0x02));
     let steps = requirements("name = \"fedrep\"\nsend = \"representation\"");
@@ -145,6 +145,7 @@ fn start_is_part_of_requirements() {
         requirements_with_start.admit(&without_start_task),
         Err(Refusal::Capability(Requirement::Tasks(0b1000)))
     );
+    // The start uploads subspaces, whose role is bit 0x08.
     let without_start_role = hello_with(|h| h.capabilities.roles = 0x02);
     assert_eq!(
         requirements_with_start.admit(&without_start_role),

@@ -244,7 +244,8 @@ fn custom_policy_chooses_the_cohorts() {
         let pairs = Box::new(Pairs::default());
         fleet.custom_engine(CustomParts::default().with_participation("pairs", pairs))
     };
-    let (mut whole, mut interrupted) = (engine_with_pairs(), engine_with_pairs());
+    let mut whole = engine_with_pairs();
+    let mut interrupted = engine_with_pairs();
     let (mut queue, mut cohorts) =
         (Vec::from([2, 1, 0].map(|device| Event::Joined(DeviceId(device)))), Vec::new());
     while let Some(event) = queue.pop() {
@@ -424,7 +425,7 @@ async fn parts_that_do_not_fit_are_refused_with_numbers() {
     assert_eq!(rule, CustomError::RuleName { name: "mean".into() });
     let rule_and_algorithm = custom_error(builder_with(Faulty::new(6, 2)).rule(Rule::GEOMETRIC_MEDIAN)).await;
     assert_eq!(
-        both.to_string(),
+        rule_and_algorithm.to_string(),
         "the aggregation rule \"geometric-median\" has no effect on the custom algorithm \"faulty\", which combines updates \
          itself; give the rule to the algorithm"
     );

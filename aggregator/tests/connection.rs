@@ -428,7 +428,7 @@ fn foreign_hello_is_refused_unread() {
     assert_eq!(refusal_of(Hello { schema_hash: 7, ..valid }), Refusal::Schema { served: SCHEMA_HASH });
     // Versions share only the first fields of a hello.
     let mut connection = Connection::new(create_acceptor());
-    let foreign = [&[0x10, 0, 9, 1, 2][..], &[0xff; 40]].concat();
+    let foreign = [&[fedspan_protocol::frame::HEADER_CRC32C, 0, 9, 1, 2][..], &[0xff; 40]].concat();
     let check = fedspan_protocol::frame::crc32c(&foreign).to_le_bytes();
     // The only zero byte is the second one, so the COBS encoding has two blocks.
     let checked_frame = [foreign.as_slice(), &check].concat();
@@ -489,7 +489,8 @@ fn messages_before_hello_are_faults() {
         connection.traffic(),
         Traffic { faults: 2, frames: connection.traffic().frames, ..Traffic::default() }
     );
-    // Before the hello, frames of more than 128 bytes are dropped.
+    // Before the hello, frames of more than 128 bytes are dropped. This frame has 2 * 111 bytes and the final
+    // zero byte.
     let oversized = [&[0x70; 0x6f][..], &[0x70; 0x6f], &[0]].concat();
     feed_bytes(&mut connection, &oversized);
     assert_eq!(connection.traffic().frames.oversize, 1);

@@ -27,7 +27,9 @@ fn example_values_are_required_or_defaults() {
         let line = EXAMPLE.lines().find_map(|line| line.strip_prefix(&format!("{key} = ")));
         line.unwrap().split('#').next().unwrap().trim().to_owned()
     };
-    let (mut required, mut described, mut shown) = (0, 0, 0);
+    let mut required = 0;
+    let mut described = 0;
+    let mut shown = 0;
     for (index, line) in EXAMPLE.lines().enumerate() {
         let Some((key, value_and_comment)) = line.split_once(" = ").filter(|_| !line.starts_with('#')) else {
             continue;

@@ -196,7 +196,8 @@ fn fingerprint_restores_configuration() {
 /// the key is resumed with the stored value.
 #[test]
 fn changed_setting_is_named_refused_or_kept() {
-    let (mut resumed_count, mut seen_keys) = (0, BTreeMap::new());
+    let mut resumed_count = 0;
+    let mut seen_keys = BTreeMap::new();
     for (text, path) in read_configurations() {
         let configured = parse_fleet(&text);
         let fingerprint_text = configured.fingerprint();

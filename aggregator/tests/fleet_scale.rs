@@ -27,7 +27,7 @@ fn sum_rows(features: &[Vec<f32>]) -> Vec<f32> {
         }
         let units = column.iter().map(|value| (f64::from(*value) / 2f64.powi(e)).round_ties_even() as i128);
         let (sum, squares) = units.fold((0, 0), |(s, q), n| (s + n, q + n * n));
-        limbs(e, sum, squares)
+        encode_sums(e, sum, squares)
     };
     features.iter().flat_map(row).collect()
 }

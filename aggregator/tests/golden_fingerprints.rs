@@ -3,7 +3,7 @@
 //! store format 5 wrote (`*.txt`), and the text that later servers write (`tests/golden/settings.txt`). These
 //! files are never changed.
 
-use crate::common::golden::directory;
+use crate::common::golden::golden_directory;
 use crate::common::shapes::{parse_fleet, read_configurations};
 use fedspan_aggregator::config::difference;
 

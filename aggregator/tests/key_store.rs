@@ -159,7 +159,8 @@ fn file_matches_its_specification() {
     assert_eq!(with_valid_checksum(bytes.clone()), bytes);
     let cipher = chacha20poly1305::XChaCha20Poly1305::new(&SECRET.into());
     let nonce: [u8; 24] = bytes[40..64].try_into().unwrap();
-    let (mut rows, tag) = (bytes[68..68 + 4 * ROW].to_vec(), &bytes[68 + 4 * ROW..bytes.len() - 4]);
+    let mut rows = bytes[68..68 + 4 * ROW].to_vec();
+    let tag = &bytes[68 + 4 * ROW..bytes.len() - 4];
     let tag: [u8; 16] = tag.try_into().unwrap();
     cipher
         .decrypt_inout_detached(&nonce.into(), &bytes[..68], rows.as_mut_slice().into(), &tag.into())
@@ -316,7 +317,8 @@ fn authentic_but_invalid_rows_are_refused() {
     };
     let never = u64::MAX;
     let encrypt_rows = |rows: &[Vec<u8>]| {
-        let (mut file, mut rows) = (store.bytes()[..64].to_vec(), rows.concat());
+        let mut file = store.bytes()[..64].to_vec();
+        let mut rows = rows.concat();
         file.extend_from_slice(&u32::try_from(rows.len()).unwrap().to_le_bytes());
         let nonce: [u8; 24] = file[40..64].try_into().unwrap();
         let cipher = chacha20poly1305::XChaCha20Poly1305::new(&SECRET.into());
@@ -524,7 +526,7 @@ fn round_without_rotation_leaves_file_alone() {
 
 /// After the last round, a rotation ends the acceptance of the old key at once.
 #[test]
-fn rotation_after_last_round_has_no_grace() {
+fn rotation_after_last_round_ends_old_key() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("keys");

@@ -102,7 +102,8 @@ fn random_steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #[test]
     fn key_table_matches_model(steps in random_steps()) {
-        let (mut table, mut model) = (KeyTable::new(), Model::default());
+        let mut table = KeyTable::new();
+        let mut model = Model::default();
         let mut entropy = seeded_entropy(1);
         // Every key that ever existed, shared with the table like the key of a connection.
         let mut known_keys: BTreeMap<(DeviceId, u16), Arc<AcceptedKey>> = BTreeMap::new();
@@ -237,7 +238,8 @@ fn other_threads_see_revocation_at_once() {
     let mut table = KeyTable::new();
     let devices: Vec<DeviceId> = (0..64).map(DeviceId).collect();
     table.add(&devices, false, NOW, &mut seeded_entropy(1)).unwrap();
-    let (is_revoked, start) = (std::sync::atomic::AtomicBool::new(false), std::sync::Barrier::new(3));
+    let is_revoked = std::sync::atomic::AtomicBool::new(false);
+    let start = std::sync::Barrier::new(3);
     let keys: Vec<_> = devices.iter().map(|device| table.lookup(*device, 0).unwrap()).collect();
     std::thread::scope(|scope| {
         for _ in 0..2 {

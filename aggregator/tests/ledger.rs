@@ -227,7 +227,9 @@ proptest! {
         let mut ledger = Ledger::default();
         // `paid` is the number of spent units; `ready` is the unsent update with its round and number of
         // releases.
-        let (mut spent, mut unsent, mut round) = (0u64, None, 0u32);
+        let mut spent = 0u64;
+        let mut unsent = None;
+        let mut round = 0u32;
         ledger.record_hello(DeviceId(7), Privacy::Gaussian { release: 10, budget: u64::MAX, spent: 0 });
         for (step, releases) in steps {
             match step {

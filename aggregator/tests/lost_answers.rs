@@ -49,7 +49,8 @@ impl World {
         let coordinator = Self::start_server(&setup, &disk);
         let devices = (0..setup.fleet_size).map(|_| Device::default()).collect();
         let random = ChaCha8Rng::seed_from_u64(seed);
-        let (sent, later) = (VecDeque::new(), Vec::new());
+        let sent = VecDeque::new();
+        let later = Vec::new();
         let mut world =
             Self { setup, disk, coordinator, now: 0, devices, sent, later, random, losses, renamed: 0 };
         world.join_all();
@@ -159,7 +160,9 @@ impl World {
     /// the journal.
     fn journalled_rounds(&self) -> Vec<(u32, BTreeMap<DeviceId, u32>)> {
         let lines = self.coordinator.store().journal(0).unwrap();
-        let (mut rounds, mut counted_devices, mut last_number) = (Vec::new(), BTreeMap::new(), 0);
+        let mut rounds = Vec::new();
+        let mut counted_devices = BTreeMap::new();
+        let mut last_number = 0;
         for line in &lines {
             match serde_json::from_str(line).unwrap() {
                 JournalEntry::Opened(opened) => {

@@ -60,7 +60,7 @@ fn create_acceptor() -> Arc<Acceptor> {
     Arc::new(Acceptor::encrypted(
         Requirements::new(model, &[create_request()], None),
         welcome,
-        ActiveKeys::new(table),
+        ActiveKeys::new(keys),
         Box::new(ConstantEntropy),
     ))
 }
@@ -170,7 +170,8 @@ impl World {
         while self.connection.next_frame(&mut bytes) {
             self.assert_within_limits();
         }
-        let (mut decoder, mut input) = (Decoder::new(vec![0; 4096]), bytes.as_slice());
+        let mut decoder = Decoder::new(vec![0; 4096]);
+        let mut input = bytes.as_slice();
         loop {
             match decoder.feed(&mut input) {
                 FeedResult::NeedMore => break,

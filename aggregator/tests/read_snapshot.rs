@@ -62,7 +62,8 @@ fn read_snapshot_is_isolated_from_writers() {
     let began = Instant::now();
     let snapshot = store.read_snapshot().unwrap();
     println!("a moment is held after {:?}", began.elapsed());
-    let (reads, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+    let reads = AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {

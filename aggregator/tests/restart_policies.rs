@@ -71,7 +71,9 @@ fn run_campaign(
     pace: fn(DeviceId) -> u64,
     restart: Restart,
 ) -> (Vec<RoundSummary>, Engine) {
-    let (mut engine, mut now, mut rounds) = (create_engine(policy, rule), 0, Vec::new());
+    let mut engine = create_engine(policy, rule);
+    let mut now = 0;
+    let mut rounds = Vec::new();
     let mut effects = RecordedEffects::default();
     (0..DEVICES)
         .for_each(|device| engine.handle(Millis::new(now), Event::Joined(DeviceId(device)), &mut effects));

@@ -212,7 +212,8 @@ proptest! {
         let mut store = disk.store();
         store.begin(1, "").unwrap();
         store.apply(&[opened_row(1)]).unwrap();
-        let (mut round, mut count) = (1, 0);
+        let mut round = 1;
+        let mut count = 0;
         for (updates, fault, waits) in steps {
             let mut records = Vec::new();
             let (round_before, count_before) = (round, count);

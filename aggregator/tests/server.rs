@@ -142,7 +142,8 @@ struct Shared {
 /// Simulates a device, which reconnects until it is aborted and answers as `honest` does. The last answered
 /// round and campaign are kept between connections.
 async fn run_device(id: u64, mut shared: Shared, limit: u16) {
-    let (mut last_round, mut campaign) = (0, None);
+    let mut last_round = 0;
+    let mut campaign = None;
     loop {
         let address = *shared.address.borrow_and_update();
         if let Ok(stream) = TcpStream::connect(address).await {

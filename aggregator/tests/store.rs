@@ -280,7 +280,9 @@ fn flipped_bit_after_crash_rolls_back_only_as_the_newest_slot() {
     let header = (0..512 * 8).map(|bit| (bit / 8, bit % 8));
     let used = original.iter().enumerate().skip(512).filter(|(_, byte)| **byte != 0).map(|(index, _)| index);
     let pages = used.step_by(37).map(|index| (index, index % 8));
-    let (mut refused_flips, mut harmless_flips, mut rolled_back) = (0, 0, Vec::new());
+    let mut refused_flips = 0;
+    let mut harmless_flips = 0;
+    let mut rolled_back = Vec::new();
     for (index, bit) in header.chain(pages) {
         let mut bytes = original.clone();
         bytes[index] ^= 1 << bit;

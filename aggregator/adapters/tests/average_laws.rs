@@ -305,7 +305,8 @@ fn tensors_are_matched_by_name() {
     let bytes = folder.average_bytes(RoundKind::Up, None);
     // The `safetensors` crate sorts tensors, so the test writes the file itself, in reverse order.
     for (path, client) in folder.clients.iter().zip(&adapters).take(2) {
-        let (mut header, mut data) = (Vec::new(), Vec::new());
+        let mut header = Vec::new();
+        let mut data = Vec::new();
         for (name, (shape, values)) in client.tensors.iter().rev() {
             let begin = data.len();
             values.iter().for_each(|value| data.extend_from_slice(&value.to_le_bytes()));

@@ -34,7 +34,7 @@ fn run_rounds(directory: &ServerDirectory, changes: &[&str], kinds: [RoundKind; 
             let client = (turn + number as usize) % 3;
             let (samples, update) = &updates[client];
             let uploaded = if client == 1 { update.clone() } else { trained_part(update, trains) };
-            assert_eq!(server.put(CLIENTS[client], number, *samples, &sent.bytes()).status, 201);
+            assert_eq!(server.put(CLIENTS[client], number, *samples, &uploaded.bytes()).status, 201);
         }
         server.round_after(CLIENTS[0], number);
         let expected = mean_file(&now, &updates, trains);

@@ -77,7 +77,8 @@ mod oracle {
 
     /// Epsilon at this `delta`; 0 if delta at epsilon 0 is already smaller.
     pub fn epsilon(mu: f64, delta: f64) -> f64 {
-        let (ln, mut below) = (libm::log(delta), 0.0);
+        let ln = libm::log(delta);
+        let mut below = 0.0;
         if ln_delta(mu, below) <= ln {
             return 0.0;
         }
@@ -198,7 +199,8 @@ fn account_matches_golden_table() {
 
 #[test]
 fn epsilon_bounds_oracle_tightly() {
-    let (mut worst, mut zeros): (f64, u32) = (0.0, 0);
+    let mut worst: f64 = 0.0;
+    let mut zeros: u32 = 0;
     for index in 0..1000 {
         let random = &mut stream(7, Purpose::Test, index);
         let count = random_magnitude(random, 0.0, 4.0) as u32;
@@ -328,7 +330,8 @@ fn tight_sensitivity_is_attained_and_never_exceeded() {
                 let x: [f64; D] = std::array::from_fn(|_| random.normal());
                 x.map(|value| value / dot(&x, &x).sqrt())
             };
-            let (mut u, mut v) = (vector(), vector());
+            let mut u = vector();
+            let mut v = vector();
             let mut basis: Vec<[f64; D]> = Vec::new();
             while basis.len() < rank as usize {
                 let mut z = vector();

@@ -73,7 +73,8 @@ proptest! {
         let mut server = FedRep::new(start.clone(), FedRepParameters { weighting, ..fedrep_parameters() });
         let broadcast_basis = round_to_f32(&start);
         prop_assert_eq!(&server.request().tensors[0].values, &to_f32(&start));
-        let (mut sum, mut weight) = (Matrix::zeros(d, k), 0.0);
+        let mut sum = Matrix::zeros(d, k);
+        let mut weight = 0.0;
         for samples in counts.iter().take(n) {
             let gradient = gaussian(d, k, random) * 0.3;
             server.absorb(DeviceId(0), UpdateWeight::from_samples(*samples), &[gradient_tensor(&gradient)]);
@@ -168,7 +169,8 @@ proptest! {
         let mut server = create_fedavg(random_basis(d, k, random), outputs);
         let request = server.request();
         prop_assert_eq!(request.expects.len(), 2);
-        let (mut b, mut w) = (Matrix::zeros(d, k), Matrix::zeros(k, outputs));
+        let mut b = Matrix::zeros(d, k);
+        let mut w = Matrix::zeros(k, outputs);
         for samples in 1..=n as u32 {
             let update = random_tensors(&request.expects, random, 1.0);
             b += from_f32(d, k, &update[0].values) / n as f64;
@@ -197,7 +199,8 @@ proptest! {
             let request = server.request();
             let [expected] = request.expects[..] else { panic!("one factor") };
             let (rows, cols) = (expected.rows.into(), expected.cols.into());
-            let (mut sum, mut weight) = (Matrix::zeros(rows, cols), 0.0);
+            let mut sum = Matrix::zeros(rows, cols);
+            let mut weight = 0.0;
             for samples in 1..=n as u32 {
                 let upload = random_tensors(&request.expects, random, 1.0);
                 sum += from_f32(rows, cols, &upload[0].values) * f64::from(samples);
@@ -262,7 +265,8 @@ proptest! {
         });
         let broadcast_tensors = server.request().tensors;
         let decode_as_device = |values: &[f32]| {
-            let (mut bytes, mut values) = (vec![0; encoding.byte_len(values.len())], values.to_vec());
+            let mut bytes = vec![0; encoding.byte_len(values.len())];
+            let mut values = values.to_vec();
             encoding.encode(&values, &mut bytes).unwrap();
             encoding.decode(&bytes, &mut values).unwrap();
             values
@@ -421,7 +425,7 @@ fn moment_rows(task: &Task, matrix: &Matrix) -> Tensor {
 fn rank_deficient_step_fails_and_keeps_model() {
     let start = random_start(5, 2, 1);
     let upload = Upload::Representation;
-    let mut server = FedRep::new(start.clone(), FedRepParameters { upload, ..parameters() });
+    let mut server = FedRep::new(start.clone(), FedRepParameters { upload, ..fedrep_parameters() });
     server.absorb(DeviceId(0), UpdateWeight::from_samples(1), &[gradient_tensor(&Matrix::zeros(5, 2))]);
     assert!(server.finish().is_err());
     assert_eq!(bits(server.representation()), bits(&start));

@@ -685,7 +685,8 @@ fn rank_deficient_round_is_repeated() {
 #[test]
 fn widened_round_is_restored() {
     let setup = Setup { fleet_size: 3, min_count: 2, ..two_device_setup() };
-    let (mut engine, mut actions) = (setup.engine(), Vec::new());
+    let mut engine = setup.engine();
+    let mut actions = Vec::new();
     (0..3).for_each(|device| engine.handle(Millis::ZERO, Event::Joined(DeviceId(device)), &mut actions));
     let (checkpoint, broadcast) = (engine.checkpoint(), Arc::clone(&engine.open_round().unwrap().broadcast));
     engine.handle(
@@ -735,7 +736,8 @@ fn widened_round_is_restored() {
 #[test]
 fn restored_round_does_not_wait_forever() {
     let setup = Setup { fleet_size: 3, min_count: 2, patience: Some(5_000), ..two_device_setup() };
-    let (mut engine, mut actions) = (setup.engine(), Vec::new());
+    let mut engine = setup.engine();
+    let mut actions = Vec::new();
     (0..3).for_each(|device| engine.handle(Millis::ZERO, Event::Joined(DeviceId(device)), &mut actions));
     let broadcast = Arc::clone(&engine.open_round().unwrap().broadcast);
     // Two devices leave before the third answers, which closes the round.
@@ -752,7 +754,8 @@ fn restored_round_does_not_wait_forever() {
     let checkpoint = engine.checkpoint();
     assert_eq!((checkpoint.done, &checkpoint.open), (Phase::Train(1), &None));
 
-    let (mut restored, mut actions) = (setup.engine(), Vec::new());
+    let mut restored = setup.engine();
+    let mut actions = Vec::new();
     assert!(restored.resume(Millis::new(1_000_000), &checkpoint));
     let due = restored.wake().expect("no time to wait is set");
     (1..3).for_each(|device| {

@@ -206,7 +206,8 @@ proptest! {
         let covariances = random_covariances(4, 9, 3, 0.2, seed);
         let start = random_basis(9, 3, random);
         let parameters = FedPowerParameters { local_steps: 3, ..ALGORITHM_2 };
-        let (mut server, mut rotated_server) = (FedPower::new(start.clone(), parameters), FedPower::new(start, parameters));
+        let mut server = FedPower::new(start.clone(), parameters);
+        let mut rotated_server = FedPower::new(start, parameters);
         let request = server.request();
         for (device, a) in covariances.iter().enumerate() {
             let tensors = create_upload(a, &request);

@@ -163,7 +163,7 @@ proptest! {
     }
 
     #[test]
-    fn products_and_conversions_match_nalgebra((d, k, seed) in shape()) {
+    fn products_and_conversions_match_nalgebra((d, k, seed) in random_shape()) {
         let random = &mut random(seed);
         let (a, b) = (gaussian(d, k, random), gaussian(d, k, random));
         prop_assert!((product_transposed(&a, &b) - a.transpose() * &b).amax() < 1e-12);

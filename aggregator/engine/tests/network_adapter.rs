@@ -128,7 +128,7 @@ impl World {
     /// Current factors A and B.
     fn factors(&self) -> [Matrix; 2] {
         let tensors = self.engine.tensors();
-        [matrix(&tensors[0]), matrix(&tensors[1])]
+        [to_matrix(&tensors[0]), to_matrix(&tensors[1])]
     }
 }
 

@@ -225,7 +225,8 @@ fn run_rounds_with_sizes(policy: &mut Doubling, sizes: &[u32], rounds: u32) -> V
     for number in 1..=rounds {
         let cohort = policy.cohort(number, &fleet);
         assert_eq!(cohort.devices, fleet);
-        let (mut answers, mut samples) = (0, 0);
+        let mut answers = 0;
+        let mut samples = 0;
         for (arrival, size) in sizes.iter().enumerate() {
             let enough = cohort.sample_target.is_some_and(|e| samples >= e.samples && answers >= e.answers);
             if answers == cohort.target || enough {

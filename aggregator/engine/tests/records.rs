@@ -47,7 +47,8 @@ fn assert_replayed(setup: Setup, now: u64, records: &[Record], expected: &Engine
 #[test]
 fn record_takes_update_without_copying_it() {
     let setup = Setup { fleet_size: 2, ..two_device_setup() };
-    let (mut engine, mut effects) = (setup.engine(), RecordedEffects::default());
+    let mut engine = setup.engine();
+    let mut effects = RecordedEffects::default();
     (0..2).for_each(|device| engine.handle(Millis::ZERO, Event::Joined(DeviceId(device)), &mut effects));
     let opening = engine.open_round().expect("a round").broadcast.clone();
     for device in 0..2 {
@@ -102,7 +103,8 @@ proptest! {
         for op in ops {
             world.apply(op);
         }
-        let (mut engine, mut effects) = (setup.engine(), ActionsOnly(Vec::new()));
+        let mut engine = setup.engine();
+        let mut effects = ActionsOnly(Vec::new());
         for (now, event) in &world.events {
             engine.handle(Millis::new(*now), event.clone(), &mut effects);
         }

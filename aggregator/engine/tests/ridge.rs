@@ -393,7 +393,8 @@ proptest! {
             let values = shares.iter().map(|share| (share * *samples as f32).floor()).collect();
             [Tensor { role: Role::RidgeScores, rows: 1, cols: COUNT as u16, values }]
         };
-        let (mut in_order, mut in_other_order) = (RidgeScores::new(1), RidgeScores::new(1));
+        let mut in_order = RidgeScores::new(1);
+        let mut in_other_order = RidgeScores::new(1);
         let mut turned = devices.clone();
         turned.rotate_left(turn % devices.len());
         for (sums, order) in [(&mut in_order, &devices), (&mut in_other_order, &turned)] {

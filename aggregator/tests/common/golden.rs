@@ -107,7 +107,9 @@ impl GoldenCampaign {
             journal: Some(0),
         };
         let (coordinator, now) = DurableEngine::new(fleet.engine(), store, &campaign).unwrap();
-        let (open_requests, lines, rounds) = (BTreeMap::new(), Vec::new(), String::new());
+        let open_requests = BTreeMap::new();
+        let lines = Vec::new();
+        let rounds = String::new();
         Self { coordinator, fleet, now: now.as_u64(), open_requests, lines, rounds }
     }
 

@@ -113,7 +113,7 @@ impl Drop for ServerProcess {
 }
 
 /// Closes a locked file by dropping its owner.
-pub fn closed<T>(locked: T) {
+pub fn close_locked<T>(locked: T) {
     let _alone = lock_exclusively();
     drop(locked);
 }

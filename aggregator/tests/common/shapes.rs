@@ -6,7 +6,7 @@ use fedspan_aggregator::config::Fleet;
 use fedspan_engine::config::{Source, read_aggregation, read_algorithm, read_model};
 use fedspan_engine::participation::Policy;
 
-use super::golden::directory;
+use super::golden::golden_directory;
 
 /// Parses a configuration of a server, or of a simulation, which has methods that the firmware does not
 /// support.

@@ -238,7 +238,8 @@ pub struct CampaignRun {
 
 /// Runs a campaign with `devices` honest devices until it has finished or `commits` rounds are committed.
 pub fn simulate_campaign(mut engine: Engine, devices: u64, commits: usize) -> CampaignRun {
-    let (mut stored, mut opened) = (Vec::new(), BTreeSet::new());
+    let mut stored = Vec::new();
+    let mut opened = BTreeSet::new();
     let mut queue: Vec<Event> = (0..devices).rev().map(|device| Event::Joined(DeviceId(device))).collect();
     while let Some(event) = queue.pop() {
         let mut actions = Vec::new();

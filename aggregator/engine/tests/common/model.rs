@@ -253,7 +253,9 @@ impl Model {
             _ => Phase::FitHead,
         };
         let mut cohort = present.clone();
-        let (mut target, mut sample_target, mut stage) = (present.len(), None, 0);
+        let mut target = present.len();
+        let mut sample_target = None;
+        let mut stage = 0;
         if let Phase::Train(number) = self.phase {
             let devices: Vec<DeviceId> = present.into_iter().collect();
             let drawn = self.policy.cohort(number, &devices);
@@ -577,7 +579,8 @@ impl Model {
         self.counters.short += u64::from(is_short);
         let previous_basis = self.basis.clone();
         let mut weight = 0.0;
-        let (mut basis_sum, mut head_sum) = (Matrix::zeros(D, K), Matrix::zeros(K, 1));
+        let mut basis_sum = Matrix::zeros(D, K);
+        let mut head_sum = Matrix::zeros(K, 1);
         for update in round.counted.values() {
             let update_weight = if self.setup.by_samples { f64::from(update.samples) } else { 1.0 };
             weight += update_weight;
