@@ -71,7 +71,7 @@ fn run_without_server(mut engine: Engine) -> Engine {
 async fn serve_to_end(builder: ServerBuilder) -> Status {
     let server = builder.bind().await.unwrap();
     let mut devices = Devices::new(server.address().unwrap());
-    (0..3).for_each(|id| devices.add(id, false));
+    (0..3).for_each(|id| devices.add_device(id, false));
     let served = tokio::time::timeout(PATIENCE, server.serve(std::future::pending(), true));
     served.await.expect("finishes").unwrap()
 }
@@ -154,7 +154,7 @@ async fn custom_algorithm_is_resumed_under_its_own_name_only() {
     };
     let mut server = with_momentum().bind().await.unwrap();
     let mut devices = Devices::new(server.address().unwrap());
-    (0..3).for_each(|id| devices.add(id, id == 2));
+    (0..3).for_each(|id| devices.add_device(id, id == 2));
     // The third device keeps a round open when the server crashes.
     for round in [1, 9] {
         let running = tokio::spawn(server.serve(std::future::pending(), true));
@@ -244,20 +244,22 @@ fn custom_policy_chooses_the_cohorts() {
         let pairs = Box::new(Pairs::default());
         fleet.custom_engine(CustomParts::default().with_participation("pairs", pairs))
     };
-    let mut whole = engine_with_pairs();
+    let mut uninterrupted = engine_with_pairs();
     let mut interrupted = engine_with_pairs();
     let (mut queue, mut cohorts) =
         (Vec::from([2, 1, 0].map(|device| Event::Joined(DeviceId(device)))), Vec::new());
     while let Some(event) = queue.pop() {
         let mut actions = Vec::new();
-        whole.handle(Millis::ZERO, event, &mut actions);
-        let Some(round) = whole.open_round().filter(|_| matches!(whole.phase(), Phase::Train(_))) else {
+        uninterrupted.handle(Millis::ZERO, event, &mut actions);
+        let Some(round) =
+            uninterrupted.open_round().filter(|_| matches!(uninterrupted.phase(), Phase::Train(_)))
+        else {
             continue;
         };
         if actions.iter().any(|action| matches!(action, Action::Open(..))) {
             let cohort: Vec<DeviceId> = round.cohort.iter().copied().collect();
             interrupted = engine_with_pairs();
-            assert!(interrupted.resume(Millis::ZERO, &whole.checkpoint()));
+            assert!(interrupted.resume(Millis::ZERO, &uninterrupted.checkpoint()));
             assert_eq!(interrupted.open_round().unwrap().cohort, round.cohort);
             // The target of three updates is limited to the two devices of the cohort.
             queue.extend(

@@ -19,9 +19,9 @@ const BASE: &str = "seed = 3\n[devices]\nexpected = 2\n[data]\nd = 20\noutputs =
 /// Returns the error message for [`BASE`] with `old` replaced by `new`, or with `new` appended if `old` is
 /// empty.
 fn message(old: &str, new: &str) -> String {
-    let text = if old.is_empty() { format!("{BASE}{new}\n") } else { BASE.replacen(old, new, 1) };
-    assert_ne!(text, BASE, "the replacement replaced nothing");
-    Fleet::parse("fleet.toml", &text).expect_err(&text).to_string()
+    let configuration = if old.is_empty() { format!("{BASE}{new}\n") } else { BASE.replacen(old, new, 1) };
+    assert_ne!(configuration, BASE, "the replacement replaced nothing");
+    Fleet::parse("fleet.toml", &configuration).expect_err(&configuration).to_string()
 }
 
 #[test]
@@ -501,17 +501,17 @@ proptest! {
     fn no_file_causes_a_panic(
         cut in any::<prop::sample::Index>(), noise in "[\\[\\]=\"a-z0-9.\n #{}-]{0,30}", insert in any::<prop::sample::Index>()
     ) {
-        let mut text = EXAMPLE.to_owned();
-        let insert_index = insert.index(text.len());
-        if text.is_char_boundary(insert_index) {
-            text.insert_str(insert_index, &noise);
+        let mut configuration = EXAMPLE.to_owned();
+        let insert_index = insert.index(configuration.len());
+        if configuration.is_char_boundary(insert_index) {
+            configuration.insert_str(insert_index, &noise);
         }
-        let mut truncated_len = cut.index(text.len() + 1);
-        while !text.is_char_boundary(truncated_len) {
+        let mut truncated_len = cut.index(configuration.len() + 1);
+        while !configuration.is_char_boundary(truncated_len) {
             truncated_len -= 1;
         }
-        text.truncate(truncated_len);
-        if let Err(problem) = Fleet::parse("fleet.toml", &text) {
+        configuration.truncate(truncated_len);
+        if let Err(problem) = Fleet::parse("fleet.toml", &configuration) {
             let message = problem.to_string();
             prop_assert!(message.starts_with("fleet.toml"), "{}", message);
             prop_assert_eq!(message.lines().count(), 1, "{}", message);
@@ -540,7 +540,7 @@ fn deep_nesting_is_refused_in_one_line() {
     let long_key = "a.".repeat(20_000);
     let chain = |depth: usize| format!("{}b", "a.".repeat(depth));
     let nested = (0..79).fold("1".to_owned(), |inner, _| format!("{{ {} = {inner} }}", chain(78)));
-    for text in [
+    for configuration in [
         format!("{long_key}b = 1\n"),
         format!("[{long_key}b]\nc = 1\n"),
         format!("[[{long_key}b]]\nc = 1\n"),
@@ -555,7 +555,7 @@ fn deep_nesting_is_refused_in_one_line() {
         "a = 1\n".repeat(200_000),
         "\"".repeat(1_000_000),
     ] {
-        let message = Fleet::parse("fleet.toml", &text).unwrap_err().to_string();
+        let message = Fleet::parse("fleet.toml", &configuration).unwrap_err().to_string();
         assert_eq!(message.lines().count(), 1, "{message}");
         assert!(message.len() < 400, "{} characters", message.len());
     }

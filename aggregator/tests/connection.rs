@@ -41,8 +41,8 @@ fn unlimited_hello(device: u64, shape: (u16, u16, u16), limit: u16) -> Hello {
     hello
 }
 
-/// Creates a round that sends and expects one d x k tensor. With `two`, the round also sends and expects a 2 x
-/// 3 head.
+/// Creates a round that sends and expects one d x k tensor. With `has_head`, the round also sends and
+/// expects a 2 x 3 head.
 fn create_opening(number: u32, d: u16, k: u16, encoding: Encoding, has_head: bool) -> Arc<RoundBroadcast> {
     let head = HeadSolve::LeastSquares { ridge: 0.0 };
     let (download_role, upload_role) =
@@ -178,7 +178,7 @@ struct Case {
     d: u16,
     k: u16,
     encoding: Encoding,
-    two: bool,
+    has_head: bool,
     limit: u16,
     seed: u64,
 }
@@ -186,7 +186,7 @@ struct Case {
 fn random_case() -> impl Strategy<Value = Case> {
     let limit = prop_oneof![Just(128u16), 129u16..400, 400u16..=4096];
     (1u16..60, 1u16..8, any_encoding(), any::<bool>(), limit, any::<u64>())
-        .prop_map(|(d, k, encoding, two, limit, seed)| Case { d, k, encoding, two, limit, seed })
+        .prop_map(|(d, k, encoding, has_head, limit, seed)| Case { d, k, encoding, has_head, limit, seed })
 }
 
 proptest! {
@@ -200,7 +200,7 @@ proptest! {
         case in random_case(), order in any::<u64>(), lose in 0.0f64..0.6, piece_len in 1usize..200
     ) {
         let mut connection = greeted_connection(case.limit);
-        let opening = create_opening(3, case.d, case.k, case.encoding, case.two);
+        let opening = create_opening(3, case.d, case.k, case.encoding, case.has_head);
         connection.open(&opening);
         let download = take_sent(&mut connection);
         prop_assert_eq!(received_values(&download), Some((opening.id, decoded_values(&opening))));
@@ -246,7 +246,7 @@ proptest! {
     #[test]
     fn requested_chunks_are_sent_again(case in random_case(), wanted in proptest::collection::btree_set(0u16..300, 1..16)) {
         let mut connection = greeted_connection(case.limit);
-        let opening = create_opening(3, case.d, case.k, case.encoding, case.two);
+        let opening = create_opening(3, case.d, case.k, case.encoding, case.has_head);
         connection.open(&opening);
         let download = take_sent(&mut connection);
         let chunk_of = |index: u16| download.iter().filter(|(message, _)| matches!(message, ToDevice::Chunk(c) if c.tensor == 0)).nth(index.into());
@@ -274,8 +274,8 @@ proptest! {
     #[test]
     fn new_round_replaces_round_being_sent(case in random_case(), after in 0usize..20, half in 0usize..20) {
         let mut connection = greeted_connection(case.limit);
-        let first_opening = create_opening(3, case.d, case.k, case.encoding, case.two);
-        let second_opening = create_opening(4, case.d, case.k, case.encoding, case.two);
+        let first_opening = create_opening(3, case.d, case.k, case.encoding, case.has_head);
+        let second_opening = create_opening(4, case.d, case.k, case.encoding, case.has_head);
         connection.open(&first_opening);
         let mut bytes = Vec::new();
         for _ in 0..after {
@@ -310,7 +310,7 @@ proptest! {
     #[test]
     fn closed_round_discards_partial_update(case in random_case(), half in 1usize..20) {
         let mut connection = greeted_connection(case.limit);
-        let opening = create_opening(3, case.d, case.k, case.encoding, case.two);
+        let opening = create_opening(3, case.d, case.k, case.encoding, case.has_head);
         connection.open(&opening);
         let mut bytes = Vec::new();
         connection.next_frame(&mut bytes);
@@ -389,7 +389,7 @@ proptest! {
     fn traffic_is_counted_to_the_byte(case in random_case(), piece_len in 1usize..300) {
         let mut connection = Connection::new(create_acceptor());
         let hello_frame = encode_frame(&ToServer::Hello(unlimited_hello(DEVICE, (8, 2, 1), case.limit)), &[]);
-        let opening = create_opening(3, case.d, case.k, case.encoding, case.two);
+        let opening = create_opening(3, case.d, case.k, case.encoding, case.has_head);
         let alive = encode_frame(&ToServer::Alive, &[]);
         let later_frames: Vec<u8> = std::iter::repeat_n(alive, 9).flatten().collect();
         let stream = [hello_frame.clone(), later_frames.clone()].concat();

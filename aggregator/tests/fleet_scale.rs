@@ -205,7 +205,7 @@ impl World {
     }
 
     /// Passes an event to the engine and stores the requests and outcomes that result.
-    fn handle(&mut self, event: Event) {
+    fn handle_event(&mut self, event: Event) {
         let mut actions = Vec::new();
         self.engine.handle(Millis::new(1), event, &mut actions);
         for action in actions {
@@ -222,7 +222,7 @@ impl World {
     /// Lets a device answer its request.
     fn answer_request(&mut self, device: DeviceId) {
         let opening = self.requests.remove(&device).expect("asked");
-        self.handle(Event::Update(device, create_update(device, &opening)));
+        self.handle_event(Event::Update(device, create_update(device, &opening)));
     }
 
     /// Lets devices answer until the engine is in this phase.
@@ -249,7 +249,7 @@ fn first_stage_finds_scale_for_every_round() {
         let fleet = Fleet::parse("fleet.toml", &configuration).unwrap_or_else(|problem| panic!("{problem}"));
         let mut world = World::new(fleet.engine());
         assert_eq!(world.engine.scale(), None);
-        (0..3).for_each(|device| world.handle(Event::Joined(DeviceId(device))));
+        (0..3).for_each(|device| world.handle_event(Event::Joined(DeviceId(device))));
         assert_eq!(world.engine.phase(), Phase::Start(1));
         assert_eq!(world.requests[&DeviceId(0)].request.task, Task::FeatureSums { first: 0, count: 3 });
         // The devices may answer in any order.
@@ -271,7 +271,7 @@ fn first_stage_finds_scale_for_every_round() {
         assert_eq!(tensors.last(), Some(&scale.tensor()));
         if start.is_empty() {
             // A device that joins later receives the scale too.
-            world.handle(Event::Joined(DeviceId(9)));
+            world.handle_event(Event::Joined(DeviceId(9)));
             assert_eq!(world.requests[&DeviceId(9)].request.tensors.last(), Some(&scale.tensor()));
             assert_eq!(world.requests[&DeviceId(9)].encoded.last().unwrap().len(), 4 * 2 * FEATURES);
         }
@@ -286,7 +286,7 @@ fn scale_is_never_rounded() {
             .replace("rounds = 2\n", "rounds = 2\ndownload = \"i8\"\n");
     let fleet = Fleet::parse("fleet.toml", &configuration).unwrap_or_else(|problem| panic!("{problem}"));
     let mut world = World::new(fleet.engine());
-    (0..3).for_each(|device| world.handle(Event::Joined(DeviceId(device))));
+    (0..3).for_each(|device| world.handle_event(Event::Joined(DeviceId(device))));
     assert_eq!(world.engine.phase(), Phase::Train(1));
     let opening = &world.requests[&DeviceId(0)];
     let [b, scale] = &opening.request.tensors[..] else { panic!("{:?}", opening.request) };
@@ -300,7 +300,7 @@ fn scale_is_never_rounded() {
 #[test]
 fn false_moments_are_rejected_and_counted() {
     let mut world = World::new(parse_fleet("scale = \"fleet\"").engine());
-    (0..3).for_each(|device| world.handle(Event::Joined(DeviceId(device))));
+    (0..3).for_each(|device| world.handle_event(Event::Joined(DeviceId(device))));
     for device in [1, 2] {
         world.answer_request(DeviceId(device));
     }
@@ -339,8 +339,8 @@ fn false_moments_are_rejected_and_counted() {
         world.outcomes.clear();
         // Each false update is sent to a new engine.
         let mut world = World::new(parse_fleet("scale = \"fleet\"").engine());
-        (0..3).for_each(|device| world.handle(Event::Joined(DeviceId(device))));
-        world.handle(Event::Update(DeviceId(0), update));
+        (0..3).for_each(|device| world.handle_event(Event::Joined(DeviceId(device))));
+        world.handle_event(Event::Update(DeviceId(0), update));
         assert_eq!(world.outcomes, [AckOutcome::Rejected(rejection)]);
         assert_eq!(world.engine.counters().rejected(), 1);
         for device in [1, 2] {
@@ -359,13 +359,13 @@ fn restart_keeps_scale_and_model() {
     let fleet = parse_fleet("scale = \"fleet\"");
     let uninterrupted_state = {
         let mut world = World::new(fleet.engine());
-        (0..3).for_each(|device| world.handle(Event::Joined(DeviceId(device))));
+        (0..3).for_each(|device| world.handle_event(Event::Joined(DeviceId(device))));
         world.run_until(Phase::FitHead);
         world.engine.checkpoint().state
     };
     for moment in 0..13 {
         let mut world = World::new(fleet.engine());
-        (0..3).for_each(|device| world.handle(Event::Joined(DeviceId(device))));
+        (0..3).for_each(|device| world.handle_event(Event::Joined(DeviceId(device))));
         let mut counted = Vec::new();
         let mut round = world.engine.checkpoint();
         for _ in 0..moment {
@@ -375,7 +375,7 @@ fn restart_keeps_scale_and_model() {
             let device = *world.requests.keys().next_back().unwrap();
             let opening = world.requests.remove(&device).unwrap();
             let update = create_update(device, &opening);
-            world.handle(Event::Update(device, update.clone()));
+            world.handle_event(Event::Update(device, update.clone()));
             counted.push((device, update));
             let now = world.engine.checkpoint();
             if now.id != round.id {
@@ -388,8 +388,8 @@ fn restart_keeps_scale_and_model() {
         for (device, update) in counted {
             assert!(restarted.engine.replay_update(Millis::new(1), device, &update));
         }
-        restarted.handle(Event::Resumed);
-        (0..3).for_each(|device| restarted.handle(Event::Joined(DeviceId(device))));
+        restarted.handle_event(Event::Resumed);
+        (0..3).for_each(|device| restarted.handle_event(Event::Joined(DeviceId(device))));
         restarted.run_until(Phase::FitHead);
         assert_eq!(restarted.engine.checkpoint().state, uninterrupted_state, "{moment}");
         assert_eq!(restarted.engine.scale(), Some(expected_scale()));

@@ -59,7 +59,7 @@ struct Store {
 }
 
 impl Store {
-    /// Creates a store with [`filled`], and closes it.
+    /// Creates a store with [`create_filled_store`], and closes it.
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("keys");
@@ -67,22 +67,22 @@ impl Store {
         Self { directory, path }
     }
 
-    fn bytes(&self) -> Vec<u8> {
+    fn read_bytes(&self) -> Vec<u8> {
         std::fs::read(&self.path).unwrap()
     }
 
-    fn open(&self) -> Result<KeyStore, KeyStoreError> {
+    fn open_store(&self) -> Result<KeyStore, KeyStoreError> {
         KeyStore::open(&self.path, &key_file(), seeded_entropy(2))
     }
 
     /// Returns the corruption that is reported for these bytes.
-    fn damage(&self, bytes: &[u8]) -> Corruption {
+    fn corruption_of(&self, bytes: &[u8]) -> Corruption {
         // The file is created anew, because overwriting is much slower on some file systems.
         std::fs::remove_file(&self.path).unwrap();
         let mut options = std::fs::OpenOptions::new();
         options.write(true).create_new(true).mode(0o600).open(&self.path).unwrap().write_all(bytes).unwrap();
         loop {
-            match self.open() {
+            match self.open_store() {
                 Err(KeyStoreError::Damaged { damage, .. }) => return damage,
                 // Another test is starting a program, which holds a copy of the lock until exec.
                 Err(KeyStoreError::Locked { .. }) => std::thread::yield_now(),
@@ -152,7 +152,7 @@ fn keys_are_read_back_and_not_stored_in_plaintext() {
 fn file_matches_its_specification() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let store = Store::new();
-    let bytes = store.bytes();
+    let bytes = store.read_bytes();
     assert_eq!(bytes[..12], *b"FEDSPKEY\x01\0\0\0");
     assert_eq!(bytes[12..40], [0; 28], "no cost and no salt with a key file");
     assert_eq!(bytes[64..68], (4 * ROW as u32).to_le_bytes());
@@ -165,7 +165,7 @@ fn file_matches_its_specification() {
     cipher
         .decrypt_inout_detached(&nonce.into(), &bytes[..68], rows.as_mut_slice().into(), &tag.into())
         .unwrap();
-    let opened = store.open().unwrap();
+    let opened = store.open_store().unwrap();
     let key = |device, epoch| *opened.keys().lookup(device, epoch).unwrap().key().expose();
     let row = |device: u64, epoch: u16, accepted: u8, times: [u64; 3], keys: [[u8; 32]; 2]| {
         let mut row = device.to_le_bytes().to_vec();
@@ -247,16 +247,16 @@ fn every_write_has_a_fresh_nonce() {
 fn every_truncation_is_an_error() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let store = Store::new();
-    let bytes = store.bytes();
+    let bytes = store.read_bytes();
     for length in 0..bytes.len() {
-        let damage = store.damage(&bytes[..length]);
+        let damage = store.corruption_of(&bytes[..length]);
         match length {
             0..HEADER => assert_eq!(damage, Corruption::Truncated { needed: HEADER + 20, got: length }),
             _ => assert_eq!(damage, Corruption::Truncated { needed: bytes.len(), got: length }),
         }
     }
     let with_extra_bytes = [&bytes[..], &[0, 0]].concat();
-    assert_eq!(store.damage(&with_extra_bytes), Corruption::Trailing { extra: 2 });
+    assert_eq!(store.corruption_of(&with_extra_bytes), Corruption::Trailing { extra: 2 });
 }
 
 /// The checksum detects accidental changes, and the authentication tag detects deliberate ones.
@@ -264,11 +264,11 @@ fn every_truncation_is_an_error() {
 fn every_bit_flip_is_an_error() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let store = Store::new();
-    let bytes = store.bytes();
+    let bytes = store.read_bytes();
     for (index, bit) in (0..bytes.len()).flat_map(|index| (0..8).map(move |bit| (index, bit))) {
         let mut flipped = bytes.clone();
         flipped[index] ^= 1 << bit;
-        let by_accident = store.damage(&flipped);
+        let by_accident = store.corruption_of(&flipped);
         match index {
             0..8 => assert_eq!(by_accident, Corruption::NotKeys),
             8..10 => assert!(matches!(by_accident, Corruption::Version { known: 1, .. })),
@@ -279,7 +279,7 @@ fn every_bit_flip_is_an_error() {
             // A flipped bit in the checksum is repaired by a valid checksum.
             continue;
         }
-        let on_purpose = store.damage(&with_valid_checksum(flipped));
+        let on_purpose = store.corruption_of(&with_valid_checksum(flipped));
         match index {
             0..10 | 64..HEADER => {}
             10..40 => assert!(matches!(on_purpose, Corruption::Derivation { .. }), "{index}: {on_purpose}"),
@@ -293,11 +293,11 @@ proptest! {
     fn random_bytes_are_an_error(begin in 0..=68usize, tail in prop::collection::vec(any::<u8>(), 0..800)) {
         thread_local!(static STORE: (Store, Vec<u8>) = {
             let store = Store::new();
-            let bytes = store.bytes();
+            let bytes = store.read_bytes();
             (store, bytes)
         });
         // The first `begin` bytes are those of a key store.
-        STORE.with(|(store, bytes)| _ = store.damage(&[&bytes[..begin], &tail].concat()));
+        STORE.with(|(store, bytes)| _ = store.corruption_of(&[&bytes[..begin], &tail].concat()));
     }
 }
 
@@ -317,7 +317,7 @@ fn authentic_but_invalid_rows_are_refused() {
     };
     let never = u64::MAX;
     let encrypt_rows = |rows: &[Vec<u8>]| {
-        let mut file = store.bytes()[..64].to_vec();
+        let mut file = store.read_bytes()[..64].to_vec();
         let mut rows = rows.concat();
         file.extend_from_slice(&u32::try_from(rows.len()).unwrap().to_le_bytes());
         let nonce: [u8; 24] = file[40..64].try_into().unwrap();
@@ -339,14 +339,14 @@ fn authentic_but_invalid_rows_are_refused() {
         (row(4, 0, 2, never, [1, 1]), "rotating to the first epoch"),
     ] {
         assert_eq!(
-            store.damage(&encrypt_rows(&[valid_row(), invalid_row])),
+            store.corruption_of(&encrypt_rows(&[valid_row(), invalid_row])),
             Corruption::Row { row: 1 },
             "{reason}"
         );
     }
     let valid_rows = [valid_row(), row(4, 1, 2, never, [1, 1]), row(5, 0, 0, NOW, [0, 0])];
     std::fs::write(&store.path, encrypt_rows(&valid_rows)).unwrap();
-    assert_eq!(list_keys(&store.open().unwrap()).len(), 3);
+    assert_eq!(list_keys(&store.open_store().unwrap()).len(), 3);
 }
 
 #[test]
@@ -430,7 +430,7 @@ fn exposed_store_is_refused_with_remedy() {
     assert_eq!(std::fs::metadata(&store.path).unwrap().mode() & 0o7777, 0o600);
     for mode in [0o640, 0o604, 0o620, 0o610, 0o644, 0o666, 0o777] {
         std::fs::set_permissions(&store.path, Permissions::from_mode(mode)).unwrap();
-        let error = store.open().unwrap_err();
+        let error = store.open_store().unwrap_err();
         assert!(
             matches!(error, KeyStoreError::File(FileError::Exposed { mode: reported, .. }) if reported == mode)
         );
@@ -438,11 +438,11 @@ fn exposed_store_is_refused_with_remedy() {
     }
     for mode in [0o600, 0o400, 0o700] {
         std::fs::set_permissions(&store.path, Permissions::from_mode(mode)).unwrap();
-        store.open().unwrap();
+        store.open_store().unwrap();
     }
     // The owner can be changed only if the test runs as root.
     if std::os::unix::fs::chown(&store.path, Some(65_534), None).is_ok() {
-        let error = store.open().unwrap_err();
+        let error = store.open_store().unwrap_err();
         assert!(matches!(error, KeyStoreError::File(FileError::Foreign { owner: 65_534, .. })), "{error}");
     }
 }
@@ -470,14 +470,14 @@ fn special_files_are_refused_at_once() {
 fn key_store_admits_one_program() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let store = Store::new();
-    let first_handle = store.open().unwrap();
-    assert!(matches!(store.open().unwrap_err(), KeyStoreError::Locked { .. }));
+    let first_handle = store.open_store().unwrap();
+    assert!(matches!(store.open_store().unwrap_err(), KeyStoreError::Locked { .. }));
     drop(first_handle);
     std::fs::write(store.directory.path().join("keys.partial"), "half a fi").unwrap();
-    let mut second_handle = store.open().unwrap();
+    let mut second_handle = store.open_store().unwrap();
     second_handle.add(&[DeviceId(100)], false, NOW).unwrap();
     drop(second_handle);
-    assert!(store.open().unwrap().keys().lookup(DeviceId(100), 0).is_some());
+    assert!(store.open_store().unwrap().keys().lookup(DeviceId(100), 0).is_some());
     let files: Vec<_> =
         std::fs::read_dir(store.directory.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(files.len(), 2, "the store and its lock: {files:?}");
@@ -488,18 +488,18 @@ fn key_store_admits_one_program() {
 fn full_disk_keeps_revocations_and_adds_no_keys() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let store = Store::new();
-    let mut open_store = store.open().unwrap();
-    let state_before = (list_keys(&open_store), store.bytes());
+    let mut open_store = store.open_store().unwrap();
+    let state_before = (list_keys(&open_store), store.read_bytes());
     let obstacle = store.directory.path().join("keys.partial");
     std::fs::create_dir(&obstacle).unwrap();
     assert!(matches!(open_store.add(&[DeviceId(50)], false, NOW), Err(KeyStoreError::File(_))));
     assert!(matches!(open_store.rotate(&[DeviceId(3)], NOW), Err(KeyStoreError::File(_))));
-    assert_eq!((list_keys(&open_store), store.bytes()), state_before);
+    assert_eq!((list_keys(&open_store), store.read_bytes()), state_before);
     let key_in_use = open_store.keys().lookup(DeviceId(3), 0).unwrap();
     let error = open_store.revoke(&[DeviceId(3)], NOW).unwrap_err();
     assert!(matches!(error, KeyStoreError::Unwritten { .. }), "{error}");
     assert!(!key_in_use.is_accepted() && open_store.keys().lookup(DeviceId(3), 0).is_none());
-    assert_eq!(store.bytes(), state_before.1);
+    assert_eq!(store.read_bytes(), state_before.1);
     let rotated_key = open_store.keys().lookup(DeviceId(5), 0).unwrap();
     assert!(matches!(open_store.round_closed(), Err(KeyStoreError::Unwritten { .. })));
     assert!(!rotated_key.is_accepted());
@@ -507,7 +507,7 @@ fn full_disk_keeps_revocations_and_adds_no_keys() {
     std::fs::remove_dir(&obstacle).unwrap();
     assert_eq!(open_store.round_closed().unwrap(), 0);
     drop(open_store);
-    let reopened = store.open().unwrap();
+    let reopened = store.open_store().unwrap();
     assert!(
         reopened.keys().lookup(DeviceId(3), 0).is_none() && reopened.keys().lookup(DeviceId(5), 0).is_none()
     );
@@ -517,11 +517,11 @@ fn full_disk_keeps_revocations_and_adds_no_keys() {
 fn round_without_rotation_leaves_file_alone() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let store = Store::new();
-    let mut open_store = store.open().unwrap();
+    let mut open_store = store.open_store().unwrap();
     assert_eq!(open_store.round_closed().unwrap(), 1);
-    let bytes_after = store.bytes();
+    let bytes_after = store.read_bytes();
     assert_eq!(open_store.round_closed().unwrap(), 0);
-    assert_eq!(store.bytes(), bytes_after);
+    assert_eq!(store.read_bytes(), bytes_after);
 }
 
 /// After the last round, a rotation ends the acceptance of the old key at once.

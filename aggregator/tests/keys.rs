@@ -47,7 +47,7 @@ enum Step {
 
 impl Model {
     /// Applies a step, and returns whether it is allowed.
-    fn step(&mut self, step: &Step) -> bool {
+    fn apply_step(&mut self, step: &Step) -> bool {
         let (Step::Add(devices, _) | Step::Revoke(devices) | Step::Rotate(devices)) = step else {
             self.previous.clear();
             return true;
@@ -118,7 +118,7 @@ proptest! {
                     Ok(())
                 }
             };
-            prop_assert_eq!(result.is_ok(), model.step(step), "{:?}: {:?}", step, result);
+            prop_assert_eq!(result.is_ok(), model.apply_step(step), "{:?}: {:?}", step, result);
             if result.is_err() {
                 prop_assert_eq!(&rows_before, &table.list().collect::<Vec<_>>());
             }

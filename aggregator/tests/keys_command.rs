@@ -52,9 +52,9 @@ fn run_keys(directory: &Path, arguments: &[&str]) -> (i32, String, String) {
 
 /// Runs `keys`, which must succeed without a message, and returns standard output.
 fn run_keys_ok(directory: &Path, arguments: &[&str]) -> String {
-    let (code, out, err) = run_keys(directory, arguments);
-    assert_eq!((code, err.as_str()), (0, ""), "{arguments:?}: {out}");
-    out
+    let (code, stdout, stderr) = run_keys(directory, arguments);
+    assert_eq!((code, stderr.as_str()), (0, ""), "{arguments:?}: {stdout}");
+    stdout
 }
 
 /// Runs `keys`, which must succeed, and parses the exported keys.
@@ -113,9 +113,10 @@ fn exports_are_private_and_never_overwrite() {
         "umask 0; {program} keys --config fleet.toml export 5..7 -o fleet.keys && \
          {program} keys --config fleet.toml export 5 6 --flash records"
     );
-    let (code, out, err) = decode_output(&shell.current_dir(path).args(["-c", &line]).output().unwrap());
-    assert_eq!(code, 0, "{err}");
-    assert_eq!(out, "fleet.keys: 3 keys, devices 5..7\nrecords: 2 records of 54 bytes, devices 5..6\n");
+    let (code, stdout, stderr) =
+        decode_output(&shell.current_dir(path).args(["-c", &line]).output().unwrap());
+    assert_eq!(code, 0, "{stderr}");
+    assert_eq!(stdout, "fleet.keys: 3 keys, devices 5..7\nrecords: 2 records of 54 bytes, devices 5..6\n");
     let exported = read_keys(&path.join("fleet.keys")).unwrap();
     run_keys_ok(path, &["export", "7", "-o", "device-7.bin"]);
     for (device, file) in [(5, "records/device-5.bin"), (6, "records/device-6.bin"), (7, "device-7.bin")] {
@@ -131,14 +132,14 @@ fn exports_are_private_and_never_overwrite() {
         &["export", "5", "-o", "/dev/null"],
         &["export", "5", "7", "--flash", "records"],
     ] {
-        let (code, out, err) = run_keys(path, arguments);
-        assert_eq!((code, out.as_str()), (1, ""), "{arguments:?}");
-        assert!(err.ends_with("already exists; move it away or choose another name\n"), "{err}");
+        let (code, stdout, stderr) = run_keys(path, arguments);
+        assert_eq!((code, stdout.as_str()), (1, ""), "{arguments:?}");
+        assert!(stderr.ends_with("already exists; move it away or choose another name\n"), "{stderr}");
     }
     assert!(!path.join("records/device-7.bin").exists());
-    let (code, _, err) = run_keys(path, &["export", "5..7", "-o", "three.bin"]);
+    let (code, _, stderr) = run_keys(path, &["export", "5..7", "-o", "three.bin"]);
     assert_eq!(code, 2);
-    assert!(err.contains("found 3 devices, allowed for a record: one"), "{err}");
+    assert!(stderr.contains("found 3 devices, allowed for a record: one"), "{stderr}");
     assert!(!path.join("three.bin").exists());
 }
 
@@ -147,9 +148,9 @@ fn mistakes_have_exit_codes_and_messages() {
     let directory = create_fleet();
     let path = directory.path();
     let assert_fails = |code: i32, arguments: &[&str], message: &str| {
-        let (exit_code, out, err) = run_keys(path, arguments);
-        assert_eq!((exit_code, out.as_str()), (code, ""), "{arguments:?}: {err}");
-        assert!(err.contains(message), "{arguments:?}: {err}");
+        let (exit_code, stdout, stderr) = run_keys(path, arguments);
+        assert_eq!((exit_code, stdout.as_str()), (code, ""), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(message), "{arguments:?}: {stderr}");
     };
     assert_fails(1, &["list"], "state/keys: no key store; create one with `keys add`");
     assert_fails(1, &["add", "1", "1"], "device 1 is named twice");
@@ -191,20 +192,23 @@ fn passphrase_is_read_from_file_or_terminal() {
     };
     write("words", "correct horse battery\n");
     write("other", "correct house battery\n");
-    let (code, _, err) = run_keys(path, &["add", "1"]);
+    let (code, _, stderr) = run_keys(path, &["add", "1"]);
     assert_eq!(code, 2);
-    assert!(err.contains("no passphrase: give --passphrase-file FILE, set FEDSPAN_PASSPHRASE_FILE"), "{err}");
+    assert!(
+        stderr.contains("no passphrase: give --passphrase-file FILE, set FEDSPAN_PASSPHRASE_FILE"),
+        "{stderr}"
+    );
     assert!(run_keys_ok(path, &["add", "1", "--passphrase-file", "words"]).starts_with("added 1 device: 1"));
     let output = keys_command(path, &["list"]).env("FEDSPAN_PASSPHRASE_FILE", "words").output().unwrap();
     assert_eq!(decode_output(&output).0, 0);
-    let (code, _, err) = run_keys(path, &["list", "--passphrase-file", "other"]);
+    let (code, _, stderr) = run_keys(path, &["list", "--passphrase-file", "other"]);
     assert_eq!(code, 1);
-    assert!(err.contains("wrong passphrase, or"), "{err}");
+    assert!(stderr.contains("wrong passphrase, or"), "{stderr}");
     std::fs::write(path.join("fleet.toml"), format!("state = \"state\"\n{CAMPAIGN}key_file = \"key\"\n"))
         .unwrap();
-    let (code, _, err) = run_keys(path, &["list"]);
+    let (code, _, stderr) = run_keys(path, &["list"]);
     assert_eq!(code, 2);
-    assert!(err.contains("opens with a passphrase, but [devices] sets key_file"), "{err}");
+    assert!(stderr.contains("opens with a passphrase, but [devices] sets key_file"), "{stderr}");
 }
 
 /// Privacy options of the operator determine the noise in the provisioning records.
@@ -214,10 +218,10 @@ fn records_carry_noise_parameters() {
     let path = directory.path();
     run_keys_ok(path, &["add", "1..2"]);
     let noise_options = ["--epsilon", "2", "--delta", "1e-5", "--releases", "100", "--slot", "500"];
-    let (code, out, err) =
+    let (code, stdout, stderr) =
         run_keys(path, &[&["export", "--all", "--flash", "noisy"], &noise_options[..]].concat());
     assert_eq!(
-        (code, out.as_str(), err.as_str()),
+        (code, stdout.as_str(), stderr.as_str()),
         (0, "noisy: 2 records of 86 bytes, devices 1..2; noise multiplier 19.94\n", "")
     );
     let options = ["export", "1", "-o", "one.bin", "--rows", "500", "--iterations", "4", "--clip", "0.5"];
@@ -257,19 +261,20 @@ fn records_carry_noise_parameters() {
         ),
         (&[&noise_options[..], &["--without-noise"]].concat(), "cannot be used with"),
     ] {
-        let (code, _, err) = run_keys(path, &[&["export", "1", "--flash", "never"], arguments].concat());
-        assert!(code == 2 && err.contains(message), "{arguments:?}: {err}");
+        let (code, _, stderr) = run_keys(path, &[&["export", "1", "--flash", "never"], arguments].concat());
+        assert!(code == 2 && stderr.contains(message), "{arguments:?}: {stderr}");
     }
-    let (code, _, err) = run_keys(path, &[&["export", "1", "-o", "lines"], &noise_options[..]].concat());
-    assert!(code == 2 && err.contains("--epsilon is for provisioning records"), "{err}");
+    let (code, _, stderr) = run_keys(path, &[&["export", "1", "-o", "lines"], &noise_options[..]].concat());
+    assert!(code == 2 && stderr.contains("--epsilon is for provisioning records"), "{stderr}");
     // If the server requires noise, a record without noise or with too little is refused.
     let configuration = std::fs::read_to_string(path.join("fleet.toml")).unwrap();
     std::fs::write(path.join("fleet.toml"), configuration + "[privacy]\nepsilon = 1.5\ndelta = 1e-5\n")
         .unwrap();
-    let (code, _, err) = run_keys(path, &["export", "1", "--flash", "never"]);
-    assert!(code == 2 && err.contains("[privacy] asks devices for noise"), "{err}");
-    let (code, _, err) = run_keys(path, &[&["export", "1", "--flash", "never"], &noise_options[..]].concat());
-    assert!(code == 2 && err.contains("[privacy] asks for 1.5 at most"), "{err}");
+    let (code, _, stderr) = run_keys(path, &["export", "1", "--flash", "never"]);
+    assert!(code == 2 && stderr.contains("[privacy] asks devices for noise"), "{stderr}");
+    let (code, _, stderr) =
+        run_keys(path, &[&["export", "1", "--flash", "never"], &noise_options[..]].concat());
+    assert!(code == 2 && stderr.contains("[privacy] asks for 1.5 at most"), "{stderr}");
     run_keys_ok(path, &["export", "1", "--flash", "own", "--without-noise"]);
     assert!(Provision::read(&std::fs::read(path.join("own/device-1.bin")).unwrap()).unwrap().noise.is_none());
     assert!(!path.join("never").exists() && !path.join("lines").exists());
@@ -287,8 +292,8 @@ fn concurrent_commands_lose_no_changes() {
     };
     let running: Vec<_> = (1..=12).map(start_add).collect();
     for command in running {
-        let (code, _, err) = decode_output(&command.wait_with_output().unwrap());
-        assert_eq!(code, 0, "{err}");
+        let (code, _, stderr) = decode_output(&command.wait_with_output().unwrap());
+        assert_eq!(code, 0, "{stderr}");
     }
     let keys = export_keys(path, &["export", "--all", "-o", "-"]);
     assert_eq!(keys.keys().copied().collect::<Vec<_>>(), (1..=12).map(DeviceId).collect::<Vec<_>>());
@@ -333,21 +338,21 @@ async fn commands_through_server_take_effect_at_once() {
     while_serving(path, async |server_keys| {
         // The server has already read the key file, so the file can be moved away.
         std::fs::rename(path.join("key"), path.join("key.away")).unwrap();
-        let (code, out, err) = run_through_server(path, &["add", "1..3"]).await;
-        assert_eq!((code, err.as_str()), (0, ""), "{out}");
+        let (code, stdout, stderr) = run_through_server(path, &["add", "1..3"]).await;
+        assert_eq!((code, stderr.as_str()), (0, ""), "{stdout}");
         let (first_key, second_key) =
             (server_keys.lookup(DeviceId(1), 0).unwrap(), server_keys.lookup(DeviceId(2), 0).unwrap());
         assert_eq!(run_through_server(path, &["revoke", "1"]).await.0, 0);
         assert!(!first_key.is_accepted() && second_key.is_accepted());
         assert_eq!(run_through_server(path, &["rotate", "2"]).await.0, 0);
         assert!(second_key.is_accepted() && server_keys.lookup(DeviceId(2), 1).is_some());
-        let (code, _, err) = run_through_server(path, &["revoke", "1"]).await;
-        assert_eq!((code, err.contains("device 1 was revoked")), (1, true), "{err}");
-        let (_, out, _) = run_through_server(path, &["export", "--all", "-o", "-"]).await;
-        let exported = parse_keys(&out).unwrap();
+        let (code, _, stderr) = run_through_server(path, &["revoke", "1"]).await;
+        assert_eq!((code, stderr.contains("device 1 was revoked")), (1, true), "{stderr}");
+        let (_, stdout, _) = run_through_server(path, &["export", "--all", "-o", "-"]).await;
+        let exported = parse_keys(&stdout).unwrap();
         assert_eq!(exported[&DeviceId(2)], *server_keys.lookup(DeviceId(2), 1).unwrap().key());
-        let (_, out, _) = run_through_server(path, &["list", "--format", "json"]).await;
-        assert!(out.contains("\"state\":\"rotating\""), "{out}");
+        let (_, stdout, _) = run_through_server(path, &["list", "--format", "json"]).await;
+        assert!(stdout.contains("\"state\":\"rotating\""), "{stdout}");
         // Sends eight concurrent requests, which the server performs one by one.
         let adds: Vec<_> = (10..18u64)
             .map(|device| {
@@ -433,9 +438,9 @@ async fn other_user_gets_no_answer() {
         std::os::unix::process::CommandExt::uid(&mut command, 65_534);
         // Only root can run a command as another user.
         let Ok(output) = tokio::task::spawn_blocking(move || command.output()).await.unwrap() else { return };
-        let (code, out, err) = decode_output(&output);
-        assert_eq!((code, out.as_str()), (1, ""), "{err}");
-        assert!(err.contains("this server answers user 0 only"), "{err}");
+        let (code, stdout, stderr) = decode_output(&output);
+        assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
+        assert!(stderr.contains("this server answers user 0 only"), "{stderr}");
         assert!(server_keys.read(|keys| keys.is_empty()));
         assert_eq!(run_through_server(path, &["add", "1"]).await.0, 0);
     })
@@ -457,11 +462,11 @@ fn plaintext_server_leaves_keys_to_the_file() {
     // The output must not suggest that the server now rejects the device.
     let revoked = run_keys(path, &["revoke", "1", "--passphrase-file", "words"]);
     drop(server);
-    for (code, _, err) in [&added, &revoked] {
-        assert_eq!(*code, 0, "{err}");
+    for (code, _, stderr) in [&added, &revoked] {
+        assert_eq!(*code, 0, "{stderr}");
         assert!(
-            err.contains("the running server has no keys and does not verify device identities"),
-            "{err}"
+            stderr.contains("the running server has no keys and does not verify device identities"),
+            "{stderr}"
         );
     }
     assert!(path.join("state/keys").exists());
@@ -482,9 +487,9 @@ fn second_server_reports_the_first() {
     read_line_with(&mut log, "waiting for a command that uses the key store");
     close_locked(store_in_use);
     let _server = ServerProcess::await_listening(server);
-    let (code, out, err) = decode_output(&run_program(&mut serve_command(path)));
-    assert_eq!((code, out.as_str()), (1, ""), "{err}");
-    assert!(err.contains("another server is running on this state directory"), "{err}");
+    let (code, stdout, stderr) = decode_output(&run_program(&mut serve_command(path)));
+    assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
+    assert!(stderr.contains("another server is running on this state directory"), "{stderr}");
     // A waiting server would write a second line.
-    assert_eq!(err.lines().count(), 1, "{err}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
 }

@@ -225,7 +225,7 @@ proptest! {
     #[test]
     fn account_equals_truth_after_every_hello(steps in prop::collection::vec((0u8..4, 1u32..4), 1..60)) {
         let mut ledger = Ledger::default();
-        // `paid` is the number of spent units; `ready` is the unsent update with its round and number of
+        // `spent` is the number of spent units; `unsent` is the unsent update with its round and number of
         // releases.
         let mut spent = 0u64;
         let mut unsent = None;

@@ -47,7 +47,7 @@ impl Running {
     }
 }
 
-async fn connect(address: SocketAddr, from: Ipv4Addr) -> TcpStream {
+async fn connect_from(address: SocketAddr, from: Ipv4Addr) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind((from, 0).into()).unwrap();
     socket.connect(address).await.unwrap()
@@ -67,7 +67,7 @@ impl Peer {
 
     /// Connects from a given local address and says hello.
     async fn join_from(address: SocketAddr, from: Ipv4Addr, device: u64) -> Self {
-        let mut stream = connect(address, from).await;
+        let mut stream = connect_from(address, from).await;
         stream
             .write_all(&encode_frame(&ToServer::Hello(create_hello(device, (6, 2, 1), 256)), &[]))
             .await
@@ -113,7 +113,7 @@ impl Peer {
 }
 
 /// Requests the status through the control socket.
-async fn status(state: &Path) -> serde_json::Value {
+async fn request_status(state: &Path) -> serde_json::Value {
     let mut line = String::new();
     let answered = query(state, "status", |answer| {
         line = answer.to_owned();
@@ -201,7 +201,7 @@ async fn hoarding_connections_keep_no_device_out() {
         let from = Ipv4Addr::new(127, 0, 2, hoarder % 4 + 1);
         hoarders.spawn(async move {
             loop {
-                let mut stream = connect(address, from).await;
+                let mut stream = connect_from(address, from).await;
                 let _ = stream.read_to_end(&mut Vec::new()).await;
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
@@ -210,7 +210,7 @@ async fn hoarding_connections_keep_no_device_out() {
     // All slots are in use once a connection has been turned away or evicted.
     let slots_in_use = async {
         loop {
-            let now = status(state.path()).await["connections"].clone();
+            let now = request_status(state.path()).await["connections"].clone();
             if now["evicted"].as_u64() > Some(0) || now["turned_away"].as_u64() > Some(0) {
                 return;
             }
@@ -231,7 +231,7 @@ async fn hoarding_connections_keep_no_device_out() {
     let replies = first_peer.read_until(|message| matches!(message, ToDevice::Ack(_))).await;
     assert!(replies.iter().any(|message| matches!(message, ToDevice::Ack(_))), "{replies:?}");
     hoarders.shutdown().await;
-    let connections = status(state.path()).await["connections"].clone();
+    let connections = request_status(state.path()).await["connections"].clone();
     assert_eq!(connections["welcomed"].as_u64(), Some(6), "{connections}");
     assert_eq!(connections["turned_away"].as_u64(), Some(0), "{connections}");
     server.stop().await;

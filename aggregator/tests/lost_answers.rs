@@ -34,7 +34,7 @@ struct World {
     coordinator: DurableEngine,
     now: u64,
     devices: Vec<Device>,
-    sent: VecDeque<Event>,
+    events: VecDeque<Event>,
     /// Updates that will arrive late.
     later: Vec<(u64, Update)>,
     random: ChaCha8Rng,
@@ -49,10 +49,10 @@ impl World {
         let coordinator = Self::start_server(&setup, &disk);
         let devices = (0..setup.fleet_size).map(|_| Device::default()).collect();
         let random = ChaCha8Rng::seed_from_u64(seed);
-        let sent = VecDeque::new();
+        let events = VecDeque::new();
         let later = Vec::new();
         let mut world =
-            Self { setup, disk, coordinator, now: 0, devices, sent, later, random, losses, renamed: 0 };
+            Self { setup, disk, coordinator, now: 0, devices, events, later, random, losses, renamed: 0 };
         world.join_all();
         world
     }
@@ -68,7 +68,7 @@ impl World {
     }
 
     fn join_all(&mut self) {
-        self.sent = (0..self.setup.fleet_size as u64).map(|id| Event::Joined(DeviceId(id))).collect();
+        self.events = (0..self.setup.fleet_size as u64).map(|id| Event::Joined(DeviceId(id))).collect();
         self.later.clear();
     }
 
@@ -78,11 +78,11 @@ impl World {
         let device = &mut self.devices[usize::try_from(id).unwrap()];
         let uploads = !opening.request.expects.is_empty();
         if let Some(pending) = device.pending.as_ref().filter(|pending| pending.id == opening.id) {
-            return self.sent.push_back(Event::Update(DeviceId(id), pending.clone()));
+            return self.events.push_back(Event::Update(DeviceId(id), pending.clone()));
         }
         if uploads && opening.id.round <= device.last_answered {
             let reason = DeclineReason::RoundRepeated { last: device.last_answered };
-            return self.sent.push_back(Event::Declined(DeviceId(id), Decline { id: opening.id, reason }));
+            return self.events.push_back(Event::Declined(DeviceId(id), Decline { id: opening.id, reason }));
         }
         device.last_answered = opening.id.round;
         let update = honest_update(DeviceId(id), opening);
@@ -92,22 +92,22 @@ impl World {
             device.pending = None;
             // The update was sent before the power cut, or not.
             if fate == 0 {
-                self.sent.push_back(Event::Update(DeviceId(id), update));
+                self.events.push_back(Event::Update(DeviceId(id), update));
             }
             self.later.retain(|(device, _)| *device != id);
-            self.sent.extend([Event::Left(DeviceId(id)), Event::Joined(DeviceId(id))]);
+            self.events.extend([Event::Left(DeviceId(id)), Event::Joined(DeviceId(id))]);
         } else if uploads && fate == 5 {
             device.pending = Some(update.clone());
             self.later.push((id, update));
         } else {
             device.pending = Some(update.clone());
-            self.sent.push_back(Event::Update(DeviceId(id), update));
+            self.events.push_back(Event::Update(DeviceId(id), update));
         }
     }
 
     /// Lets the server handle the next event.
     fn handle_next_event(&mut self) {
-        let event = self.sent.pop_front().unwrap_or_else(|| {
+        let event = self.events.pop_front().unwrap_or_else(|| {
             // No messages are in transit, so the time advances to the next timer.
             match self.coordinator.engine().wake() {
                 Some(wake) if self.later.is_empty() || !self.random.next_u32().is_multiple_of(4) => {

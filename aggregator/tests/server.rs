@@ -77,7 +77,7 @@ impl Running {
     }
 
     /// Waits until the campaign is finished.
-    async fn finished(self) -> Status {
+    async fn wait_until_finished(self) -> Status {
         let status = tokio::time::timeout(PATIENCE, self.end).await.expect("finishes").unwrap().unwrap();
         assert_eq!(status.phase, "finished");
         status
@@ -112,7 +112,7 @@ async fn status_with(state: &Path, condition: impl Fn(&serde_json::Value) -> boo
 /// Observation of a device: port of the server, device, round id, and the outcome once the update is
 /// acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Seen {
+pub struct Observation {
     port: u16,
     device: u64,
     round: u32,
@@ -120,7 +120,7 @@ pub struct Seen {
 }
 
 /// Log of the observations of all devices.
-pub type Log = watch::Sender<Vec<Seen>>;
+pub type Log = watch::Sender<Vec<Observation>>;
 
 /// Updates that devices hold back.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -164,7 +164,7 @@ async fn run_connection(
 ) -> std::io::Result<()> {
     let port = stream.peer_addr()?.port();
     let record = |round, outcome| {
-        shared.log.send_modify(|log| log.push(Seen { port, device: id, round, outcome }));
+        shared.log.send_modify(|log| log.push(Observation { port, device: id, round, outcome }));
     };
     stream.write_all(&encode_frame(&ToServer::Hello(create_hello(id, (6, 2, 1), limit)), &[])).await?;
     let mut decoder = Decoder::new(vec![0u8; usize::from(limit)]);
@@ -295,8 +295,9 @@ impl Devices {
         Self { address, hold, log: Log::default(), tasks: tokio::task::JoinSet::new() }
     }
 
-    /// Starts a device. With `held`, the device holds back the updates that [`Devices::hold`] selects.
-    pub fn add(&mut self, id: u64, holds_updates: bool) {
+    /// Starts a device. With `holds_updates`, the device holds back the updates that [`Devices::hold`]
+    /// selects.
+    pub fn add_device(&mut self, id: u64, holds_updates: bool) {
         let (_, never_holds) = watch::channel(Hold::Nothing);
         let hold = if holds_updates { self.hold.subscribe() } else { never_holds };
         let shared = Shared { address: self.address.subscribe(), hold, log: self.log.clone() };
@@ -305,18 +306,18 @@ impl Devices {
     }
 
     /// Waits until each of these devices has `count` counted updates at the server of this port.
-    async fn counted(&self, devices: std::ops::Range<u64>, port: u16, count: usize) {
-        let counted = |log: &[Seen], device| {
-            let is_counted = |seen: &&Seen| {
+    async fn wait_until_counted(&self, devices: std::ops::Range<u64>, port: u16, count: usize) {
+        let counted = |log: &[Observation], device| {
+            let is_counted = |seen: &&Observation| {
                 seen.device == device && seen.port == port && seen.outcome == Some(AckOutcome::Counted)
             };
             log.iter().filter(is_counted).count()
         };
-        self.observe(|log| devices.clone().all(|device| counted(log, device) == count)).await;
+        self.wait_for_log(|log| devices.clone().all(|device| counted(log, device) == count)).await;
     }
 
     /// Waits until the log satisfies a condition.
-    async fn observe(&self, mut condition: impl FnMut(&[Seen]) -> bool) {
+    async fn wait_for_log(&self, mut condition: impl FnMut(&[Observation]) -> bool) {
         let mut log = self.log.subscribe();
         let observed = log.wait_for(|log| condition(log));
         tokio::time::timeout(PATIENCE, observed).await.expect("a log that satisfies the condition").unwrap();
@@ -383,11 +384,11 @@ async fn crashes_while_rounds_are_open(campaign: &str, hold: Hold, counted_befor
     let mut devices = Devices::new(server.address);
     devices.hold.send_replace(hold);
     for id in 0..3 {
-        devices.add(id, id == 2);
+        devices.add_device(id, id == 2);
     }
     let port = server.address.port();
     // The third device keeps the round open.
-    devices.counted(0..2, port, counted_before + 1).await;
+    devices.wait_until_counted(0..2, port, counted_before + 1).await;
     for _ in 0..3 {
         server.crash().await;
         server = start_server(&fleet, true).await;
@@ -397,7 +398,7 @@ async fn crashes_while_rounds_are_open(campaign: &str, hold: Hold, counted_befor
         status_with(state.path(), |now| now["connected"] == 3).await;
     }
     devices.hold.send_replace(Hold::Nothing);
-    let status = server.finished().await;
+    let status = server.wait_until_finished().await;
     // All training rounds and the heads are counted, with three devices each.
     assert_eq!(status.updates.counted, 3 * (u64::from(status.rounds) + 1));
     assert_counted_once(&devices);
@@ -429,16 +430,16 @@ async fn server_survives_crashes_at_any_moment() {
     let mut server = start_server(&fleet, true).await;
     let mut devices = Devices::new(server.address);
     for id in 0..3 {
-        devices.add(id, false);
+        devices.add_device(id, false);
     }
     for messages in [3, 11, 17, 8, 23] {
         let log_len = devices.log.borrow().len();
-        devices.observe(|log| log.len() >= log_len + messages).await;
+        devices.wait_for_log(|log| log.len() >= log_len + messages).await;
         server.crash().await;
         server = start_server(&fleet, true).await;
         devices.address.send_replace(server.address);
     }
-    let status = server.finished().await;
+    let status = server.wait_until_finished().await;
     assert_eq!((status.round, status.updates.rejected()), (400, 0));
     assert_counted_once(&devices);
     assert_eq!(on_disk(state.path()), model_bits(&run_without_server(&fleet, 3)));
@@ -450,8 +451,8 @@ async fn restart_finishes_campaign_after_shutdown() {
     let fleet = configuration_text(state.path(), 2, FEDREP);
     let server = start_server(&fleet, false).await;
     let mut devices = Devices::new(server.address);
-    devices.add(0, false);
-    devices.add(1, true);
+    devices.add_device(0, false);
+    devices.add_device(1, true);
     devices.hold.send_replace(Hold::From(3));
     status_with(state.path(), |now| now["round"].as_u64() >= Some(1)).await;
     let _ = server.stop.send(());
@@ -463,16 +464,16 @@ async fn restart_finishes_campaign_after_shutdown() {
     devices.hold.send_replace(Hold::Nothing);
     let server = start_server(&fleet, true).await;
     devices.address.send_replace(server.address);
-    assert_eq!(server.finished().await.round, 4);
+    assert_eq!(server.wait_until_finished().await.round, 4);
     assert_eq!(on_disk(state.path()), model_bits(&run_without_server(&fleet, 2)));
 
     // After a restart of the server of a finished campaign, a new device can fit its head at once.
     devices.tasks.abort_all();
     let server = start_server(&fleet, false).await;
     let mut newcomer = Devices::new(server.address);
-    newcomer.add(40, false);
+    newcomer.add_device(40, false);
     let port = server.address.port();
-    newcomer.counted(40..41, port, 1).await;
+    newcomer.wait_until_counted(40..41, port, 1).await;
     let _ = server.stop.send(());
     server.end.await.unwrap().unwrap();
     assert_eq!(on_disk(state.path()), model_bits(&run_without_server(&fleet, 2)));
@@ -485,11 +486,11 @@ async fn training_ended_by_small_change_stays_ended() {
     let fleet = configuration_text(state.path(), 2, &format!("{FEDREP}[stop]\nchange = 1.0\n"));
     let server = start_server(&fleet, false).await;
     let mut devices = Devices::new(server.address);
-    devices.add(0, false);
-    devices.add(1, false);
+    devices.add_device(0, false);
+    devices.add_device(1, false);
     let port = server.address.port();
     // Each device has two counted updates: one of a training round, and the head.
-    devices.counted(0..2, port, 2).await;
+    devices.wait_until_counted(0..2, port, 2).await;
     server.crash().await;
     devices.tasks.abort_all();
     let stored_model = on_disk(state.path());
@@ -499,9 +500,9 @@ async fn training_ended_by_small_change_stays_ended() {
     for newcomer in [40, 41] {
         let server = start_server(&fleet, false).await;
         let mut devices = Devices::new(server.address);
-        devices.add(newcomer, false);
+        devices.add_device(newcomer, false);
         let port = server.address.port();
-        devices.counted(newcomer..newcomer + 1, port, 1).await;
+        devices.wait_until_counted(newcomer..newcomer + 1, port, 1).await;
         let now = status(state.path()).await;
         assert_eq!((now["round"].as_u64(), now["rounds"].as_u64()), (Some(1), Some(4)), "{now}");
         server.crash().await;
@@ -525,8 +526,8 @@ async fn other_configuration_is_refused_with_difference() {
     server.crash().await;
     let server = start_server(&fleet, true).await;
     let mut devices = Devices::new(server.address);
-    devices.add(0, false);
-    server.finished().await;
+    devices.add_device(0, false);
+    server.wait_until_finished().await;
     let stored_model = on_disk(state.path());
 
     let changed = fleet.replace("seed = 5", "seed = 6").replace("step_size = 0.25", "step_size = 0.5");
@@ -578,8 +579,8 @@ async fn control_socket_answers_in_json() {
     status(state.path()).await;
 
     let mut devices = Devices::new(server.address);
-    devices.add(0, false);
-    devices.add(1, false);
+    devices.add_device(0, false);
+    devices.add_device(1, false);
     for round in 1..=4u64 {
         let line = tokio::time::timeout(PATIENCE, watched.next_line()).await.unwrap().unwrap().unwrap();
         let line: serde_json::Value = serde_json::from_str(&line).unwrap();
@@ -591,7 +592,7 @@ async fn control_socket_answers_in_json() {
         assert!(line["milliseconds"].is_u64());
     }
     let port = server.address.port();
-    devices.counted(0..2, port, 5).await;
+    devices.wait_until_counted(0..2, port, 5).await;
     let finished = status(state.path()).await;
     assert_eq!(finished["phase"], "finished");
     assert_eq!((finished["round"].as_u64(), finished["rounds"].as_u64()), (Some(4), Some(4)));
@@ -641,15 +642,15 @@ async fn newer_connection_replaces_older() {
     let mut buffer = [0; 256];
     assert!(old_connection.read(&mut buffer).await.unwrap() > 0, "welcome");
     let mut devices = Devices::new(server.address);
-    devices.add(0, false);
+    devices.add_device(0, false);
     // The old connection ends.
     tokio::time::timeout(PATIENCE, async {
         while old_connection.read(&mut buffer).await.unwrap_or(0) > 0 {}
     })
     .await
     .unwrap();
-    devices.add(1, false);
-    let status = server.finished().await;
+    devices.add_device(1, false);
+    let status = server.wait_until_finished().await;
     assert_eq!((status.connections.welcomed, status.devices), (3, 2));
 }
 

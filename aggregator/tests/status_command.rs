@@ -14,12 +14,12 @@ use fedspan_aggregator::store::Store;
 use getrandom::SysRng;
 
 /// Configuration and path of a state directory.
-struct Place {
+struct CampaignDirectory {
     scratch: Scratch,
     state: PathBuf,
 }
 
-impl Place {
+impl CampaignDirectory {
     /// Creates a configuration for a state directory that does not exist.
     fn new(state: &str) -> Self {
         let scratch = Scratch::new();
@@ -29,13 +29,13 @@ impl Place {
     }
 
     /// Creates a configuration with a state directory.
-    fn dir(state: &str) -> Self {
+    fn with_state(state: &str) -> Self {
         let place = Self::new(state);
         create_state(&place.state);
         place
     }
 
-    fn run(&self, command: &[&str]) -> Output {
+    fn run_command(&self, command: &[&str]) -> Output {
         let mut program = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
         run_program(program.args(command).arg("--config").arg(self.scratch.path().join("fleet.toml")))
     }
@@ -54,20 +54,20 @@ impl Place {
     }
 
     /// Starts a command and captures its output.
-    fn spawn(&self, command: &str) -> Child {
+    fn spawn_command(&self, command: &str) -> Child {
         let mut program = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
         program.args([command, "--config"]).arg(self.scratch.path().join("fleet.toml"));
         spawn_program(program.stdout(Stdio::piped()).stderr(Stdio::piped()))
     }
 
     fn start_server(&self) -> ServerProcess {
-        ServerProcess::await_listening(self.spawn("serve"))
+        ServerProcess::await_listening(self.spawn_command("serve"))
     }
 
     /// Runs `export` and asserts that it creates a directory only if it succeeds.
-    fn export(&self) -> Output {
+    fn run_export(&self) -> Output {
         let target = self.scratch.path().join("out");
-        let output = self.run(&["export", "--out", &target.display().to_string()]);
+        let output = self.run_command(&["export", "--out", &target.display().to_string()]);
         assert_eq!(target.exists(), output.status.success());
         let _ = std::fs::remove_dir_all(target);
         output
@@ -93,23 +93,23 @@ fn assert_refused(output: &Output, expected: &str) {
 }
 
 /// Asserts that all commands accept the state directory.
-fn assert_sound(place: &Place) {
-    let output = place.run(&["status"]);
+fn assert_sound(place: &CampaignDirectory) {
+    let output = place.run_command(&["status"]);
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && stdout.contains("\"answers\":2"), "{output:?}");
     assert!(stdout.contains("\"exchange\":3") && stdout.contains("not running"), "{stdout}");
-    assert!(place.export().status.success() && place.run(&["check"]).status.success());
-    assert_refused(&place.run(&["watch"]), "no server is running on this state directory");
+    assert!(place.run_export().status.success() && place.run_command(&["check"]).status.success());
+    assert_refused(&place.run_command(&["watch"]), "no server is running on this state directory");
 }
 
 #[test]
 fn missing_state_is_reported() {
-    let place = Place::new("state");
+    let place = CampaignDirectory::new("state");
     for _ in 0..2 {
-        assert_refused(&place.run(&["status"]), "no server is running and no round is committed");
-        assert_refused(&place.run(&["watch"]), "no server is running on this state directory");
-        assert_refused(&place.run(&["check"]), "no campaign was begun here");
-        assert_refused(&place.export(), "no campaign was begun here");
+        assert_refused(&place.run_command(&["status"]), "no server is running and no round is committed");
+        assert_refused(&place.run_command(&["watch"]), "no server is running on this state directory");
+        assert_refused(&place.run_command(&["check"]), "no campaign was begun here");
+        assert_refused(&place.run_export(), "no campaign was begun here");
         if !place.state.exists() {
             std::fs::create_dir(&place.state).unwrap();
         }
@@ -119,18 +119,18 @@ fn missing_state_is_reported() {
 
 #[test]
 fn file_in_place_of_state_directory_is_reported() {
-    let place = Place::new("file/state");
+    let place = CampaignDirectory::new("file/state");
     std::fs::write(place.scratch.path().join("file"), b"text").unwrap();
     for command in ["status", "watch", "check", "serve"] {
-        assert_refused(&place.run(&[command]), "Not a directory");
+        assert_refused(&place.run_command(&[command]), "Not a directory");
     }
-    assert_refused(&place.export(), "Not a directory");
+    assert_refused(&place.run_export(), "Not a directory");
 }
 
 /// A control socket without a server, or a file in place of the socket, is ignored.
 #[test]
 fn abandoned_socket_is_ignored() {
-    let place = Place::dir("state");
+    let place = CampaignDirectory::with_state("state");
     let socket = place.state.join("control.sock");
     close_locked(UnixListener::bind(&socket).unwrap());
     assert_sound(&place);
@@ -142,13 +142,13 @@ fn abandoned_socket_is_ignored() {
 /// A state directory whose path is too long for a socket works without the control socket.
 #[test]
 fn long_path_works_without_socket() {
-    let place = Place::dir(&"a-long-name/".repeat(12));
+    let place = CampaignDirectory::with_state(&"a-long-name/".repeat(12));
     assert_sound(&place);
     let store = Store::open(&place.state, SysRng).unwrap();
     for command in ["status", "check"] {
-        assert_refused(&place.run(&[command]), "another server is running on this state directory");
+        assert_refused(&place.run_command(&[command]), "another server is running on this state directory");
     }
-    assert_refused(&place.export(), "another server is running on this state directory");
+    assert_refused(&place.run_export(), "another server is running on this state directory");
     close_locked(store);
     assert_sound(&place);
 }
@@ -167,7 +167,7 @@ fn serve_answer(state: &Path, answer: &'static str) -> std::thread::JoinHandle<(
 
 #[test]
 fn closed_or_refusing_server_is_reported() {
-    let place = Place::new("state");
+    let place = CampaignDirectory::new("state");
     let cases = [
         ("status", "", "the server closed the control socket without an answer"),
         ("status", "{\"phase\":", "malformed answer of the server"),
@@ -184,11 +184,11 @@ fn closed_or_refusing_server_is_reported() {
     ];
     for (command, answer, expected) in cases {
         let server = serve_answer(&place.state, answer);
-        assert_refused(&place.run(&[command]), expected);
+        assert_refused(&place.run_command(&[command]), expected);
         server.join().unwrap();
     }
     let server = serve_answer(&place.state, "");
-    assert_refused(&place.export(), "incomplete answer of the server");
+    assert_refused(&place.run_export(), "incomplete answer of the server");
     server.join().unwrap();
 }
 
@@ -196,18 +196,18 @@ fn closed_or_refusing_server_is_reported() {
 #[test]
 fn unreadable_store_is_reported() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/store-3/campaign.redb");
-    let place = Place::new("state");
+    let place = CampaignDirectory::new("state");
     std::fs::create_dir(&place.state).unwrap();
     let file = place.state.join("campaign.redb");
     std::fs::copy(golden, &file).unwrap();
     let expected = "format 3, this version reads format 5";
     for command in ["status", "check", "serve"] {
-        assert_refused(&place.run(&[command]), expected);
+        assert_refused(&place.run_command(&[command]), expected);
     }
-    assert_refused(&place.export(), expected);
+    assert_refused(&place.run_export(), expected);
     let bytes = std::fs::read(&file).unwrap();
     std::fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
-    assert_refused(&place.run(&["status"]), "campaign.redb");
+    assert_refused(&place.run_command(&["status"]), "campaign.redb");
 }
 
 /// Commands of a user without permissions report the error.
@@ -215,7 +215,7 @@ fn unreadable_store_is_reported() {
 fn permission_errors_are_reported() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     use std::os::unix::process::CommandExt;
-    let place = Place::dir("state");
+    let place = CampaignDirectory::with_state("state");
     // Permissions do not restrict root, so a test that runs as root switches the user.
     let is_root = std::fs::metadata(&place.state).unwrap().uid() == 0;
     let program = place.scratch.path().join("program");
@@ -263,7 +263,7 @@ fn set_mode(path: &Path, mode: u32) {
 /// file that never existed.
 #[test]
 fn unsearchable_directory_is_reported() {
-    let place = Place::dir("state");
+    let place = CampaignDirectory::with_state("state");
     let config = place.scratch.path().join("fleet.toml");
     let configuration = std::fs::read_to_string(&config).unwrap();
     set_mode(&place.state, 0);
@@ -279,10 +279,10 @@ fn unsearchable_directory_is_reported() {
     set_mode(&place.state, 0o700);
     std::fs::remove_dir_all(&place.state).unwrap();
     std::fs::write(&place.state, b"a file").unwrap();
-    assert_refused(&place.run(&["serve"]), "state/keys: Not a directory");
+    assert_refused(&place.run_command(&["serve"]), "state/keys: Not a directory");
     // If the path does not exist, the message names the remedy.
     std::fs::remove_file(&place.state).unwrap();
-    let output = place.run(&["serve"]);
+    let output = place.run_command(&["serve"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("no key store, so that no device could join"));
 }
@@ -290,7 +290,7 @@ fn unsearchable_directory_is_reported() {
 /// A server that cannot create files reports the error before it listens.
 #[test]
 fn unwritable_directory_is_reported_at_startup() {
-    let place = Place::dir("state");
+    let place = CampaignDirectory::with_state("state");
     let sibling_names = || std::fs::read_dir(&place.state).unwrap().count();
     for entry in std::fs::read_dir(&place.state).unwrap() {
         set_mode(&entry.unwrap().path(), 0o666);
@@ -311,7 +311,7 @@ fn unwritable_directory_is_reported_at_startup() {
 /// Other users cannot list the state directory.
 #[test]
 fn state_directory_is_private() {
-    let place = Place::new("new/state");
+    let place = CampaignDirectory::new("new/state");
     let server = place.start_server();
     assert!(server.line.starts_with("listening on 127.0.0.1:"), "{}", server.line);
     assert!(server.line.ends_with(", waiting for 5 devices\n"), "{}", server.line);
@@ -328,7 +328,7 @@ fn state_directory_is_private() {
 /// campaign continues.
 #[test]
 fn listening_is_printed_after_resume() {
-    let place = Place::dir("state");
+    let place = CampaignDirectory::with_state("state");
     let server = place.start_server();
     assert!(server.line.starts_with("listening on 127.0.0.1:"), "{}", server.line);
     assert!(server.line.ends_with(", resuming with round 3 of 4\n"), "{}", server.line);
@@ -338,17 +338,17 @@ fn listening_is_printed_after_resume() {
     let server = place.start_server();
     assert!(server.line.ends_with(", resuming after round 4 of 4: heads are fitted\n"), "{}", server.line);
     server.stop_with("-INT");
-    let place = Place::dir("state");
+    let place = CampaignDirectory::with_state("state");
     // A server that refuses to start prints no line about listening.
     let key = place.state.join("round.key");
     let key_bytes = std::fs::read(&key).unwrap();
     std::fs::remove_file(&key).unwrap();
-    assert_refused(&place.run(&["serve"]), "round.key");
+    assert_refused(&place.run_command(&["serve"]), "round.key");
     std::fs::write(&key, key_bytes).unwrap();
     let config = place.scratch.path().join("fleet.toml");
     let configuration = std::fs::read_to_string(&config).unwrap();
     std::fs::write(&config, configuration.replace("seed = 3", "seed = 4")).unwrap();
-    let output = place.run(&["serve"]);
+    let output = place.run_command(&["serve"]);
     assert!(output.status.code() == Some(1) && output.stdout.is_empty(), "{output:?}");
 }
 
@@ -356,7 +356,7 @@ fn listening_is_printed_after_resume() {
 /// commands report that.
 #[test]
 fn silent_server_is_reported() {
-    let place = Place::dir("state");
+    let place = CampaignDirectory::with_state("state");
     let _silent = UnixListener::bind(place.state.join("control.sock")).unwrap();
     let target = place.scratch.path().join("out").display().to_string();
     let export = ["export", "--out", &target];
@@ -364,7 +364,10 @@ fn silent_server_is_reported() {
         for command in [&["status"][..], &["watch"], &export, &["keys", "list"]] {
             let place = &place;
             scope.spawn(move || {
-                assert_refused(&place.run(command), "the running server has not answered within 10 s");
+                assert_refused(
+                    &place.run_command(command),
+                    "the running server has not answered within 10 s",
+                );
             });
         }
     });
@@ -375,10 +378,10 @@ fn silent_server_is_reported() {
 #[test]
 fn watch_distinguishes_shutdown_from_crash() {
     for (signal, code, expected) in [("-KILL", 1, "the server has stopped without"), ("-INT", 0, "")] {
-        let place = Place::dir("state");
+        let place = CampaignDirectory::with_state("state");
         let mut server = place.start_server();
         let mut log = BufReader::new(server.child.stderr.take().unwrap());
-        let watch = place.spawn("watch");
+        let watch = place.spawn_command("watch");
         read_line_with(&mut log, "watch client connected");
         server.stop_with(signal);
         let output = watch.wait_with_output().unwrap();

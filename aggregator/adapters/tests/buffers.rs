@@ -7,8 +7,8 @@ use crate::common::{Adapter, Buffer, DOWN, Folder, UP};
 
 const NAME: &str = "base_model.model.normalization.num_batches_tracked";
 
-/// Folder with a base and clients of an up round. Each adapter has an additional tensor, with the bytes in
-/// `all`.
+/// Creates a folder with a base and clients of an up round. Each adapter has an additional tensor, with the
+/// bytes in `buffers`.
 fn create_folder(dtype: FileDtype, shape: &[usize], buffers: &[Vec<u8>]) -> Folder {
     let base = Adapter::random(Dtype::F32, 1, 2, 9, 4);
     let clients: Vec<Adapter> =

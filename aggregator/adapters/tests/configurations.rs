@@ -39,7 +39,7 @@ fn create_folder(configs: &[&str]) -> Folder {
 }
 
 /// Warnings of an average, or its error text.
-fn outcome(configs: &[&str]) -> Result<Vec<String>, String> {
+fn average_outcome(configs: &[&str]) -> Result<Vec<String>, String> {
     let folder = create_folder(configs);
     let result = folder.open_directories().and_then(|inputs| {
         average(&inputs, folder.average_job(RoundKind::Up, 1), &|_, _| true)?;
@@ -63,7 +63,7 @@ fn assert_values_differ(key: &str, first_value: &Value, second_value: &Value) {
         ([&second_config, &first_config, &first_config], ["base/", "0/"]),
         ([&first_config, &second_config, &first_config], ["base/", "0/"]),
     ] {
-        let message = outcome(&configs.map(String::as_str))
+        let message = average_outcome(&configs.map(String::as_str))
             .expect_err(&format!("{key}: {first_value} and {second_value}"));
         let files = [first_dir, second_dir].map(|file| format!("{file}adapter_config.json"));
         assert!(
@@ -71,7 +71,7 @@ fn assert_values_differ(key: &str, first_value: &Value, second_value: &Value) {
             "{message}"
         );
     }
-    let message = outcome(&["", &first_config, &second_config]).unwrap_err();
+    let message = average_outcome(&["", &first_config, &second_config]).unwrap_err();
     assert!(
         message.starts_with("1/adapter_config.json") && message.contains("0/adapter_config.json"),
         "{message}"
@@ -83,7 +83,7 @@ fn assert_values_agree(key: &str, values: &[Value]) {
     for first_value in values {
         for second_value in values {
             let configs = [config(&[(key, first_value.clone())]), config(&[(key, second_value.clone())])];
-            let result = outcome(&[&configs[0], &configs[1], &configs[0]]);
+            let result = average_outcome(&[&configs[0], &configs[1], &configs[0]]);
             assert_eq!(result, Ok(Vec::new()), "{key}: {first_value} and {second_value}");
         }
     }
@@ -141,7 +141,7 @@ fn keys_with_meaning_must_agree() {
 #[test]
 fn error_names_both_values() {
     let error_of = |key: &str, base_value: Value, client_value: Value| {
-        outcome(&[&config(&[(key, base_value)]), &config(&[(key, client_value)])]).unwrap_err()
+        average_outcome(&[&config(&[(key, base_value)]), &config(&[(key, client_value)])]).unwrap_err()
     };
     assert_eq!(
         error_of("trainable_token_indices", json!({"e": [100, 101]}), json!({"e": [777, 101]})),
@@ -245,7 +245,8 @@ fn different_model_gives_a_warning() {
         let [base_config, other_config] =
             [base_value, client_value].map(|value| config(&[(key, json!(value))]));
         let warnings =
-            outcome(&[&base_config, &base_config, &other_config, &other_config, &base_config]).unwrap();
+            average_outcome(&[&base_config, &base_config, &other_config, &other_config, &base_config])
+                .unwrap();
         assert_eq!(warnings.len(), 1, "{warnings:?}");
         for excerpt in [
             &format!("{key} is {client_value:?}, but {base_value:?} in"),
@@ -259,11 +260,11 @@ fn different_model_gives_a_warning() {
     // If the base does not name a model, the first client that names one is compared with the others.
     let [unnamed, names_a, names_b] =
         ["", "a", "b"].map(|name| config(&[("base_model_name_or_path", json!(name))]));
-    assert_eq!(outcome(&[&unnamed, &names_a, &names_a]), Ok(Vec::new()));
-    let warnings = outcome(&[&unnamed, &names_a, &names_b]).unwrap();
+    assert_eq!(average_outcome(&[&unnamed, &names_a, &names_a]), Ok(Vec::new()));
+    let warnings = average_outcome(&[&unnamed, &names_a, &names_b]).unwrap();
     assert!(warnings.len() == 1 && warnings[0].contains("1/adapter_config.json: base_model"), "{warnings:?}");
     let changed = config(&[("init_lora_weights", json!("pissa"))]);
-    let warnings = outcome(&[&config(&[]), &changed]).unwrap();
+    let warnings = average_outcome(&[&config(&[]), &changed]).unwrap();
     assert!(warnings[0].contains("it changes the weights that the adapter is added to"), "{warnings:?}");
     let folder = create_folder(&[&names_a, &names_b]);
     let checked = check(&folder.open_directories().unwrap(), &|_, _| true).unwrap();
@@ -280,14 +281,14 @@ fn pattern_order_matters_if_two_keys_match() {
     };
     let [first_config, second_config] =
         [r#"{"q_proj":16,"0.q_proj":2}"#, r#"{"0.q_proj":2,"q_proj":16}"#].map(config_with_pattern);
-    let message = outcome(&[&first_config, &second_config]).unwrap_err();
+    let message = average_outcome(&[&first_config, &second_config]).unwrap_err();
     assert!(
         message.contains("another order than in base/adapter_config.json") && message.contains("q_proj"),
         "{message}"
     );
     let [first_config, second_config] =
         [r#"{"q_proj":16,"out":2}"#, r#"{"out":2,"q_proj":16}"#].map(config_with_pattern);
-    assert_eq!(outcome(&[&first_config, &second_config]), Ok(Vec::new()));
+    assert_eq!(average_outcome(&[&first_config, &second_config]), Ok(Vec::new()));
 }
 
 #[test]
@@ -319,7 +320,7 @@ fn invalid_configurations_are_refused() {
         ("{\"a\":".repeat(100_000), "recursion limit"),
         (String::new() + " ", "EOF"),
     ] {
-        let message = outcome(&[&config_text, &config(&[])]).unwrap_err();
+        let message = average_outcome(&[&config_text, &config(&[])]).unwrap_err();
         assert!(message.contains(expected) && message.len() < 1000, "{message}: {expected}");
     }
 }

@@ -25,7 +25,7 @@ fn random_adapter(modules: &[Module], seed: u64) -> Adapter {
 }
 
 /// Text of a configuration with some keys changed.
-fn config(changes: &Value) -> String {
+fn config_text(changes: &Value) -> String {
     let mut config = json!({"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]});
     for (key, value) in changes.as_object().unwrap() {
         config[key] = value.clone();
@@ -85,7 +85,7 @@ fn dense_squares((name, rank, experts, _, d_in, d_out): Module, clients: &[Adapt
 /// Asserts that the interference of every module, of every expert and of all modules equals that of dense
 /// products with these scales.
 fn assert_matches_dense(modules: &[Module], changes: &Value, scale: impl Fn(&Module) -> f64) {
-    let (report, clients) = check_random_clients(modules, &config(changes)).unwrap();
+    let (report, clients) = check_random_clients(modules, &config_text(changes)).unwrap();
     assert_eq!((report.targets.len(), &report.warnings), (modules.len(), &Vec::new()));
     let assert_interference = |interference: f64, [squared_norm, squared_error]: [f64; 2]| {
         let expected = f64::sqrt(squared_error / squared_norm);
@@ -215,7 +215,7 @@ fn ranks_identify_parameters_or_interference_is_unknown() {
     let ambiguous_changes = json!({"target_parameters": parameters, "alpha_pattern": {"down_proj": 32}});
     let equal_ranks: [Module; 2] =
         [("mlp.experts", 4, 4, 8.0, 6, 10), ("mlp.experts.base_layer", 4, 4, 8.0, 10, 6)];
-    let (report, _) = check_random_clients(&equal_ranks, &config(&ambiguous_changes)).unwrap();
+    let (report, _) = check_random_clients(&equal_ranks, &config_text(&ambiguous_changes)).unwrap();
     assert_eq!((report.interference, report.targets.len()), (None, 0));
     assert!(
         report.warnings[0].contains("2 of 2 modules is not computed")
@@ -242,7 +242,7 @@ fn ranks_must_match_configuration() {
         ),
         (4, json!({"rank_pattern": {"experts": 8}}), "says r = 8 for this module"),
     ] {
-        let message = check_random_clients(&module(rank), &config(&changes)).unwrap_err();
+        let message = check_random_clients(&module(rank), &config_text(&changes)).unwrap_err();
         assert!(
             message.contains(expected) && message.contains("mlp.experts.lora_A"),
             "{message}: {expected}"
@@ -263,7 +263,7 @@ fn inner_projection_has_rank_of_outer_module() {
 fn unsupported_expression_leaves_interference_unknown() {
     let modules: [Module; 1] = [("self_attn.q_proj", 4, 1, 8.0, 6, 8)];
     let (report, _) =
-        check_random_clients(&modules, &config(&json!({"alpha_pattern": {"(?!k)_proj": 2}}))).unwrap();
+        check_random_clients(&modules, &config_text(&json!({"alpha_pattern": {"(?!k)_proj": 2}}))).unwrap();
     assert_eq!(report.interference, None);
     assert!(report.warnings[0].contains("(?!k)_proj"), "{:?}", report.warnings);
 }
@@ -275,7 +275,7 @@ fn missing_configuration_scales_by_rank() {
         [("self_attn.q_proj", 2, 1, 1.0, 6, 8), ("self_attn.v_proj", 16, 1, 1.0, 6, 8)];
     let (without_config, _) = check_random_clients(&modules, "").unwrap();
     let (with_config, _) =
-        check_random_clients(&modules, &config(&json!({"rank_pattern": {"v_proj": 16, "q_proj": 2}})))
+        check_random_clients(&modules, &config_text(&json!({"rank_pattern": {"v_proj": 16, "q_proj": 2}})))
             .unwrap();
     assert!((without_config.interference.unwrap() - with_config.interference.unwrap()).abs() < 1e-12);
     assert!(without_config.warnings[0].contains("scaled by 1/r") && with_config.warnings.is_empty());
@@ -287,7 +287,7 @@ fn expert_rounds_have_no_interference() {
     let modules: [Module; 1] = [("mlp.experts", 4, 3, 8.0, 6, 10)];
     let base = random_adapter(&modules, 1);
     let adapters = [base.clone(), base.trained(RoundKind::Up, 2), base.trained(RoundKind::Up, 3)];
-    let config_text = config(&json!({"target_parameters": ["mlp.experts.down_proj"]}));
+    let config_text = config_text(&json!({"target_parameters": ["mlp.experts.down_proj"]}));
     let folder = Folder::with_directories(&adapters, &[config_text.as_str(); 3]);
     let inputs = folder.open_directories().unwrap();
     assert_eq!(check(&inputs, &|_, _| true).unwrap().interference, Some(0.0));

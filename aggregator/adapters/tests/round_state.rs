@@ -43,7 +43,7 @@ fn random_step() -> impl Strategy<Value = Step> {
         })
 }
 
-/// First arrivals of `first` updates, or full participation.
+/// First arrivals of this number of updates, or full participation.
 fn create_policy(first_arrivals: Option<usize>) -> Box<dyn Participation> {
     match first_arrivals {
         Some(n) => Box::new(FirstArrivals { n, cohort: Some(4), seed: 7 }),

@@ -26,16 +26,16 @@ fn multiplier(value: f64) -> NoiseMultiplier {
 }
 
 /// Composition of `count` releases with the noise multiplier `z`.
-fn repeated(z: f64, count: u32) -> Composition {
+fn compose_repeated(z: f64, count: u32) -> Composition {
     Composition::repeated(multiplier(z), releases(count))
 }
 
 /// Composition of one release whose parameter is `mu` up to rounding.
-fn of_mu(mu: f64) -> Composition {
-    repeated(1.0 / mu, 1)
+fn composition_of_mu(mu: f64) -> Composition {
+    compose_repeated(1.0 / mu, 1)
 }
 
-/// Random number whose decimal logarithm is uniform between `from` and `to`.
+/// Random number whose decimal logarithm is uniform between the exponents.
 fn random_magnitude(random: &mut Stream, from_exponent: f64, to_exponent: f64) -> f64 {
     libm::pow(10.0, from_exponent + (to_exponent - from_exponent) * random.uniform())
 }
@@ -142,7 +142,7 @@ fn oracle_matches_closed_form() {
 fn delta_matches_closed_form() {
     let mut worst: f64 = 0.0;
     for (mu, epsilon_value, exact_ln, exact_ln_complement) in PROFILE.into_iter().filter(|row| row.1 > 0.0) {
-        let account_delta = of_mu(mu).delta(epsilon(epsilon_value));
+        let account_delta = composition_of_mu(mu).delta(epsilon(epsilon_value));
         if exact_ln < -745.0 {
             assert_eq!(account_delta, f64::from_bits(1), "delta is not the smallest float");
             continue;
@@ -171,7 +171,7 @@ fn account_matches_golden_table() {
         (100, 20.0, 1.993_091_404_42, 2.165_715_545, 2.524_262_956),
         (50, 10.0, 2.943_225_239_8, 3.188_971_159, 3.643_070_212),
     ] {
-        let (account, delta) = (repeated(z, count), delta(1e-5));
+        let (account, delta) = (compose_repeated(z, count), delta(1e-5));
         let account_epsilon = account.epsilon(delta);
         assert!((account_epsilon - exact_epsilon).abs() < 1e-11, "{account_epsilon}, not {exact_epsilon}");
         let bound = renyi::epsilon(account, delta);
@@ -190,11 +190,14 @@ fn account_matches_golden_table() {
     let orders = || (1..100).map(|tenth| 1.0 + f64::from(tenth) / 10.0).chain((11..64).map(f64::from));
     for (count, z, printed) in [(1, 4.0, 1.0126), (100, 20.0, 2.1657), (50, 10.0, 3.1890)] {
         let epsilon_at_order =
-            |order| renyi::epsilon_at(repeated(z, count), delta(1e-5), order).unwrap().epsilon;
+            |order| renyi::epsilon_at(compose_repeated(z, count), delta(1e-5), order).unwrap().epsilon;
         let best_epsilon = orders().map(epsilon_at_order).fold(f64::INFINITY, f64::min);
         assert!((best_epsilon - printed).abs() < 0.5e-4, "{best_epsilon}, not {printed}");
     }
-    assert_eq!(renyi::epsilon_at(repeated(4.0, 1), delta(1e-5), 1.0), Err(ParameterError::Order(1.0)));
+    assert_eq!(
+        renyi::epsilon_at(compose_repeated(4.0, 1), delta(1e-5), 1.0),
+        Err(ParameterError::Order(1.0))
+    );
 }
 
 #[test]
@@ -211,7 +214,7 @@ fn epsilon_bounds_oracle_tightly() {
             (random_magnitude(random, -6.0, 3.0), random_magnitude(random, -300.0, -0.2))
         };
         let z = f64::from(count).sqrt() / mu;
-        let account = repeated(z, count);
+        let account = compose_repeated(z, count);
         let (account_epsilon, exact_epsilon) =
             (account.epsilon(delta(delta_value)), oracle::epsilon(f64::from(count).sqrt() / z, delta_value));
         assert!(
@@ -267,8 +270,8 @@ fn calibrated_noise_meets_budget_tightly() {
 fn max_releases_is_largest_within_budget() {
     for (z, budget) in [(4.0, 1.0), (20.0, 1.0), (100.0, 0.5), (3.0, 10.0), (1000.0, 8.0)] {
         let max_count = max_releases(multiplier(z), epsilon(budget), delta(1e-5));
-        assert!(max_count > 0 && repeated(z, max_count).epsilon(delta(1e-5)) <= budget);
-        assert!(repeated(z, max_count + 1).epsilon(delta(1e-5)) > budget);
+        assert!(max_count > 0 && compose_repeated(z, max_count).epsilon(delta(1e-5)) <= budget);
+        assert!(compose_repeated(z, max_count + 1).epsilon(delta(1e-5)) > budget);
     }
     assert_eq!(max_releases(multiplier(1.0), epsilon(0.5), delta(1e-5)), 0);
     assert_eq!(max_releases(multiplier(1e9), epsilon(1.0), delta(1e-5)), u32::MAX);
@@ -369,13 +372,13 @@ proptest! {
         count in 1u32..10_000, z in -1.0f64..3.0, delta_value in -100.0f64..-0.5, extra_releases in 1u32..50, factor in 0.01f64..0.99
     ) {
         let (z, delta_value) = (libm::pow(10.0, z), libm::pow(10.0, delta_value));
-        let spent = |count, z, delta_value| repeated(z, count).epsilon(delta(delta_value));
+        let spent = |count, z, delta_value| compose_repeated(z, count).epsilon(delta(delta_value));
         let reference = spent(count, z, delta_value);
         let higher_costs = [spent(count + extra_releases, z, delta_value), spent(count, z * factor, delta_value), spent(count, z, delta_value * factor)];
         for higher_cost in higher_costs {
             prop_assert!(higher_cost > reference || (higher_cost == reference && reference == 0.0), "{higher_cost} {reference}");
         }
-        let cost = |budget: f64| repeated(z, count).delta(epsilon(budget));
+        let cost = |budget: f64| compose_repeated(z, count).delta(epsilon(budget));
         for budget in [1e-3, 1.0, 30.0] {
             let (smaller_delta, larger_delta) = (cost(budget * factor), cost(budget));
             prop_assert!(smaller_delta > larger_delta || (smaller_delta == larger_delta && !(1e-300..=1.0 - 1e-10).contains(&smaller_delta)), "{smaller_delta} {larger_delta}");
@@ -389,7 +392,7 @@ proptest! {
     fn renyi_account_bounds_exact_one_with_best_order(
         mu in -6.0f64..3.0, delta_exponent in -300.0f64..-0.01, order_excess in 0.001f64..1000.0
     ) {
-        let (account, delta) = (of_mu(libm::pow(10.0, mu)), delta(libm::pow(10.0, delta_exponent)));
+        let (account, delta) = (composition_of_mu(libm::pow(10.0, mu)), delta(libm::pow(10.0, delta_exponent)));
         let bound = renyi::epsilon(account, delta);
         prop_assert!(bound.epsilon >= account.epsilon(delta));
         let other_bound = renyi::epsilon_at(account, delta, 1.0 + order_excess).unwrap();
@@ -408,7 +411,7 @@ proptest! {
         prop_assert_eq!(Composition::new(&reordered), composition);
         let sum: f64 = releases_with_noise.iter().map(|(z, n)| f64::from(n.get()) / z.get() / z.get()).sum();
         prop_assert!(composition.mu() >= sum.sqrt() && composition.mu() < sum.sqrt() * (1.0 + 1e-13));
-        let single = of_mu(sum.sqrt());
+        let single = composition_of_mu(sum.sqrt());
         let (composed_epsilon, single_epsilon) = (composition.epsilon(delta(1e-6)), single.epsilon(delta(1e-6)));
         prop_assert!((composed_epsilon - single_epsilon).abs() <= 1e-11 * single_epsilon, "{composed_epsilon} {single_epsilon}");
         // One more release always increases `mu`.
@@ -428,14 +431,14 @@ fn account_holds_at_extreme_floats() {
     );
     // With so much noise, delta at epsilon 0 is below the given delta, so epsilon is 0.
     for z in [1e6, 1e150, 1e300, f64::MAX] {
-        assert_eq!(repeated(z, 1).epsilon(delta_1e5), 0.0, "z = {z}");
-        assert!(repeated(z, 1).delta(epsilon(1.0)) < 1e-300);
-        assert!(repeated(z, u32::MAX).mu() > 0.0);
+        assert_eq!(compose_repeated(z, 1).epsilon(delta_1e5), 0.0, "z = {z}");
+        assert!(compose_repeated(z, 1).delta(epsilon(1.0)) < 1e-300);
+        assert!(compose_repeated(z, u32::MAX).mu() > 0.0);
     }
-    assert!(repeated(1e300, 1).epsilon(delta(1e-305)) > 0.0);
+    assert!(compose_repeated(1e300, 1).epsilon(delta(1e-305)) > 0.0);
     // With so little noise, epsilon is infinite.
     for z in [1e-10, 1e-160, 1e-308, f64::from_bits(1)] {
-        let account = repeated(z, 3);
+        let account = compose_repeated(z, 3);
         assert_eq!(
             (account.epsilon(delta_1e5), account.delta(epsilon(1e3))),
             (f64::INFINITY, 1.0),
@@ -446,7 +449,7 @@ fn account_holds_at_extreme_floats() {
         let mixed = Composition::new(&[(multiplier(z), releases(1)), (multiplier(1.0), releases(2))]);
         assert_eq!(mixed.epsilon(delta_1e5), f64::INFINITY);
     }
-    let huge = repeated(1e-8, 1);
+    let huge = compose_repeated(1e-8, 1);
     assert!((huge.epsilon(delta_1e5) / 5e15 - 1.0).abs() < 1e-6);
     // Calibration handles the smallest and the largest budgets.
     for (budget, delta_value) in

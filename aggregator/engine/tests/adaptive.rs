@@ -20,7 +20,7 @@ const N: usize = 64;
 const STEP: f64 = 0.125;
 
 /// Doubling participation with the adaptive schedule. The first stage waits for four devices.
-fn doubling(double_by: DoubleBy) -> Doubling {
+fn adaptive_doubling(double_by: DoubleBy) -> Doubling {
     Doubling::new(4, None, Schedule::Adaptive, double_by, 1)
 }
 
@@ -47,7 +47,7 @@ impl World {
     }
 
     /// Fleet with exponential computation times of mean 1000, plus the time `communication`.
-    fn exponential(communication: u64, seed: u64) -> Self {
+    fn with_exponential_times(communication: u64, seed: u64) -> Self {
         let mut random = stream(seed, Purpose::Speed, 0);
         let mut times: Vec<u64> =
             (0..N).map(|_| communication + (1000.0 * random.exponential()) as u64).collect();
@@ -100,7 +100,8 @@ impl World {
 #[test]
 fn schedule_measures_all_then_grows_from_few_to_all() {
     for seed in 1..=10 {
-        let n = World::exponential(0, seed).run_rounds(&mut doubling(DoubleBy::Devices), 150);
+        let n =
+            World::with_exponential_times(0, seed).run_rounds(&mut adaptive_doubling(DoubleBy::Devices), 150);
         assert_eq!((n[0], n[149]), (N, N), "{n:?}");
         assert!(n[1] <= 8 && n[1..].windows(2).all(|pair| pair[0] <= pair[1]), "{n:?}");
         assert!(n.iter().all(|n| [4, 8, 16, 32, 64].contains(n)));
@@ -110,7 +111,7 @@ fn schedule_measures_all_then_grows_from_few_to_all() {
 #[test]
 fn schedule_waits_for_all_if_that_is_free() {
     for times in [vec![700; N], (0..N as u64).map(|i| 100_000 + 50 * i).collect(), vec![0; N]] {
-        let n = World::new(times, 3).run_rounds(&mut doubling(DoubleBy::Devices), 40);
+        let n = World::new(times, 3).run_rounds(&mut adaptive_doubling(DoubleBy::Devices), 40);
         assert_eq!(n, [N; 40]);
     }
 }
@@ -119,9 +120,9 @@ fn schedule_waits_for_all_if_that_is_free() {
 #[test]
 fn schedule_is_independent_of_time_unit() {
     let world = |factor: u64| {
-        let mut world = World::exponential(500, 5);
+        let mut world = World::with_exponential_times(500, 5);
         world.times.iter_mut().for_each(|time| *time *= factor);
-        world.run_rounds(&mut doubling(DoubleBy::Devices), 100)
+        world.run_rounds(&mut adaptive_doubling(DoubleBy::Devices), 100)
     };
     assert_eq!(world(1), world(64));
 }
@@ -130,8 +131,8 @@ fn schedule_is_independent_of_time_unit() {
 /// as many updates as before.
 #[test]
 fn schedule_survives_outage() {
-    let mut world = World::exponential(0, 2);
-    let mut policy = doubling(DoubleBy::Devices);
+    let mut world = World::with_exponential_times(0, 2);
+    let mut policy = adaptive_doubling(DoubleBy::Devices);
     let counts_before = world.run_rounds(&mut policy, 6);
     let (times, heads) = (world.times.clone(), world.heads.clone());
     world.times.truncate(3);
@@ -151,8 +152,8 @@ fn schedule_survives_outage() {
 #[test]
 fn schedule_handles_models_without_representation() {
     for seed in 1..=5 {
-        let mut world = World::exponential(0, seed);
-        let mut policy = doubling(DoubleBy::Devices);
+        let mut world = World::with_exponential_times(0, seed);
+        let mut policy = adaptive_doubling(DoubleBy::Devices);
         let fleet: Vec<DeviceId> = (0..N as u64).map(DeviceId).collect();
         let mut n = Vec::new();
         for number in 1..=150 {
@@ -190,17 +191,18 @@ fn schedule_handles_models_without_representation() {
 
 #[test]
 fn doubling_samples_equals_doubling_devices_for_equal_devices() {
-    let run = |double_by| World::exponential(0, 7).run_rounds(&mut doubling(double_by), 120);
+    let run =
+        |double_by| World::with_exponential_times(0, 7).run_rounds(&mut adaptive_doubling(double_by), 120);
     assert_eq!(run(DoubleBy::Samples), run(DoubleBy::Devices));
     // The results also agree if the schedule depends on the coverage of the first stage, to which the first
     // round, which measures times, must not belong.
     let run = |double_by| {
-        let mut world = World::exponential(0, 7);
+        let mut world = World::with_exponential_times(0, 7);
         world.model = random_basis(D, K, &mut world.random);
         for head in world.heads.iter_mut().take(16) {
             head[(1, 0)] = 0.0;
         }
-        world.run_rounds(&mut doubling(double_by), 120)
+        world.run_rounds(&mut adaptive_doubling(double_by), 120)
     };
     assert_eq!(run(DoubleBy::Samples), run(DoubleBy::Devices));
 }
@@ -211,12 +213,12 @@ fn doubling_samples_equals_doubling_devices_for_equal_devices() {
 #[test]
 fn schedule_rejects_devices_covering_one_direction() {
     for seed in 1..=10 {
-        let mut world = World::exponential(0, seed);
+        let mut world = World::with_exponential_times(0, seed);
         world.model = random_basis(D, K, &mut world.random);
         for head in world.heads.iter_mut().take(16) {
             head[(1, 0)] = 0.0;
         }
-        let n = world.run_rounds(&mut doubling(DoubleBy::Devices), 40);
+        let n = world.run_rounds(&mut adaptive_doubling(DoubleBy::Devices), 40);
         assert_eq!(n[..4], [64, 4, 8, 16]);
         assert!(n[4..].iter().all(|n| *n >= 32), "{n:?}");
     }
@@ -226,8 +228,8 @@ fn schedule_rejects_devices_covering_one_direction() {
 #[test]
 fn schedule_survives_late_device() {
     for seed in 1..=10 {
-        let mut world = World::exponential(0, seed);
-        let mut policy = doubling(DoubleBy::Devices);
+        let mut world = World::with_exponential_times(0, seed);
+        let mut policy = adaptive_doubling(DoubleBy::Devices);
         let counts_before = world.run_rounds(&mut policy, 5);
         world.times.push(world.times[N - 1] + 1);
         world.heads.push(gaussian(K, 1, &mut world.random));
@@ -261,10 +263,10 @@ proptest! {
     #[test]
     fn restart_preserves_decisions(seed in 0u64..1000, stop in 0u32..80, samples in any::<bool>()) {
         let double_by = if samples { DoubleBy::Samples } else { DoubleBy::Devices };
-        let mut world = World::exponential(200, seed);
-        let mut policy = doubling(double_by);
+        let mut world = World::with_exponential_times(200, seed);
+        let mut policy = adaptive_doubling(double_by);
         world.run_rounds(&mut policy, stop);
-        let mut resumed = doubling(double_by);
+        let mut resumed = adaptive_doubling(double_by);
         prop_assert!(resumed.restore(&policy.state()));
         prop_assert_eq!(resumed.state(), policy.state());
         let fleet: Vec<DeviceId> = (0..N as u64).map(DeviceId).collect();
@@ -276,8 +278,8 @@ proptest! {
     /// A state that is truncated, or contains NaN, is rejected and changes nothing.
     #[test]
     fn damaged_state_is_refused(rounds in 1u32..30, index in any::<prop::sample::Index>(), truncates in any::<bool>()) {
-        let mut policy = doubling(DoubleBy::Devices);
-        World::exponential(0, 1).run_rounds(&mut policy, rounds);
+        let mut policy = adaptive_doubling(DoubleBy::Devices);
+        World::with_exponential_times(0, 1).run_rounds(&mut policy, rounds);
         let mut state = policy.state();
         let index = index.index(state.len());
         if truncates {
@@ -285,7 +287,7 @@ proptest! {
         } else {
             state[index] = f64::NAN;
         }
-        let mut fresh = doubling(DoubleBy::Devices);
+        let mut fresh = adaptive_doubling(DoubleBy::Devices);
         let initial_state = fresh.state();
         prop_assert!(!fresh.restore(&state));
         prop_assert_eq!(fresh.state(), initial_state);

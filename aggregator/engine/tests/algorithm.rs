@@ -298,7 +298,7 @@ proptest! {
         let mean_matrix = (&product + product.transpose()) * 0.5;
         let top_basis = vectors.columns(0, k).into_owned();
 
-        // The mean of the two devices' matrices is `symmetric`; their difference must not matter.
+        // The mean of the two devices' matrices is `mean_matrix`; their difference must not matter.
         let noise = gaussian(d, d, random);
         let noise = (&noise + noise.transpose()) * 0.1;
         let devices = [&mean_matrix + &noise, &mean_matrix - &noise];

@@ -28,8 +28,8 @@ const ALGORITHM_2: FedPowerParameters = FedPowerParameters {
     rule: Rule::MEAN,
 };
 
-/// Covariance matrices (d x d) of devices that share `k` directions approximately. `apart` is the size of the
-/// differences.
+/// Covariance matrices (d x d) of devices that share `k` directions approximately.
+/// `deviation_size` is the size of the differences.
 fn random_covariances(devices: usize, d: usize, k: usize, deviation_size: f64, seed: u64) -> Vec<Matrix> {
     let random = &mut random(seed);
     let common = random_basis(d, k, random);
@@ -93,7 +93,8 @@ fn run_algorithm(covariances: &[Matrix], start: &Matrix, parameters: FedPowerPar
 }
 
 /// Second implementation of Algorithm 2 of the paper, in f64 and without noise. It computes the alignment by
-/// Newton's iteration for the polar factor. `at` returns whether the devices synchronise after a step.
+/// Newton's iteration for the polar factor. `synchronises` returns whether
+/// the devices synchronise after a step.
 fn algorithm_2(
     covariances: &[Matrix],
     start: &Matrix,

@@ -3,7 +3,7 @@
 use fedspan_engine::algorithm::network::{Front, NetworkShape};
 use fedspan_protocol::message::{Filters, Image};
 
-/// Network with this front, a hidden layer of width `first` (none if 0), and three outputs.
+/// Network with this front, a hidden layer of width `hidden_width` (none if 0), and three outputs.
 const fn network_shape(features: u16, front: Front, hidden_width: u16) -> NetworkShape {
     NetworkShape { features, front, hidden: [hidden_width, 0, 0], outputs: 3 }
 }

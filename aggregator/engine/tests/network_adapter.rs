@@ -69,13 +69,13 @@ impl World {
         let engine = Engine::new(settings, None, server, Box::new(Full));
         let mut world = Self { engine, opened: BTreeMap::new(), commits: Vec::new(), now: 0 };
         for device in 0..devices {
-            world.handle(Event::Joined(DeviceId(device)));
+            world.handle_event(Event::Joined(DeviceId(device)));
         }
         world
     }
 
     /// Passes an event to the engine, and stores its broadcasts and commits.
-    fn handle(&mut self, event: Event) {
+    fn handle_event(&mut self, event: Event) {
         let mut actions = Vec::new();
         self.now += 1;
         self.engine.handle(Millis::new(self.now), event, &mut actions);
@@ -112,7 +112,7 @@ impl World {
     fn send_update(&mut self, device: DeviceId, tensors: Vec<Tensor>) {
         let expects = self.opened[&device].request.expects.clone();
         let update = create_update(self.round_id(), 10 * (device.0 as u32 + 1), &expects, tensors);
-        self.handle(Event::Update(device, update));
+        self.handle_event(Event::Update(device, update));
     }
 
     /// Sends a random update of every device, and returns the uploads.
@@ -136,7 +136,7 @@ fn to_matrix(tensor: &Tensor) -> Matrix {
     from_f32(tensor.rows.into(), tensor.cols.into(), &tensor.values)
 }
 
-/// Mean over all uploads of the matrix that `of` computes, weighted by samples.
+/// Mean over all uploads of the matrix that `matrix_of` computes, weighted by samples.
 fn weighted_mean(answers: &[Vec<Tensor>], matrix_of: impl Fn(&[Tensor]) -> Matrix) -> Matrix {
     let weights: Vec<f64> = (1..=answers.len()).map(|n| 10.0 * n as f64).collect();
     let total: f64 = weights.iter().sum();
@@ -275,12 +275,12 @@ fn stale_device_receives_all_tensors() {
     world.run_round(3);
     assert_eq!(world.roles(DeviceId(0)), [Role::AdapterUp]);
     // The device may have restarted and lost its tensors.
-    world.handle(Event::Left(DeviceId(0)));
-    world.handle(Event::Joined(DeviceId(0)));
+    world.handle_event(Event::Left(DeviceId(0)));
+    world.handle_event(Event::Joined(DeviceId(0)));
     assert_eq!(world.roles(DeviceId(0)), BOTH);
     // Device 1 reports that it lacks tensors.
     let declined = Decline { id: world.round_id(), reason: DeclineReason::Tensors };
-    world.handle(Event::Declined(DeviceId(1), declined));
+    world.handle_event(Event::Declined(DeviceId(1), declined));
     for device in [0, 2] {
         let tensors = world.random_upload(DeviceId(device));
         world.send_update(DeviceId(device), tensors);
@@ -298,7 +298,7 @@ fn stale_device_receives_all_tensors() {
         world.send_update(DeviceId(device), tensors);
     }
     world.now += 2000;
-    world.handle(Event::Tick);
+    world.handle_event(Event::Tick);
     assert_eq!(world.engine.phase(), Phase::Train(4));
     assert_eq!(world.roles(DeviceId(1)), BOTH);
     assert_eq!(world.roles(DeviceId(0)), [Role::AdapterUp]);
@@ -318,7 +318,7 @@ fn repeated_round_sends_trained_tensors() {
         world.send_update(DeviceId(device), tensors);
     }
     world.now += 20;
-    world.handle(Event::Tick);
+    world.handle_event(Event::Tick);
     assert_eq!(world.engine.phase(), Phase::Train(2));
     assert_eq!(world.factors(), factors_before);
     for device in 0..2 {

@@ -36,8 +36,8 @@ fn create_engine(deadline: Option<Millis>) -> Engine {
     engine.with_ridge_scores(Some(2))
 }
 
-/// Upload of a device that predicted `samples` samples. `right` returns the number of correct predictions for
-/// each ridge.
+/// Upload of a device that predicted `samples` samples. `correct_counts` returns the number of
+/// correct predictions for each ridge.
 fn score_update(broadcast: &RoundBroadcast, samples: u32, correct_counts: impl Fn(usize) -> f32) -> Update {
     let expects = &broadcast.request.expects;
     let values = (0..COUNT).map(correct_counts).collect();
@@ -45,7 +45,7 @@ fn score_update(broadcast: &RoundBroadcast, samples: u32, correct_counts: impl F
     common::create_update(broadcast.id, samples, expects, vec![tensor])
 }
 
-/// Numbers of correct predictions that are largest for ridge number `at` of the grid.
+/// Numbers of correct predictions that are largest for ridge number `peak_index` of the grid.
 fn counts_with_peak(peak_index: usize, samples: u32) -> impl Fn(usize) -> f32 {
     move |index| (samples / 2 + samples / 2 / (1 + index.abs_diff(peak_index) as u32)) as f32
 }
@@ -65,7 +65,7 @@ impl CampaignRun {
     }
 
     /// Passes an event to the engine, and stores the results of its actions.
-    fn handle(&mut self, now: Millis, event: Event) {
+    fn handle_event(&mut self, now: Millis, event: Event) {
         let mut actions = Vec::new();
         self.engine.handle(now, event, &mut actions);
         for action in actions {
@@ -84,10 +84,10 @@ impl CampaignRun {
     fn after_training(deadline: Option<Millis>) -> Self {
         let mut campaign = Self::new(create_engine(deadline));
         for device in 0..3 {
-            campaign.handle(Millis::ZERO, Event::Joined(DeviceId(device)));
+            campaign.handle_event(Millis::ZERO, Event::Joined(DeviceId(device)));
         }
         for (device, broadcast) in std::mem::take(&mut campaign.open) {
-            campaign.handle(Millis::new(1), Event::Update(device, honest_update(device, &broadcast)));
+            campaign.handle_event(Millis::new(1), Event::Update(device, honest_update(device, &broadcast)));
         }
         assert_eq!((campaign.engine.phase(), campaign.open.len()), (Phase::RidgeScores, 3));
         campaign.outcomes.clear();
@@ -95,7 +95,7 @@ impl CampaignRun {
     }
 
     /// Broadcast of the open round.
-    fn broadcast(&self) -> Arc<RoundBroadcast> {
+    fn open_broadcast(&self) -> Arc<RoundBroadcast> {
         Arc::clone(&self.engine.open_round().unwrap().broadcast)
     }
 
@@ -106,27 +106,30 @@ impl CampaignRun {
         samples: u32,
         correct_counts: impl Fn(usize) -> f32,
     ) -> AckOutcome {
-        let update = score_update(&self.broadcast(), samples, correct_counts);
-        self.handle(Millis::new(2), Event::Update(device, update));
+        let update = score_update(&self.open_broadcast(), samples, correct_counts);
+        self.handle_event(Millis::new(2), Event::Update(device, update));
         *self.outcomes.last().unwrap()
     }
 
     /// Declines the open round on behalf of a device.
     fn decline_round(&mut self, device: DeviceId) {
-        let id = self.broadcast().id;
-        self.handle(Millis::new(2), Event::Declined(device, Decline { id, reason: DeclineReason::Task }));
+        let id = self.open_broadcast().id;
+        self.handle_event(
+            Millis::new(2),
+            Event::Declined(device, Decline { id, reason: DeclineReason::Task }),
+        );
     }
 
     /// Ridge in the open request for final heads.
     fn published_ridge(&self) -> f32 {
-        match self.broadcast().request.task {
+        match self.open_broadcast().request.task {
             Task::FitHead { head: HeadSolve::LeaveOneOut { fallback_ridge: ridge } } => ridge,
             task => panic!("{task:?}"),
         }
     }
 }
 
-/// Ridge number `place` of the grid.
+/// Ridge number `index` of the grid.
 fn grid_ridge(index: usize) -> f32 {
     GRID.ridges().nth(index).unwrap()
 }
@@ -134,7 +137,7 @@ fn grid_ridge(index: usize) -> f32 {
 #[test]
 fn all_devices_score_and_receive_ridge() {
     let mut campaign = CampaignRun::after_training(Some(Millis::new(100)));
-    let broadcast = campaign.broadcast();
+    let broadcast = campaign.open_broadcast();
     let expects = TensorDescriptor::inline(Role::RidgeScores, Encoding::F32, 1, COUNT as u16);
     assert_eq!(broadcast.request.expects, [expects]);
     assert!(
@@ -151,9 +154,9 @@ fn all_devices_score_and_receive_ridge() {
         (grid_ridge(6), 3, 1.0, false)
     );
     // A device that joins much later receives the same ridge.
-    campaign.handle(Millis::new(1_000_000), Event::Tick);
+    campaign.handle_event(Millis::new(1_000_000), Event::Tick);
     campaign.open.clear();
-    campaign.handle(Millis::new(2_000_000), Event::Joined(DeviceId(77)));
+    campaign.handle_event(Millis::new(2_000_000), Event::Joined(DeviceId(77)));
     let [(DeviceId(77), broadcast)] = &campaign.open[..] else { panic!() };
     assert_eq!(
         broadcast.request.task,
@@ -184,7 +187,7 @@ fn ridge_round_waits_until_deadline() {
         let mut campaign = CampaignRun::after_training(deadline.map(Millis::new));
         campaign.send_scores(DeviceId(1), 50, counts_with_peak(8, 50));
         assert_eq!(campaign.engine.wake(), Some(Millis::new(deadline_time)));
-        campaign.handle(Millis::new(deadline_time), Event::Tick);
+        campaign.handle_event(Millis::new(deadline_time), Event::Tick);
         assert_eq!((campaign.engine.phase(), campaign.published_ridge()), (Phase::FitHead, grid_ridge(8)));
     }
 }
@@ -193,10 +196,10 @@ fn ridge_round_waits_until_deadline() {
 fn ridge_round_ignores_absent_devices() {
     let mut campaign = CampaignRun::after_training(Some(Millis::new(1000)));
     campaign.send_scores(DeviceId(0), 50, counts_with_peak(8, 50));
-    campaign.handle(Millis::new(3), Event::Left(DeviceId(1)));
-    campaign.handle(Millis::new(3), Event::Left(DeviceId(2)));
+    campaign.handle_event(Millis::new(3), Event::Left(DeviceId(1)));
+    campaign.handle_event(Millis::new(3), Event::Left(DeviceId(2)));
     assert_eq!(campaign.engine.phase(), Phase::RidgeScores);
-    campaign.handle(Millis::new(60), Event::Tick);
+    campaign.handle_event(Millis::new(60), Event::Tick);
     assert_eq!((campaign.engine.phase(), campaign.published_ridge()), (Phase::FitHead, grid_ridge(8)));
 }
 
@@ -238,12 +241,12 @@ fn restart_keeps_ridge_scores() {
         let mut campaign = CampaignRun::after_training(Some(Millis::new(100)));
         let checkpoint = campaign.engine.checkpoint();
         assert_eq!(checkpoint.done, Phase::Train(1));
-        let broadcast = campaign.broadcast();
+        let broadcast = campaign.open_broadcast();
         let answer = |device: DeviceId| {
             score_update(&broadcast, 40 + device.0 as u32, counts_with_peak(5 + device.0 as usize, 40))
         };
         for device in 0..answered {
-            campaign.handle(Millis::new(2), Event::Update(DeviceId(device), answer(DeviceId(device))));
+            campaign.handle_event(Millis::new(2), Event::Update(DeviceId(device), answer(DeviceId(device))));
         }
         // A server restores either the checkpoint at the opening and the updates since then, or the
         // checkpoint at the commit.
@@ -268,13 +271,13 @@ fn restart_keeps_ridge_scores() {
             }
         }
         let mut restored = CampaignRun::new(restored);
-        restored.handle(Millis::new(5), Event::Resumed);
+        restored.handle_event(Millis::new(5), Event::Resumed);
         for device in 0..3 {
-            restored.handle(Millis::new(6), Event::Joined(DeviceId(device)));
+            restored.handle_event(Millis::new(6), Event::Joined(DeviceId(device)));
         }
         for device in answered..3 {
-            restored.handle(Millis::new(7), Event::Update(DeviceId(device), answer(DeviceId(device))));
-            campaign.handle(Millis::new(7), Event::Update(DeviceId(device), answer(DeviceId(device))));
+            restored.handle_event(Millis::new(7), Event::Update(DeviceId(device), answer(DeviceId(device))));
+            campaign.handle_event(Millis::new(7), Event::Update(DeviceId(device), answer(DeviceId(device))));
         }
         assert_eq!(
             (restored.engine.phase(), restored.published_ridge()),
@@ -308,12 +311,12 @@ fn campaign_continues_after_scores_become_private() {
         assert_eq!(private.open_round().is_some(), is_over);
         assert!(is_over || private.restore_dropped_id(last_id));
         let mut private = CampaignRun::new(private);
-        private.handle(Millis::new(5), Event::Resumed);
-        (0..3).for_each(|device| private.handle(Millis::new(6), Event::Joined(DeviceId(device))));
+        private.handle_event(Millis::new(5), Event::Resumed);
+        (0..3).for_each(|device| private.handle_event(Millis::new(6), Event::Joined(DeviceId(device))));
         let published = if is_over { grid_ridge(5) } else { FALLBACK_RIDGE };
         assert_eq!((private.engine.phase(), private.published_ridge()), (Phase::FitHead, published));
         assert_eq!(private.engine.chosen_ridge().is_some(), is_over);
-        assert!(is_over || private.broadcast().id > last_id);
+        assert!(is_over || private.open_broadcast().id > last_id);
         // Later restarts, with or without `[privacy]`, keep the open round of final heads.
         let later_checkpoint = private.engine.checkpoint();
         assert_eq!(
@@ -327,7 +330,7 @@ fn campaign_continues_after_scores_become_private() {
             let mut restored = CampaignRun::new(restored);
             assert!(restored.engine.resume(Millis::new(9), &later_checkpoint));
             assert_eq!(
-                (restored.engine.phase(), restored.broadcast().id),
+                (restored.engine.phase(), restored.open_broadcast().id),
                 (Phase::FitHead, later_checkpoint.id)
             );
             assert_eq!((restored.published_ridge(), restored.engine.is_trained()), (published, true));
@@ -336,14 +339,14 @@ fn campaign_continues_after_scores_become_private() {
     }
     // If `[privacy]` is added before the end of training, no scores are requested.
     let mut campaign = CampaignRun::new(create_engine(Some(Millis::new(100))));
-    (0..3).for_each(|device| campaign.handle(Millis::ZERO, Event::Joined(DeviceId(device))));
+    (0..3).for_each(|device| campaign.handle_event(Millis::ZERO, Event::Joined(DeviceId(device))));
     let mut private = create_engine(Some(Millis::new(100))).without_ridge_scores();
     assert!(private.resume(Millis::new(1), &campaign.engine.checkpoint()));
     let mut private = CampaignRun::new(private);
-    private.handle(Millis::new(1), Event::Resumed);
-    (0..3).for_each(|device| private.handle(Millis::new(1), Event::Joined(DeviceId(device))));
+    private.handle_event(Millis::new(1), Event::Resumed);
+    (0..3).for_each(|device| private.handle_event(Millis::new(1), Event::Joined(DeviceId(device))));
     for (device, broadcast) in std::mem::take(&mut private.open) {
-        private.handle(Millis::new(2), Event::Update(device, honest_update(device, &broadcast)));
+        private.handle_event(Millis::new(2), Event::Update(device, honest_update(device, &broadcast)));
     }
     assert_eq!((private.engine.phase(), private.published_ridge()), (Phase::FitHead, FALLBACK_RIDGE));
 }
@@ -374,9 +377,9 @@ fn private_fleet_has_no_ridge_round() {
     let setup = common::campaign::Setup { fleet_size: 1, rounds: 1, ..two_device_setup() };
     let head = HeadSolve::LeaveOneOut { fallback_ridge: 0.25 };
     let mut campaign = CampaignRun::new(setup.engine().with_final_head(head));
-    campaign.handle(Millis::ZERO, Event::Joined(DeviceId(0)));
+    campaign.handle_event(Millis::ZERO, Event::Joined(DeviceId(0)));
     let (device, broadcast) = campaign.open.pop().unwrap();
-    campaign.handle(Millis::new(1), Event::Update(device, honest_update(device, &broadcast)));
+    campaign.handle_event(Millis::new(1), Event::Update(device, honest_update(device, &broadcast)));
     assert_eq!((campaign.engine.phase(), campaign.published_ridge()), (Phase::FitHead, 0.25));
 }
 

@@ -33,16 +33,16 @@ fn average_reads_and_writes_directories() {
         std::fs::write(folder.file_path(&format!("{name}/adapter_config.json")), config).unwrap();
     }
     let line = "umask 022; adapter average --round up --base base a b --samples 3,1 -o next";
-    let (code, out, err) = run_line(&folder, line);
+    let (code, stdout, stderr) = run_line(&folder, line);
     let bytes = std::fs::read(folder.file_path("next/adapter_model.safetensors")).unwrap();
-    assert_eq!((code, err.as_str()), (0, ""));
+    assert_eq!((code, stderr.as_str()), (0, ""));
     let expected = format!(
         "next/adapter_model.safetensors: up round of 2 clients, 3 tensors averaged, 2 kept, {} bytes\n  \
          weight 0.750000 (3 samples) a/adapter_model.safetensors\n  \
          weight 0.250000 (1 sample) b/adapter_model.safetensors\n",
         bytes.len()
     );
-    assert_eq!(out, expected);
+    assert_eq!(stdout, expected);
     assert_eq!(std::fs::read_to_string(folder.file_path("next/adapter_config.json")).unwrap(), config);
     assert_eq!(std::fs::read_dir(folder.file_path("next")).unwrap().count(), 2);
     let line = "adapter average --round up --base base.safetensors 1.safetensors 0.safetensors --samples 1,3 -o n.safetensors";
@@ -50,12 +50,12 @@ fn average_reads_and_writes_directories() {
     assert_eq!(std::fs::read(folder.file_path("n.safetensors")).unwrap(), bytes);
     // An existing output is replaced.
     assert_eq!(run_line(&folder, line).0, 0);
-    let (code, _, err) = run_line(&folder, "adapter average --round up --base base a b -o a");
+    let (code, _, stderr) = run_line(&folder, "adapter average --round up --base base a b -o a");
     assert_eq!(code, 2);
     assert!(
-        err.contains("a/adapter_model.safetensors: this file is an input")
-            || err.contains("adapter_config.json"),
-        "{err}"
+        stderr.contains("a/adapter_model.safetensors: this file is an input")
+            || stderr.contains("adapter_config.json"),
+        "{stderr}"
     );
 }
 
@@ -99,9 +99,9 @@ fn errors_name_the_cause_and_leave_nothing() {
         ),
         ("adapter check --base base.safetensors base.safetensors", 2, "the same file"),
     ] {
-        let (exit_code, _, err) = run_line(&folder, line);
-        assert_eq!(exit_code, code, "{line}: {err}");
-        assert!(err.contains(expected), "{line}: {err}");
+        let (exit_code, _, stderr) = run_line(&folder, line);
+        assert_eq!(exit_code, code, "{line}: {stderr}");
+        assert!(stderr.contains(expected), "{line}: {stderr}");
         if code == 0 {
             std::fs::remove_dir_all(folder.file_path("next")).unwrap();
         }
@@ -120,8 +120,8 @@ fn few_descriptors_suffice() {
     assert_eq!(run_line(&folder, line).0, 0);
     let bytes = std::fs::read(folder.file_path("next.safetensors")).unwrap();
     std::fs::remove_file(folder.file_path("next.safetensors")).unwrap();
-    let (code, _, err) = run_line(&folder, &format!("ulimit -n 24; {line}"));
-    assert_eq!((code, err.as_str()), (0, ""));
+    let (code, _, stderr) = run_line(&folder, &format!("ulimit -n 24; {line}"));
+    assert_eq!((code, stderr.as_str()), (0, ""));
     assert_eq!(std::fs::read(folder.file_path("next.safetensors")).unwrap(), bytes);
     let check = "adapter check --base base.safetensors ?.safetensors ??.safetensors";
     assert_eq!(run_line(&folder, check), run_line(&folder, &format!("ulimit -n 24; {check}")));
@@ -132,14 +132,14 @@ fn few_descriptors_suffice() {
 fn average_prints_weight_of_every_file() {
     let folder = create_folder(RoundKind::Up);
     let line = "adapter average --round up --base base.safetensors ?.safetensors --samples 6,0,2 -o next.safetensors";
-    let (code, out, err) = run_line(&folder, line);
-    assert_eq!((code, err.as_str()), (0, ""));
+    let (code, stdout, stderr) = run_line(&folder, line);
+    assert_eq!((code, stderr.as_str()), (0, ""));
     let expected = [
         "  weight 0.750000 (6 samples) 0.safetensors",
         "  weight 0.000000 (0 samples) 1.safetensors",
         "  weight 0.250000 (2 samples) 2.safetensors",
     ];
-    assert_eq!(out.lines().skip(1).collect::<Vec<_>>(), expected, "{out}");
+    assert_eq!(stdout.lines().skip(1).collect::<Vec<_>>(), expected, "{stdout}");
     let (code, json, _) = run_line(&folder, &format!("{line} --format json"));
     assert_eq!((code, json.lines().count()), (0, 1));
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
@@ -148,11 +148,11 @@ fn average_prints_weight_of_every_file() {
         serde_json::json!({"file": "0.safetensors", "samples": 6, "weight": 0.75})
     );
     assert_eq!((&json["clients"][1]["samples"], &json["round"]), (&0.into(), &"up".into()));
-    let (_, out, _) = run_line(&folder, &line.replace("--samples 6,0,2", ""));
-    assert!(out.contains("\n  weight 0.333333 1.safetensors\n"), "{out}");
-    let (_, out, _) =
+    let (_, stdout, _) = run_line(&folder, &line.replace("--samples 6,0,2", ""));
+    assert!(stdout.contains("\n  weight 0.333333 1.safetensors\n"), "{stdout}");
+    let (_, stdout, _) =
         run_line(&folder, "adapter check --base base.safetensors ?.safetensors --samples 6,0,2");
-    assert!(out.contains("Weight 0.250000 for 2.safetensors"), "{out}");
+    assert!(stdout.contains("Weight 0.250000 for 2.safetensors"), "{stdout}");
 }
 
 /// A pipe as configuration must not block the command.
@@ -161,23 +161,23 @@ fn serve_refuses_irregular_configurations() {
     let folder = create_folder(RoundKind::Up);
     let line = "mkfifo pipe; mkdir place; truncate -s 1T long; for file in pipe place long /dev/zero none; do \
         timeout 20 adapter serve --config $file; echo $?; done";
-    let (_, out, err) = run_line(&folder, line);
-    assert_eq!(out.lines().collect::<Vec<_>>(), ["2"; 5], "{out} {err}");
-    assert_eq!(err.lines().count(), 5, "{err}");
-    assert!(err.contains("long: found 1099511627776 bytes, allowed: at most 2097152"), "{err}");
+    let (_, stdout, stderr) = run_line(&folder, line);
+    assert_eq!(stdout.lines().collect::<Vec<_>>(), ["2"; 5], "{stdout} {stderr}");
+    assert_eq!(stderr.lines().count(), 5, "{stderr}");
+    assert!(stderr.contains("long: found 1099511627776 bytes, allowed: at most 2097152"), "{stderr}");
 }
 
 #[test]
 fn check_prints_a_table_and_json() {
     let folder = create_folder(RoundKind::Plain);
-    let (code, out, err) = run_line(&folder, "adapter check --base base.safetensors ?.safetensors");
-    assert_eq!((code, err.as_str()), (0, ""));
-    let lines: Vec<&str> = out.lines().collect();
-    assert_eq!(lines.len(), 6, "{out}");
-    assert!(lines[1].starts_with("0.safetensors ") && lines[1].ends_with(" both"), "{out}");
+    let (code, stdout, stderr) = run_line(&folder, "adapter check --base base.safetensors ?.safetensors");
+    assert_eq!((code, stderr.as_str()), (0, ""));
+    let lines: Vec<&str> = stdout.lines().collect();
+    assert_eq!(lines.len(), 6, "{stdout}");
+    assert!(lines[1].starts_with("0.safetensors ") && lines[1].ends_with(" both"), "{stdout}");
     assert!(
         lines[5].starts_with("Plain averaging would lose ") && lines[5].contains(", most in base_model."),
-        "{out}"
+        "{stdout}"
     );
     let (_, long_table, _) =
         run_line(&folder, "adapter check --tensors --base base.safetensors ?.safetensors");
@@ -202,11 +202,11 @@ fn interrupted_command_leaves_nothing() {
     let initial_names = folder.entry_names();
     let line = "adapter average --plain --base base.safetensors ?.safetensors ??.safetensors -o next.safetensors & \
         id=$!; while ! [ -e next.safetensors.partial ]; do :; done; kill -INT $id; wait $id";
-    let (code, _, err) = run_line(&folder, line);
+    let (code, _, stderr) = run_line(&folder, line);
     // On a fast machine the command may finish before the signal.
     if code != 0 {
-        assert_eq!(code, 1, "{err}");
-        assert!(err.contains("interrupted, nothing was written"), "{err}");
+        assert_eq!(code, 1, "{stderr}");
+        assert!(stderr.contains("interrupted, nothing was written"), "{stderr}");
         assert_eq!(folder.entry_names(), initial_names);
     }
 }

@@ -42,19 +42,19 @@ fn start_program(directory: &ServerDirectory, options: &[&str]) -> Program {
 }
 
 impl Program {
-    fn kill(mut self) {
+    fn kill_and_wait(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
     /// Waits for the exit; returns the exit code and the last line of standard output.
-    fn wait(mut self) -> (Option<i32>, String) {
+    fn wait_for_exit(mut self) -> (Option<i32>, String) {
         let status = self.child.wait().unwrap();
         let last_line = self.stdout.lines().map(Result::unwrap).last().unwrap_or_default();
         (status.code(), last_line)
     }
 
-    fn signal(&self, name: &str) {
+    fn send_signal(&self, name: &str) {
         let id = self.child.id().to_string();
         assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
     }
@@ -88,7 +88,7 @@ fn acknowledged_updates_survive_kill() {
             incomplete.write_all(head.as_bytes()).unwrap();
             incomplete.write_all(&upload[..upload.len() / 2]).unwrap();
             program.server.put(client, number, *samples, &upload).expect_status(201);
-            program.kill();
+            program.kill_and_wait();
         }
         let program = start_program(&directory, &[]);
         program.server.round_after(CLIENTS[0], number);
@@ -100,7 +100,7 @@ fn acknowledged_updates_survive_kill() {
             program.server.put(CLIENTS[2], number, 3, &missed_update).expect_json(200)["update"],
             "repeated"
         );
-        program.kill();
+        program.kill_and_wait();
         now = parse_adapter(&expected);
     }
     assert!(list_files(&directory.file_path("state")).iter().all(|file| !file.starts_with("updates-0003/")));
@@ -119,9 +119,9 @@ fn server_stops_on_signal_and_when_finished() {
         while program.server.get(CLIENTS[1], "/status").expect_json(200)["counts"]["waiting"] != json!(1) {
             std::thread::yield_now();
         }
-        program.signal(signal);
+        program.send_signal(signal);
         assert_eq!(waiting.join().unwrap().expect_json(200)["round"], 1);
-        assert_eq!(program.wait(), (Some(0), "stopped after round 0 of 3".to_owned()));
+        assert_eq!(program.wait_for_exit(), (Some(0), "stopped after round 0 of 3".to_owned()));
     }
     let program = start_program(&directory, &["--set", "rounds=1", "--exit-when-finished"]);
     for client in CLIENTS {
@@ -134,7 +134,7 @@ fn server_stops_on_signal_and_when_finished() {
         assert_eq!(program.server.round_after(client, 1)["finished"], true);
         program.server.get(client, "/adapter/adapter_model.safetensors?since=0").expect_status(200);
     }
-    assert_eq!(program.wait(), (Some(0), "stopped after round 1 of 1".to_owned()));
+    assert_eq!(program.wait_for_exit(), (Some(0), "stopped after round 1 of 1".to_owned()));
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn state_directory_belongs_to_one_configuration() {
     let program = start_program(&directory, &[]);
     let (code, errors) = run_refused(&directory, &[]);
     assert!(code == 1 && errors.contains("another server is running"), "{code} {errors}");
-    program.kill();
+    program.kill_and_wait();
     let (code, errors) = run_refused(&directory, &["--set", "method=\"lora\""]);
     assert!(
         code == 2 && errors.contains("created with the method rolora") && errors.contains("has lora"),
@@ -160,7 +160,7 @@ fn state_directory_belongs_to_one_configuration() {
         .server
         .put(CLIENTS[1], 1, 1, &directory.base.trained(RoundKind::Up, 1).bytes())
         .expect_status(201);
-    program.kill();
+    program.kill_and_wait();
     // A misspelt name in the list of clients must not drop an acknowledged update.
     let (code, errors) = run_refused(&directory, &["--set", "clients=[\"anton\", \"bete\", \"carla\"]"]);
     assert!(
@@ -169,7 +169,7 @@ fn state_directory_belongs_to_one_configuration() {
     );
     let program = start_program(&directory, &[]);
     assert_eq!(program.server.get(CLIENTS[1], "/round").expect_json(200)["counted"], true);
-    program.kill();
+    program.kill_and_wait();
     std::fs::write(directory.file_path("state/round-0000/round.json"), "{").unwrap();
     let (code, errors) = run_refused(&directory, &[]);
     assert!(code == 1 && errors.contains("round.json: EOF"), "{code} {errors}");
@@ -217,5 +217,5 @@ fn memory_does_not_grow_with_the_adapter() {
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     let peak: u32 = peak.trim().trim_end_matches(" kB").parse().unwrap();
     assert!(peak < 40_000, "{peak} kB");
-    program.kill();
+    program.kill_and_wait();
 }

@@ -65,7 +65,7 @@ pub fn decode_output(output: &Output) -> (i32, String, String) {
     (output.status.code().unwrap(), to_text(&output.stdout), to_text(&output.stderr))
 }
 
-/// Reads lines up to the first line that contains `says`, and returns that line. The caller must keep the
+/// Reads lines up to the first line that contains `excerpt`, and returns that line. The caller must keep the
 /// reader, because a program may fail to write to a closed pipe.
 pub fn read_line_with(reader: &mut impl BufRead, excerpt: &str) -> String {
     let mut text = String::new();

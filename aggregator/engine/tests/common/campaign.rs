@@ -165,8 +165,8 @@ fn device_matrix(device: DeviceId, d: usize) -> Matrix {
     &raw * raw.transpose() * (0.2 / d as f64)
 }
 
-/// Values that an honest device uploads for a task. `sent` are the broadcast tensors: a representation (d x
-/// k, row-major) and, for FedAvg, a head.
+/// Values that an honest device uploads for a task. The broadcast tensors are a representation (d x k,
+/// row-major) and, for FedAvg, a head.
 pub fn honest_values(
     device: DeviceId,
     task: &Task,

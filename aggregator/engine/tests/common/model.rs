@@ -329,7 +329,8 @@ impl Model {
         self.round.as_ref().map_or(0, |round| self.setup.min_count.min(round.target))
     }
 
-    /// Predicts the actions after an update. `wrong` is the reason for which the update is invalid, if it is.
+    /// Predicts the actions after an update. The update is invalid for
+    /// `invalid_reason`, or valid if there is no reason.
     pub fn predict_answer(
         &mut self,
         device: DeviceId,
