@@ -73,7 +73,7 @@ async fn serve_to_end(builder: ServerBuilder) -> Status {
     let mut devices = Devices::new(server.address().unwrap());
     (0..3).for_each(|id| devices.add_device(id, false));
     let served = tokio::time::timeout(PATIENCE, server.serve(std::future::pending(), true));
-    served.await.expect("finishes").unwrap()
+    served.await.expect("the campaign did not finish in time").unwrap()
 }
 
 /// Returns the error of a server that cannot start, as one text.
@@ -190,7 +190,7 @@ async fn custom_algorithm_is_resumed_under_its_own_name_only() {
     }
     devices.hold.send_replace(Hold::Nothing);
     let ended = tokio::time::timeout(PATIENCE, server.serve(std::future::pending(), true));
-    assert_eq!(ended.await.expect("finishes").unwrap().round, ROUNDS);
+    assert_eq!(ended.await.expect("the campaign did not finish in time").unwrap().round, ROUNDS);
 
     let fleet = parse_fleet();
     let custom = CustomParts::default().with_algorithm("momentum", create_momentum(&fleet));
@@ -200,7 +200,7 @@ async fn custom_algorithm_is_resumed_under_its_own_name_only() {
     assert_ne!(
         bits(uninterrupted.representation()),
         bits(without_momentum.representation()),
-        "momentum has an effect"
+        "momentum had no effect"
     );
     // With momentum 0 the algorithm equals FedRep up to rounding.
     let zero_momentum =
@@ -476,7 +476,11 @@ async fn builder_serves_over_a_given_listener() {
     let (stop, stopped) = oneshot::channel::<()>();
     let serving = tokio::spawn(server.serve(async { drop(stopped.await) }, false));
     stop.send(()).unwrap();
-    let status = tokio::time::timeout(PATIENCE, serving).await.expect("ends").unwrap().unwrap();
+    let status = tokio::time::timeout(PATIENCE, serving)
+        .await
+        .expect("the server did not end in time")
+        .unwrap()
+        .unwrap();
     assert_eq!(status.phase, "waiting");
     assert_eq!(store::read(state.path()).unwrap().unwrap().campaign, 77);
 }

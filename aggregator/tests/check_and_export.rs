@@ -614,7 +614,7 @@ fn damaged_journal_file_is_rewritten_once_moved_away() {
         std::fs::rename(&path, path.with_extension("old")).unwrap();
         ServerProcess::start(dir.serve_command().stderr(Stdio::null())).stop_with("-INT");
         let rewritten = std::fs::read(&path).unwrap();
-        assert!(rewritten.starts_with(&original), "all of it");
+        assert!(rewritten.starts_with(&original), "the journal was not rewritten completely");
         assert_eq!(dir.run_command(&["check"]).status.code(), Some(0));
     }
 }
@@ -703,7 +703,7 @@ fn running_server_and_missing_campaign_are_reported() {
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.code() == Some(1) && stderr.contains("no campaign was begun here"), "{stderr}");
     }
-    assert!(!dir.state_path().exists(), "looking makes nothing");
+    assert!(!dir.state_path().exists(), "a command created the state directory");
 }
 
 /// A read-only directory can be checked, but no server can use it. The test is skipped for root, whom

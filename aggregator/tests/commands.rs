@@ -76,7 +76,7 @@ fn configuration_revealing_moments_is_refused() {
     for excerpt in ["model.init", "allowed for a real fleet", "moments reveal records"] {
         assert!(stderr_text(&output).contains(excerpt), "{}", stderr_text(&output));
     }
-    assert!(!directory.join("state").exists(), "nothing is written");
+    assert!(!directory.join("state").exists(), "a refused command created the state directory");
 }
 
 /// A configuration that is not a regular file is not opened. A configuration that is too long, not UTF-8 or

@@ -76,7 +76,11 @@ fn keys_and_plaintext_exclude_each_other() {
     assert_eq!(security("", with_key_file), keys("here/keys", Some("/etc/key")));
     assert_eq!(security("plaintext = false", "expected = 2"), keys("here/keys", None));
     assert_eq!(security("plaintext = true", "expected = 2"), Security::Plaintext);
-    assert_eq!(security("", "expected = 2"), keys("here/keys", None), "silence is no permission");
+    assert_eq!(
+        security("", "expected = 2"),
+        keys("here/keys", None),
+        "a configuration without the key allowed plaintext"
+    );
     for (devices, key) in [(with_store, "keys"), (with_key_file, "key_file")] {
         let error = parse("plaintext = true", devices).unwrap_err().to_string();
         let expected =
@@ -398,7 +402,7 @@ fn every_mistake_has_a_message() {
     for (old, new, expected) in cases {
         let actual = message(old, new);
         assert!(actual.contains(expected), "{old:?} -> {new:?}\nfound:    {actual}\nexpected: {expected}");
-        assert_eq!(actual.lines().count(), 1, "one line: {actual:?}");
+        assert_eq!(actual.lines().count(), 1, "the message has several lines: {actual:?}");
         assert!(actual.starts_with("fleet.toml"), "{actual}");
     }
     let unrelated_name = message("\"fedrep\"", "\"zzz\"");

@@ -233,7 +233,7 @@ proptest! {
         }
         prop_assert_eq!(results, vec![PeerMessage::Update(update)]);
         prop_assert!(!connection.is_mid_message());
-        prop_assert_eq!(connection.pending(), 0, "nothing but the update");
+        prop_assert_eq!(connection.pending(), 0, "more than the update was answered");
         // Chunks after the end of the update are stale and not faults.
         if let Some(last_chunk) = chunks.last() {
             let stale_before = connection.traffic().stale;
@@ -330,7 +330,7 @@ proptest! {
         prop_assert!(!connection.is_mid_message());
         let messages: Vec<ToDevice> = take_sent(&mut connection).into_iter().map(|(message, _)| message).collect();
         prop_assert_eq!(messages.last(), Some(&ToDevice::RoundClosed(opening.id)));
-        prop_assert!(messages.iter().all(|message| !matches!(message, ToDevice::Chunk(_))), "no more of it");
+        prop_assert!(messages.iter().all(|message| !matches!(message, ToDevice::Chunk(_))), "chunks of the closed round were sent");
         for frame in &frames[begun..] {
             prop_assert_eq!(feed_bytes(&mut connection, frame), vec![]);
         }
@@ -381,7 +381,7 @@ proptest! {
         prop_assert!(connection.pending() <= OUTBOX_MAX + 2, "{}", connection.pending());
         take_sent(&mut connection);
         let faults = results.iter().filter(|inbound| matches!(inbound, PeerMessage::Fault(_))).count();
-        prop_assert_eq!(connection.traffic().faults as usize, faults, "every one is counted");
+        prop_assert_eq!(connection.traffic().faults as usize, faults, "not every fault was counted");
     }
 
     /// Every byte after the hello is counted, however the stream is split.
@@ -484,7 +484,7 @@ fn messages_before_hello_are_faults() {
         deliver_message(&mut connection, &ToServer::Alive, &[]),
         vec![PeerMessage::Fault(Fault::Unexpected)]
     );
-    assert_eq!(connection.pending(), 0, "and not answered");
+    assert_eq!(connection.pending(), 0, "the faults were answered");
     assert_eq!(
         connection.traffic(),
         Traffic { faults: 2, frames: connection.traffic().frames, ..Traffic::default() }
@@ -520,7 +520,11 @@ fn repeated_hello_starts_over() {
     // The frame limit of the new hello applies, and rounds continue.
     connection.open(&opening);
     let messages = take_sent(&mut connection);
-    assert_eq!(messages[0], (ToDevice::Welcome(WELCOME), Vec::new()), "and nothing of before");
+    assert_eq!(
+        messages[0],
+        (ToDevice::Welcome(WELCOME), Vec::new()),
+        "a message from before the second hello was sent"
+    );
     assert!(messages.iter().all(|(_, body)| body.len() < 200));
     let (frames, update) = update_frames(&opening, 200, 1);
     assert_eq!(feed_bytes(&mut connection, &frames.concat()), vec![PeerMessage::Update(update)]);
@@ -548,7 +552,7 @@ fn persistent_link_asks_for_hello() {
     );
     assert_eq!(take_sent(&mut connection), greet);
     feed_bytes(&mut connection, &[9; 1000]);
-    assert_eq!(take_sent(&mut connection), vec![], "noise is not answered");
+    assert_eq!(take_sent(&mut connection), vec![], "noise was answered");
     feed_bytes(&mut connection, &[0]);
     let first_hello = unlimited_hello(DEVICE, (8, 2, 1), 256);
     assert_eq!(
@@ -574,9 +578,9 @@ fn unanswered_round_is_sent_again() {
     for answer in answers {
         let mut connection = greeted_connection(256);
         connection.resend_round();
-        assert_eq!((connection.pending(), connection.unanswered().is_some()), (0, false), "nothing is open");
+        assert_eq!((connection.pending(), connection.unanswered().is_some()), (0, false), "a round is open");
         connection.open(&opening);
-        assert!(connection.unanswered().is_none(), "it has not been sent yet");
+        assert!(connection.unanswered().is_none(), "a round that was not sent counts as unanswered");
         let first_messages = take_sent(&mut connection);
         assert!(connection.unanswered().is_some() && first_messages.len() > 2);
         // A decline of another round is not an answer.
@@ -601,7 +605,7 @@ fn unanswered_round_is_sent_again() {
         connection.open(&opening);
         connection.close_round(id);
         take_sent(&mut connection);
-        assert!(connection.unanswered().is_none(), "it is over");
+        assert!(connection.unanswered().is_none(), "a closed round counts as unanswered");
     }
 }
 

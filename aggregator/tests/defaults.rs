@@ -51,7 +51,11 @@ fn example_values_are_required_or_defaults() {
             }
         };
         assert_eq!(without, parse_as_set(&example_with_line(index, &format!("{key} = {value}"))), "{line}");
-        assert_ne!(without, parse_as_set(EXAMPLE), "the default itself could stand there: {line}");
+        assert_ne!(
+            without,
+            parse_as_set(EXAMPLE),
+            "the value equals the default that the comment describes: {line}"
+        );
         described += 1;
     }
     assert_eq!((required, described, shown), (6, 4, 32));
@@ -78,7 +82,7 @@ fn commented_defaults_match_program() {
         (format!("{base}[model]\nkind = \"cnn\"\nfilters = [8]\n"), "[model]\n", "side = 5"),
         (format!("{base}[model]\nkind = \"cnn\"\nfilters = [8]\n"), "[model]\n", "pool = 2"),
     ] {
-        assert!(EXAMPLE.contains(line), "the example shows {line}");
+        assert!(EXAMPLE.contains(line), "the example does not show {line}");
         let with_line = configuration.replacen(section, &format!("{section}{line}\n"), 1);
         assert_eq!(parse_as_set(&with_line).unwrap(), parse_as_set(&configuration).unwrap(), "{line}");
     }

@@ -95,7 +95,7 @@ fn export_from_server_equals_export_from_files() {
     std::fs::write(partial.join("f"), b"x").unwrap();
     assert!(dir.run_command(&["export", "--out", &slash]).status.success());
     assert_eq!(std::fs::read_dir(&slash).unwrap().count(), 6);
-    assert_eq!(read_text(&partial, "f"), "x", "what is another's stays");
+    assert_eq!(read_text(&partial, "f"), "x", "a file of another program was changed");
     dir.assert_refused(&["export", "--out", &text_during], "already exists; refusing to overwrite it");
     dir.assert_refused(&["check"], "another server is running on this state directory");
     drop(server);

@@ -221,14 +221,14 @@ impl World {
 
     /// Lets a device answer its request.
     fn answer_request(&mut self, device: DeviceId) {
-        let opening = self.requests.remove(&device).expect("asked");
+        let opening = self.requests.remove(&device).expect("the device has no request");
         self.handle_event(Event::Update(device, create_update(device, &opening)));
     }
 
     /// Lets devices answer until the engine is in this phase.
     fn run_until(&mut self, phase: Phase) {
         while self.engine.phase() != phase {
-            let device = *self.requests.keys().next().expect("a device is asked");
+            let device = *self.requests.keys().next().expect("no device has a request");
             self.answer_request(device);
         }
     }
@@ -260,7 +260,7 @@ fn first_stage_finds_scale_for_every_round() {
         for device in [1, 2, 0] {
             world.answer_request(DeviceId(device));
         }
-        let scale = world.engine.scale().expect("found");
+        let scale = world.engine.scale().expect("the stage found no scale");
         assert_eq!(scale, expected_scale());
         assert_eq!((scale.shift()[4], scale.factor()[4]), (0.0, 1.0));
         if start.is_empty() {

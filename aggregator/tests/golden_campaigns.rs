@@ -35,12 +35,14 @@ fn stored_settings_override_defaults_not_the_file() {
     );
     let explicit = format!("{required}[aggregation]\nrule = \"mean\"\n[limits]\nsamples = 4\n");
     let explicit = Fleet::parse("fleet.toml", &explicit).unwrap();
-    let report = check(&explicit).unwrap().expect("a campaign");
+    let report = check(&explicit).unwrap().expect("the directory has no campaign");
     let differs = "begun under another configuration (- stored, + given): - aggregation.rule = \"trimmed-mean\", + aggregation.rule = \
                    \"mean\"; restore the lines";
     assert!(report.faults.iter().any(|fault| fault.contains(differs)), "{report:?}");
 
-    let report = check(&Fleet::parse("fleet.toml", &required).unwrap()).unwrap().expect("a campaign");
+    let report = check(&Fleet::parse("fleet.toml", &required).unwrap())
+        .unwrap()
+        .expect("the directory has no campaign");
     assert!(report.faults.is_empty(), "{report:?}");
     let stored_settings = "settings of the campaign that the file does not set: seed = 8, data.outputs = 2, model.init = \"power\", \
                 model.power_iterations = 2, algorithm.final_ridge = 0.0, algorithm.send = \"representation\", algorithm.upload = \"f16\", aggregation.rule = \
@@ -62,8 +64,9 @@ fn golden_campaigns_resume_with_same_decisions() {
         }
         copy_golden_files(name, &state);
         let configuration = golden_configuration(name, &state);
-        let report =
-            check(&Fleet::parse("fleet.toml", &configuration).unwrap()).unwrap().expect("a campaign");
+        let report = check(&Fleet::parse("fleet.toml", &configuration).unwrap())
+            .unwrap()
+            .expect("the directory has no campaign");
         assert!(report.faults.is_empty(), "{name}: {report:?}");
         let counted = format!("with {} updates", stop_point.1);
         assert!(report.facts.iter().any(|line| line.contains(&counted)), "{name}: {report:?}");

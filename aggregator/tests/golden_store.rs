@@ -46,7 +46,7 @@ fn current_format_is_resumed() {
     let state = scratch.path().join("state");
     copy_format(5, &state);
     let fleet = Fleet::parse("fleet.toml", &configuration(&state)).unwrap();
-    let report = check(&fleet).unwrap().expect("a campaign");
+    let report = check(&fleet).unwrap().expect("the directory has no campaign");
     assert!(report.faults.is_empty(), "{report:?}");
     assert!(report.facts.iter().any(|line| line.contains("with 2 updates")), "{report:?}");
 
@@ -71,7 +71,7 @@ fn current_format_is_resumed() {
         Action::Commit(record) => Some(record.participants.clone()),
         _ => None,
     });
-    assert_eq!(committed.expect("a commit"), [0, 1, 2, 3, 4].map(DeviceId));
+    assert_eq!(committed.expect("the round was not committed"), [0, 1, 2, 3, 4].map(DeviceId));
     assert_eq!(journal_digest(durable_engine.engine().representation().iter().copied()), DIGESTS[1]);
 }
 

@@ -154,7 +154,7 @@ fn file_matches_its_specification() {
     let store = Store::new();
     let bytes = store.read_bytes();
     assert_eq!(bytes[..12], *b"FEDSPKEY\x01\0\0\0");
-    assert_eq!(bytes[12..40], [0; 28], "no cost and no salt with a key file");
+    assert_eq!(bytes[12..40], [0; 28], "a store with a key file has a cost or a salt");
     assert_eq!(bytes[64..68], (4 * ROW as u32).to_le_bytes());
     assert_eq!(with_valid_checksum(bytes.clone()), bytes);
     let cipher = chacha20poly1305::XChaCha20Poly1305::new(&SECRET.into());
@@ -224,7 +224,7 @@ fn every_write_has_a_fresh_nonce() {
     for device in 100..120 {
         store.add(&[DeviceId(device)], false, NOW).unwrap();
         let bytes = std::fs::read(&path).unwrap();
-        assert!(nonces.insert(bytes[40..64].to_vec()), "a nonce twice");
+        assert!(nonces.insert(bytes[40..64].to_vec()), "a nonce was used twice");
     }
     let other_path = directory.path().join("other");
     drop(
@@ -239,7 +239,7 @@ fn every_write_has_a_fresh_nonce() {
     assert_ne!(
         std::fs::read(&path).unwrap()[24..40],
         std::fs::read(&other_path).unwrap()[24..40],
-        "a salt twice"
+        "a salt was used twice"
     );
 }
 
@@ -480,7 +480,7 @@ fn key_store_admits_one_program() {
     assert!(store.open_store().unwrap().keys().lookup(DeviceId(100), 0).is_some());
     let files: Vec<_> =
         std::fs::read_dir(store.directory.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
-    assert_eq!(files.len(), 2, "the store and its lock: {files:?}");
+    assert_eq!(files.len(), 2, "there are other files than the store and its lock: {files:?}");
 }
 
 /// On a full disk, new keys are not accepted before they are saved, and revoked keys stay revoked.

@@ -129,7 +129,7 @@ proptest! {
                     if let Ok(key) = lookup {
                         prop_assert_eq!((key.device(), key.epoch()), (device, epoch));
                         let known_key = known_keys.entry((device, epoch)).or_insert_with(|| key.clone());
-                        prop_assert!(Arc::ptr_eq(known_key, &key), "an epoch has one key, for ever");
+                        prop_assert!(Arc::ptr_eq(known_key, &key), "an epoch has two keys");
                     }
                 }
             }
@@ -147,7 +147,7 @@ proptest! {
             prop_assert_eq!(table.accepted(), model.current.keys().copied().collect::<Vec<_>>());
         }
         let distinct: BTreeSet<[u8; 32]> = known_keys.values().map(|key| *key.key().expose()).collect();
-        prop_assert_eq!(distinct.len(), known_keys.len(), "no key is given twice");
+        prop_assert_eq!(distinct.len(), known_keys.len(), "a key was given twice");
     }
 
     #[test]
@@ -173,7 +173,7 @@ fn connection_sees_revocation_before_next_frame() {
         Err(KeyError::Revoked { device: DeviceId(7), epoch: 0 })
     );
     table.add(&[DeviceId(7)], true, NOW + 2, &mut seeded_entropy(2)).unwrap();
-    assert!(!seven.is_accepted(), "a key that was withdrawn does not come back");
+    assert!(!seven.is_accepted(), "a revoked key is accepted again");
     let row = table.get(DeviceId(7)).unwrap();
     assert_eq!((row.epoch, row.state, row.created, row.revoked), (1, KeyState::Active, NOW, None));
 }

@@ -152,7 +152,7 @@ fn private_requests_carry_noise() {
             request.task,
             Task::FedPower { iterations: 1, rows: PowerRows::Weighted, upload: PowerUpload::Product, .. }
         )));
-        assert_eq!(tasks, 2, "one for each kind of round that is not for heads alone");
+        assert_eq!(tasks, 2, "not every kind of round except that of heads has one release");
         assert_eq!(parse(algorithm, power, "").unwrap().model.init, Init::Power { iterations: 2 });
     }
     for (algorithm, model, expected) in [
@@ -172,7 +172,7 @@ fn account_is_last_report_plus_later_updates() {
     ledger.record_hello(DeviceId(1), Privacy::None);
     assert!(ledger.accounts().is_empty());
     ledger.charge_update(DeviceId(1), 1, 5);
-    assert!(ledger.accounts().is_empty(), "who adds no noise has no account");
+    assert!(ledger.accounts().is_empty(), "a device without noise has an account");
     ledger.record_hello(DeviceId(7), PRIVATE);
     assert_eq!(ledger.accounts()[&DeviceId(7)].spent, 300);
     for _ in 0..3 {
@@ -204,7 +204,7 @@ fn update_charged_before_hello_is_not_charged_again() {
     // The device has charged itself for round 1 and lost its link; the update arrives after the hello.
     ledger.record_hello(DeviceId(7), report(100));
     ledger.charge_update(DeviceId(7), 1, 1);
-    assert_eq!(ledger.accounts()[&DeviceId(7)].spent, 200, "as if it had not been paid for");
+    assert_eq!(ledger.accounts()[&DeviceId(7)].spent, 200, "the update was not charged on arrival");
     ledger.charge_update(DeviceId(7), 2, 1);
     assert_eq!(ledger.accounts()[&DeviceId(7)].spent, 300);
     // The device repeats the report of 200 units, which is true: it has paid for both updates.
@@ -299,7 +299,7 @@ fn engine_charges_received_updates() {
             &mut actions,
         );
     }
-    assert_eq!(spent(&engine), [10, 10, 0], "the same again costs nothing");
+    assert_eq!(spent(&engine), [10, 10, 0], "a repeated update was charged");
     // A rejected update is charged, because it has left the device.
     let mut oversized = honest_update(DeviceId(2), &first_round);
     oversized.tensors[0].values.fill(1e5);
@@ -332,7 +332,7 @@ fn engine_charges_received_updates() {
     assert_ne!(
         engine.open_round().map(|round| round.broadcast.id),
         Some(second_round.id),
-        "the deadline has passed"
+        "the round is open after its deadline"
     );
     engine.handle(Millis::new(201), Event::Unread(DeviceId(2), second_round.id), &mut actions);
     assert_eq!(spent(&engine), [20, 20, 20]);

@@ -93,7 +93,9 @@ impl Peer {
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, read_messages).await.expect("an answer, or the end")
+        tokio::time::timeout(PATIENCE, read_messages)
+            .await
+            .expect("neither a message nor the end of the connection arrived in time")
     }
 
     /// Waits for a round and returns its id.
@@ -103,7 +105,7 @@ impl Peer {
             ToDevice::RoundOpen(opened) => Some(opened.id),
             _ => None,
         });
-        opened.expect("a round")
+        opened.expect("no round was opened")
     }
 
     /// Reads until the server closes the connection. Returns all messages.
@@ -119,7 +121,7 @@ async fn request_status(state: &Path) -> serde_json::Value {
         line = answer.to_owned();
         Ok(())
     });
-    answered.await.unwrap().expect("a control socket");
+    answered.await.unwrap().expect("the server has no control socket");
     serde_json::from_str(&line).unwrap()
 }
 
@@ -160,7 +162,11 @@ async fn device_exceeding_update_quota_is_cut_off() {
     assert!(replies.iter().any(counted), "{replies:?}");
     let status = server.stop().await;
     assert_eq!((status.updates.counted, status.updates.rejected()), (1, 5));
-    assert_eq!((status.connections.over_quota, status.round), (2, 1), "the round closed with who is honest");
+    assert_eq!(
+        (status.connections.over_quota, status.round),
+        (2, 1),
+        "the round did not close with the honest device"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -183,7 +189,7 @@ async fn address_has_limited_slots() {
             }
         }
     };
-    tokio::time::timeout(PATIENCE, free_slot).await.expect("a place");
+    tokio::time::timeout(PATIENCE, free_slot).await.expect("no slot became free");
     assert!(server.stop().await.connections.turned_away >= 1);
 }
 
@@ -216,7 +222,7 @@ async fn hoarding_connections_keep_no_device_out() {
             }
         }
     };
-    tokio::time::timeout(PATIENCE, slots_in_use).await.expect("a crowd");
+    tokio::time::timeout(PATIENCE, slots_in_use).await.expect("the slots did not fill");
     // New devices are admitted at the first attempt, from any address.
     let mut admitted = Vec::new();
     for device in 1..6 {

@@ -115,7 +115,8 @@ impl World {
                     Event::Tick
                 }
                 _ => {
-                    let (device, update) = self.later.pop().expect("something is left to wait for");
+                    let (device, update) =
+                        self.later.pop().expect("no update is pending and no timer is set");
                     Event::Update(DeviceId(device), update)
                 }
             }

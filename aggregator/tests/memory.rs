@@ -303,11 +303,11 @@ fn connection_memory_reaches_bound_and_returns() {
     world.perform_step(Step::Open);
     let memory_before = world.connection.memory();
     world.perform_step(Step::Missing { chunks: 16, often: 80 });
-    assert!(world.connection.memory() > memory_before, "questions wait");
+    assert!(world.connection.memory() > memory_before, "queued requests did not use memory");
     world.take_queued_frames();
     assert!(world.connection.memory() <= memory_before, "{} > {memory_before}", world.connection.memory());
     world.perform_step(Step::Update { rows: 64, chunked: false, often: 3 });
-    assert_eq!(world.updates, 0, "1 KiB does not fit its frames");
+    assert_eq!(world.updates, 0, "an update beyond the frame limit was accepted");
     world.perform_step(Step::Hello { device: 1, handshake: 2, limit: 1280, often: 1 });
     world.take_queued_frames();
     world.perform_step(Step::Alive { often: 1 });

@@ -25,7 +25,7 @@ fn declined_round_is_retried_until_answered() {
         now += 10;
         let decline = Decline { id: opening.id, reason: DeclineReason::NoSamples };
         assert_eq!(handle_event(&mut engine, now, Event::Declined(DeviceId(7), decline)), []);
-        let wake = engine.wake().expect("a time to try again");
+        let wake = engine.wake().expect("no time of a retry is set");
         assert!(wake >= Millis::new(now + 1000));
         assert_eq!(handle_event(&mut engine, (wake - Millis::new(1)).as_u64(), Event::Tick), []);
         // A reconnect of the device does not cause an earlier retry.

@@ -95,7 +95,7 @@ fn read_snapshot_is_isolated_from_writers() {
             lines < 5
         })
         .unwrap();
-    assert_eq!(lines, 5, "it returned false");
+    assert_eq!(lines, 5, "the reader continued after the callback had returned false");
     drop(snapshot);
     assert_eq!(store.load().unwrap().unwrap().next_journal_line, LINES + 400);
 }

@@ -74,7 +74,11 @@ impl World {
             match action {
                 Action::Open(device, opening) => {
                     let id = opening.id;
-                    assert_eq!(*self.opened.entry(id.round).or_insert(id), id, "a number means one round");
+                    assert_eq!(
+                        *self.opened.entry(id.round).or_insert(id),
+                        id,
+                        "a round number was used for two rounds"
+                    );
                     self.events.push_back(Event::Update(device, honest_update(device, &opening)));
                 }
                 Action::Acknowledge(device, ack) => {

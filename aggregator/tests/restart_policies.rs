@@ -81,7 +81,7 @@ fn run_campaign(
         if restart == Restart::Opening {
             engine = restore_engine(create_engine(policy, rule), now, &engine, &effects.records);
         }
-        let open_round = engine.open_round().expect("a round is open");
+        let open_round = engine.open_round().expect("no round is open");
         let (opening, target) = (open_round.broadcast.clone(), open_round.target);
         let mut answers: Vec<(Millis, DeviceId)> = open_round
             .cohort
@@ -126,7 +126,7 @@ fn every_policy_survives_restart() {
             }
         }
     }
-    assert!(stages > 2, "nothing has doubled");
+    assert!(stages > 2, "no stage has doubled");
 }
 
 #[test]

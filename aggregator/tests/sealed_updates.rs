@@ -69,9 +69,9 @@ fn key_lives_as_long_as_its_round() {
     let mut store = Store::open(path, SysRng).unwrap();
     store.begin(1, "").unwrap();
     store.apply(&[opened_row(7)]).unwrap();
-    assert_eq!(read_key_file(path), None, "nothing has been counted yet");
+    assert_eq!(read_key_file(path), None, "a key exists before the first update");
     store.apply(&[counted_row(7, 0, DeviceId(9))]).unwrap();
-    let first_key = read_key_file(path).expect("the key of round 7");
+    let first_key = read_key_file(path).expect("round 7 has no key");
     assert_eq!(std::fs::metadata(path.join(KEY_FILE)).unwrap().permissions().mode() & 0o777, 0o600);
     drop(store);
     // The next server loads the key.
@@ -82,11 +82,11 @@ fn key_lives_as_long_as_its_round() {
         ([9, 5].map(DeviceId).to_vec(), Some(first_key.clone()))
     );
     let backup = std::fs::read(path.join(FILE)).unwrap();
-    assert!(!contains_plaintext(&backup), "an update in the clear");
+    assert!(!contains_plaintext(&backup), "an update is stored in plaintext");
     store.apply(&[opened_row(8)]).unwrap();
     assert_eq!(read_key_file(path), None);
     store.apply(&[counted_row(8, 0, DeviceId(9)), Row::JournalEntry(0, "{}".to_owned())]).unwrap();
-    let second_key = read_key_file(path).expect("the key of round 8");
+    let second_key = read_key_file(path).expect("round 8 has no key");
     assert_ne!(first_key, second_key);
     // One call closes a round, opens the next round and counts updates in both rounds.
     store
@@ -161,7 +161,7 @@ fn leftovers_are_replaced() {
     assert_eq!(stored_devices(&store).unwrap(), [DeviceId(9)]);
     assert!(!path.join("round.key.partial").exists());
     store.begin(2, "").unwrap();
-    assert_eq!(read_key_file(path), None, "another campaign");
+    assert_eq!(read_key_file(path), None, "the key of the former campaign exists");
     // A directory in place of the key file cannot be erased.
     store.apply(&[opened_row(7)]).unwrap();
     std::fs::create_dir(path.join(KEY_FILE)).unwrap();
@@ -256,6 +256,6 @@ proptest! {
         }
         let (_, keys) = disk.keys();
         let distinct: BTreeSet<&Vec<u8>> = keys.iter().collect();
-        prop_assert_eq!(distinct.len(), keys.len(), "a key came twice");
+        prop_assert_eq!(distinct.len(), keys.len(), "a key was used for two rounds");
     }
 }

@@ -78,7 +78,11 @@ impl Running {
 
     /// Waits until the campaign is finished.
     async fn wait_until_finished(self) -> Status {
-        let status = tokio::time::timeout(PATIENCE, self.end).await.expect("finishes").unwrap().unwrap();
+        let status = tokio::time::timeout(PATIENCE, self.end)
+            .await
+            .expect("the campaign did not finish in time")
+            .unwrap()
+            .unwrap();
         assert_eq!(status.phase, "finished");
         status
     }
@@ -91,7 +95,7 @@ pub async fn status(state: &Path) -> serde_json::Value {
         lines.push(line.to_owned());
         Ok(())
     });
-    answered.await.unwrap().expect("a control socket");
+    answered.await.unwrap().expect("the server has no control socket");
     assert_eq!(lines.len(), 1, "{lines:?}");
     serde_json::from_str(&lines[0]).unwrap()
 }
@@ -106,7 +110,7 @@ async fn status_with(state: &Path, condition: impl Fn(&serde_json::Value) -> boo
             }
         }
     };
-    tokio::time::timeout(PATIENCE, matching).await.expect("a status that satisfies the condition")
+    tokio::time::timeout(PATIENCE, matching).await.expect("no status satisfied the condition in time")
 }
 
 /// Observation of a device: port of the server, device, round id, and the outcome once the update is
@@ -320,7 +324,10 @@ impl Devices {
     async fn wait_for_log(&self, mut condition: impl FnMut(&[Observation]) -> bool) {
         let mut log = self.log.subscribe();
         let observed = log.wait_for(|log| condition(log));
-        tokio::time::timeout(PATIENCE, observed).await.expect("a log that satisfies the condition").unwrap();
+        tokio::time::timeout(PATIENCE, observed)
+            .await
+            .expect("the log did not satisfy the condition in time")
+            .unwrap();
     }
 
     /// Returns the round ids opened under each server, in order of the servers.
@@ -456,7 +463,11 @@ async fn restart_finishes_campaign_after_shutdown() {
     devices.hold.send_replace(Hold::From(3));
     status_with(state.path(), |now| now["round"].as_u64() >= Some(1)).await;
     let _ = server.stop.send(());
-    let status = tokio::time::timeout(PATIENCE, server.end).await.expect("returns").unwrap().unwrap();
+    let status = tokio::time::timeout(PATIENCE, server.end)
+        .await
+        .expect("the server did not return in time")
+        .unwrap()
+        .unwrap();
     let checkpoint = store::read(state.path()).unwrap().unwrap().checkpoint.unwrap();
     assert_eq!(checkpoint.done, Phase::Train(status.round));
     assert!(!state.path().join("control.sock").exists());
@@ -537,7 +548,7 @@ async fn other_configuration_is_refused_with_difference() {
     assert_eq!(lines.len(), 4, "{difference}");
     assert_eq!(lines[..2], ["- seed = 5", "+ seed = 6"]);
     assert_eq!(lines[2..], ["- algorithm.step_size = 0.25", "+ algorithm.step_size = 0.5"]);
-    assert_eq!(on_disk(state.path()), stored_model, "and the state is untouched");
+    assert_eq!(on_disk(state.path()), stored_model, "a refused start changed the state");
 
     // Settings outside the fingerprint may change.
     let moved = fleet.replace("[rounds]", "[limits]\nidle = 7\n[rounds]\nmin_count = 1");
@@ -625,7 +636,7 @@ async fn control_socket_answers_in_json() {
     let _ = server.stop.send(());
     server.end.await.unwrap().unwrap();
     assert!(!socket.exists());
-    assert_eq!(watched.next_line().await.unwrap(), None, "a watcher is let go");
+    assert_eq!(watched.next_line().await.unwrap(), None, "the watcher was not disconnected");
 }
 
 /// If a device reconnects before its old connection times out, the old connection is closed and the new one
@@ -640,7 +651,7 @@ async fn newer_connection_replaces_older() {
         .await
         .unwrap();
     let mut buffer = [0; 256];
-    assert!(old_connection.read(&mut buffer).await.unwrap() > 0, "welcome");
+    assert!(old_connection.read(&mut buffer).await.unwrap() > 0, "the device was not welcomed");
     let mut devices = Devices::new(server.address);
     devices.add_device(0, false);
     // The old connection ends.
@@ -778,7 +789,9 @@ async fn evicted_connections_are_counted() {
     }
     for stream in &mut crowd {
         let mut answer = Vec::new();
-        let ended = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("ends");
+        let ended = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer))
+            .await
+            .expect("the connection did not end in time");
         assert!(answer.is_empty(), "{ended:?}: {answer:?}");
     }
     let connections = status(state.path()).await["connections"].clone();
@@ -822,7 +835,10 @@ async fn server_without_file_descriptors_serves_connected_devices() {
     read_line_with(&mut log, "accept failed");
     connected.write_all(&encode_frame(&ToServer::Hello(create_hello(0, (6, 2, 1), 256)), &[])).await.unwrap();
     let mut buffer = [0; 256];
-    let len = tokio::time::timeout(PATIENCE, connected.read(&mut buffer)).await.expect("is served").unwrap();
+    let len = tokio::time::timeout(PATIENCE, connected.read(&mut buffer))
+        .await
+        .expect("the device was not served in time")
+        .unwrap();
     assert!(matches!(common::decode_messages(&buffer[..len])[0], (ToDevice::Welcome(_), _)));
     drop(crowd);
     let now = status(&state.path().join("state")).await;

@@ -114,7 +114,7 @@ fn missing_state_is_reported() {
             std::fs::create_dir(&place.state).unwrap();
         }
     }
-    assert_eq!(std::fs::read_dir(&place.state).unwrap().count(), 0, "looking makes nothing");
+    assert_eq!(std::fs::read_dir(&place.state).unwrap().count(), 0, "a command created files");
 }
 
 #[test]

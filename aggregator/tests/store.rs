@@ -100,7 +100,7 @@ fn records_are_read_back() {
         (loaded.updates, loaded.excluded, loaded.deadline, loaded.next_journal_line),
         (Vec::new(), Vec::new(), None, 2)
     );
-    assert_eq!(loaded.clock, Millis::new(33), "a new checkpoint does not reset the clock");
+    assert_eq!(loaded.clock, Millis::new(33), "a new checkpoint reset the clock");
     assert_eq!(store.journal(1).unwrap(), ["[]"]);
     // A new campaign keeps the journal.
     store.begin(1, "seed = 2\n").unwrap();
@@ -275,7 +275,7 @@ fn flipped_bit_after_crash_rolls_back_only_as_the_newest_slot() {
     assert_eq!(
         read_copy(&original).unwrap(),
         Some(expected.clone()),
-        "what is synced is there after a crash"
+        "synced data are missing after a crash"
     );
     let header = (0..512 * 8).map(|bit| (bit / 8, bit % 8));
     let used = original.iter().enumerate().skip(512).filter(|(_, byte)| **byte != 0).map(|(index, _)| index);

@@ -147,14 +147,14 @@ fn weight_equals_repeated_client() {
         assert_eq!(
             bytes,
             two_clients.average_bytes(RoundKind::Up, Some(&[400, 200])),
-            "a common divisor changes nothing"
+            "a common divisor of the weights changed the mean"
         );
         assert_ne!(bytes, two_clients.average_bytes(RoundKind::Up, None));
         let first_client_only = Folder::new(&base, &adapters[..1]);
         assert_eq!(
             two_clients.average_bytes(RoundKind::Up, Some(&[3, 0])),
             first_client_only.average_bytes(RoundKind::Up, None),
-            "a client without samples changes nothing"
+            "a client without samples changed the mean"
         );
     }
 }

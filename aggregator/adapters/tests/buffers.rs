@@ -28,7 +28,7 @@ fn average_buffer(folder: &Folder, samples: Option<&[u64]>) -> (Vec<u8>, Average
     let read_file = |name: &str| std::fs::read(folder.file_path(name)).unwrap();
     let (mean_file, base_file) = (read_file("next.safetensors"), read_file("base.safetensors"));
     let length = 8 + usize::try_from(u64::from_le_bytes(base_file[..8].try_into().unwrap())).unwrap();
-    assert_eq!(mean_file[..length], base_file[..length], "the base's header");
+    assert_eq!(mean_file[..length], base_file[..length], "the mean does not have the base's header");
     // The result is the same with more threads.
     let inputs = folder.open_inputs(samples).unwrap();
     average(&inputs, folder.average_job(RoundKind::Up, 3), &|_, _| true).unwrap();
@@ -125,7 +125,7 @@ fn dtypes_without_mean_must_agree() {
         let message = average_error(&differing_clients, None);
         assert!(message.contains("1.safetensors: tensor") && message.contains("0.safetensors"), "{message}");
         let (merged, _) = average_buffer(&differing_clients, Some(&[1, 0, 5]));
-        assert_eq!(merged, base_value, "{dtype:?}: the client that differs has no weight");
+        assert_eq!(merged, base_value, "{dtype:?}: a client without weight changed the value");
     }
     let message =
         average_error(&create_folder(FileDtype::BOOL, &[2], &[vec![0, 0], vec![0, 0], vec![0, 1]]), None);

@@ -16,7 +16,8 @@ fn file_bytes(header: &str, data: usize) -> Vec<u8> {
 /// the same tensors.
 fn parse_checked(bytes: &[u8]) -> Result<Header, (Option<String>, Fault)> {
     let header = Header::read(bytes, bytes.len() as u64)?;
-    let reference = SafeTensors::deserialize(bytes).expect("our parser accepted this header");
+    let reference = SafeTensors::deserialize(bytes)
+        .expect("the safetensors crate refuses a header that our parser accepts");
     assert_eq!(reference.len(), header.tensors.len());
     for tensor in &header.tensors {
         let view = reference.tensor(&tensor.name).unwrap();

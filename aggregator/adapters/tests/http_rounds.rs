@@ -162,7 +162,7 @@ fn fraction_asks_a_random_cohort() {
         }
         server.round_after(CLIENTS[0], number);
     }
-    assert_eq!(drawn_clients.len(), 3, "every client is drawn in some round");
+    assert_eq!(drawn_clients.len(), 3, "a client was drawn in no round");
 }
 
 /// If the deadline passes before the first update, the first update closes the round.

@@ -284,7 +284,10 @@ fn paper_calibration_adds_six_to_nine_times_the_noise() {
     let products = Products::new(5, 20.0 / 2e6).unwrap();
     let (paper, tight) = (Calibration::Paper, Calibration::Tight);
     let sensitivities = products.sensitivity(paper) / products.sensitivity(tight);
-    assert!((sensitivities - 10f64.sqrt()).abs() < 1e-14, "2 sqrt 5 over sqrt 2");
+    assert!(
+        (sensitivities - 10f64.sqrt()).abs() < 1e-14,
+        "the sensitivities do not differ by 2 sqrt 5 / sqrt 2"
+    );
     for (budget, z_paper, z_tight, ratio) in [
         (0.5, 54.289_123_395_3, 18.637_793_464_2, 9.2112),
         (1.0, 27.144_561_697_7, 10.074_077_397_1, 8.5207),

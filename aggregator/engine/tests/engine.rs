@@ -39,7 +39,7 @@ proptest! {
         }
         prop_assert_eq!(world.finished, 1);
         let expected = setup.rounds + if setup.power { ITERATIONS } else { 0 };
-        prop_assert_eq!(world.model.commits.len(), expected as usize, "one commit per round");
+        prop_assert_eq!(world.model.commits.len(), expected as usize, "the number of commits is not that of rounds");
         // After the end, new and returning devices are still invited to fit their heads, but the campaign
         // finishes only once.
         for device in [100, 101] {
@@ -64,7 +64,7 @@ fn unread_update_keeps_device_in_round() {
         Action::Open(DeviceId(0), broadcast) => Some(Arc::clone(broadcast)),
         _ => None,
     });
-    let broadcast = broadcast.expect("asked");
+    let broadcast = broadcast.expect("device 0 was not invited");
     let mut handle_event = |event| {
         let mut actions = Vec::new();
         engine.handle(Millis::ZERO, event, &mut actions);
@@ -186,7 +186,7 @@ fn short_round_keeps_updates_and_retries_later() {
     world.model.now = world.engine.wake().unwrap().as_u64();
     world.apply(Op::Tick);
     world.apply(Op::Answer(DeviceId(3), Kind::Good));
-    assert_eq!(world.model.commits.len(), 0, "other devices may still answer");
+    assert_eq!(world.model.commits.len(), 0, "the round closed although other devices may still answer");
     world.apply(Op::Decline(DeviceId(6), true));
     world.apply(Op::Decline(DeviceId(1), true));
     assert_eq!(world.model.commits, [first_round.round]);
@@ -278,7 +278,11 @@ fn missed_deadline_invites_declined_devices_again() {
     world.apply(Op::Tick);
     assert_eq!(world.pending.keys().copied().collect::<Vec<_>>(), [DeviceId(2)]);
     world.apply(Op::Answer(DeviceId(2), Kind::Good));
-    assert_eq!(world.model.commits.len(), 0, "device 0 may return until the next deadline");
+    assert_eq!(
+        world.model.commits.len(),
+        0,
+        "the round closed although device 0 may return until the next deadline"
+    );
     world.apply(Op::Advance(100));
     world.apply(Op::Tick);
     assert_eq!(world.model.commits.len(), 1);
@@ -363,7 +367,7 @@ fn stage_that_lost_devices_closes_short() {
     }
     world.apply(Op::Answer(DeviceId(4), Kind::Good));
     world.apply(Op::Answer(DeviceId(5), Kind::Good));
-    assert_eq!(world.model.commits.len(), 0, "the devices may return");
+    assert_eq!(world.model.commits.len(), 0, "the round closed although the devices may return");
     world.apply(Op::Advance(49));
     world.apply(Op::Tick);
     assert_eq!(world.model.commits.len(), 0);
@@ -414,7 +418,10 @@ fn rejected_device_is_replaced_by_next_arrival() {
     assert_eq!(world.model.commits.len(), 3);
     let counters = world.engine.counters();
     assert_eq!((counters.non_finite, counters.counted), (3, 13));
-    assert_eq!(counters.short, 2, "the round that waited for six devices closed with five");
+    assert_eq!(
+        counters.short, 2,
+        "not two rounds were short, which waited for six devices and closed with five"
+    );
 }
 
 /// If all devices are absent at the retry time, no timeout is due until a device joins.
@@ -534,7 +541,7 @@ fn small_change_ends_training() {
             assert_eq!(
                 record.change.map(f64::to_bits),
                 expected.map(f64::to_bits),
-                "a start must not end early"
+                "the change in a round of the start was recorded"
             );
         }
         assert_eq!(
@@ -757,11 +764,11 @@ fn restored_round_does_not_wait_forever() {
     let mut restored = setup.engine();
     let mut actions = Vec::new();
     assert!(restored.resume(Millis::new(1_000_000), &checkpoint));
-    let due = restored.wake().expect("no time to wait is set");
+    let due = restored.wake().expect("no time of a retry is set");
     (1..3).for_each(|device| {
         restored.handle(Millis::new(1_000_001), Event::Joined(DeviceId(device)), &mut actions)
     });
-    assert!(restored.open_round().is_none(), "the third device may join");
+    assert!(restored.open_round().is_none(), "the round opened although the third device may join");
     restored.handle(due, Event::Tick, &mut actions);
     assert_eq!(
         restored.open_round().unwrap().cohort.iter().copied().collect::<Vec<_>>(),

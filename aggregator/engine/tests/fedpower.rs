@@ -147,7 +147,11 @@ fn synchronisation_sets_match_paper() {
     assert_eq!(synchronisation_steps(4, true), (vec![4, 7, 9, 10], true));
     assert_eq!(synchronisation_steps(4, false), (vec![4, 8, 10], false));
     assert_eq!(synchronisation_steps(10, false), (vec![10], true));
-    assert_eq!(synchronisation_steps(11, false), (vec![10], false), "a single exchange, for output only");
+    assert_eq!(
+        synchronisation_steps(11, false),
+        (vec![10], false),
+        "there is more than the single exchange for the output"
+    );
     assert_eq!(synchronisation_steps(9, true), (vec![9, 10], false));
 }
 

@@ -33,7 +33,7 @@ proptest! {
         let target = ((rate * n as f64).round() as usize).clamp(1, n);
         prop_assert_eq!(cohort.target, target);
         prop_assert_eq!(cohort.devices.len(), ((over_select * target as f64).round() as usize).clamp(target, n));
-        prop_assert!(cohort.devices.windows(2).all(|pair| pair[0] < pair[1]), "ascending and distinct");
+        prop_assert!(cohort.devices.windows(2).all(|pair| pair[0] < pair[1]), "the devices are not ascending and distinct");
         prop_assert!(cohort.devices.iter().all(|device| fleet.contains(device)));
         let exact_cohort = fraction_policy(rate, 1.0, seed).cohort(round, &fleet);
         prop_assert_eq!(exact_cohort.devices.len(), exact_cohort.target);
@@ -295,7 +295,7 @@ proptest! {
         let drawn = FirstArrivals { n, cohort, seed: 3 }.cohort(round, &fleet);
         prop_assert_eq!(drawn.devices.len(), cohort.unwrap_or(usize::MAX).min(fleet.len()));
         prop_assert_eq!(drawn.target, n.min(drawn.devices.len()));
-        prop_assert!(drawn.devices.windows(2).all(|pair| pair[0] < pair[1]), "ascending and distinct");
+        prop_assert!(drawn.devices.windows(2).all(|pair| pair[0] < pair[1]), "the devices are not ascending and distinct");
         prop_assert!(drawn.devices.iter().all(|device| fleet.contains(device)));
     }
 }

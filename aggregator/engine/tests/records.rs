@@ -50,7 +50,7 @@ fn record_takes_update_without_copying_it() {
     let mut engine = setup.engine();
     let mut effects = RecordedEffects::default();
     (0..2).for_each(|device| engine.handle(Millis::ZERO, Event::Joined(DeviceId(device)), &mut effects));
-    let opening = engine.open_round().expect("a round").broadcast.clone();
+    let opening = engine.open_round().expect("no round is open").broadcast.clone();
     for device in 0..2 {
         let update = honest_update(DeviceId(device), &opening);
         let address = update.tensors[0].values.as_ptr();
@@ -60,7 +60,7 @@ fn record_takes_update_without_copying_it() {
             Record::Counted(_, _, counted) => Some(counted),
             _ => None,
         });
-        let counted = counted.expect("a counted update");
+        let counted = counted.expect("no update was counted");
         assert_eq!(counted.update.tensors[0].values.as_ptr(), address);
         assert_eq!(u64::from(counted.order), device);
     }

@@ -278,7 +278,7 @@ impl RoundKeyStorage for Storage {
         let failed = self.lock_for_change().err();
         // The key may be stored even if the power is cut at this moment.
         let mut inner = self.disk.inner();
-        assert_eq!(inner.key, None, "where a key is");
+        assert_eq!(inner.key, None, "a key was written over another key");
         if failed.is_none() || inner.random.next_u32().is_multiple_of(2) {
             inner.key = Some(key.to_vec());
             inner.keys.push(key.to_vec());

@@ -823,7 +823,7 @@ impl World {
                     self.pending.insert(*device, Arc::clone(broadcast));
                     match actual.last_mut() {
                         Some(Expected::Open(id, devices)) if *id == broadcast.id => {
-                            assert!(devices.insert(*device), "opened once");
+                            assert!(devices.insert(*device), "a device was invited twice");
                         }
                         _ => actual.push(Expected::Open(broadcast.id, BTreeSet::from([*device]))),
                     }
@@ -832,7 +832,7 @@ impl World {
                     self.pending.remove(device);
                     match actual.last_mut() {
                         Some(Expected::Close(last_id, devices)) if last_id == id => {
-                            assert!(devices.insert(*device), "closed once");
+                            assert!(devices.insert(*device), "a round was closed twice for a device");
                         }
                         _ => actual.push(Expected::Close(*id, BTreeSet::from([*device]))),
                     }
@@ -892,7 +892,10 @@ impl World {
             engine.wake(),
             deadline.into_iter().chain(model.retry).chain(absences).min().map(Millis::new)
         );
-        assert!(distance(engine.representation(), &model.basis) < 1e-8, "an update counts other than once");
+        assert!(
+            distance(engine.representation(), &model.basis) < 1e-8,
+            "an update did not count exactly once"
+        );
         if let Some(head) = engine.shared_head() {
             assert!(distance(head, &model.head) < 1e-8);
         }
@@ -910,7 +913,10 @@ impl World {
             (None, None) => {}
             (engine_round, _) => panic!("open in one of both: {engine_round:?}"),
         }
-        assert!(model.commits.windows(2).all(|pair| pair[0] < pair[1]), "in order, once");
+        assert!(
+            model.commits.windows(2).all(|pair| pair[0] < pair[1]),
+            "rounds were committed out of order, or twice"
+        );
         assert!(self.finished <= 1);
     }
 
