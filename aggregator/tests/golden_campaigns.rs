@@ -71,8 +71,8 @@ fn golden_campaigns_resume_with_same_decisions() {
         let counted = format!("with {} updates", stop_point.1);
         assert!(report.facts.iter().any(|line| line.contains(&counted)), "{name}: {report:?}");
         let campaign = GoldenCampaign::new(&configuration);
-        let engine = campaign.coordinator.engine();
-        assert_eq!((campaign.coordinator.campaign(), engine.phase()), (7, stop_point.0), "{name}");
+        let engine = campaign.durable_engine.engine();
+        assert_eq!((campaign.durable_engine.campaign(), engine.phase()), (7, stop_point.0), "{name}");
         assert_eq!(engine.open_round().unwrap().participants.len(), stop_point.1, "{name}");
         let expected = std::fs::read_to_string(golden_directory(name).join(RESUMED)).unwrap();
         assert_eq!(campaign.join_all_devices().run_to_end(), expected, "{name}");

@@ -18,13 +18,13 @@ use tokio::task::{JoinHandle, JoinSet};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Server in the process of the test.
-struct Running {
+struct RunningServer {
     address: SocketAddr,
     stop: oneshot::Sender<()>,
-    end: JoinHandle<Result<Status, ServeError>>,
+    task: JoinHandle<Result<Status, ServeError>>,
 }
 
-async fn start_server(state: &Path, limits: &str) -> Running {
+async fn start_server(state: &Path, limits: &str) -> RunningServer {
     let configuration = format!(
         "seed = 5\nstate = {:?}\n[listen]\ntcp = \"127.0.0.1:0\"\n[devices]\nexpected = 2\n[data]\nd = 6\n[model]\nk = 2\n\
          [algorithm]\nname = \"fedrep\"\nrounds = 4\nstep_size = 0.25\n[rounds]\ndeadline = 0\n[limits]\n{limits}",
@@ -37,13 +37,13 @@ async fn start_server(state: &Path, limits: &str) -> Running {
     let shutdown = async {
         let _ = stopped.await;
     };
-    Running { address, stop, end: tokio::spawn(server.serve(shutdown, false)) }
+    RunningServer { address, stop, task: tokio::spawn(server.serve(shutdown, false)) }
 }
 
-impl Running {
+impl RunningServer {
     async fn stop(self) -> Status {
         let _ = self.stop.send(());
-        self.end.await.unwrap().unwrap()
+        self.task.await.unwrap().unwrap()
     }
 }
 
@@ -125,7 +125,7 @@ async fn request_status(state: &Path) -> serde_json::Value {
     serde_json::from_str(&line).unwrap()
 }
 
-/// Encodes an update that the server rejects.
+/// Encodes an update of which every value is `value`.
 fn encode_update(id: RoundId, value: f32) -> Vec<u8> {
     let tensors = std::iter::once(TensorDescriptor::inline(Role::Gradient, Encoding::F32, 6, 2)).collect();
     let body: Vec<u8> = std::iter::repeat_n(value.to_le_bytes(), 12).flatten().collect();
@@ -216,8 +216,8 @@ async fn hoarding_connections_keep_no_device_out() {
     // All slots are in use once a connection has been turned away or evicted.
     let slots_in_use = async {
         loop {
-            let now = request_status(state.path()).await["connections"].clone();
-            if now["evicted"].as_u64() > Some(0) || now["turned_away"].as_u64() > Some(0) {
+            let connections = request_status(state.path()).await["connections"].clone();
+            if connections["evicted"].as_u64() > Some(0) || connections["turned_away"].as_u64() > Some(0) {
                 return;
             }
         }

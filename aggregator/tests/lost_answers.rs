@@ -31,28 +31,39 @@ struct Device {
 struct World {
     setup: Setup,
     disk: Disk,
-    coordinator: DurableEngine,
+    durable_engine: DurableEngine,
     now: u64,
     devices: Vec<Device>,
     events: VecDeque<Event>,
     /// Updates that will arrive late.
-    later: Vec<(u64, Update)>,
+    late_updates: Vec<(u64, Update)>,
     random: ChaCha8Rng,
     /// Number of updates that will be lost.
     losses: u32,
+    /// Number of new ids that rounds have received.
     renamed: u64,
 }
 
 impl World {
     fn new(setup: Setup, seed: u64, losses: u32) -> Self {
         let disk = Disk::new(seed);
-        let coordinator = Self::start_server(&setup, &disk);
+        let durable_engine = Self::start_server(&setup, &disk);
         let devices = (0..setup.fleet_size).map(|_| Device::default()).collect();
         let random = ChaCha8Rng::seed_from_u64(seed);
         let events = VecDeque::new();
-        let later = Vec::new();
-        let mut world =
-            Self { setup, disk, coordinator, now: 0, devices, events, later, random, losses, renamed: 0 };
+        let late_updates = Vec::new();
+        let mut world = Self {
+            setup,
+            disk,
+            durable_engine,
+            now: 0,
+            devices,
+            events,
+            late_updates,
+            random,
+            losses,
+            renamed: 0,
+        };
         world.join_all();
         world
     }
@@ -69,7 +80,7 @@ impl World {
 
     fn join_all(&mut self) {
         self.events = (0..self.setup.fleet_size as u64).map(|id| Event::Joined(DeviceId(id))).collect();
-        self.later.clear();
+        self.late_updates.clear();
     }
 
     /// Handles a round that is opened on a device: the device sends its update, declines the round, or loses
@@ -86,6 +97,7 @@ impl World {
         }
         device.last_answered = opening.id.round;
         let update = honest_update(DeviceId(id), opening);
+        // Of six equally likely cases, the device loses the update in two, and sends it late in one.
         let fate = self.random.next_u32() % 6;
         if uploads && fate < 2 && self.losses > 0 {
             self.losses -= 1;
@@ -94,11 +106,11 @@ impl World {
             if fate == 0 {
                 self.events.push_back(Event::Update(DeviceId(id), update));
             }
-            self.later.retain(|(device, _)| *device != id);
+            self.late_updates.retain(|(device, _)| *device != id);
             self.events.extend([Event::Left(DeviceId(id)), Event::Joined(DeviceId(id))]);
         } else if uploads && fate == 5 {
             device.pending = Some(update.clone());
-            self.later.push((id, update));
+            self.late_updates.push((id, update));
         } else {
             device.pending = Some(update.clone());
             self.events.push_back(Event::Update(DeviceId(id), update));
@@ -109,20 +121,20 @@ impl World {
     fn handle_next_event(&mut self) {
         let event = self.events.pop_front().unwrap_or_else(|| {
             // No messages are in transit, so the time advances to the next timer.
-            match self.coordinator.engine().wake() {
-                Some(wake) if self.later.is_empty() || !self.random.next_u32().is_multiple_of(4) => {
+            match self.durable_engine.engine().wake() {
+                Some(wake) if self.late_updates.is_empty() || !self.random.next_u32().is_multiple_of(4) => {
                     self.now = (wake.max(Millis::new(self.now))).as_u64();
                     Event::Tick
                 }
                 _ => {
                     let (device, update) =
-                        self.later.pop().expect("no update is pending and no timer is set");
+                        self.late_updates.pop().expect("no update is pending and no timer is set");
                     Event::Update(DeviceId(device), update)
                 }
             }
         });
-        self.coordinator.handle(Millis::new(self.now), event);
-        for action in self.coordinator.flush().unwrap().actions {
+        self.durable_engine.handle(Millis::new(self.now), event);
+        for action in self.durable_engine.flush().unwrap().actions {
             match action {
                 Action::Open(device, opening) => self.handle_opening(device.0, &opening),
                 Action::Acknowledge(device, ack) => {
@@ -140,27 +152,27 @@ impl World {
 
     /// Cuts the power of the server and restarts it.
     fn cut_power(&mut self) {
-        self.renamed += self.coordinator.engine().counters().renamed;
+        self.renamed += self.durable_engine.engine().counters().renamed;
         self.disk.cut();
-        self.coordinator = Self::start_server(&self.setup, &self.disk);
+        self.durable_engine = Self::start_server(&self.setup, &self.disk);
         self.join_all();
     }
 
     /// Runs the campaign to its end.
     fn run_to_end(&mut self) {
         let mut steps = 0;
-        while self.coordinator.engine().phase() != Phase::Finished {
+        while self.durable_engine.engine().phase() != Phase::Finished {
             self.handle_next_event();
             steps += 1;
-            assert!(steps < 20_000, "no end: {:?}", self.coordinator.engine().open_round());
+            assert!(steps < 20_000, "no end: {:?}", self.durable_engine.engine().open_round());
         }
-        self.renamed += self.coordinator.engine().counters().renamed;
+        self.renamed += self.durable_engine.engine().counters().renamed;
     }
 
     /// Returns the devices counted in each committed round, with the round id that each device answered, from
     /// the journal.
     fn journalled_rounds(&self) -> Vec<(u32, BTreeMap<DeviceId, u32>)> {
-        let lines = self.coordinator.store().journal(0).unwrap();
+        let lines = self.durable_engine.store().journal(0).unwrap();
         let mut rounds = Vec::new();
         let mut counted_devices = BTreeMap::new();
         let mut last_number = 0;
@@ -216,14 +228,14 @@ proptest! {
         let mut world = World::new(setup, seed, losses);
         for steps in steps_before_cuts {
             for _ in 0..steps {
-                if world.coordinator.engine().phase() != Phase::Finished {
+                if world.durable_engine.engine().phase() != Phase::Finished {
                     world.handle_next_event();
                 }
             }
             world.cut_power();
         }
         world.run_to_end();
-        prop_assert_eq!(model_bits(world.coordinator.engine()), model_bits(&uninterrupted.engine));
+        prop_assert_eq!(model_bits(world.durable_engine.engine()), model_bits(&uninterrupted.engine));
         let rounds = world.journalled_rounds();
         prop_assert!(rounds.iter().all(|(_, counted)| counted.len() == setup.fleet_size));
         for (device, state) in (0..).map(DeviceId).zip(&world.devices) {
@@ -239,7 +251,7 @@ proptest! {
             committed.push((round.exchange, round.participants.into_iter().collect()));
             true
         };
-        world.coordinator.store().read_snapshot().unwrap().rounds(add_round).unwrap();
+        world.durable_engine.store().read_snapshot().unwrap().rounds(add_round).unwrap();
         let journalled: Vec<(u32, BTreeSet<DeviceId>)> =
             rounds.into_iter().map(|(exchange, counted)| (exchange, counted.into_keys().collect())).collect();
         prop_assert_eq!(committed, journalled);
@@ -254,16 +266,16 @@ fn renumbered_round_survives_restart() {
     let mut world = World::new(setup, 5, 60);
     for _ in 0..1_000 {
         world.handle_next_event();
-        let open_round = world.coordinator.engine().open_round();
+        let open_round = world.durable_engine.engine().open_round();
         if open_round.is_some_and(|round| round.previous_ids.len() > 1 && !round.participants.is_empty()) {
             break;
         }
     }
-    let round = world.coordinator.engine().open_round().unwrap();
+    let round = world.durable_engine.engine().open_round().unwrap();
     let (id, first_id, counted) = (round.broadcast.id, round.first_id(), round.participants.clone());
     assert!(id > first_id && !counted.is_empty(), "{id:?} {first_id:?} {counted:?}");
     world.cut_power();
-    let round = world.coordinator.engine().open_round().unwrap();
+    let round = world.durable_engine.engine().open_round().unwrap();
     assert_eq!((round.broadcast.id, round.first_id(), &round.participants), (id, first_id, &counted));
     world.run_to_end();
     assert!(

@@ -23,7 +23,7 @@ struct World {
     setup: Setup,
     devices: u64,
     disk: Disk,
-    coordinator: DurableEngine,
+    durable_engine: DurableEngine,
     /// Events that devices have sent and the server has not handled.
     events: VecDeque<Event>,
     acknowledged: BTreeSet<(u64, RoundId)>,
@@ -34,12 +34,12 @@ struct World {
 impl World {
     fn new(setup: Setup, devices: u64, seed: u64) -> Self {
         let disk = Disk::new(seed);
-        let coordinator = Self::start_server(&setup, &disk);
+        let durable_engine = Self::start_server(&setup, &disk);
         let mut world = Self {
             setup,
             devices,
             disk,
-            coordinator,
+            durable_engine,
             events: VecDeque::new(),
             acknowledged: BTreeSet::new(),
             commits: Vec::new(),
@@ -67,9 +67,9 @@ impl World {
     fn handle_batch(&mut self, batch: usize) {
         for _ in 0..batch {
             let Some(event) = self.events.pop_front() else { break };
-            self.coordinator.handle(Millis::ZERO, event);
+            self.durable_engine.handle(Millis::ZERO, event);
         }
-        let settled = self.coordinator.flush().unwrap();
+        let settled = self.durable_engine.flush().unwrap();
         for action in settled.actions {
             match action {
                 Action::Open(device, opening) => {
@@ -106,17 +106,17 @@ impl World {
     /// Cuts the power: each unsynced write is lost, kept or torn.
     fn cut_power(&mut self) {
         self.disk.cut();
-        self.coordinator = Self::start_server(&self.setup, &self.disk);
+        self.durable_engine = Self::start_server(&self.setup, &self.disk);
         self.join_all();
     }
 
     /// Runs the campaign to its end.
     fn run_to_end(&mut self) {
-        while self.coordinator.engine().phase() != Phase::Finished {
+        while self.durable_engine.engine().phase() != Phase::Finished {
             assert!(
                 !self.events.is_empty(),
                 "no event is pending in {:?}",
-                self.coordinator.engine().phase()
+                self.durable_engine.engine().phase()
             );
             self.handle_batch(3);
         }
@@ -131,11 +131,11 @@ fn extended_deadline_survives_restart() {
     let mut world = World::new(setup, 8, 5);
     world.handle_batch(8);
     let handle_event = |world: &mut World, now, event| {
-        world.coordinator.handle(now, event);
-        world.coordinator.flush().unwrap().actions
+        world.durable_engine.handle(now, event);
+        world.durable_engine.flush().unwrap().actions
     };
-    let opening = world.coordinator.engine().open_round().unwrap().broadcast.clone();
-    assert_eq!(world.coordinator.engine().wake(), Some(Millis::new(60)));
+    let opening = world.durable_engine.engine().open_round().unwrap().broadcast.clone();
+    assert_eq!(world.durable_engine.engine().wake(), Some(Millis::new(60)));
     handle_event(&mut world, Millis::new(60), Event::Tick);
     handle_event(
         &mut world,
@@ -143,13 +143,13 @@ fn extended_deadline_survives_restart() {
         Event::Update(DeviceId(0), honest_update(DeviceId(0), &opening)),
     );
     let deadline_state = |world: &World| {
-        let round = world.coordinator.engine().open_round().unwrap();
+        let round = world.durable_engine.engine().open_round().unwrap();
         (round.deadline, round.asking_everyone, round.participants.len())
     };
     assert_eq!(deadline_state(&world), (Some(Millis::new(120)), true, 1));
     world.cut_power();
     assert_eq!(deadline_state(&world), (Some(Millis::new(120)), true, 1));
-    assert_eq!(world.coordinator.store().load().unwrap().unwrap().clock, Millis::new(70));
+    assert_eq!(world.durable_engine.store().load().unwrap().unwrap().clock, Millis::new(70));
     // New devices are asked as without a restart, and the round does not close before the deadline.
     let actions = handle_event(&mut world, Millis::new(71), Event::Joined(DeviceId(20)));
     assert!(actions.iter().any(|action| matches!(action, Action::Open(DeviceId(20), _))), "{actions:?}");
@@ -163,7 +163,7 @@ fn extended_deadline_survives_restart() {
     assert!(closed.iter().any(|action| matches!(action, Action::Commit(_))), "{closed:?}");
     // The clock also continues between rounds.
     world.cut_power();
-    assert_eq!(world.coordinator.store().load().unwrap().unwrap().clock, Millis::new(120));
+    assert_eq!(world.durable_engine.store().load().unwrap().unwrap().clock, Millis::new(120));
 }
 
 /// The events that led to the failure of a campaign are neither written nor acknowledged, so that a restarted
@@ -182,19 +182,19 @@ fn failing_campaign_acknowledges_nothing() {
         }
         update
     };
-    let opening = world.coordinator.engine().open_round().unwrap().broadcast.clone();
+    let opening = world.durable_engine.engine().open_round().unwrap().broadcast.clone();
     let mut flushed = Vec::new();
     for device in 0..2 {
-        world.coordinator.handle(
+        world.durable_engine.handle(
             Millis::ZERO,
             Event::Update(DeviceId(device), cancelling_update(DeviceId(device), &opening)),
         );
-        flushed.push(world.coordinator.flush().unwrap());
+        flushed.push(world.durable_engine.flush().unwrap());
     }
     assert!(matches!(flushed[0].actions.as_slice(), [Action::Acknowledge(DeviceId(0), _)]), "{flushed:?}");
     assert!(matches!(flushed[1].actions.as_slice(), [Action::Failed(_)]), "{flushed:?}");
     assert_eq!(flushed[1].lines, []);
-    let stored = world.coordinator.store().load().unwrap().unwrap();
+    let stored = world.durable_engine.store().load().unwrap().unwrap();
     assert_eq!(stored.updates.iter().map(|(device, _)| *device).collect::<Vec<_>>(), [DeviceId(0)]);
     assert_eq!(stored.open_round(), Some(opening.id));
 }
@@ -218,12 +218,12 @@ proptest! {
             for _ in 0..steps {
                 world.handle_batch(batch);
             }
-            let checkpoint_before = world.coordinator.engine().checkpoint();
+            let checkpoint_before = world.durable_engine.engine().checkpoint();
             world.cut_power();
-            prop_assert_eq!(world.coordinator.engine().checkpoint(), checkpoint_before);
+            prop_assert_eq!(world.durable_engine.engine().checkpoint(), checkpoint_before);
         }
         world.run_to_end();
-        prop_assert_eq!(model_bits(world.coordinator.engine()), model_bits(&uninterrupted.engine));
+        prop_assert_eq!(model_bits(world.durable_engine.engine()), model_bits(&uninterrupted.engine));
         // Every round is committed at most once, in order, with the same number of participants as without
         // interruptions. The commit before a power cut may be missing.
         let mut rounds = BTreeMap::new();
@@ -238,7 +238,7 @@ proptest! {
             }
         }
         // According to the journal, every acknowledged update was counted exactly once.
-        let lines = world.coordinator.store().journal(0).unwrap();
+        let lines = world.durable_engine.store().journal(0).unwrap();
         let counted: Vec<(u64, u64)> = lines
             .iter()
             .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
@@ -266,8 +266,8 @@ proptest! {
             // Handles events until the disk fails.
             while steps < 60 && !world.events.is_empty() {
                 let event = world.events.pop_front().unwrap();
-                world.coordinator.handle(Millis::ZERO, event);
-                match world.coordinator.flush() {
+                world.durable_engine.handle(Millis::ZERO, event);
+                match world.durable_engine.flush() {
                     Ok(settled) => {
                         for action in settled.actions {
                             if let Action::Open(device, opening) = action {
@@ -288,7 +288,7 @@ proptest! {
             }
         }
         world.run_to_end();
-        prop_assert_eq!(model_bits(world.coordinator.engine()), model_bits(&uninterrupted.engine));
+        prop_assert_eq!(model_bits(world.durable_engine.engine()), model_bits(&uninterrupted.engine));
     }
 
     /// After a crash between the end of a round and the erasure of its key, the key is erased at the next

@@ -46,13 +46,13 @@ const POWER_FEDREP: &str = "[model]\nk = 2\ninit = \"power\"\npower_iterations =
 const POWER_FEDAVG: &str = "[model]\nk = 2\ninit = \"power\"\npower_iterations = 2\n[algorithm]\nname = \"fedavg\"\nrounds = 3\nstep_size = 0.25\n[rounds]\ndeadline = 0\n";
 
 /// Server in the process of the test.
-struct Running {
+struct RunningServer {
     address: SocketAddr,
     stop: oneshot::Sender<()>,
-    end: JoinHandle<Result<Status, ServeError>>,
+    task: JoinHandle<Result<Status, ServeError>>,
 }
 
-async fn start_server(fleet: &str, until_finished: bool) -> Running {
+async fn start_server(fleet: &str, until_finished: bool) -> RunningServer {
     let fleet = Fleet::parse("fleet.toml", fleet).unwrap();
     let server = Server::bind(fleet, 1, SysRng, Protection::Plaintext).await.unwrap();
     let address = server.address().unwrap();
@@ -60,7 +60,7 @@ async fn start_server(fleet: &str, until_finished: bool) -> Running {
     let shutdown = async {
         let _ = stopped.await;
     };
-    Running { address, stop, end: tokio::spawn(server.serve(shutdown, until_finished)) }
+    RunningServer { address, stop, task: tokio::spawn(server.serve(shutdown, until_finished)) }
 }
 
 /// Returns the error of a server that cannot start.
@@ -69,16 +69,16 @@ async fn start_error(fleet: &str) -> ServeError {
     Server::bind(fleet, 1, SysRng, Protection::Plaintext).await.unwrap_err()
 }
 
-impl Running {
+impl RunningServer {
     /// Aborts the server like a crash: no data are flushed or sent.
     async fn crash(self) {
-        self.end.abort();
-        assert!(self.end.await.unwrap_err().is_cancelled());
+        self.task.abort();
+        assert!(self.task.await.unwrap_err().is_cancelled());
     }
 
     /// Waits until the campaign is finished.
     async fn wait_until_finished(self) -> Status {
-        let status = tokio::time::timeout(PATIENCE, self.end)
+        let status = tokio::time::timeout(PATIENCE, self.task)
             .await
             .expect("the campaign did not finish in time")
             .unwrap()
@@ -104,9 +104,9 @@ pub async fn status(state: &Path) -> serde_json::Value {
 async fn status_with(state: &Path, condition: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
     let matching = async {
         loop {
-            let now = status(state).await;
-            if condition(&now) {
-                return now;
+            let status_now = status(state).await;
+            if condition(&status_now) {
+                return status_now;
             }
         }
     };
@@ -400,9 +400,13 @@ async fn crashes_while_rounds_are_open(campaign: &str, hold: Hold, counted_befor
         server.crash().await;
         server = start_server(&fleet, true).await;
         devices.address.send_replace(server.address);
-        let now = status(state.path()).await;
-        assert_eq!((now["answers"].as_u64(), now["devices"].as_u64()), (Some(2), Some(3)), "{now}");
-        status_with(state.path(), |now| now["connected"] == 3).await;
+        let status_now = status(state.path()).await;
+        assert_eq!(
+            (status_now["answers"].as_u64(), status_now["devices"].as_u64()),
+            (Some(2), Some(3)),
+            "{status_now}"
+        );
+        status_with(state.path(), |status_now| status_now["connected"] == 3).await;
     }
     devices.hold.send_replace(Hold::Nothing);
     let status = server.wait_until_finished().await;
@@ -461,9 +465,9 @@ async fn restart_finishes_campaign_after_shutdown() {
     devices.add_device(0, false);
     devices.add_device(1, true);
     devices.hold.send_replace(Hold::From(3));
-    status_with(state.path(), |now| now["round"].as_u64() >= Some(1)).await;
+    status_with(state.path(), |status_now| status_now["round"].as_u64() >= Some(1)).await;
     let _ = server.stop.send(());
-    let status = tokio::time::timeout(PATIENCE, server.end)
+    let status = tokio::time::timeout(PATIENCE, server.task)
         .await
         .expect("the server did not return in time")
         .unwrap()
@@ -486,7 +490,7 @@ async fn restart_finishes_campaign_after_shutdown() {
     let port = server.address.port();
     newcomer.wait_until_counted(40..41, port, 1).await;
     let _ = server.stop.send(());
-    server.end.await.unwrap().unwrap();
+    server.task.await.unwrap().unwrap();
     assert_eq!(on_disk(state.path()), model_bits(&run_without_server(&fleet, 2)));
 }
 
@@ -514,8 +518,12 @@ async fn training_ended_by_small_change_stays_ended() {
         devices.add_device(newcomer, false);
         let port = server.address.port();
         devices.wait_until_counted(newcomer..newcomer + 1, port, 1).await;
-        let now = status(state.path()).await;
-        assert_eq!((now["round"].as_u64(), now["rounds"].as_u64()), (Some(1), Some(4)), "{now}");
+        let status_now = status(state.path()).await;
+        assert_eq!(
+            (status_now["round"].as_u64(), status_now["rounds"].as_u64()),
+            (Some(1), Some(4)),
+            "{status_now}"
+        );
         server.crash().await;
         assert_eq!(on_disk(state.path()), stored_model);
     }
@@ -554,7 +562,7 @@ async fn other_configuration_is_refused_with_difference() {
     let moved = fleet.replace("[rounds]", "[limits]\nidle = 7\n[rounds]\nmin_count = 1");
     let server = start_server(&moved, false).await;
     let _ = server.stop.send(());
-    server.end.await.unwrap().unwrap();
+    server.task.await.unwrap().unwrap();
 
     // A damaged store is an error, not a new campaign.
     std::fs::write(state.path().join("campaign.redb"), b"FEDSPAN and nothing else").unwrap();
@@ -634,7 +642,7 @@ async fn control_socket_answers_in_json() {
     assert_eq!(status(state.path()).await["phase"], "finished");
 
     let _ = server.stop.send(());
-    server.end.await.unwrap().unwrap();
+    server.task.await.unwrap().unwrap();
     assert!(!socket.exists());
     assert_eq!(watched.next_line().await.unwrap(), None, "the watcher was not disconnected");
 }
@@ -757,8 +765,9 @@ async fn turned_away_device_gets_retry_delay() {
             .unwrap();
         // Every second device begins to read only after the server has turned it away.
         if attempt % 2 == 1 {
-            let turned_away = |now: &serde_json::Value| now["connections"]["turned_away"].as_u64();
-            status_with(state.path(), |now| turned_away(now) > Some(attempt)).await;
+            let turned_away =
+                |status_now: &serde_json::Value| status_now["connections"]["turned_away"].as_u64();
+            status_with(state.path(), |status_now| turned_away(status_now) > Some(attempt)).await;
         }
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).await.unwrap_or_else(|error| panic!("attempt {attempt}: {error}"));
@@ -841,8 +850,8 @@ async fn server_without_file_descriptors_serves_connected_devices() {
         .unwrap();
     assert!(matches!(common::decode_messages(&buffer[..len])[0], (ToDevice::Welcome(_), _)));
     drop(crowd);
-    let now = status(&state.path().join("state")).await;
-    assert!(now["connections"]["accept_errors"].as_u64() >= Some(1), "{now}");
+    let status_now = status(&state.path().join("state")).await;
+    assert!(status_now["connections"]["accept_errors"].as_u64() >= Some(1), "{status_now}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -22,7 +22,7 @@ const R: usize = 2;
 /// Number of outputs of the frozen layer.
 const H: usize = 5;
 /// Roles of the two factors.
-const BOTH: [Role; 2] = [Role::AdapterDown, Role::AdapterUp];
+const FACTOR_ROLES: [Role; 2] = [Role::AdapterDown, Role::AdapterUp];
 const DESCENT: Descent = Descent { step_size: 0.1, momentum: 0.0, batch: 8 };
 
 /// Parameters of a network with an adapter and no hidden layers.
@@ -157,10 +157,14 @@ fn is_near(a: &Matrix, b: &Matrix) -> bool {
 fn rolora_mean_equals_mean_of_products() {
     let mut world = World::new(Averaging::RoLora, 3);
     for round in 0..6 {
-        let trained = BOTH[usize::from(round % 2 == 0)];
+        let trained = FACTOR_ROLES[usize::from(round % 2 == 0)];
         let factors_before = world.factors();
         for device in 0..3 {
-            let expected = if round == 0 { BOTH.to_vec() } else { vec![BOTH[usize::from(round % 2 == 1)]] };
+            let expected = if round == 0 {
+                FACTOR_ROLES.to_vec()
+            } else {
+                vec![FACTOR_ROLES[usize::from(round % 2 == 1)]]
+            };
             // Participants of the round before have the factor that did not change, so it is not sent.
             assert_eq!(world.roles(DeviceId(device)), expected, "round {round}");
             assert_eq!(
@@ -192,7 +196,10 @@ fn ffa_lora_keeps_down_projection() {
     let mut world = World::new(Averaging::FfaLora, 3);
     let start = world.factors();
     for round in 0..4 {
-        assert_eq!(world.roles(DeviceId(1)), if round == 0 { BOTH.to_vec() } else { vec![Role::AdapterUp] });
+        assert_eq!(
+            world.roles(DeviceId(1)),
+            if round == 0 { FACTOR_ROLES.to_vec() } else { vec![Role::AdapterUp] }
+        );
         let answers = world.run_round(3);
         assert_eq!(world.factors()[0], start[0]);
         assert!(is_near(&world.factors()[1], &weighted_mean(&answers, |answer| to_matrix(&answer[0]))));
@@ -205,7 +212,7 @@ fn plain_averaging_reports_interference() {
     let mut world = World::new(Averaging::Lora, 3);
     for round in 0..3 {
         // Both factors change in every round, so both are sent.
-        assert_eq!(world.roles(DeviceId(2)), BOTH);
+        assert_eq!(world.roles(DeviceId(2)), FACTOR_ROLES);
         let answers = world.run_round(3);
         let [down, up] = world.factors();
         assert!(is_near(&down, &weighted_mean(&answers, |answer| to_matrix(&answer[0]))));
@@ -277,7 +284,7 @@ fn stale_device_receives_all_tensors() {
     // The device may have restarted and lost its tensors.
     world.handle_event(Event::Left(DeviceId(0)));
     world.handle_event(Event::Joined(DeviceId(0)));
-    assert_eq!(world.roles(DeviceId(0)), BOTH);
+    assert_eq!(world.roles(DeviceId(0)), FACTOR_ROLES);
     // Device 1 reports that it lacks tensors.
     let declined = Decline { id: world.round_id(), reason: DeclineReason::Tensors };
     world.handle_event(Event::Declined(DeviceId(1), declined));
@@ -287,7 +294,7 @@ fn stale_device_receives_all_tensors() {
     }
     // The round closes without device 1, and the next round sends all tensors to it.
     assert_eq!(world.engine.phase(), Phase::Train(3));
-    assert_eq!(world.roles(DeviceId(1)), BOTH);
+    assert_eq!(world.roles(DeviceId(1)), FACTOR_ROLES);
     assert_eq!(
         (world.roles(DeviceId(0)), world.roles(DeviceId(2))),
         (vec![Role::AdapterDown], vec![Role::AdapterDown])
@@ -300,7 +307,7 @@ fn stale_device_receives_all_tensors() {
     world.now += 2000;
     world.handle_event(Event::Tick);
     assert_eq!(world.engine.phase(), Phase::Train(4));
-    assert_eq!(world.roles(DeviceId(1)), BOTH);
+    assert_eq!(world.roles(DeviceId(1)), FACTOR_ROLES);
     assert_eq!(world.roles(DeviceId(0)), [Role::AdapterUp]);
 }
 

@@ -79,7 +79,7 @@ fn update_of(device: DeviceId, opening: &RoundBroadcast) -> Update {
 
 /// Campaign of a durable engine with simulated devices.
 pub struct GoldenCampaign {
-    pub coordinator: DurableEngine,
+    pub durable_engine: DurableEngine,
     fleet: Fleet,
     now: u64,
     /// Requests that are open, with the time at which each device answers.
@@ -106,11 +106,11 @@ impl GoldenCampaign {
             expected: fleet.expected,
             journal: Some(0),
         };
-        let (coordinator, now) = DurableEngine::new(fleet.engine(), store, &campaign).unwrap();
+        let (durable_engine, now) = DurableEngine::new(fleet.engine(), store, &campaign).unwrap();
         let open_requests = BTreeMap::new();
         let lines = Vec::new();
         let rounds = String::new();
-        Self { coordinator, fleet, now: now.as_u64(), open_requests, lines, rounds }
+        Self { durable_engine, fleet, now: now.as_u64(), open_requests, lines, rounds }
     }
 
     /// Lets all devices join.
@@ -118,9 +118,9 @@ impl GoldenCampaign {
         for device in 0..self.fleet.expected as u64 {
             if self.fleet.privacy.is_some() {
                 let privacy = Privacy::Gaussian { release: 1000 + device as u32, budget: 1 << 40, spent: 0 };
-                self.coordinator.record_privacy(DeviceId(device), privacy);
+                self.durable_engine.record_privacy(DeviceId(device), privacy);
             }
-            self.coordinator.handle(Millis::new(self.now), Event::Joined(DeviceId(device)));
+            self.durable_engine.handle(Millis::new(self.now), Event::Joined(DeviceId(device)));
         }
         self.handle_flushed();
         self
@@ -128,7 +128,7 @@ impl GoldenCampaign {
 
     /// Flushes the engine and handles the released actions.
     fn handle_flushed(&mut self) {
-        let flushed = self.coordinator.flush().unwrap();
+        let flushed = self.durable_engine.flush().unwrap();
         self.lines.extend(flushed.lines.iter().map(|line| serde_json::to_string(line).unwrap()));
         for action in flushed.actions {
             match action {
@@ -156,7 +156,7 @@ impl GoldenCampaign {
         let Some((device, due)) = earliest.map(|(device, (due, _))| (*device, *due)) else { return false };
         let (_, opening) = self.open_requests.remove(&device).unwrap();
         self.now = self.now.max(due);
-        self.coordinator.handle(Millis::new(self.now), Event::Update(device, update_of(device, &opening)));
+        self.durable_engine.handle(Millis::new(self.now), Event::Update(device, update_of(device, &opening)));
         self.handle_flushed();
         true
     }
@@ -164,7 +164,7 @@ impl GoldenCampaign {
     /// Runs until the open round of `phase` has counted `counted` updates.
     pub fn run_until(&mut self, phase: Phase, counted: usize) {
         loop {
-            let engine = self.coordinator.engine();
+            let engine = self.durable_engine.engine();
             let count = engine.open_round().map_or(0, |round| round.participants.len());
             if engine.phase() == phase && count == counted {
                 return;
@@ -175,13 +175,13 @@ impl GoldenCampaign {
 
     /// Runs the campaign to its end. Returns one line per round, and the privacy accounts.
     pub fn run_to_end(mut self) -> String {
-        while self.coordinator.engine().phase() != Phase::FitHead {
-            assert!(self.answer_earliest(), "{:?}", self.coordinator.engine().phase());
+        while self.durable_engine.engine().phase() != Phase::FitHead {
+            assert!(self.answer_earliest(), "{:?}", self.durable_engine.engine().phase());
         }
-        for (device, account) in self.coordinator.engine().ledger().accounts() {
+        for (device, account) in self.durable_engine.engine().ledger().accounts() {
             let _ = writeln!(self.rounds, "device {device} has spent {}", account.spent);
         }
-        let requests = self.coordinator.engine().requests();
+        let requests = self.durable_engine.engine().requests();
         let heads = requests.iter().find_map(|request| match request.task {
             Task::FitHead { head: HeadSolve::LeastSquares { ridge } } => Some(format!("ridge {ridge}")),
             Task::FitHead { head: HeadSolve::Sgd { epochs, descent } } => {
@@ -198,7 +198,7 @@ impl GoldenCampaign {
 
     /// Returns the CRC-32C of the representation, as in the journal.
     pub fn representation_digest(&self) -> String {
-        let values = self.coordinator.engine().representation().iter();
+        let values = self.durable_engine.engine().representation().iter();
         let bytes: Vec<u8> = values.flat_map(|value| value.to_le_bytes()).collect();
         format!("{:08x}", crc32c(&bytes))
     }
