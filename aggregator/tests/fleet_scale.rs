@@ -273,12 +273,13 @@ fn first_stage_finds_scale_for_every_round() {
             // A device that joins later receives the scale too.
             world.handle_event(Event::Joined(DeviceId(9)));
             assert_eq!(world.requests[&DeviceId(9)].request.tensors.last(), Some(&scale.tensor()));
+            // A scale has a shift and a factor of 4 bytes for each feature.
             assert_eq!(world.requests[&DeviceId(9)].encoded.last().unwrap().len(), 4 * 2 * FEATURES);
         }
     }
 }
 
-/// The scale is exact even if downloads are in half precision.
+/// The scale is exact even if downloads are quantised to i8.
 #[test]
 fn scale_is_never_rounded() {
     let configuration =
@@ -289,8 +290,8 @@ fn scale_is_never_rounded() {
     (0..3).for_each(|device| world.handle_event(Event::Joined(DeviceId(device))));
     assert_eq!(world.engine.phase(), Phase::Train(1));
     let opening = &world.requests[&DeviceId(0)];
-    let [b, scale] = &opening.request.tensors[..] else { panic!("{:?}", opening.request) };
-    assert_eq!((b.role, scale.role), (Role::Representation, Role::Scale));
+    let [representation, scale] = &opening.request.tensors[..] else { panic!("{:?}", opening.request) };
+    assert_eq!((representation.role, scale.role), (Role::Representation, Role::Scale));
     assert_eq!(scale.descriptor(opening.request.encoding).encoding, Encoding::F32);
     assert_eq!(&opening.encoded[1][..4], 1013.25f32.to_le_bytes());
     // Exported tensors do not include the scale.

@@ -128,8 +128,8 @@ fn privacy_section_is_validated() {
     }
 }
 
-/// With privacy, a start without noise is replaced by a start with noise, and an algorithm without noise is
-/// refused.
+/// With privacy, an initialisation without noise is replaced by one with noise, and an algorithm without
+/// noise is refused.
 #[test]
 fn private_requests_carry_noise() {
     let parse = |algorithm: &str, model: &str, privacy: &str| {

@@ -1,5 +1,5 @@
-//! Tests of the server side of the algorithms on linear models and of the starts: compared with their
-//! formulas in f64, and restored from their state.
+//! Tests of the server side of the algorithms on linear models, and of the starts, which compute the initial
+//! representation: compared with their formulas in f64, and restored from their state.
 
 use crate::common;
 use crate::common::{bits, distance, gaussian, random, random_tensors};

@@ -452,8 +452,8 @@ fn declined_round_is_repeated_under_new_id() {
     assert_eq!(world.model.phase, Phase::Finished);
 }
 
-/// The last round of a start closes at its deadline after all devices have left. The checkpoint of the commit
-/// contains the algorithm's state nevertheless.
+/// The last round of the start, which computes the initial representation, closes at its deadline after all
+/// devices have left. The checkpoint of the commit contains the algorithm's state nevertheless.
 #[test]
 fn start_that_ends_without_devices_can_be_restored() {
     let setup = Setup { power: true, fedavg: true, absence: 0, ..two_device_setup() };

@@ -26,7 +26,7 @@ pub const K: usize = 2;
 pub const ETA: f32 = 0.25;
 /// Largest norm of an update.
 pub const BOUND: f32 = 50.0;
-/// Number of power iterations of the start.
+/// Number of power iterations of the start, which computes the initial representation.
 pub const ITERATIONS: u32 = 2;
 /// Cap on declared sample counts. Devices declare fewer samples, except in tests of the cap.
 pub const MAX_SAMPLES: u32 = 1000;
