@@ -17,16 +17,16 @@ struct CampaignDirectory {
 impl CampaignDirectory {
     /// Creates a configuration without a state directory.
     fn without_state() -> Self {
-        let place = Self { scratch: Scratch::new() };
-        std::fs::write(place.config_path(), configuration(&place.state_path())).unwrap();
-        place
+        let directory = Self { scratch: Scratch::new() };
+        std::fs::write(directory.config_path(), configuration(&directory.state_path())).unwrap();
+        directory
     }
 
     /// Creates a configuration with a state directory.
     fn with_state() -> Self {
-        let place = Self::without_state();
-        create_state(&place.state_path());
-        place
+        let directory = Self::without_state();
+        create_state(&directory.state_path());
+        directory
     }
 
     fn config_path(&self) -> PathBuf {

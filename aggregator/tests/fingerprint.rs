@@ -251,9 +251,9 @@ fn dependent_settings_are_kept_together() {
     assert_eq!(resumed_fleet, Fleet { given: default_fleet.given.clone(), ..policy_fleet.clone() });
     assert!(kept.contains(&"participation.policy = \"doubling\"".to_owned()), "{kept:?}");
     // The stored campaign has the default values, which the configuration does not set.
-    let rich_without_keys = Fleet { given: default_fleet.given.clone(), ..policy_fleet.clone() };
+    let policy_without_keys = Fleet { given: default_fleet.given.clone(), ..policy_fleet.clone() };
     let Resumed { fleet: resumed_fleet, kept } =
-        rich_without_keys.resumed(&default_fleet.fingerprint()).unwrap();
+        policy_without_keys.resumed(&default_fleet.fingerprint()).unwrap();
     assert_eq!(resumed_fleet, default_fleet);
     let changed = ["participation.policy = \"full\"", "aggregation.rule = \"mean\"", "limits.norm = 10000.0"];
     changed.iter().for_each(|line| assert!(kept.iter().any(|kept| kept == line), "{line} of {kept:?}"));

@@ -31,9 +31,9 @@ impl Entropy for FailingEntropy {
 /// Model of the rules, without keys: the epochs that each device has had, and those that are accepted.
 #[derive(Default)]
 struct Model {
-    last: BTreeMap<DeviceId, u16>,
-    current: BTreeMap<DeviceId, u16>,
-    previous: BTreeMap<DeviceId, u16>,
+    last_epochs: BTreeMap<DeviceId, u16>,
+    current_epochs: BTreeMap<DeviceId, u16>,
+    previous_epochs: BTreeMap<DeviceId, u16>,
 }
 
 /// Operation on a key table.
@@ -49,42 +49,43 @@ impl Model {
     /// Applies a step, and returns whether it is allowed.
     fn apply_step(&mut self, step: &Step) -> bool {
         let (Step::Add(devices, _) | Step::Revoke(devices) | Step::Rotate(devices)) = step else {
-            self.previous.clear();
+            self.previous_epochs.clear();
             return true;
         };
         let distinct: BTreeSet<DeviceId> = devices.iter().copied().collect();
         let fits = !devices.is_empty()
             && distinct.len() == devices.len()
             && devices.iter().all(|device| {
-                let (had_key, has_key) = (self.last.contains_key(device), self.current.contains_key(device));
+                let (had_key, has_key) =
+                    (self.last_epochs.contains_key(device), self.current_epochs.contains_key(device));
                 match step {
                     Step::Add(_, renews) => !has_key && (!had_key || *renews),
                     Step::Revoke(_) => has_key,
-                    _ => has_key && !self.previous.contains_key(device),
+                    _ => has_key && !self.previous_epochs.contains_key(device),
                 }
             });
         for device in devices.iter().filter(|_| fits) {
-            let next_epoch = self.last.get(device).map_or(0, |epoch| epoch + 1);
+            let next_epoch = self.last_epochs.get(device).map_or(0, |epoch| epoch + 1);
             match step {
                 Step::Revoke(_) => {
-                    self.current.remove(device);
-                    self.previous.remove(device);
+                    self.current_epochs.remove(device);
+                    self.previous_epochs.remove(device);
                     continue;
                 }
                 Step::Rotate(_) => {
-                    self.previous.insert(*device, self.current[device]);
+                    self.previous_epochs.insert(*device, self.current_epochs[device]);
                 }
                 _ => {}
             }
-            self.last.insert(*device, next_epoch);
-            self.current.insert(*device, next_epoch);
+            self.last_epochs.insert(*device, next_epoch);
+            self.current_epochs.insert(*device, next_epoch);
         }
         fits
     }
 
     /// Returns true if the key of this epoch is accepted.
     fn accepts(&self, device: DeviceId, epoch: u16) -> bool {
-        self.current.get(&device) == Some(&epoch) || self.previous.get(&device) == Some(&epoch)
+        self.current_epochs.get(&device) == Some(&epoch) || self.previous_epochs.get(&device) == Some(&epoch)
     }
 }
 
@@ -114,7 +115,7 @@ proptest! {
                 Step::Revoke(devices) => table.revoke(devices, now),
                 Step::Rotate(devices) => table.rotate(devices, now, &mut entropy),
                 Step::RoundClosed => {
-                    prop_assert_eq!(table.round_closed(), model.previous.len());
+                    prop_assert_eq!(table.round_closed(), model.previous_epochs.len());
                     Ok(())
                 }
             };
@@ -138,13 +139,13 @@ proptest! {
             }
             for row in table.list() {
                 let (current, previous) =
-                    (model.current.contains_key(&row.device), model.previous.contains_key(&row.device));
+                    (model.current_epochs.contains_key(&row.device), model.previous_epochs.contains_key(&row.device));
                 let state = if previous { KeyState::Rotating } else if current { KeyState::Active } else { KeyState::Revoked };
-                prop_assert_eq!((row.epoch, row.state), (model.last[&row.device], state));
+                prop_assert_eq!((row.epoch, row.state), (model.last_epochs[&row.device], state));
                 prop_assert_eq!(row.revoked.is_some(), state == KeyState::Revoked);
                 prop_assert_eq!(row.rotated.is_some(), row.epoch > 0);
             }
-            prop_assert_eq!(table.accepted(), model.current.keys().copied().collect::<Vec<_>>());
+            prop_assert_eq!(table.accepted(), model.current_epochs.keys().copied().collect::<Vec<_>>());
         }
         let distinct: BTreeSet<[u8; 32]> = known_keys.values().map(|key| *key.key().expose()).collect();
         prop_assert_eq!(distinct.len(), known_keys.len(), "a key was given twice");

@@ -30,9 +30,9 @@ impl CampaignDirectory {
 
     /// Creates a configuration with a state directory.
     fn with_state(state: &str) -> Self {
-        let place = Self::new(state);
-        create_state(&place.state);
-        place
+        let directory = Self::new(state);
+        create_state(&directory.state);
+        directory
     }
 
     fn run_command(&self, command: &[&str]) -> Output {
@@ -41,16 +41,16 @@ impl CampaignDirectory {
     }
 
     /// Runs a command as an unprivileged user. If the test runs as root, the command switches the user.
-    fn run_by_another(&self, command: &[&str]) -> Output {
+    fn run_unprivileged(&self, command: &[&str]) -> Output {
         use std::os::unix::fs::MetadataExt;
         use std::os::unix::process::CommandExt;
         let program = self.scratch.path().join("program");
         copy_program(&program);
-        let mut run = Command::new(program);
+        let mut command_line = Command::new(program);
         if std::fs::metadata(self.scratch.path()).unwrap().uid() == 0 {
-            run.uid(65534).gid(65534);
+            command_line.uid(65534).gid(65534);
         }
-        run_program(run.args(command).arg("--config").arg(self.scratch.path().join("fleet.toml")))
+        run_program(command_line.args(command).arg("--config").arg(self.scratch.path().join("fleet.toml")))
     }
 
     /// Starts a command and captures its output.
@@ -77,7 +77,7 @@ impl CampaignDirectory {
 /// Copies the program. The copy must be closed before it is run, because a file that is open for writing
 /// cannot be executed.
 fn copy_program(target: &Path) {
-    let _alone = lock_exclusively();
+    let _lock = lock_exclusively();
     std::fs::copy(env!("CARGO_BIN_EXE_fedspan-aggregator"), target).unwrap();
 }
 
@@ -93,64 +93,67 @@ fn assert_refused(output: &Output, expected: &str) {
 }
 
 /// Asserts that all commands accept the state directory.
-fn assert_sound(place: &CampaignDirectory) {
-    let output = place.run_command(&["status"]);
+fn assert_sound(directory: &CampaignDirectory) {
+    let output = directory.run_command(&["status"]);
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && stdout.contains("\"answers\":2"), "{output:?}");
     assert!(stdout.contains("\"exchange\":3") && stdout.contains("not running"), "{stdout}");
-    assert!(place.run_export().status.success() && place.run_command(&["check"]).status.success());
-    assert_refused(&place.run_command(&["watch"]), "no server is running on this state directory");
+    assert!(directory.run_export().status.success() && directory.run_command(&["check"]).status.success());
+    assert_refused(&directory.run_command(&["watch"]), "no server is running on this state directory");
 }
 
 #[test]
 fn missing_state_is_reported() {
-    let place = CampaignDirectory::new("state");
+    let directory = CampaignDirectory::new("state");
     for _ in 0..2 {
-        assert_refused(&place.run_command(&["status"]), "no server is running and no round is committed");
-        assert_refused(&place.run_command(&["watch"]), "no server is running on this state directory");
-        assert_refused(&place.run_command(&["check"]), "no campaign was begun here");
-        assert_refused(&place.run_export(), "no campaign was begun here");
-        if !place.state.exists() {
-            std::fs::create_dir(&place.state).unwrap();
+        assert_refused(&directory.run_command(&["status"]), "no server is running and no round is committed");
+        assert_refused(&directory.run_command(&["watch"]), "no server is running on this state directory");
+        assert_refused(&directory.run_command(&["check"]), "no campaign was begun here");
+        assert_refused(&directory.run_export(), "no campaign was begun here");
+        if !directory.state.exists() {
+            std::fs::create_dir(&directory.state).unwrap();
         }
     }
-    assert_eq!(std::fs::read_dir(&place.state).unwrap().count(), 0, "a command created files");
+    assert_eq!(std::fs::read_dir(&directory.state).unwrap().count(), 0, "a command created files");
 }
 
 #[test]
 fn file_in_place_of_state_directory_is_reported() {
-    let place = CampaignDirectory::new("file/state");
-    std::fs::write(place.scratch.path().join("file"), b"text").unwrap();
+    let directory = CampaignDirectory::new("file/state");
+    std::fs::write(directory.scratch.path().join("file"), b"text").unwrap();
     for command in ["status", "watch", "check", "serve"] {
-        assert_refused(&place.run_command(&[command]), "Not a directory");
+        assert_refused(&directory.run_command(&[command]), "Not a directory");
     }
-    assert_refused(&place.run_export(), "Not a directory");
+    assert_refused(&directory.run_export(), "Not a directory");
 }
 
 /// A control socket without a server, or a file in place of the socket, is ignored.
 #[test]
 fn abandoned_socket_is_ignored() {
-    let place = CampaignDirectory::with_state("state");
-    let socket = place.state.join("control.sock");
+    let directory = CampaignDirectory::with_state("state");
+    let socket = directory.state.join("control.sock");
     close_locked(UnixListener::bind(&socket).unwrap());
-    assert_sound(&place);
+    assert_sound(&directory);
     std::fs::remove_file(&socket).unwrap();
     std::fs::write(&socket, b"no socket").unwrap();
-    assert_sound(&place);
+    assert_sound(&directory);
 }
 
 /// A state directory whose path is too long for a socket works without the control socket.
 #[test]
 fn long_path_works_without_socket() {
-    let place = CampaignDirectory::with_state(&"a-long-name/".repeat(12));
-    assert_sound(&place);
-    let store = Store::open(&place.state, SysRng).unwrap();
+    let directory = CampaignDirectory::with_state(&"a-long-name/".repeat(12));
+    assert_sound(&directory);
+    let store = Store::open(&directory.state, SysRng).unwrap();
     for command in ["status", "check"] {
-        assert_refused(&place.run_command(&[command]), "another server is running on this state directory");
+        assert_refused(
+            &directory.run_command(&[command]),
+            "another server is running on this state directory",
+        );
     }
-    assert_refused(&place.run_export(), "another server is running on this state directory");
+    assert_refused(&directory.run_export(), "another server is running on this state directory");
     close_locked(store);
-    assert_sound(&place);
+    assert_sound(&directory);
 }
 
 /// Answers one client of the control socket with this text.
@@ -167,7 +170,7 @@ fn serve_answer(state: &Path, answer: &'static str) -> std::thread::JoinHandle<(
 
 #[test]
 fn closed_or_refusing_server_is_reported() {
-    let place = CampaignDirectory::new("state");
+    let directory = CampaignDirectory::new("state");
     let cases = [
         ("status", "", "the server closed the control socket without an answer"),
         ("status", "{\"phase\":", "malformed answer of the server"),
@@ -183,12 +186,12 @@ fn closed_or_refusing_server_is_reported() {
         ),
     ];
     for (command, answer, expected) in cases {
-        let server = serve_answer(&place.state, answer);
-        assert_refused(&place.run_command(&[command]), expected);
+        let server = serve_answer(&directory.state, answer);
+        assert_refused(&directory.run_command(&[command]), expected);
         server.join().unwrap();
     }
-    let server = serve_answer(&place.state, "");
-    assert_refused(&place.run_export(), "incomplete answer of the server");
+    let server = serve_answer(&directory.state, "");
+    assert_refused(&directory.run_export(), "incomplete answer of the server");
     server.join().unwrap();
 }
 
@@ -196,18 +199,18 @@ fn closed_or_refusing_server_is_reported() {
 #[test]
 fn unreadable_store_is_reported() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/store-3/campaign.redb");
-    let place = CampaignDirectory::new("state");
-    std::fs::create_dir(&place.state).unwrap();
-    let file = place.state.join("campaign.redb");
+    let directory = CampaignDirectory::new("state");
+    std::fs::create_dir(&directory.state).unwrap();
+    let file = directory.state.join("campaign.redb");
     std::fs::copy(golden, &file).unwrap();
     let expected = "format 3, this version reads format 5";
     for command in ["status", "check", "serve"] {
-        assert_refused(&place.run_command(&[command]), expected);
+        assert_refused(&directory.run_command(&[command]), expected);
     }
-    assert_refused(&place.run_export(), expected);
+    assert_refused(&directory.run_export(), expected);
     let bytes = std::fs::read(&file).unwrap();
     std::fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
-    assert_refused(&place.run_command(&["status"]), "campaign.redb");
+    assert_refused(&directory.run_command(&["status"]), "campaign.redb");
 }
 
 /// Commands of a user without permissions report the error.
@@ -215,38 +218,38 @@ fn unreadable_store_is_reported() {
 fn permission_errors_are_reported() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     use std::os::unix::process::CommandExt;
-    let place = CampaignDirectory::with_state("state");
+    let directory = CampaignDirectory::with_state("state");
     // Permissions do not restrict root, so a test that runs as root switches the user.
-    let is_root = std::fs::metadata(&place.state).unwrap().uid() == 0;
-    let program = place.scratch.path().join("program");
+    let is_root = std::fs::metadata(&directory.state).unwrap().uid() == 0;
+    let program = directory.scratch.path().join("program");
     copy_program(&program);
-    let run_unprivileged = |arguments: &[&str]| {
+    let run_as_user = |arguments: &[&str]| {
         let mut command = Command::new(&program);
         if is_root {
             command.uid(65534).gid(65534);
         }
-        run_program(command.args(arguments).arg("--config").arg(place.scratch.path().join("fleet.toml")))
+        run_program(command.args(arguments).arg("--config").arg(directory.scratch.path().join("fleet.toml")))
     };
     let set_permissions = |path: &Path, mode: u32| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     };
-    let target = place.scratch.path().join("out").display().to_string();
+    let target = directory.scratch.path().join("out").display().to_string();
     for (name, original_mode) in [("campaign.redb", 0o644), ("round.key", 0o600), ("", 0o755)] {
-        let path = place.state.join(name);
+        let path = directory.state.join(name);
         set_permissions(&path, 0);
         for command in [&["status"][..], &["check"], &["export", "--out", &target], &["serve"]] {
-            assert_refused(&run_unprivileged(command), "ermission denied");
+            assert_refused(&run_as_user(command), "ermission denied");
         }
         set_permissions(&path, original_mode);
     }
     // Such a user cannot use the control socket either.
-    let listener = UnixListener::bind(place.state.join("control.sock")).unwrap();
-    set_permissions(&place.state.join("control.sock"), 0);
+    let listener = UnixListener::bind(directory.state.join("control.sock")).unwrap();
+    set_permissions(&directory.state.join("control.sock"), 0);
     for command in [&["status"][..], &["watch"], &["export", "--out", &target]] {
-        assert_refused(&run_unprivileged(command), "ermission denied");
+        assert_refused(&run_as_user(command), "ermission denied");
     }
     drop(listener);
-    assert_sound(&place);
+    assert_sound(&directory);
 }
 
 fn read_mode(path: &Path) -> u32 {
@@ -263,26 +266,26 @@ fn set_mode(path: &Path, mode: u32) {
 /// file that never existed.
 #[test]
 fn unsearchable_directory_is_reported() {
-    let place = CampaignDirectory::with_state("state");
-    let config = place.scratch.path().join("fleet.toml");
+    let directory = CampaignDirectory::with_state("state");
+    let config = directory.scratch.path().join("fleet.toml");
     let configuration = std::fs::read_to_string(&config).unwrap();
-    set_mode(&place.state, 0);
+    set_mode(&directory.state, 0);
     for command in ["status", "check", "serve"] {
-        let output = place.run_by_another(&[command]);
+        let output = directory.run_unprivileged(&[command]);
         assert_refused(&output, "ermission denied");
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(!stderr.contains("campaign.bin") && stderr.contains("state"), "{stderr}");
     }
     std::fs::write(&config, configuration.replace("plaintext = true\n", "")).unwrap();
-    let output = place.run_by_another(&["serve"]);
+    let output = directory.run_unprivileged(&["serve"]);
     assert_refused(&output, "state/keys: Permission denied");
-    set_mode(&place.state, 0o700);
-    std::fs::remove_dir_all(&place.state).unwrap();
-    std::fs::write(&place.state, b"a file").unwrap();
-    assert_refused(&place.run_command(&["serve"]), "state/keys: Not a directory");
+    set_mode(&directory.state, 0o700);
+    std::fs::remove_dir_all(&directory.state).unwrap();
+    std::fs::write(&directory.state, b"a file").unwrap();
+    assert_refused(&directory.run_command(&["serve"]), "state/keys: Not a directory");
     // If the path does not exist, the message names the remedy.
-    std::fs::remove_file(&place.state).unwrap();
-    let output = place.run_command(&["serve"]);
+    std::fs::remove_file(&directory.state).unwrap();
+    let output = directory.run_command(&["serve"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("no key store, so that no device could join"));
 }
@@ -290,65 +293,65 @@ fn unsearchable_directory_is_reported() {
 /// A server that cannot create files reports the error before it listens.
 #[test]
 fn unwritable_directory_is_reported_at_startup() {
-    let place = CampaignDirectory::with_state("state");
-    let sibling_names = || std::fs::read_dir(&place.state).unwrap().count();
-    for entry in std::fs::read_dir(&place.state).unwrap() {
+    let directory = CampaignDirectory::with_state("state");
+    let sibling_names = || std::fs::read_dir(&directory.state).unwrap().count();
+    for entry in std::fs::read_dir(&directory.state).unwrap() {
         set_mode(&entry.unwrap().path(), 0o666);
     }
-    set_mode(&place.state, 0o555);
+    set_mode(&directory.state, 0o555);
     let names_before = sibling_names();
-    let output = place.run_by_another(&["serve"]);
+    let output = directory.run_unprivileged(&["serve"]);
     assert_refused(&output, "cannot create files here");
     assert!(
         String::from_utf8_lossy(&output.stderr)
             .contains("state: cannot create files here: Permission denied")
     );
-    set_mode(&place.state, 0o777);
+    set_mode(&directory.state, 0o777);
     assert_eq!(sibling_names(), names_before);
-    assert_sound(&place);
+    assert_sound(&directory);
 }
 
 /// Other users cannot list the state directory.
 #[test]
 fn state_directory_is_private() {
-    let place = CampaignDirectory::new("new/state");
-    let server = place.start_server();
+    let directory = CampaignDirectory::new("new/state");
+    let server = directory.start_server();
     assert!(server.line.starts_with("listening on 127.0.0.1:"), "{}", server.line);
     assert!(server.line.ends_with(", waiting for 5 devices\n"), "{}", server.line);
-    assert_eq!(read_mode(&place.state), 0o700);
-    assert!(!place.state.join("probe").exists());
+    assert_eq!(read_mode(&directory.state), 0o700);
+    assert!(!directory.state.join("probe").exists());
     server.stop_with("-INT");
     // The mode of an existing directory is kept.
-    set_mode(&place.state, 0o750);
-    place.start_server().stop_with("-INT");
-    assert_eq!(read_mode(&place.state), 0o750);
+    set_mode(&directory.state, 0o750);
+    directory.start_server().stop_with("-INT");
+    assert_eq!(read_mode(&directory.state), 0o750);
 }
 
 /// The line about listening is printed after the campaign is resumed, and names the round from which the
 /// campaign continues.
 #[test]
 fn listening_is_printed_after_resume() {
-    let place = CampaignDirectory::with_state("state");
-    let server = place.start_server();
+    let directory = CampaignDirectory::with_state("state");
+    let server = directory.start_server();
     assert!(server.line.starts_with("listening on 127.0.0.1:"), "{}", server.line);
     assert!(server.line.ends_with(", resuming with round 3 of 4\n"), "{}", server.line);
     server.stop_with("-INT");
     // After the last training round only the heads are fitted.
-    run_campaign(&place.state, true, &[5, 5]);
-    let server = place.start_server();
+    run_campaign(&directory.state, true, &[5, 5]);
+    let server = directory.start_server();
     assert!(server.line.ends_with(", resuming after round 4 of 4: heads are fitted\n"), "{}", server.line);
     server.stop_with("-INT");
-    let place = CampaignDirectory::with_state("state");
+    let directory = CampaignDirectory::with_state("state");
     // A server that refuses to start prints no line about listening.
-    let key = place.state.join("round.key");
+    let key = directory.state.join("round.key");
     let key_bytes = std::fs::read(&key).unwrap();
     std::fs::remove_file(&key).unwrap();
-    assert_refused(&place.run_command(&["serve"]), "round.key");
+    assert_refused(&directory.run_command(&["serve"]), "round.key");
     std::fs::write(&key, key_bytes).unwrap();
-    let config = place.scratch.path().join("fleet.toml");
+    let config = directory.scratch.path().join("fleet.toml");
     let configuration = std::fs::read_to_string(&config).unwrap();
     std::fs::write(&config, configuration.replace("seed = 3", "seed = 4")).unwrap();
-    let output = place.run_command(&["serve"]);
+    let output = directory.run_command(&["serve"]);
     assert!(output.status.code() == Some(1) && output.stdout.is_empty(), "{output:?}");
 }
 
@@ -356,16 +359,16 @@ fn listening_is_printed_after_resume() {
 /// commands report that.
 #[test]
 fn silent_server_is_reported() {
-    let place = CampaignDirectory::with_state("state");
-    let _silent = UnixListener::bind(place.state.join("control.sock")).unwrap();
-    let target = place.scratch.path().join("out").display().to_string();
+    let directory = CampaignDirectory::with_state("state");
+    let _silent = UnixListener::bind(directory.state.join("control.sock")).unwrap();
+    let target = directory.scratch.path().join("out").display().to_string();
     let export = ["export", "--out", &target];
     std::thread::scope(|scope| {
         for command in [&["status"][..], &["watch"], &export, &["keys", "list"]] {
-            let place = &place;
+            let directory = &directory;
             scope.spawn(move || {
                 assert_refused(
-                    &place.run_command(command),
+                    &directory.run_command(command),
                     "the running server has not answered within 10 s",
                 );
             });
@@ -378,10 +381,10 @@ fn silent_server_is_reported() {
 #[test]
 fn watch_distinguishes_shutdown_from_crash() {
     for (signal, code, expected) in [("-KILL", 1, "the server has stopped without"), ("-INT", 0, "")] {
-        let place = CampaignDirectory::with_state("state");
-        let mut server = place.start_server();
+        let directory = CampaignDirectory::with_state("state");
+        let mut server = directory.start_server();
         let mut log = BufReader::new(server.child.stderr.take().unwrap());
-        let watch = place.spawn_command("watch");
+        let watch = directory.spawn_command("watch");
         read_line_with(&mut log, "watch client connected");
         server.stop_with(signal);
         let output = watch.wait_with_output().unwrap();

@@ -71,7 +71,7 @@ fn create_upload(a: &Matrix, request: &fedspan_engine::Request) -> Vec<Tensor> {
     }
 }
 
-/// Runs one exchange with all devices.
+/// Runs one exchange, that is one broadcast and the uploads of all devices.
 fn run_exchange(server: &mut FedPower, covariances: &[Matrix]) {
     let request = server.request();
     for (device, a) in covariances.iter().enumerate() {
@@ -93,8 +93,8 @@ fn run_algorithm(covariances: &[Matrix], start: &Matrix, parameters: FedPowerPar
 }
 
 /// Second implementation of Algorithm 2 of the paper, in f64 and without noise. It computes the alignment by
-/// Newton's iteration for the polar factor. `synchronises` returns whether
-/// the devices synchronise after a step.
+/// Newton's iteration for the polar factor. `synchronises` returns whether the
+/// devices synchronise after a step.
 fn algorithm_2(
     covariances: &[Matrix],
     start: &Matrix,

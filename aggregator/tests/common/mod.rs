@@ -49,7 +49,7 @@ pub fn lock_exclusively() -> MutexGuard<'static, ()> {
 
 /// Starts a program.
 pub fn spawn_program(command: &mut Command) -> Child {
-    let _alone = lock_exclusively();
+    let _lock = lock_exclusively();
     command.spawn().unwrap()
 }
 
@@ -114,7 +114,7 @@ impl Drop for ServerProcess {
 
 /// Closes a locked file by dropping its owner.
 pub fn close_locked<T>(locked: T) {
-    let _alone = lock_exclusively();
+    let _lock = lock_exclusively();
     drop(locked);
 }
 
