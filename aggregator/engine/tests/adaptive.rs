@@ -59,11 +59,11 @@ impl World {
     fn run_round(&mut self, policy: &mut Doubling, number: u32) -> (usize, u64) {
         let fleet: Vec<DeviceId> = (0..self.times.len() as u64).map(DeviceId).collect();
         let cohort = policy.cohort(number, &fleet);
-        let n = cohort.sample_target.map_or(cohort.target, |sample_target| {
+        let update_count = cohort.sample_target.map_or(cohort.target, |sample_target| {
             (sample_target.samples as usize).div_ceil(10).max(sample_target.answers)
         });
         let mut sum = Matrix::zeros(D, K);
-        for (rank, (head, arrival)) in (1..).zip(self.heads.iter().zip(&self.times)).take(n) {
+        for (rank, (head, arrival)) in (1..).zip(self.heads.iter().zip(&self.times)).take(update_count) {
             // The gradient is that of the device's expected loss, plus noise.
             let residual = &self.truth * (self.truth.transpose() * &self.model) - &self.model;
             let noise = gaussian(D, 1, &mut self.random) * (self.noise * head.norm());
@@ -80,15 +80,15 @@ impl World {
             sum += from_f32(D, K, &tensors[0].values);
         }
         let previous_model = self.model.clone();
-        self.model = orthonormal(&(&previous_model - sum * (STEP / n as f64))).unwrap();
-        let elapsed = self.times[n - 1];
+        self.model = orthonormal(&(&previous_model - sum * (STEP / update_count as f64))).unwrap();
+        let elapsed = self.times[update_count - 1];
         policy.closed(&ClosedRound {
             elapsed: Millis::new(elapsed),
             short_of: None,
             before: &previous_model,
             model: &self.model,
         });
-        (n, elapsed)
+        (update_count, elapsed)
     }
 
     /// Runs rounds from the first, and returns the number of updates of each.
@@ -100,31 +100,31 @@ impl World {
 #[test]
 fn schedule_measures_all_then_grows_from_few_to_all() {
     for seed in 1..=10 {
-        let n =
+        let counts =
             World::with_exponential_times(0, seed).run_rounds(&mut adaptive_doubling(DoubleBy::Devices), 150);
-        assert_eq!((n[0], n[149]), (N, N), "{n:?}");
-        assert!(n[1] <= 8 && n[1..].windows(2).all(|pair| pair[0] <= pair[1]), "{n:?}");
-        assert!(n.iter().all(|n| [4, 8, 16, 32, 64].contains(n)));
+        assert_eq!((counts[0], counts[149]), (N, N), "{counts:?}");
+        assert!(counts[1] <= 8 && counts[1..].windows(2).all(|pair| pair[0] <= pair[1]), "{counts:?}");
+        assert!(counts.iter().all(|count| [4, 8, 16, 32, 64].contains(count)));
     }
 }
 
 #[test]
 fn schedule_waits_for_all_if_that_is_free() {
     for times in [vec![700; N], (0..N as u64).map(|i| 100_000 + 50 * i).collect(), vec![0; N]] {
-        let n = World::new(times, 3).run_rounds(&mut adaptive_doubling(DoubleBy::Devices), 40);
-        assert_eq!(n, [N; 40]);
+        let counts = World::new(times, 3).run_rounds(&mut adaptive_doubling(DoubleBy::Devices), 40);
+        assert_eq!(counts, [N; 40]);
     }
 }
 
 /// The schedule depends only on the ratios of times.
 #[test]
 fn schedule_is_independent_of_time_unit() {
-    let world = |factor: u64| {
+    let run_scaled = |factor: u64| {
         let mut world = World::with_exponential_times(500, 5);
         world.times.iter_mut().for_each(|time| *time *= factor);
         world.run_rounds(&mut adaptive_doubling(DoubleBy::Devices), 100)
     };
-    assert_eq!(world(1), world(64));
+    assert_eq!(run_scaled(1), run_scaled(64));
 }
 
 /// For two rounds only three devices are present, then all return. The schedule continues with at most twice
@@ -155,7 +155,7 @@ fn schedule_handles_models_without_representation() {
         let mut world = World::with_exponential_times(0, seed);
         let mut policy = adaptive_doubling(DoubleBy::Devices);
         let fleet: Vec<DeviceId> = (0..N as u64).map(DeviceId).collect();
-        let mut n = Vec::new();
+        let mut counts = Vec::new();
         for number in 1..=150 {
             let target = policy.cohort(number, &fleet).target;
             let previous_model = world.model.clone();
@@ -182,10 +182,10 @@ fn schedule_handles_models_without_representation() {
                 before: &previous_model,
                 model: &world.model,
             });
-            n.push(target);
+            counts.push(target);
         }
-        assert_eq!((n[0], n[149]), (N, N), "{n:?}");
-        assert!(n[1] <= 8 && n[1..].windows(2).all(|pair| pair[0] <= pair[1]), "{n:?}");
+        assert_eq!((counts[0], counts[149]), (N, N), "{counts:?}");
+        assert!(counts[1] <= 8 && counts[1..].windows(2).all(|pair| pair[0] <= pair[1]), "{counts:?}");
     }
 }
 
@@ -218,9 +218,9 @@ fn schedule_rejects_devices_covering_one_direction() {
         for head in world.heads.iter_mut().take(16) {
             head[(1, 0)] = 0.0;
         }
-        let n = world.run_rounds(&mut adaptive_doubling(DoubleBy::Devices), 40);
-        assert_eq!(n[..4], [64, 4, 8, 16]);
-        assert!(n[4..].iter().all(|n| *n >= 32), "{n:?}");
+        let counts = world.run_rounds(&mut adaptive_doubling(DoubleBy::Devices), 40);
+        assert_eq!(counts[..4], [64, 4, 8, 16]);
+        assert!(counts[4..].iter().all(|count| *count >= 32), "{counts:?}");
     }
 }
 
@@ -271,8 +271,8 @@ proptest! {
         prop_assert_eq!(resumed.state(), policy.state());
         let fleet: Vec<DeviceId> = (0..N as u64).map(DeviceId).collect();
         prop_assert_eq!(resumed.cohort(stop + 1, &fleet), policy.cohort(stop + 1, &fleet));
-        let n = world.run_rounds(&mut resumed, 200);
-        prop_assert_eq!(n.last(), Some(&N));
+        let counts = world.run_rounds(&mut resumed, 200);
+        prop_assert_eq!(counts.last(), Some(&N));
     }
 
     /// A state that is truncated, or contains NaN, is rejected and changes nothing.
