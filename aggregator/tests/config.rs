@@ -503,7 +503,8 @@ proptest! {
     /// Any text yields a configuration or an error message, without a panic.
     #[test]
     fn no_file_causes_a_panic(
-        cut in any::<prop::sample::Index>(), noise in "[\\[\\]=\"a-z0-9.\n #{}-]{0,30}", insert in any::<prop::sample::Index>()
+        cut in any::<prop::sample::Index>(), noise in "[\\[\\]=\"a-z0-9.\n #{}-]{0,30}",
+        insert in any::<prop::sample::Index>()
     ) {
         let mut configuration = EXAMPLE.to_owned();
         let insert_index = insert.index(configuration.len());

@@ -215,7 +215,8 @@ proptest! {
             arriving.insert(0, repeated);
         }
         let bytes: Vec<u8> = [head.clone()].into_iter().chain(arriving).flatten().collect();
-        let mut results: Vec<PeerMessage> = bytes.chunks(piece_len).flat_map(|piece| feed_bytes(&mut connection, piece)).collect();
+        let mut results: Vec<PeerMessage> =
+            bytes.chunks(piece_len).flat_map(|piece| feed_bytes(&mut connection, piece)).collect();
         // Lost chunks are requested until they have arrived.
         for _ in 0..300 {
             if !results.is_empty() {
@@ -227,7 +228,8 @@ proptest! {
             let [(ToDevice::Missing(missing), _)] = requests.as_slice() else { panic!("{requests:?}") };
             prop_assert_eq!(missing.id, opening.id);
             for &index in &missing.chunks {
-                let chunks_before: usize = update.descriptors[..missing.tensor.into()].iter().map(|d| d.chunks()).sum();
+                let chunks_before: usize =
+                    update.descriptors[..missing.tensor.into()].iter().map(|d| d.chunks()).sum();
                 results.extend(feed_bytes(&mut connection, &chunks[chunks_before + usize::from(index)]));
             }
         }
@@ -249,7 +251,12 @@ proptest! {
         let opening = create_opening(3, case.d, case.k, case.encoding, case.has_head);
         connection.open(&opening);
         let download = take_sent(&mut connection);
-        let chunk_of = |index: u16| download.iter().filter(|(message, _)| matches!(message, ToDevice::Chunk(c) if c.tensor == 0)).nth(index.into());
+        let chunk_of = |index: u16| {
+            download
+                .iter()
+                .filter(|(message, _)| matches!(message, ToDevice::Chunk(c) if c.tensor == 0))
+                .nth(index.into())
+        };
         let chunks = wanted.iter().copied().collect();
         let missing = Missing { id: opening.id, tensor: 0, chunks };
         let results = deliver_message(&mut connection, &ToServer::Missing(missing), &[]);
@@ -262,9 +269,13 @@ proptest! {
         let is_out_of_range = existing.len() < wanted.len();
         prop_assert_eq!(faults.len(), usize::from(is_out_of_range));
         prop_assert_eq!(results, vec![PeerMessage::Fault(Fault::Tensors); usize::from(is_out_of_range)]);
-        prop_assert_eq!((connection.traffic().unsent, connection.traffic().faults), (0, u32::from(is_out_of_range)));
+        prop_assert_eq!(
+            (connection.traffic().unsent, connection.traffic().faults),
+            (0, u32::from(is_out_of_range))
+        );
         // Chunks of another round are not sent.
-        let other_round = Missing { id: RoundId { round: 4, stage: 1 }, tensor: 0, chunks: [0].into_iter().collect() };
+        let other_round =
+            Missing { id: RoundId { round: 4, stage: 1 }, tensor: 0, chunks: [0].into_iter().collect() };
         prop_assert_eq!(deliver_message(&mut connection, &ToServer::Missing(other_round), &[]), vec![]);
         prop_assert_eq!((connection.pending(), connection.traffic().stale), (0, 1));
     }
@@ -290,7 +301,11 @@ proptest! {
         connection.open(&second_opening);
         prop_assert!(!connection.is_mid_message());
         let resent = take_sent(&mut connection);
-        prop_assert!(resent.iter().all(|(message, _)| !matches!(message, ToDevice::Chunk(c) if c.id == first_opening.id)));
+        prop_assert!(
+            resent
+                .iter()
+                .all(|(message, _)| !matches!(message, ToDevice::Chunk(c) if c.id == first_opening.id))
+        );
         prop_assert_eq!(received_values(&resent), Some((second_opening.id, decoded_values(&second_opening))));
         // The remaining frames of the update for the first round are stale.
         for frame in &frames[begun.max(1)..] {
@@ -301,7 +316,8 @@ proptest! {
             prop_assert_eq!(connection.traffic().stale as usize, frames.len() - begun);
         }
         let (frames, update) = update_frames(&second_opening, case.limit.into(), case.seed);
-        let results: Vec<PeerMessage> = frames.iter().flat_map(|frame| feed_bytes(&mut connection, frame)).collect();
+        let results: Vec<PeerMessage> =
+            frames.iter().flat_map(|frame| feed_bytes(&mut connection, frame)).collect();
         prop_assert_eq!(results.last(), Some(&PeerMessage::Update(update)));
     }
 
@@ -328,9 +344,13 @@ proptest! {
         prop_assert!(connection.is_mid_message());
         connection.close_round(opening.id);
         prop_assert!(!connection.is_mid_message());
-        let messages: Vec<ToDevice> = take_sent(&mut connection).into_iter().map(|(message, _)| message).collect();
+        let messages: Vec<ToDevice> =
+            take_sent(&mut connection).into_iter().map(|(message, _)| message).collect();
         prop_assert_eq!(messages.last(), Some(&ToDevice::RoundClosed(opening.id)));
-        prop_assert!(messages.iter().all(|message| !matches!(message, ToDevice::Chunk(_))), "chunks of the closed round were sent");
+        prop_assert!(
+            messages.iter().all(|message| !matches!(message, ToDevice::Chunk(_))),
+            "chunks of the closed round were sent"
+        );
         for frame in &frames[begun..] {
             prop_assert_eq!(feed_bytes(&mut connection, frame), vec![]);
         }

@@ -370,7 +370,8 @@ proptest! {
              step_size = {step_size:?}\nridge = {ridge:?}\n"
         );
         let precise = Fleet::parse("fleet.toml", &configuration).unwrap();
-        let base = Fleet::parse("fleet.toml", &configuration.replace(&format!("{step_size:?}"), "0.5")).unwrap();
+        let base =
+            Fleet::parse("fleet.toml", &configuration.replace(&format!("{step_size:?}"), "0.5")).unwrap();
         let resumed = without_given_keys(&base).resumed(&precise.fingerprint()).unwrap().fleet;
         prop_assert_eq!(&resumed.algorithm, &fedspan_engine::config::AlgorithmSection {
             head_step_size: resumed.algorithm.head_step_size, ..precise.algorithm.clone()
@@ -381,7 +382,8 @@ proptest! {
     /// Any stored text yields a configuration or an error, without a panic.
     #[test]
     fn no_stored_text_causes_a_panic(
-        choice in any::<prop::sample::Index>(), is_legacy in any::<bool>(), cut_len in any::<prop::sample::Index>(),
+        choice in any::<prop::sample::Index>(), is_legacy in any::<bool>(),
+        cut_len in any::<prop::sample::Index>(),
         noise in "[\\[\\]{}()=\"a-zS0-9., \n-]{0,20}", position in any::<prop::sample::Index>()
     ) {
         let configurations = read_configurations();

@@ -75,10 +75,14 @@ proptest! {
         // All devices have the offset and the scale of the first device.
         let (first_device, other_devices) = devices.split_at(1);
         let with_spread_of_first = |samples: &Vec<f32>| -> Vec<f32> {
-            let spread = first_device[0].iter().fold(0.0f32, |largest, v| largest.max((v - first_device[0][0]).abs())).max(f32::MIN_POSITIVE);
+            let spread = first_device[0]
+                .iter()
+                .fold(0.0f32, |largest, v| largest.max((v - first_device[0][0]).abs()))
+                .max(f32::MIN_POSITIVE);
             samples.iter().map(|v| first_device[0][0] + (v % 1.0) * spread).collect()
         };
-        let devices: Vec<Vec<f32>> = first_device.iter().cloned().chain(other_devices.iter().map(with_spread_of_first)).collect();
+        let devices: Vec<Vec<f32>> =
+            first_device.iter().cloned().chain(other_devices.iter().map(with_spread_of_first)).collect();
         let absorb = |order: &mut dyn Iterator<Item = usize>| {
             let mut sums = FeatureSums::new(1);
             for device in order {

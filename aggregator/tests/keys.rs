@@ -139,8 +139,17 @@ proptest! {
             }
             for row in table.list() {
                 let (current, previous) =
-                    (model.current_epochs.contains_key(&row.device), model.previous_epochs.contains_key(&row.device));
-                let state = if previous { KeyState::Rotating } else if current { KeyState::Active } else { KeyState::Revoked };
+                    (
+                        model.current_epochs.contains_key(&row.device),
+                        model.previous_epochs.contains_key(&row.device),
+                    );
+                let state = if previous {
+                    KeyState::Rotating
+                } else if current {
+                    KeyState::Active
+                } else {
+                    KeyState::Revoked
+                };
                 prop_assert_eq!((row.epoch, row.state), (model.last_epochs[&row.device], state));
                 prop_assert_eq!(row.revoked.is_some(), state == KeyState::Revoked);
                 prop_assert_eq!(row.rotated.is_some(), row.epoch > 0);

@@ -55,9 +55,15 @@ proptest! {
         };
         prop_assert!(square > 1 << 14 && square <= 1 << 40);
         let release = |square: u64| (1u64 << 46).div_ceil(square);
-        prop_assert!(release(square) * u64::from(releases) <= budget && epsilon_of(budget, delta) <= epsilon.get());
+        prop_assert!(
+            release(square) * u64::from(releases) <= budget && epsilon_of(budget, delta) <= epsilon.get()
+        );
         let smaller_square = square - 1;
-        prop_assert!(smaller_square <= 1 << 14 || release(smaller_square) * u64::from(releases) > budget || release(smaller_square) == release(square));
+        prop_assert!(
+            smaller_square <= 1 << 14
+                || release(smaller_square) * u64::from(releases) > budget
+                || release(smaller_square) == release(square)
+        );
     }
 
     #[test]
@@ -234,7 +240,10 @@ proptest! {
         for (step, releases) in steps {
             match step {
                 0 => {
-                    ledger.record_hello(DeviceId(7), Privacy::Gaussian { release: 10, budget: u64::MAX, spent });
+                    ledger.record_hello(
+                        DeviceId(7),
+                        Privacy::Gaussian { release: 10, budget: u64::MAX, spent },
+                    );
                     prop_assert_eq!(ledger.accounts()[&DeviceId(7)].spent, spent);
                 }
                 // A round is opened, and an unsent update for an earlier round is discarded.

@@ -220,10 +220,15 @@ proptest! {
 
     #[test]
     fn every_round_counts_every_device_once(
-        setup in random_setup(), seed in any::<u64>(), losses in 0u32..40, steps_before_cuts in prop::collection::vec(1usize..40, 0..8),
+        setup in random_setup(), seed in any::<u64>(), losses in 0u32..40,
+        steps_before_cuts in prop::collection::vec(1usize..40, 0..8),
     ) {
         let setup = require_all_devices(setup);
-        let uninterrupted = simulate_campaign(Setup { deadline: None, ..setup }.engine(), setup.fleet_size as u64, usize::MAX);
+        let uninterrupted = simulate_campaign(
+            Setup { deadline: None, ..setup }.engine(),
+            setup.fleet_size as u64,
+            usize::MAX,
+        );
         prop_assert_eq!(uninterrupted.engine.phase(), Phase::Finished);
         let mut world = World::new(setup, seed, losses);
         for steps in steps_before_cuts {
@@ -241,7 +246,12 @@ proptest! {
         for (device, state) in (0..).map(DeviceId).zip(&world.devices) {
             for id in &state.counted {
                 let is_committed = rounds.iter().any(|(_, counted)| counted.get(&device) == Some(&id.round));
-                prop_assert!(is_committed || id.round > rounds.last().map_or(0, |(last_number, _)| *last_number), "{} {:?}", device, id);
+                prop_assert!(
+                    is_committed || id.round > rounds.last().map_or(0, |(last_number, _)| *last_number),
+                    "{} {:?}",
+                    device,
+                    id
+                );
             }
         }
         // The stored rounds have the same participants.

@@ -228,7 +228,10 @@ proptest! {
         // interruptions. The commit before a power cut may be missing.
         let mut rounds = BTreeMap::new();
         for record in &world.commits {
-            prop_assert!(rounds.insert(record.id.round, record.participants.len()).is_none(), "committed twice");
+            prop_assert!(
+                rounds.insert(record.id.round, record.participants.len()).is_none(),
+                "committed twice"
+            );
         }
         let numbers: Vec<u32> = world.commits.iter().map(|record| record.id.round).collect();
         prop_assert!(numbers.is_sorted());
@@ -248,14 +251,22 @@ proptest! {
         let distinct: BTreeSet<(u64, u64)> = counted.iter().copied().collect();
         prop_assert_eq!(distinct.len(), counted.len(), "counted twice");
         for (device, id) in &world.acknowledged {
-            prop_assert!(distinct.contains(&(*device, id.round.into())), "{} got two acknowledgements in {:?}", device, id);
+            prop_assert!(
+                distinct.contains(&(*device, id.round.into())),
+                "{} got two acknowledgements in {:?}",
+                device,
+                id
+            );
         }
     }
 
     /// While the disk is full or fails, no update is acknowledged. The campaign continues when the disk can
     /// be written again.
     #[test]
-    fn failing_disk_delays_acknowledgements(setup in random_setup(), seed in any::<u64>(), writes_before_faults in prop::collection::vec(0u32..40, 1..6), cuts_power in any::<bool>()) {
+    fn failing_disk_delays_acknowledgements(
+        setup in random_setup(), seed in any::<u64>(),
+        writes_before_faults in prop::collection::vec(0u32..40, 1..6), cuts_power in any::<bool>(),
+    ) {
         let setup = Setup { deadline: None, ..setup };
         let devices = setup.fleet_size as u64;
         let uninterrupted = simulate_campaign(setup.engine(), devices, usize::MAX);
@@ -271,7 +282,9 @@ proptest! {
                     Ok(settled) => {
                         for action in settled.actions {
                             if let Action::Open(device, opening) = action {
-                                world.events.push_back(Event::Update(device, honest_update(device, &opening)));
+                                world
+                                    .events
+                                    .push_back(Event::Update(device, honest_update(device, &opening)));
                             }
                         }
                     }
@@ -305,12 +318,16 @@ proptest! {
     /// A checkpoint of another size is refused.
     #[test]
     fn checkpoint_of_other_size_is_refused(setup in random_setup(), len in 0usize..30, number in 1u32..4) {
-        let valid_len = if setup.fedavg { D * K + K } else { D * K } + if setup.doubling.is_some() { 5 } else { 0 };
+        let valid_len =
+            if setup.fedavg { D * K + K } else { D * K } + if setup.doubling.is_some() { 5 } else { 0 };
         prop_assume!(len != valid_len);
         let id = RoundId { round: 9, stage: 0 };
         let rounds = setup.engine().checkpoint().rounds;
         let checkpoint_with = |done, len| Checkpoint { id, done, rounds, state: vec![0.5; len], open: None };
         prop_assert!(!setup.engine().resume(Millis::ZERO, &checkpoint_with(Phase::Train(number), len)));
-        prop_assert_eq!(setup.power, setup.engine().resume(Millis::ZERO, &checkpoint_with(Phase::Start(1), D * K)));
+        prop_assert_eq!(
+            setup.power,
+            setup.engine().resume(Millis::ZERO, &checkpoint_with(Phase::Start(1), D * K))
+        );
     }
 }

@@ -243,7 +243,10 @@ proptest! {
                 let stored = store.load().unwrap().unwrap();
                 // Either all records are stored, or none, or only those up to the end of the first round.
                 let reached = (stored.open_round().unwrap().round, stored.updates.len() as u32);
-                prop_assert!([(round_before, count_before), (round, count), (round, 0)].contains(&reached), "{reached:?}");
+                prop_assert!(
+                    [(round_before, count_before), (round, count), (round, 0)].contains(&reached),
+                    "{reached:?}"
+                );
                 (round, count) = reached;
             }
             let (key, _) = disk.keys();

@@ -360,7 +360,7 @@ fn listening_is_printed_after_resume() {
 #[test]
 fn silent_server_is_reported() {
     let directory = CampaignDirectory::with_state("state");
-    let _silent = UnixListener::bind(directory.state.join("control.sock")).unwrap();
+    let _unanswering_socket = UnixListener::bind(directory.state.join("control.sock")).unwrap();
     let target = directory.scratch.path().join("out").display().to_string();
     let export = ["export", "--out", &target];
     std::thread::scope(|scope| {

@@ -115,7 +115,8 @@ proptest! {
     /// unused.
     #[test]
     fn damage_is_an_error_or_unused_space(
-        position in any::<prop::sample::Index>(), bit in 0u8..8, damage_kind in 0..5, noise in proptest::collection::vec(any::<u8>(), 0..300)
+        position in any::<prop::sample::Index>(), bit in 0u8..8, damage_kind in 0..5,
+        noise in proptest::collection::vec(any::<u8>(), 0..300)
     ) {
         let directory = Scratch::new();
         let stored = write_campaign(directory.path());
@@ -145,7 +146,8 @@ proptest! {
     /// the interrupted call.
     #[test]
     fn apply_is_atomic(
-        seed in any::<u64>(), faults in prop::collection::vec((0u32..60, any::<bool>()), 1..12), waits in any::<bool>(),
+        seed in any::<u64>(), faults in prop::collection::vec((0u32..60, any::<bool>()), 1..12),
+        waits in any::<bool>(),
     ) {
         let disk = Disk::new(seed);
         disk.store().begin(1, "").unwrap();
@@ -153,7 +155,12 @@ proptest! {
         for (writes, syncs) in faults {
             let mut store = disk.store();
             let lines = store.load().unwrap().unwrap().next_journal_line;
-            prop_assert!(lines == confirmed_lines || lines == confirmed_lines + 2, "{} {}", lines, confirmed_lines);
+            prop_assert!(
+                lines == confirmed_lines || lines == confirmed_lines + 2,
+                "{} {}",
+                lines,
+                confirmed_lines
+            );
             confirmed_lines = lines;
             // After a failed sync, unlike a failed write, the data are visible but not on disk.
             disk.fail(if syncs { Faults::Sync(writes / 8) } else { Faults::After(writes) });

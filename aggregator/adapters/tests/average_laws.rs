@@ -53,7 +53,12 @@ proptest! {
                     (0..rank).map(|r| f64::from(b[row * rank + r]) * f64::from(a[r * d_in + column])).sum()
                 };
                 let mean_of_products: f64 =
-                    adapters.iter().zip(weights).map(|(adapter, weight)| product(adapter) * *weight as f64).sum::<f64>() / total;
+                    adapters
+                        .iter()
+                        .zip(weights)
+                        .map(|(adapter, weight)| product(adapter) * *weight as f64)
+                        .sum::<f64>()
+                        / total;
                 // Tolerance: for each element of the trained factor half a unit in the last place, multiplied
                 // by the element of the other factor.
                 let bound: f64 = (0..rank).map(|r| {
@@ -63,7 +68,13 @@ proptest! {
                     half_step(dtype, trained_value) * frozen_value.abs() + 1e-12 * (1.0 + trained_value.abs()) * (1.0 + frozen_value.abs())
                 }).sum();
                 let averaged_product = product(&mean_adapter);
-                prop_assert!((averaged_product - mean_of_products).abs() <= 1.01 * bound + 1e-11, "{} {} {}", averaged_product, mean_of_products, bound);
+                prop_assert!(
+                    (averaged_product - mean_of_products).abs() <= 1.01 * bound + 1e-11,
+                    "{} {} {}",
+                    averaged_product,
+                    mean_of_products,
+                    bound
+                );
             }
         }
     }
@@ -72,7 +83,8 @@ proptest! {
     /// largest value of the clients.
     #[test]
     fn elements_are_rounded_weighted_means(
-        count in 1_u64..12, seed in 0_u64..1000, weights in prop::collection::vec(0_u64..1 << 20, 12), dtype in 0_usize..3,
+        count in 1_u64..12, seed in 0_u64..1000,
+        weights in prop::collection::vec(0_u64..1 << 20, 12), dtype in 0_usize..3,
     ) {
         let dtype = DTYPES[dtype];
         let base = Adapter::random(dtype, seed, 2, 9, 5);
@@ -100,7 +112,8 @@ proptest! {
 
     #[test]
     fn mean_ignores_client_order_and_threads(
-        seed in 0_u64..1000, count in 2_u64..10, weights in prop::collection::vec(1_u64..1 << 29, 10), turn in 1_usize..9,
+        seed in 0_u64..1000, count in 2_u64..10,
+        weights in prop::collection::vec(1_u64..1 << 29, 10), turn in 1_usize..9,
         dtype in 0_usize..3, large in any::<bool>(),
     ) {
         let dtype = DTYPES[dtype];

@@ -60,7 +60,8 @@ proptest! {
         minimum in 1..4_usize,
     ) {
         let rules = RoundRules { method: LoraMethod::RoLora, rounds: 6, deadline, minimum };
-        let mut rounds = RoundState::new(rules, create_policy(first_arrivals), CLIENTS, 0, AcceptedUpdates::new());
+        let mut rounds =
+            RoundState::new(rules, create_policy(first_arrivals), CLIENTS, 0, AcceptedUpdates::new());
         let mut now = Millis::ZERO;
         rounds.open(now, AcceptedUpdates::new());
         let mut accepted: BTreeMap<u32, BTreeMap<ClientIndex, UpdateSummary>> = BTreeMap::new();
@@ -95,10 +96,14 @@ proptest! {
                 let deadline = rounds.current().map(|round| round.deadline);
                 if let Some(closed) = rounds.close(now) {
                     let enough = closed.updates.len() >= closed.target;
-                    let deadline_passed = closed.deadline.is_some_and(|deadline| deadline <= now) && closed.updates.len() >= minimum;
+                    let deadline_passed = closed.deadline.is_some_and(|deadline| deadline <= now)
+                        && closed.updates.len() >= minimum;
                     prop_assert!(enough || deadline_passed);
                     prop_assert_eq!(&closed.updates, &accepted[&closed.number]);
-                    prop_assert!(rounds.close(Millis::new((now + Millis::new(1000)).as_u64())).is_none(), "closed twice");
+                    prop_assert!(
+                        rounds.close(Millis::new((now + Millis::new(1000)).as_u64())).is_none(),
+                        "closed twice"
+                    );
                     closing = Some(closed.number);
                 } else {
                     // The next deadline lies in the future.
@@ -108,17 +113,30 @@ proptest! {
             if commits && let Some(number) = closing.take() {
                 rounds.commit(now);
                 prop_assert_eq!(rounds.committed(), number);
-                prop_assert_eq!(rounds.current().map(|round| round.number), (number < 6).then_some(number + 1));
+                prop_assert_eq!(
+                    rounds.current().map(|round| round.number),
+                    (number < 6).then_some(number + 1)
+                );
             }
         }
         // A restart with the accepted updates restores the cohort and the updates.
         let pending = accepted.remove(&(rounds.committed() + 1)).unwrap_or_default();
-        let mut restarted = RoundState::new(rules, create_policy(first_arrivals), CLIENTS, rounds.committed(), AcceptedUpdates::new());
+        let mut restarted = RoundState::new(
+            rules,
+            create_policy(first_arrivals),
+            CLIENTS,
+            rounds.committed(),
+            AcceptedUpdates::new(),
+        );
         restarted.open(Millis::ZERO, pending.clone());
-        let cohort_of = |rounds: &RoundState| rounds.current().map(|round| round.cohort.clone()).unwrap_or_default();
+        let cohort_of =
+            |rounds: &RoundState| rounds.current().map(|round| round.cohort.clone()).unwrap_or_default();
         prop_assert_eq!(cohort_of(&restarted), cohort_of(&rounds));
         for (client, known) in pending {
-            prop_assert_eq!(restarted.admit(client, restarted.committed() + 1, Some(&known)), Admission::Duplicate);
+            prop_assert_eq!(
+                restarted.admit(client, restarted.committed() + 1, Some(&known)),
+                Admission::Duplicate
+            );
         }
     }
 }

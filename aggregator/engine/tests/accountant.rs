@@ -372,22 +372,35 @@ proptest! {
 
     #[test]
     fn cost_grows_with_releases_and_shrinks_with_noise_and_delta(
-        count in 1u32..10_000, z in -1.0f64..3.0, delta_value in -100.0f64..-0.5, extra_releases in 1u32..50, factor in 0.01f64..0.99
+        count in 1u32..10_000, z in -1.0f64..3.0, delta_value in -100.0f64..-0.5, extra_releases in 1u32..50,
+        factor in 0.01f64..0.99
     ) {
         let (z, delta_value) = (libm::pow(10.0, z), libm::pow(10.0, delta_value));
         let spent = |count, z, delta_value| compose_repeated(z, count).epsilon(delta(delta_value));
         let reference = spent(count, z, delta_value);
-        let higher_costs = [spent(count + extra_releases, z, delta_value), spent(count, z * factor, delta_value), spent(count, z, delta_value * factor)];
+        let higher_costs = [
+            spent(count + extra_releases, z, delta_value),
+            spent(count, z * factor, delta_value),
+            spent(count, z, delta_value * factor),
+        ];
         for higher_cost in higher_costs {
-            prop_assert!(higher_cost > reference || (higher_cost == reference && reference == 0.0), "{higher_cost} {reference}");
+            prop_assert!(
+                higher_cost > reference || (higher_cost == reference && reference == 0.0),
+                "{higher_cost} {reference}"
+            );
         }
         let cost = |budget: f64| compose_repeated(z, count).delta(epsilon(budget));
         for budget in [1e-3, 1.0, 30.0] {
             let (smaller_delta, larger_delta) = (cost(budget * factor), cost(budget));
-            prop_assert!(smaller_delta > larger_delta || (smaller_delta == larger_delta && !(1e-300..=1.0 - 1e-10).contains(&smaller_delta)), "{smaller_delta} {larger_delta}");
+            prop_assert!(
+                smaller_delta > larger_delta
+                    || (smaller_delta == larger_delta && !(1e-300..=1.0 - 1e-10).contains(&smaller_delta)),
+                "{smaller_delta} {larger_delta}"
+            );
         }
         // A smaller epsilon requires more noise.
-        let noise = |budget| noise_multiplier(epsilon(budget), delta(delta_value), releases(count)).unwrap().get();
+        let noise =
+            |budget| noise_multiplier(epsilon(budget), delta(delta_value), releases(count)).unwrap().get();
         prop_assert!(noise(factor) > noise(1.0));
     }
 
@@ -395,7 +408,8 @@ proptest! {
     fn renyi_account_bounds_exact_one_with_best_order(
         mu in -6.0f64..3.0, delta_exponent in -300.0f64..-0.01, order_excess in 0.001f64..1000.0
     ) {
-        let (account, delta) = (composition_of_mu(libm::pow(10.0, mu)), delta(libm::pow(10.0, delta_exponent)));
+        let (account, delta) =
+            (composition_of_mu(libm::pow(10.0, mu)), delta(libm::pow(10.0, delta_exponent)));
         let bound = renyi::epsilon(account, delta);
         prop_assert!(bound.epsilon >= account.epsilon(delta));
         let other_bound = renyi::epsilon_at(account, delta, 1.0 + order_excess).unwrap();
@@ -404,9 +418,13 @@ proptest! {
 
     #[test]
     fn composition_is_order_free_and_one_gaussian(
-        releases_with_noise in proptest::collection::vec((-2.0f64..4.0, 1u32..1000), 1..40), turn in 0usize..40
+        releases_with_noise in proptest::collection::vec((-2.0f64..4.0, 1u32..1000), 1..40),
+        turn in 0usize..40
     ) {
-        let releases_with_noise: Vec<_> = releases_with_noise.into_iter().map(|(z, n)| (multiplier(libm::pow(10.0, z)), releases(n))).collect();
+        let releases_with_noise: Vec<_> = releases_with_noise
+            .into_iter()
+            .map(|(z, n)| (multiplier(libm::pow(10.0, z)), releases(n)))
+            .collect();
         let composition = Composition::new(&releases_with_noise);
         let mut reordered = releases_with_noise.clone();
         reordered.rotate_left(turn % releases_with_noise.len());
@@ -415,8 +433,12 @@ proptest! {
         let sum: f64 = releases_with_noise.iter().map(|(z, n)| f64::from(n.get()) / z.get() / z.get()).sum();
         prop_assert!(composition.mu() >= sum.sqrt() && composition.mu() < sum.sqrt() * (1.0 + 1e-13));
         let single = composition_of_mu(sum.sqrt());
-        let (composed_epsilon, single_epsilon) = (composition.epsilon(delta(1e-6)), single.epsilon(delta(1e-6)));
-        prop_assert!((composed_epsilon - single_epsilon).abs() <= 1e-11 * single_epsilon, "{composed_epsilon} {single_epsilon}");
+        let (composed_epsilon, single_epsilon) =
+            (composition.epsilon(delta(1e-6)), single.epsilon(delta(1e-6)));
+        prop_assert!(
+            (composed_epsilon - single_epsilon).abs() <= 1e-11 * single_epsilon,
+            "{composed_epsilon} {single_epsilon}"
+        );
         // One more release always increases `mu`.
         let one_more: Vec<_> = releases_with_noise.iter().copied().chain([releases_with_noise[0]]).collect();
         prop_assert!(Composition::new(&one_more).mu() > composition.mu());

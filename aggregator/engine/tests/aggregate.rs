@@ -69,7 +69,8 @@ proptest! {
             prop_assert!((value - exact).abs() <= exact.abs() * 1e-15, "{value:e} {exact:e}");
             // The mean of the unrounded values may differ by half a step, plus the rounding of f64.
             let total: f64 = updates.iter().map(|(w, v)| f64::from(*w) * f64::from(v[index])).sum();
-            let magnitude_sum: f64 = updates.iter().map(|(w, v)| f64::from(*w) * f64::from(v[index]).abs()).sum();
+            let magnitude_sum: f64 =
+                updates.iter().map(|(w, v)| f64::from(*w) * f64::from(v[index]).abs()).sum();
             let bound = STEP / 2.0 + magnitude_sum / weight as f64 * 1e-14;
             prop_assert!((value - total / weight as f64).abs() <= bound);
         }

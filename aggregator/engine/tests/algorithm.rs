@@ -65,7 +65,8 @@ proptest! {
 
     #[test]
     fn fedrep_takes_mean_step_and_its_q(
-        (d, k, n, seed) in random_shape(), by_samples in any::<bool>(), counts in proptest::collection::vec(1u32..50, 8)
+        (d, k, n, seed) in random_shape(), by_samples in any::<bool>(),
+        counts in proptest::collection::vec(1u32..50, 8)
     ) {
         let random = &mut random(seed);
         let start = random_basis(d, k, random);
@@ -100,7 +101,11 @@ proptest! {
         for _ in 0..n {
             let gradient = round_to_f32(&(gaussian(d, k, random) * 0.3));
             by_gradient.absorb(DeviceId(0), UpdateWeight::from_samples(1), &[gradient_tensor(&gradient)]);
-            by_step.absorb(DeviceId(0), UpdateWeight::from_samples(1), &[gradient_tensor(&(round_to_f32(&start) - &gradient * f64::from(ETA)))]);
+            by_step.absorb(
+                DeviceId(0),
+                UpdateWeight::from_samples(1),
+                &[gradient_tensor(&(round_to_f32(&start) - &gradient * f64::from(ETA)))],
+            );
         }
         by_gradient.finish().unwrap();
         by_step.finish().unwrap();
@@ -141,7 +146,8 @@ proptest! {
         let random = &mut random(seed);
         let start = random_basis(d, k, random);
         let download_encoding = encoding;
-        let mut server = FedRep::new(start.clone(), FedRepParameters { download_encoding, ..fedrep_parameters() });
+        let mut server =
+            FedRep::new(start.clone(), FedRepParameters { download_encoding, ..fedrep_parameters() });
         let request = server.request();
         prop_assert_eq!(request.encoding, encoding);
         // Decoding on the device, as in section 7 of SPEC.md.
@@ -185,7 +191,9 @@ proptest! {
         let fit = server.fit_request(HEAD);
         let fit_basis = from_f32(d, k, &fit.tensors[0].values);
         prop_assert!((fit_basis.transpose() * &fit_basis - Matrix::identity(k, k)).amax() < 1e-5);
-        prop_assert!(principal_angle_distance(&orthonormal(&b).unwrap(), &orthonormal(&fit_basis).unwrap()) < 1e-4);
+        prop_assert!(
+            principal_angle_distance(&orthonormal(&b).unwrap(), &orthonormal(&fit_basis).unwrap()) < 1e-4
+        );
     }
 
     /// Rounds of B and of A alternate. The server averages the trained factor; after a round of A it takes
@@ -230,7 +238,10 @@ proptest! {
             let basis = server.representation();
             prop_assert!((basis.transpose() * basis - Matrix::identity(k, k)).amax() < 1e-10);
             let product = basis * server.shared_head().unwrap();
-            prop_assert!((product - &down_factor * &trained_up).amax() < 1e-9 * (1.0 + down_factor.norm() * trained_up.norm()));
+            prop_assert!(
+                (product - &down_factor * &trained_up).amax()
+                    < 1e-9 * (1.0 + down_factor.norm() * trained_up.norm())
+            );
             prop_assert_eq!((server.unchanged(), server.interference()), (&[][..], Some(0.0)));
         }
     }
@@ -243,10 +254,17 @@ proptest! {
         let mut server = create_adapter(start.clone(), None, Encoding::F32);
         for _ in 0..3 {
             let request = server.request();
-            prop_assert_eq!(request.task.bit(), Task::AdapterUp { head: HEAD, encoding: Encoding::F32 }.bit());
+            prop_assert_eq!(
+                request.task.bit(),
+                Task::AdapterUp { head: HEAD, encoding: Encoding::F32 }.bit()
+            );
             prop_assert_eq!(server.unchanged(), &[Role::AdapterDown]);
             for device in 0..n as u64 {
-                server.absorb(DeviceId(device), UpdateWeight::from_samples(1), &random_tensors(&request.expects, random, 1.0));
+                server.absorb(
+                    DeviceId(device),
+                    UpdateWeight::from_samples(1),
+                    &random_tensors(&request.expects, random, 1.0),
+                );
             }
             server.finish().unwrap();
             prop_assert_eq!(bits(server.representation()), bits(&start));
@@ -277,7 +295,11 @@ proptest! {
         }).collect::<Vec<_>>();
         let attackers = n as u64 / 5;
         for device in 0..n as u64 {
-            server.absorb(DeviceId(device), UpdateWeight::from_samples(1), &shifted_tensors(if device < attackers { 10.0 } else { 1e-6 }));
+            server.absorb(
+                DeviceId(device),
+                UpdateWeight::from_samples(1),
+                &shifted_tensors(if device < attackers { 10.0 } else { 1e-6 }),
+            );
         }
         server.finish().unwrap();
         let decoded_basis = from_f32(d, k, &decode_as_device(&broadcast_tensors[0].values));
@@ -307,7 +329,11 @@ proptest! {
         for _ in 0..power.rounds_needed() {
             let basis = from_f32(d, k, &power.request().tensors[0].values);
             for matrix in &devices {
-                power.absorb(DeviceId(0), UpdateWeight::from_samples(1), &[gradient_tensor(&(matrix * &basis))]);
+                power.absorb(
+                    DeviceId(0),
+                    UpdateWeight::from_samples(1),
+                    &[gradient_tensor(&(matrix * &basis))],
+                );
             }
             power.finish().unwrap();
         }
@@ -317,7 +343,11 @@ proptest! {
         let mut rows_seen = 0;
         for _ in 0..moments.rounds_needed() {
             for matrix in &devices {
-                moments.absorb(DeviceId(0), UpdateWeight::from_samples(1), &[moment_rows(&moments.request().task, matrix)]);
+                moments.absorb(
+                    DeviceId(0),
+                    UpdateWeight::from_samples(1),
+                    &[moment_rows(&moments.request().task, matrix)],
+                );
             }
             let Task::MomentRows { first, count } = moments.request().task else { panic!("another task") };
             prop_assert_eq!(usize::from(first), rows_seen);
@@ -338,7 +368,11 @@ proptest! {
         let step = |algorithm: &mut Box<dyn Algorithm>, stream: &mut _| {
             let request = algorithm.request();
             for samples in 1..=n as u32 {
-                algorithm.absorb(DeviceId(0), UpdateWeight::from_samples(samples), &random_tensors(&request.expects, stream, 1.0));
+                algorithm.absorb(
+                    DeviceId(0),
+                    UpdateWeight::from_samples(samples),
+                    &random_tensors(&request.expects, stream, 1.0),
+                );
             }
             algorithm.finish()
         };

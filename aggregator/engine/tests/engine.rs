@@ -39,12 +39,17 @@ proptest! {
         }
         prop_assert_eq!(world.finished, 1);
         let expected = setup.rounds + if setup.power { ITERATIONS } else { 0 };
-        prop_assert_eq!(world.model.commits.len(), expected as usize, "the number of commits is not that of rounds");
+        prop_assert_eq!(
+            world.model.commits.len(),
+            expected as usize,
+            "the number of commits is not that of rounds"
+        );
         // After the end, new and returning devices are still invited to fit their heads, but the campaign
         // finishes only once.
         for device in [100, 101] {
             world.apply(Op::Join(DeviceId(device)));
-            let broadcast = world.pending.get(&DeviceId(device)).cloned().expect("no invitation to fit a head");
+            let broadcast =
+                world.pending.get(&DeviceId(device)).cloned().expect("no invitation to fit a head");
             prop_assert_eq!(broadcast.request.expects.len(), 0);
             world.apply(Op::Answer(DeviceId(device), Kind::Good));
             prop_assert_eq!(&world.counted[&DeviceId(device)].id, &broadcast.id);

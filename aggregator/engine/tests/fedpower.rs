@@ -177,12 +177,20 @@ proptest! {
         let start = random_basis(9, 3, &mut random(seed ^ 1));
         let t = 7;
         let (steps, ends) = synchronisations(t, p, decay);
-        let mut synchronised_steps: Vec<u16> = steps.iter().scan(0, |sum, step| { *sum += step; Some(*sum) }).collect();
+        let mut synchronised_steps: Vec<u16> = steps
+            .iter()
+            .scan(0, |sum, step| {
+                *sum += step;
+                Some(*sum)
+            })
+            .collect();
         if !ends {
             synchronised_steps.pop();
         }
-        let expected = algorithm_2(&covariances, &start, t, |step| synchronised_steps.contains(&step), aligned);
-        let parameters = FedPowerParameters { iterations: t, local_steps: p, decay, procrustes: aligned, ..ALGORITHM_2 };
+        let expected =
+            algorithm_2(&covariances, &start, t, |step| synchronised_steps.contains(&step), aligned);
+        let parameters =
+            FedPowerParameters { iterations: t, local_steps: p, decay, procrustes: aligned, ..ALGORITHM_2 };
         let server = run_algorithm(&covariances, &start, parameters);
         let distance = principal_angle_distance(server.representation(), &expected);
         prop_assert!(distance < CLOSE, "{distance:e}");
@@ -201,7 +209,9 @@ proptest! {
         }
         // Two bases of the same subspace are equal after the alignment.
         let rotated_basis = &basis * random_basis(r, r, random);
-        prop_assert!((&rotated_basis * procrustes(&rotated_basis, &basis) - &basis).norm() < 1e-9 * basis.norm());
+        prop_assert!(
+            (&rotated_basis * procrustes(&rotated_basis, &basis) - &basis).norm() < 1e-9 * basis.norm()
+        );
     }
 
     /// The mean does not depend on signs and rotations of the bases of devices other than the reference.
@@ -246,7 +256,11 @@ proptest! {
             for device in 0..5 {
                 let reversed = (4 - device + round as usize) % 5;
                 server.absorb(DeviceId(device as u64), UpdateWeight::from_samples(1), &answers[device]);
-                restarted_server.absorb(DeviceId(reversed as u64), UpdateWeight::from_samples(1), &answers[reversed]);
+                restarted_server.absorb(
+                    DeviceId(reversed as u64),
+                    UpdateWeight::from_samples(1),
+                    &answers[reversed],
+                );
             }
             server.finish().unwrap();
             restarted_server.finish().unwrap();

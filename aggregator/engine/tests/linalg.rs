@@ -112,7 +112,8 @@ proptest! {
         let d = 2 * k + more;
         let sines: Vec<f64> = (0..k).map(|j| 0.9 / (j + 1) as f64).collect();
         let (a, b) = bases_at(&sines, d, seed);
-        let (first_change, second_change) = (random_invertible(k, seed), random_invertible(k, seed.wrapping_add(1)));
+        let (first_change, second_change) =
+            (random_invertible(k, seed), random_invertible(k, seed.wrapping_add(1)));
         let a = orthonormal(&(&a * first_change)).unwrap();
         let b = orthonormal(&(&b * second_change)).unwrap();
         prop_assert!((principal_angle_distance(&a, &b) - 0.9).abs() < 1e-12);
@@ -158,7 +159,9 @@ proptest! {
         prop_assert!(principal_angle_distance(&Matrix::from_columns(&columns), &eigenspace) < 1e-10);
         // The columns are in descending order of eigenvalues.
         let quotients: Vec<f64> =
-            (0..k).map(|j| (eigenspace.column(j).transpose() * &symmetric * eigenspace.column(j))[(0, 0)]).collect();
+            (0..k)
+                .map(|j| (eigenspace.column(j).transpose() * &symmetric * eigenspace.column(j))[(0, 0)])
+                .collect();
         prop_assert!(quotients.windows(2).all(|pair| pair[0] >= pair[1] - 1e-9));
     }
 

@@ -26,14 +26,21 @@ proptest! {
 
     #[test]
     fn fraction_invites_that_share_of_distinct_devices(
-        fleet in random_fleet(), rate in 0.001f64..=1.0, over_select in 1.0f64..4.0, seed in any::<u64>(), round in any::<u32>()
+        fleet in random_fleet(), rate in 0.001f64..=1.0, over_select in 1.0f64..4.0, seed in any::<u64>(),
+        round in any::<u32>()
     ) {
         let n = fleet.len();
         let cohort = fraction_policy(rate, over_select, seed).cohort(round, &fleet);
         let target = ((rate * n as f64).round() as usize).clamp(1, n);
         prop_assert_eq!(cohort.target, target);
-        prop_assert_eq!(cohort.devices.len(), ((over_select * target as f64).round() as usize).clamp(target, n));
-        prop_assert!(cohort.devices.windows(2).all(|pair| pair[0] < pair[1]), "the devices are not ascending and distinct");
+        prop_assert_eq!(
+            cohort.devices.len(),
+            ((over_select * target as f64).round() as usize).clamp(target, n)
+        );
+        prop_assert!(
+            cohort.devices.windows(2).all(|pair| pair[0] < pair[1]),
+            "the devices are not ascending and distinct"
+        );
         prop_assert!(cohort.devices.iter().all(|device| fleet.contains(device)));
         let exact_cohort = fraction_policy(rate, 1.0, seed).cohort(round, &fleet);
         prop_assert_eq!(exact_cohort.devices.len(), exact_cohort.target);
@@ -129,7 +136,8 @@ proptest! {
     /// A cohort that is drawn for a stage stays the same during the stage, even after a restart.
     #[test]
     fn stage_keeps_cohort_over_restart(
-        fleet in random_fleet(), first_target in 1usize..20, cohort in 1usize..80, stage_rounds in 1u32..4, seed in any::<u64>(), restart_after in 0u32..12
+        fleet in random_fleet(), first_target in 1usize..20, cohort in 1usize..80, stage_rounds in 1u32..4,
+        seed in any::<u64>(), restart_after in 0u32..12
     ) {
         let fresh = || {
             Doubling::new(first_target, Some(cohort), Schedule::Fixed(stage_rounds), DoubleBy::Devices, seed).drawn_per(DrawPer::Stage)
@@ -275,7 +283,8 @@ proptest! {
     /// devices, and a restart changes nothing.
     #[test]
     fn doubling_by_samples_ends_with_all_devices(
-        sizes in proptest::collection::vec(1u32..1000, 1..40), first_target in 1usize..8, restart_after in 0u32..20
+        sizes in proptest::collection::vec(1u32..1000, 1..40), first_target in 1usize..8,
+        restart_after in 0u32..20
     ) {
         let fresh = || Doubling::new(first_target, None, Schedule::Fixed(1), DoubleBy::Samples, 1);
         let mut policy = fresh();
@@ -283,19 +292,26 @@ proptest! {
         let mut resumed = fresh();
         prop_assert!(resumed.restore(&policy.state()));
         let rounds_after = run_rounds_with_sizes(&mut resumed, &sizes, 40 - restart_after);
-        prop_assert_eq!(run_rounds_with_sizes(&mut fresh(), &sizes, 40), [rounds_before, rounds_after.clone()].concat());
+        prop_assert_eq!(
+            run_rounds_with_sizes(&mut fresh(), &sizes, 40),
+            [rounds_before, rounds_after.clone()].concat()
+        );
         prop_assert_eq!(rounds_after.last().unwrap().0, sizes.len());
         prop_assert!(rounds_after.windows(2).all(|pair| pair[0].0 <= pair[1].0));
     }
 
     #[test]
     fn first_arrivals_wait_for_n_of_cohort(
-        fleet in random_fleet(), n in 1usize..40, cohort in proptest::option::of(1usize..40), round in any::<u32>()
+        fleet in random_fleet(), n in 1usize..40, cohort in proptest::option::of(1usize..40),
+        round in any::<u32>()
     ) {
         let drawn = FirstArrivals { n, cohort, seed: 3 }.cohort(round, &fleet);
         prop_assert_eq!(drawn.devices.len(), cohort.unwrap_or(usize::MAX).min(fleet.len()));
         prop_assert_eq!(drawn.target, n.min(drawn.devices.len()));
-        prop_assert!(drawn.devices.windows(2).all(|pair| pair[0] < pair[1]), "the devices are not ascending and distinct");
+        prop_assert!(
+            drawn.devices.windows(2).all(|pair| pair[0] < pair[1]),
+            "the devices are not ascending and distinct"
+        );
         prop_assert!(drawn.devices.iter().all(|device| fleet.contains(device)));
     }
 }

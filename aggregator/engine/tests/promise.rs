@@ -30,7 +30,8 @@ proptest! {
         rank in 1u32..9,
         calibration in prop_oneof![Just(Calibration::Tight), Just(Calibration::Paper)],
     ) {
-        let (epsilon, delta) = (Epsilon::new(requested).unwrap(), Delta::new(libm::pow(10.0, exponent)).unwrap());
+        let (epsilon, delta) =
+            (Epsilon::new(requested).unwrap(), Delta::new(libm::pow(10.0, exponent)).unwrap());
         let section = PrivacySection { epsilon, delta, calibration, clip: None };
         let square = section.multiplier_square(rank, releases);
         // Devices support squares of noise multipliers in this range.
@@ -40,7 +41,10 @@ proptest! {
             let spent = epsilon_of(units_per_release * u64::from(released), delta);
             prop_assert!(spent <= requested, "{released} of {releases}: {spent} of {requested}");
             let printed: f64 = shown(spent).parse().unwrap();
-            prop_assert!(spent <= printed && printed <= requested, "{spent} is printed as {printed}, asked: {requested}");
+            prop_assert!(
+                spent <= printed && printed <= requested,
+                "{spent} is printed as {printed}, asked: {requested}"
+            );
         }
     }
 
@@ -51,7 +55,8 @@ proptest! {
         fraction in 0.0f64..1.0,
         releases in 1u32..10_000,
     ) {
-        let (epsilon, delta) = (Epsilon::new(requested).unwrap(), Delta::new(libm::pow(10.0, exponent)).unwrap());
+        let (epsilon, delta) =
+            (Epsilon::new(requested).unwrap(), Delta::new(libm::pow(10.0, exponent)).unwrap());
         let budget = max_units(epsilon, delta);
         let partly_spent = (budget as f64 * fraction) as u64;
         for spent in [budget, budget.saturating_sub(1), partly_spent.min(budget)] {
