@@ -23,7 +23,7 @@ pub fn parse_fleet(text: &str) -> Fleet {
     let algorithm = read_algorithm(&section("algorithm"), &model).unwrap();
     let rule = read_aggregation(&section("aggregation")).unwrap();
     let participation = Policy::read(&section("participation"), None).unwrap();
-    let given = source.given_keys();
+    let given_keys = source.given_keys();
     let mut fleet = Fleet {
         model,
         algorithm,
