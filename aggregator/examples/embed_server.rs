@@ -39,9 +39,10 @@ pub async fn main() -> Result<(), Box<dyn Error>> {
     let (stop, stopped) = oneshot::channel::<()>();
     let serving = tokio::spawn(server.serve(async { drop(stopped.await) }, false));
 
-    let (first, second) = tokio::try_join!(device::run(1, address), device::run(2, address))?;
-    println!("mean squared errors of the devices' models: {first:.1e}, {second:.1e}");
-    assert!(first.max(second) < 1e-6, "{first}, {second}");
+    let (first_error, second_error) =
+        tokio::try_join!(device::run_device(1, address), device::run_device(2, address))?;
+    println!("mean squared errors of the devices' models: {first_error:.1e}, {second_error:.1e}");
+    assert!(first_error.max(second_error) < 1e-6, "{first_error}, {second_error}");
 
     let _ = stop.send(());
     let status = serving.await??;

@@ -55,12 +55,12 @@ impl Algorithm for Momentum {
     }
 
     fn finish(&mut self) -> Result<(), RankDeficient> {
-        let before = self.fedrep.representation().clone();
+        let previous = self.fedrep.representation().clone();
         self.fedrep.finish()?;
-        let velocity = &self.velocity * self.beta + (self.fedrep.representation() - &before);
+        let velocity = &self.velocity * self.beta + (self.fedrep.representation() - &previous);
         // If `B + V` is rank deficient, the model must not change.
-        let next = orthonormal(&(&before + &velocity));
-        self.fedrep.restore(next.as_ref().unwrap_or(&before).as_slice());
+        let next = orthonormal(&(&previous + &velocity));
+        self.fedrep.restore(next.as_ref().unwrap_or(&previous).as_slice());
         next.map(|_| self.velocity = velocity)
     }
 
@@ -108,7 +108,8 @@ pub async fn main() -> Result<(), Box<dyn Error>> {
         .set("algorithm.final_ridge", 0.0)
         .build()?;
 
-    let (step_size, beta) = (0.2, 0.6);
+    let step_size = 0.2;
+    let beta = 0.6;
     let algorithm = Momentum::new((device::FEATURES, device::WIDTH), step_size, beta, fleet.seed);
     let server = Server::builder(fleet)
         .algorithm("fedrep with momentum", Box::new(algorithm))
@@ -121,7 +122,7 @@ pub async fn main() -> Result<(), Box<dyn Error>> {
 
     // The server ends when all heads are fitted, since the shutdown future never completes.
     let serving = tokio::spawn(server.serve(std::future::pending(), true));
-    let run = |number| device::run(number, address);
+    let run = |number| device::run_device(number, address);
     let (a, b, c, d) = tokio::try_join!(run(0), run(1), run(2), run(3))?;
     println!("mean squared errors of the devices' models: {a:.1e}, {b:.1e}, {c:.1e}, {d:.1e}");
     let status = serving.await??;

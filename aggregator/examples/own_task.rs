@@ -79,9 +79,9 @@ impl Algorithm for MeanDirection {
 
     fn fit_request(&self, head: HeadSolve) -> Request {
         let values = to_f32(&self.representation);
-        let sent = Tensor { role: Role::Representation, rows: FEATURES as u16, cols: 1, values };
+        let broadcast = Tensor { role: Role::Representation, rows: FEATURES as u16, cols: 1, values };
         let encoding = Encoding::F32;
-        Request { task: Task::FitHead { head }, tensors: vec![sent], encoding, expects: Vec::new() }
+        Request { task: Task::FitHead { head }, tensors: vec![broadcast], encoding, expects: Vec::new() }
     }
 
     fn state(&self) -> Vec<f64> {
@@ -99,11 +99,12 @@ impl Algorithm for MeanDirection {
 
 /// Samples `x = 2 u + noise` and targets `a u^T x`, with a direction u that all devices share and another
 /// slope a for each device.
-fn samples(device: u64, random: &mut ChaCha8Rng) -> (Vec<f32>, Vec<f32>) {
+fn draw_samples(device: u64, random: &mut ChaCha8Rng) -> (Vec<f32>, Vec<f32>) {
     let direction = [1.0, 1.0, 0.0, 0.0, -1.0, 0.0_f32].map(|value| value / 3.0_f32.sqrt());
     let slope = 1.0 + device as f32 / 2.0;
     let mut uniform = || 3.0_f32.sqrt() * ((random.next_u32() >> 8) as f32 / (1 << 23) as f32 - 1.0);
-    let (mut x, mut y) = (Vec::new(), Vec::new());
+    let mut x = Vec::new();
+    let mut y = Vec::new();
     for _ in 0..SAMPLES {
         let sample = direction.map(|value| 2.0 * value + uniform());
         y.push(slope * sample.iter().zip(direction).map(|(x, u)| x * u).sum::<f32>());
@@ -114,16 +115,17 @@ fn samples(device: u64, random: &mut ChaCha8Rng) -> (Vec<f32>, Vec<f32>) {
 
 /// Runs one device, and returns the fraction of the variance of unseen targets that its model does not
 /// explain.
-async fn device(number: u64, server: SocketAddr) -> Result<f32, Box<dyn Error>> {
+async fn run_device(number: u64, server: SocketAddr) -> Result<f32, Box<dyn Error>> {
     let mut random = ChaCha8Rng::seed_from_u64(number);
-    let (x, y) = samples(number, &mut random);
-    let (unseen_x, unseen_y) = samples(number, &mut random);
+    let (x, y) = draw_samples(number, &mut random);
+    let (unseen_x, unseen_y) = draw_samples(number, &mut random);
     let model = Linear::new(Workspace::<FEATURES, 1>::new());
     let tasks = Tasks::new(model, mean_task::Mean::<FEATURES>::new());
     let recording = Recording::regression(&x, &y, FEATURES, 1);
     let mut tasks = device::take_part(number, server, tasks, recording, random).await?;
     let mean = unseen_y.iter().sum::<f32>() / SAMPLES as f32;
-    let (mut unexplained, mut total) = (0.0, 0.0);
+    let mut unexplained = 0.0;
+    let mut total = 0.0;
     for (x, y) in unseen_x.chunks_exact(FEATURES).zip(&unseen_y) {
         let mut predicted = [0.0];
         tasks.first_mut().predict(x, &mut predicted)?;
@@ -156,8 +158,12 @@ pub async fn main() -> Result<(), Box<dyn Error>> {
     println!("listening on {address}");
 
     let serving = tokio::spawn(server.serve(std::future::pending(), true));
-    let (a, b, c, d) =
-        tokio::try_join!(device(0, address), device(1, address), device(2, address), device(3, address))?;
+    let (a, b, c, d) = tokio::try_join!(
+        run_device(0, address),
+        run_device(1, address),
+        run_device(2, address),
+        run_device(3, address)
+    )?;
     println!("variance left by the devices' models: {a:.4}, {b:.4}, {c:.4}, {d:.4}");
     let status = serving.await??;
     println!("{} after round {}", status.phase, status.round);
@@ -165,6 +171,6 @@ pub async fn main() -> Result<(), Box<dyn Error>> {
     assert_eq!((status.phase.as_str(), status.updates.counted), ("finished", 2 * DEVICES));
     // The mean of 800 samples differs from the direction by a few hundredths. A random direction would leave
     // most of the variance unexplained.
-    assert!([a, b, c, d].into_iter().all(|left| left < 0.01), "{a}, {b}, {c}, {d}");
+    assert!([a, b, c, d].into_iter().all(|unexplained| unexplained < 0.01), "{a}, {b}, {c}, {d}");
     Ok(())
 }

@@ -21,7 +21,7 @@ use fedspan_protocol::tensor::Encoding;
 use getrandom::SysRng;
 use tokio::sync::oneshot;
 
-use crate::common::campaign::honest;
+use crate::common::campaign::honest_update;
 use crate::common::{Scratch, bits};
 use crate::examples::own_algorithm::Momentum;
 use crate::server::{Devices, Hold, PATIENCE, on_disk, status};
@@ -32,7 +32,7 @@ const BETA: f64 = 0.5;
 const ROUNDS: u32 = 400;
 
 /// Builder of the configuration of these tests, which is equal to [`TEXT`].
-fn fleet(state: &Path) -> FleetBuilder {
+fn fleet_builder(state: &Path) -> FleetBuilder {
     let fleet = Fleet::builder().seed(5).state(state).tcp("127.0.0.1:0").plaintext().devices(3);
     let fleet = fleet.features(6).width(2).algorithm("fedrep").rounds(4).step_size(0.25);
     fleet.set("rounds.deadline", 0)
@@ -41,25 +41,25 @@ fn fleet(state: &Path) -> FleetBuilder {
 const TEXT: &str = "seed = 5\n[listen]\ntcp = \"127.0.0.1:0\"\nplaintext = true\n[devices]\nexpected = 3\n[data]\nd = 6\n\
                     [model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 4\nstep_size = 0.25\n[rounds]\ndeadline = 0\n";
 
-fn momentum(fleet: &Fleet) -> Box<Momentum> {
+fn create_momentum(fleet: &Fleet) -> Box<Momentum> {
     Box::new(Momentum::new((6, 2), 0.25, BETA, fleet.seed))
 }
 
 fn with_momentum(state: &Path) -> ServerBuilder {
-    let fleet = fleet(state).build().unwrap();
-    let algorithm = momentum(&fleet);
+    let fleet = fleet_builder(state).build().unwrap();
+    let algorithm = create_momentum(&fleet);
     Server::builder(fleet).algorithm("momentum", algorithm).setting("beta", BETA)
 }
 
 /// Runs a campaign in an engine without a server, with devices that answer at once.
-fn undisturbed(mut engine: Engine) -> Engine {
+fn run_without_server(mut engine: Engine) -> Engine {
     let mut queue: Vec<Event> = (0..3).rev().map(|device| Event::Joined(DeviceId(device))).collect();
     while let Some(event) = queue.pop() {
         let mut actions = Vec::new();
         engine.handle(Millis::ZERO, event, &mut actions);
         for action in actions {
             if let Action::Open(device, opening) = action {
-                queue.insert(0, Event::Update(device, honest(device, &opening)));
+                queue.insert(0, Event::Update(device, honest_update(device, &opening)));
             }
         }
     }
@@ -68,26 +68,26 @@ fn undisturbed(mut engine: Engine) -> Engine {
 }
 
 /// Runs a server until the end of its campaign, with three devices.
-async fn serve(builder: ServerBuilder) -> Status {
+async fn serve_to_end(builder: ServerBuilder) -> Status {
     let server = builder.bind().await.unwrap();
     let mut devices = Devices::new(server.address().unwrap());
-    (0..3).for_each(|id| devices.add(id, false));
+    (0..3).for_each(|id| devices.add_device(id, false));
     let served = tokio::time::timeout(PATIENCE, server.serve(std::future::pending(), true));
-    served.await.expect("finishes").unwrap()
+    served.await.expect("the campaign did not finish in time").unwrap()
 }
 
 /// Returns the error of a server that cannot start, as one text.
-async fn refused(builder: ServerBuilder) -> String {
+async fn start_error(builder: ServerBuilder) -> String {
     match builder.bind().await.unwrap_err() {
         ServeError::Resume(ResumeError::Changed { difference }) => difference,
-        other => other.to_string(),
+        error => error.to_string(),
     }
 }
 
 /// A configuration from the builder equals that of a file with the same keys, so every default is the same.
 #[test]
 fn builder_equals_file_of_the_same_keys() {
-    let built = fleet(Path::new("fedspan-state")).build().unwrap();
+    let built = fleet_builder(Path::new("fedspan-state")).build().unwrap();
     let parsed = Fleet::parse("fleet.toml", TEXT).unwrap();
     // Only the sets of given keys differ: the builder sets the state directory, although to the default.
     let built = Fleet { given: parsed.given.clone(), ..built };
@@ -96,29 +96,32 @@ fn builder_equals_file_of_the_same_keys() {
 
     let minimal =
         Fleet::builder().devices(1).features(2).width(1).algorithm("fedavg").rounds(1).step_size(0.5);
-    let text = "[devices]\nexpected = 1\n[data]\nd = 2\n[model]\nk = 1\n[algorithm]\nname = \"fedavg\"\nrounds = 1\nstep_size = 0.5\n";
-    assert_eq!(minimal.build().unwrap(), Fleet::parse("fleet.toml", text).unwrap());
+    let required_keys = "[devices]\nexpected = 1\n[data]\nd = 2\n[model]\nk = 1\n[algorithm]\nname = \"fedavg\"\nrounds = 1\nstep_size = 0.5\n";
+    assert_eq!(minimal.build().unwrap(), Fleet::parse("fleet.toml", required_keys).unwrap());
 }
 
 #[test]
 fn builder_errors_name_key_and_value() {
     let state = Path::new("state");
-    let error = |fleet: FleetBuilder| fleet.build().unwrap_err().to_string();
+    let build_error = |fleet: FleetBuilder| fleet.build().unwrap_err().to_string();
     assert_eq!(
-        error(Fleet::builder().devices(2).features(6).width(2).algorithm("fedrep")),
+        build_error(Fleet::builder().devices(2).features(6).width(2).algorithm("fedrep")),
         "Fleet::builder(): algorithm.rounds is missing, allowed: an integer from 1 to 10000000"
     );
     assert_eq!(
-        error(fleet(state).width(7)),
+        build_error(fleet_builder(state).width(7)),
         "model.k: found 7, allowed: an integer from 1 to 6, the number of features"
     );
     assert_eq!(
-        error(fleet(state).algorithm("fedrap")),
+        build_error(fleet_builder(state).algorithm("fedrap")),
         "algorithm.name: found \"fedrap\", allowed: \"fedrep\", \"gd-gd\", \"fedavg\", \"fedpower\", \"local-only\", \"pooled\" (did \
          you mean \"fedrep\"?)"
     );
-    let unknown = error(fleet(state).set("rounds.dedline", 3.0));
-    assert!(unknown.starts_with("rounds.dedline: unknown key (did you mean \"deadline\"?)"), "{unknown}");
+    let unknown_key = build_error(fleet_builder(state).set("rounds.dedline", 3.0));
+    assert!(
+        unknown_key.starts_with("rounds.dedline: unknown key (did you mean \"deadline\"?)"),
+        "{unknown_key}"
+    );
 }
 
 /// A server with the defaults of the builder behaves like one from [`Server::bind`]: the stored models are
@@ -126,15 +129,15 @@ fn builder_errors_name_key_and_value() {
 #[tokio::test(flavor = "multi_thread")]
 async fn default_builder_serves_the_configuration() {
     let state = Scratch::new();
-    let fleet = fleet(state.path()).build().unwrap();
-    serve(Server::builder(fleet.clone())).await;
-    let expected = bits(undisturbed(fleet.engine()).representation());
+    let fleet = fleet_builder(state.path()).build().unwrap();
+    serve_to_end(Server::builder(fleet.clone())).await;
+    let expected = bits(run_without_server(fleet.engine()).representation());
     assert_eq!(on_disk(state.path()), expected);
     let stored = store::read(state.path()).unwrap().unwrap().configuration;
     assert_eq!(stored, fleet.fingerprint());
     assert!(!stored.contains("custom"), "{stored}");
-    let again = Server::bind(fleet, 1, SysRng, Protection::Plaintext).await.unwrap();
-    assert_eq!(again.status().round, 4);
+    let resumed = Server::bind(fleet, 1, SysRng, Protection::Plaintext).await.unwrap();
+    assert_eq!(resumed.status().round, 4);
 }
 
 /// A campaign with a custom algorithm continues after crashes with the same bits as without crashes. With
@@ -143,12 +146,15 @@ async fn default_builder_serves_the_configuration() {
 async fn custom_algorithm_is_resumed_under_its_own_name_only() {
     let state = Scratch::new();
     let path = state.path();
-    let plain = || fleet(path).rounds(ROUNDS).build().unwrap();
-    let with_momentum =
-        || Server::builder(plain()).algorithm("momentum", momentum(&plain())).setting("beta", BETA);
+    let parse_fleet = || fleet_builder(path).rounds(ROUNDS).build().unwrap();
+    let with_momentum = || {
+        Server::builder(parse_fleet())
+            .algorithm("momentum", create_momentum(&parse_fleet()))
+            .setting("beta", BETA)
+    };
     let mut server = with_momentum().bind().await.unwrap();
     let mut devices = Devices::new(server.address().unwrap());
-    (0..3).for_each(|id| devices.add(id, id == 2));
+    (0..3).for_each(|id| devices.add_device(id, id == 2));
     // The third device keeps a round open when the server crashes.
     for round in [1, 9] {
         let running = tokio::spawn(server.serve(std::future::pending(), true));
@@ -164,17 +170,19 @@ async fn custom_algorithm_is_resumed_under_its_own_name_only() {
         assert!(running.await.unwrap_err().is_cancelled());
 
         let lines = "- custom.algorithm = \"momentum\"\n- custom.settings.beta = 0.5\n";
-        assert_eq!(refused(Server::builder(plain())).await, lines);
-        let other = Server::builder(plain()).algorithm("momenta", momentum(&plain())).setting("beta", BETA);
+        assert_eq!(start_error(Server::builder(parse_fleet())).await, lines);
+        let changed_builder = Server::builder(parse_fleet())
+            .algorithm("momenta", create_momentum(&parse_fleet()))
+            .setting("beta", BETA);
         let lines = "- custom.algorithm = \"momentum\"\n+ custom.algorithm = \"momenta\"\n";
-        assert_eq!(refused(other).await, lines);
-        let other = with_momentum().setting("beta", 0.25);
+        assert_eq!(start_error(changed_builder).await, lines);
+        let changed_builder = with_momentum().setting("beta", 0.25);
         let lines = "- custom.settings.beta = 0.5\n+ custom.settings.beta = 0.25\n";
-        assert_eq!(refused(other).await, lines);
-        let other = with_momentum().participation("pairs", Box::new(Pairs::default()));
-        assert_eq!(refused(other).await, "+ custom.participation = \"pairs\"\n");
+        assert_eq!(start_error(changed_builder).await, lines);
+        let changed_builder = with_momentum().participation("pairs", Box::new(Pairs::default()));
+        assert_eq!(start_error(changed_builder).await, "+ custom.participation = \"pairs\"\n");
         // The check without the custom algorithm also names the algorithm.
-        let faults = check(&plain()).unwrap().unwrap().faults;
+        let faults = check(&parse_fleet()).unwrap().unwrap().faults;
         assert!(faults.iter().any(|fault| fault.contains("- custom.algorithm = \"momentum\"")), "{faults:?}");
 
         server = with_momentum().bind().await.unwrap();
@@ -182,18 +190,23 @@ async fn custom_algorithm_is_resumed_under_its_own_name_only() {
     }
     devices.hold.send_replace(Hold::Nothing);
     let ended = tokio::time::timeout(PATIENCE, server.serve(std::future::pending(), true));
-    assert_eq!(ended.await.expect("finishes").unwrap().round, ROUNDS);
+    assert_eq!(ended.await.expect("the campaign did not finish in time").unwrap().round, ROUNDS);
 
-    let fleet = plain();
-    let custom = CustomParts::default().with_algorithm("momentum", momentum(&fleet));
-    let whole = undisturbed(fleet.custom_engine(custom));
-    let plain = undisturbed(fleet.engine());
-    assert_eq!(on_disk(path)[..12], bits(whole.representation()));
-    assert_ne!(bits(whole.representation()), bits(plain.representation()), "momentum has an effect");
+    let fleet = parse_fleet();
+    let custom = CustomParts::default().with_algorithm("momentum", create_momentum(&fleet));
+    let uninterrupted = run_without_server(fleet.custom_engine(custom));
+    let without_momentum = run_without_server(fleet.engine());
+    assert_eq!(on_disk(path)[..12], bits(uninterrupted.representation()));
+    assert_ne!(
+        bits(uninterrupted.representation()),
+        bits(without_momentum.representation()),
+        "momentum had no effect"
+    );
     // With momentum 0 the algorithm equals FedRep up to rounding.
-    let none = CustomParts::default().with_algorithm("none", Box::new(Momentum::new((6, 2), 0.25, 0.0, 5)));
-    let none = undisturbed(fleet.custom_engine(none));
-    assert!((none.representation() - plain.representation()).amax() < 1e-12);
+    let zero_momentum =
+        CustomParts::default().with_algorithm("none", Box::new(Momentum::new((6, 2), 0.25, 0.0, 5)));
+    let zero_momentum = run_without_server(fleet.custom_engine(zero_momentum));
+    assert!((zero_momentum.representation() - without_momentum.representation()).amax() < 1e-12);
 }
 
 /// Policy that selects two devices in turn. The state of the policy is the number of rounds so far.
@@ -227,26 +240,31 @@ impl Participation for Pairs {
 #[test]
 fn custom_policy_chooses_the_cohorts() {
     let fleet = Fleet::parse("fleet.toml", TEXT).unwrap();
-    let engine = || {
+    let engine_with_pairs = || {
         let pairs = Box::new(Pairs::default());
         fleet.custom_engine(CustomParts::default().with_participation("pairs", pairs))
     };
-    let (mut whole, mut interrupted) = (engine(), engine());
+    let mut uninterrupted = engine_with_pairs();
+    let mut interrupted = engine_with_pairs();
     let (mut queue, mut cohorts) =
         (Vec::from([2, 1, 0].map(|device| Event::Joined(DeviceId(device)))), Vec::new());
     while let Some(event) = queue.pop() {
         let mut actions = Vec::new();
-        whole.handle(Millis::ZERO, event, &mut actions);
-        let Some(round) = whole.open_round().filter(|_| matches!(whole.phase(), Phase::Train(_))) else {
+        uninterrupted.handle(Millis::ZERO, event, &mut actions);
+        let Some(round) =
+            uninterrupted.open_round().filter(|_| matches!(uninterrupted.phase(), Phase::Train(_)))
+        else {
             continue;
         };
         if actions.iter().any(|action| matches!(action, Action::Open(..))) {
             let cohort: Vec<DeviceId> = round.cohort.iter().copied().collect();
-            interrupted = engine();
-            assert!(interrupted.resume(Millis::ZERO, &whole.checkpoint()));
+            interrupted = engine_with_pairs();
+            assert!(interrupted.resume(Millis::ZERO, &uninterrupted.checkpoint()));
             assert_eq!(interrupted.open_round().unwrap().cohort, round.cohort);
             // The target of three updates is limited to the two devices of the cohort.
-            queue.extend(cohort.iter().rev().map(|id| Event::Update(*id, honest(*id, &round.broadcast))));
+            queue.extend(
+                cohort.iter().rev().map(|id| Event::Update(*id, honest_update(*id, &round.broadcast))),
+            );
             cohorts.push(cohort);
         }
     }
@@ -275,32 +293,41 @@ impl AggregationRule for First {
 #[tokio::test(flavor = "multi_thread")]
 async fn custom_rule_is_resumed_under_its_own_name_only() {
     let state = Scratch::new();
-    let plain = fleet(state.path()).build().unwrap();
-    let first = |name| Server::builder(plain.clone()).rule(Rule::custom(Box::new(First(name))));
-    serve(first("first")).await;
-    let same = plain.clone().with_rule(Rule::custom(Box::new(First("first")))).unwrap();
-    assert_eq!(on_disk(state.path()), bits(undisturbed(same.engine()).representation()));
-    assert_ne!(on_disk(state.path()), bits(undisturbed(plain.engine()).representation()));
+    let stored_fleet = fleet_builder(state.path()).build().unwrap();
+    let builder_with_rule =
+        |name| Server::builder(stored_fleet.clone()).rule(Rule::custom(Box::new(First(name))));
+    serve_to_end(builder_with_rule("first")).await;
+    let fleet_with_rule = stored_fleet.clone().with_rule(Rule::custom(Box::new(First("first")))).unwrap();
+    assert_eq!(on_disk(state.path()), bits(run_without_server(fleet_with_rule.engine()).representation()));
+    assert_ne!(on_disk(state.path()), bits(run_without_server(stored_fleet.engine()).representation()));
 
-    assert_eq!(first("first").bind().await.unwrap().status().round, 4);
+    assert_eq!(builder_with_rule("first").bind().await.unwrap().status().round, 4);
     let lines = "- aggregation.rule = \"first\"\n+ aggregation.rule = \"last\"\n";
-    assert_eq!(refused(first("last")).await, lines);
+    assert_eq!(start_error(builder_with_rule("last")).await, lines);
     let lines = "- aggregation.rule = \"first\"\n- aggregation.device = 0.0\n";
     assert_eq!(
-        refused(Server::builder(plain.clone())).await.replace("+ aggregation.rule = \"mean\"\n", ""),
+        start_error(Server::builder(stored_fleet.clone()))
+            .await
+            .replace("+ aggregation.rule = \"mean\"\n", ""),
         lines
     );
     // A rule of FedSpan is set in the same way.
-    let lines = refused(Server::builder(plain.clone()).rule(Rule::GEOMETRIC_MEDIAN)).await;
+    let lines = start_error(Server::builder(stored_fleet.clone()).rule(Rule::GEOMETRIC_MEDIAN)).await;
     assert!(lines.contains("+ aggregation.rule = \"geometric-median\""), "{lines}");
 
     // A setting that the program does not set keeps the stored value, even with a custom rule.
-    let silent = Fleet::builder().seed(5).state(state.path()).plaintext().devices(3).features(6).width(2);
-    let silent = silent.algorithm("fedrep").rounds(4).step_size(0.25).set("limits.norm", 1e4);
-    let mut silent = silent.build().unwrap();
-    silent.limits.samples.max_samples = 7;
-    silent.tcp = "127.0.0.1:0".to_owned();
-    let server = Server::builder(silent).rule(Rule::custom(Box::new(First("first")))).bind().await.unwrap();
+    let fleet_without_rule =
+        Fleet::builder().seed(5).state(state.path()).plaintext().devices(3).features(6).width(2);
+    let fleet_without_rule =
+        fleet_without_rule.algorithm("fedrep").rounds(4).step_size(0.25).set("limits.norm", 1e4);
+    let mut fleet_without_rule = fleet_without_rule.build().unwrap();
+    fleet_without_rule.limits.samples.max_samples = 7;
+    fleet_without_rule.tcp = "127.0.0.1:0".to_owned();
+    let server = Server::builder(fleet_without_rule)
+        .rule(Rule::custom(Box::new(First("first"))))
+        .bind()
+        .await
+        .unwrap();
     assert_eq!(server.status().round, 4);
 }
 
@@ -365,42 +392,42 @@ impl Algorithm for Faulty {
 #[tokio::test]
 async fn parts_that_do_not_fit_are_refused_with_numbers() {
     let state = Scratch::new();
-    let default_builder = || Server::builder(fleet(state.path()).build().unwrap());
-    let custom = async |builder: ServerBuilder| match builder.bind().await.unwrap_err() {
+    let default_builder = || Server::builder(fleet_builder(state.path()).build().unwrap());
+    let custom_error = async |builder: ServerBuilder| match builder.bind().await.unwrap_err() {
         ServeError::Custom(error) => error,
-        other => panic!("{other}"),
+        unexpected => panic!("{unexpected}"),
     };
-    let algorithm = |faulty: Faulty| default_builder().algorithm("faulty", Box::new(faulty));
+    let builder_with = |faulty: Faulty| default_builder().algorithm("faulty", Box::new(faulty));
 
-    let wide = custom(algorithm(Faulty::new(6, 3))).await;
+    let too_wide = custom_error(builder_with(Faulty::new(6, 3))).await;
     assert_eq!(
-        wide.to_string(),
+        too_wide.to_string(),
         "the custom algorithm \"faulty\" has a representation of 6 x 3, allowed: 6 x 2, that of the model"
     );
-    let many =
+    let too_many_tensors =
         Faulty::new(6, 2).with_request(|request| request.tensors = vec![request.tensors[0].clone(); 6]);
-    let many = custom(algorithm(many)).await;
-    assert_eq!(many, CustomError::Tensors { algorithm: "faulty".into(), found: 6, allowed: 5 });
-    let long = Faulty::new(6, 2).with_request(|request| {
+    let too_many_tensors = custom_error(builder_with(too_many_tensors)).await;
+    assert_eq!(too_many_tensors, CustomError::Tensors { algorithm: "faulty".into(), found: 6, allowed: 5 });
+    let too_many_values = Faulty::new(6, 2).with_request(|request| {
         let [tensor] = &mut request.tensors[..] else { panic!() };
         (tensor.rows, tensor.cols, tensor.values) = (u16::MAX, 60, vec![0.0; 65_535 * 60]);
     });
-    let long = custom(algorithm(long)).await;
-    assert_eq!(long, CustomError::Frames { algorithm: "faulty".into(), values: 65_535 * 60 });
-    let forgets = custom(algorithm(Faulty { forgets: true, ..Faulty::new(6, 2) })).await;
+    let too_many_values = custom_error(builder_with(too_many_values)).await;
+    assert_eq!(too_many_values, CustomError::Frames { algorithm: "faulty".into(), values: 65_535 * 60 });
+    let forgets = custom_error(builder_with(Faulty { forgets: true, ..Faulty::new(6, 2) })).await;
     assert_eq!(forgets, CustomError::State { part: "algorithm", values: 12 });
 
-    let nameless = custom(default_builder().algorithm("", Box::new(Faulty::new(6, 2)))).await;
+    let nameless = custom_error(default_builder().algorithm("", Box::new(Faulty::new(6, 2)))).await;
     assert_eq!(nameless, CustomError::Name { part: "algorithm" });
     for (key, value) in [("a key", 1.0), ("", 1.0), ("beta", f64::INFINITY)] {
-        let error = custom(algorithm(Faulty::new(6, 2)).setting(key, value)).await;
+        let error = custom_error(builder_with(Faulty::new(6, 2)).setting(key, value)).await;
         assert_eq!(error, CustomError::Setting { key: key.into(), value });
     }
-    let rule = custom(default_builder().rule(Rule::custom(Box::new(First("mean"))))).await;
+    let rule = custom_error(default_builder().rule(Rule::custom(Box::new(First("mean"))))).await;
     assert_eq!(rule, CustomError::RuleName { name: "mean".into() });
-    let both = custom(algorithm(Faulty::new(6, 2)).rule(Rule::GEOMETRIC_MEDIAN)).await;
+    let rule_and_algorithm = custom_error(builder_with(Faulty::new(6, 2)).rule(Rule::GEOMETRIC_MEDIAN)).await;
     assert_eq!(
-        both.to_string(),
+        rule_and_algorithm.to_string(),
         "the aggregation rule \"geometric-median\" has no effect on the custom algorithm \"faulty\", which combines updates \
          itself; give the rule to the algorithm"
     );
@@ -416,11 +443,12 @@ async fn parts_that_do_not_fit_are_refused_with_numbers() {
 async fn private_campaign_refuses_tasks_without_noise() {
     let state = Scratch::new();
     let private = || {
-        let fleet = fleet(state.path()).set("privacy.epsilon", 2.0).set("privacy.delta", 1e-5);
+        let fleet = fleet_builder(state.path()).set("privacy.epsilon", 2.0).set("privacy.delta", 1e-5);
         Server::builder(fleet.build().unwrap())
     };
-    let open = Faulty::new(6, 2).with_request(|request| request.task = Task::PowerStart);
-    let ServeError::Custom(error) = private().algorithm("open", Box::new(open)).bind().await.unwrap_err()
+    let without_noise = Faulty::new(6, 2).with_request(|request| request.task = Task::PowerStart);
+    let ServeError::Custom(error) =
+        private().algorithm("open", Box::new(without_noise)).bind().await.unwrap_err()
     else {
         panic!()
     };
@@ -432,7 +460,7 @@ async fn private_campaign_refuses_tasks_without_noise() {
 #[tokio::test]
 async fn builder_without_keys_refuses_to_serve_in_plaintext() {
     let state = Scratch::new();
-    let fleet = fleet(state.path()).set("listen.plaintext", false).build().unwrap();
+    let fleet = fleet_builder(state.path()).set("listen.plaintext", false).build().unwrap();
     let error = Server::builder(fleet).bind().await.unwrap_err();
     assert!(matches!(&error, ServeError::NoKeys { store } if *store == state.path().join("keys")), "{error}");
 }
@@ -448,7 +476,11 @@ async fn builder_serves_over_a_given_listener() {
     let (stop, stopped) = oneshot::channel::<()>();
     let serving = tokio::spawn(server.serve(async { drop(stopped.await) }, false));
     stop.send(()).unwrap();
-    let status = tokio::time::timeout(PATIENCE, serving).await.expect("ends").unwrap().unwrap();
+    let status = tokio::time::timeout(PATIENCE, serving)
+        .await
+        .expect("the server did not end in time")
+        .unwrap()
+        .unwrap();
     assert_eq!(status.phase, "waiting");
     assert_eq!(store::read(state.path()).unwrap().unwrap().campaign, 77);
 }

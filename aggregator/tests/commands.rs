@@ -9,8 +9,8 @@ use crate::common::ServerProcess;
 const CAMPAIGN: &str = "[listen]\ntcp = \"127.0.0.1:0\"\nplaintext = true\n[devices]\nexpected = 2\n[data]\nd = 8\n[model]\nk = 2\n\
     [algorithm]\nname = \"fedrep\"\nrounds = 4\nstep_size = 0.5\n";
 
-/// Makes a new directory with a `fleet.toml` whose state directory is inside it.
-fn directory(name: &str) -> PathBuf {
+/// Creates a new directory with a `fleet.toml` whose state directory is inside it.
+fn create_directory(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = std::fs::remove_dir_all(&path);
     std::fs::create_dir_all(&path).unwrap();
@@ -19,70 +19,71 @@ fn directory(name: &str) -> PathBuf {
     path
 }
 
-fn program(directory: &Path, arguments: &[&str]) -> Command {
+fn program_command(directory: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
     command.current_dir(directory).args(arguments).arg("--config").arg("fleet.toml");
     command
 }
 
-fn errors(output: &Output) -> String {
+fn stderr_text(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
 /// Runs a server and stops it.
-fn stopped(name: &str) -> PathBuf {
-    let directory = directory(name);
-    let server = ServerProcess::start(program(&directory, &["serve"]).stderr(Stdio::null()));
-    assert!(server.end("-INT").success());
+fn run_and_stop_server(name: &str) -> PathBuf {
+    let directory = create_directory(name);
+    let server = ServerProcess::start(program_command(&directory, &["serve"]).stderr(Stdio::null()));
+    assert!(server.stop_with("-INT").success());
     directory
 }
 
 #[test]
 fn status_reads_files_without_server() {
-    let directory = stopped("offline");
-    let output = program(&directory, &["status"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    let directory = run_and_stop_server("offline");
+    let output = program_command(&directory, &["status"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr_text(&output));
     let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&status["phase"], &status["round"]), (&"not running".into(), &0.into()));
-    let output = program(&directory, &["watch"]).output().unwrap();
+    let output = program_command(&directory, &["watch"]).output().unwrap();
     assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0));
-    assert!(errors(&output).contains("no server is running"), "{}", errors(&output));
+    assert!(stderr_text(&output).contains("no server is running"), "{}", stderr_text(&output));
 }
 
 #[test]
 fn closed_pipe_is_no_error_and_full_disk_is() {
-    let directory = stopped("gone");
+    let directory = run_and_stop_server("gone");
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
-    let output = program(&directory, &["status"]).stdout(writer).output().unwrap();
-    assert_eq!((output.status.code(), errors(&output)), (Some(0), String::new()));
-    let Ok(full) = File::options().write(true).open("/dev/full") else { return };
-    let output = program(&directory, &["status"]).stdout(full).output().unwrap();
+    let output = program_command(&directory, &["status"]).stdout(writer).output().unwrap();
+    assert_eq!((output.status.code(), stderr_text(&output)), (Some(0), String::new()));
+    let Ok(full_device) = File::options().write(true).open("/dev/full") else { return };
+    let output = program_command(&directory, &["status"]).stdout(full_device).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(errors(&output).contains("No space left"), "{}", errors(&output));
+    assert!(stderr_text(&output).contains("No space left"), "{}", stderr_text(&output));
 }
 
 /// A configuration with the initial model `moments` is refused, because moments can reveal records of a
 /// device.
 #[test]
 fn configuration_revealing_moments_is_refused() {
-    let directory = directory("moments");
+    let directory = create_directory("moments");
     let file = directory.join("fleet.toml");
-    let asked = std::fs::read_to_string(&file).unwrap().replace("k = 2\n", "k = 2\ninit = \"moments\"\n");
-    std::fs::write(&file, asked).unwrap();
-    let output = program(&directory, &["serve"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(2), "{}", errors(&output));
-    for part in ["model.init", "allowed for a real fleet", "moments reveal records"] {
-        assert!(errors(&output).contains(part), "{}", errors(&output));
+    let configuration =
+        std::fs::read_to_string(&file).unwrap().replace("k = 2\n", "k = 2\ninit = \"moments\"\n");
+    std::fs::write(&file, configuration).unwrap();
+    let output = program_command(&directory, &["serve"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", stderr_text(&output));
+    for excerpt in ["model.init", "allowed for a real fleet", "moments reveal records"] {
+        assert!(stderr_text(&output).contains(excerpt), "{}", stderr_text(&output));
     }
-    assert!(!directory.join("state").exists(), "nothing is written");
+    assert!(!directory.join("state").exists(), "a refused command created the state directory");
 }
 
 /// A configuration that is not a regular file is not opened. A configuration that is too long, not UTF-8 or
 /// nested too deeply is refused with one line.
 #[test]
 fn invalid_configuration_is_refused_in_one_line() {
-    let directory_path = directory("no-configuration");
+    let directory_path = create_directory("no-configuration");
     assert!(Command::new("mkfifo").arg(directory_path.join("pipe")).status().unwrap().success());
     let _socket = std::os::unix::net::UnixListener::bind(directory_path.join("socket")).unwrap();
     File::create(directory_path.join("long")).unwrap().set_len(1 << 40).unwrap();
@@ -112,9 +113,9 @@ fn invalid_configuration_is_refused_in_one_line() {
         let mut limited = Command::new("timeout");
         limited.arg("20").arg(env!("CARGO_BIN_EXE_fedspan-aggregator")).args(arguments);
         let output = limited.current_dir(&directory_path).output().unwrap();
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", errors(&output));
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr_text(&output));
         assert_eq!(output.stdout, b"", "{arguments:?}");
-        errors(&output)
+        stderr_text(&output)
     };
     for (file, expected) in cases {
         for command in commands {
@@ -128,15 +129,15 @@ fn invalid_configuration_is_refused_in_one_line() {
         assert_eq!(error.lines().count(), 1, "{error}");
         assert!(error.len() < 300, "{} characters", error.len());
     }
-    let parts = run(&["adapter", "serve", "--config", "fleet.toml", "--set", &deep]);
-    assert!(parts.ends_with("...: found a key of 20001 parts, allowed: at most 32\n"), "{parts}");
+    let error = run(&["adapter", "serve", "--config", "fleet.toml", "--set", &deep]);
+    assert!(error.ends_with("...: found a key of 20001 parts, allowed: at most 32\n"), "{error}");
 }
 
 /// Every command reports in one line if the path of a state file is not a regular file. Opening a pipe would
 /// wait for its other end, and reading a device would exhaust memory.
 #[test]
 fn special_files_in_state_directory_are_not_opened() {
-    let directory_path = stopped("no-state");
+    let directory_path = run_and_stop_server("no-state");
     let state = directory_path.join("state");
     let mut names: Vec<String> = std::fs::read_dir(&state)
         .unwrap()
@@ -149,13 +150,13 @@ fn special_files_in_state_directory_are_not_opened() {
     names.extend(["arrivals.jsonl".to_owned(), "round.key".to_owned()]);
     names.dedup();
     for name in &names {
-        let (place, aside) = (state.join(name), directory_path.join("aside"));
-        let moved = std::fs::rename(&place, &aside).is_ok();
+        let (path, aside) = (state.join(name), directory_path.join("aside"));
+        let moved = std::fs::rename(&path, &aside).is_ok();
         for pipe in [true, false] {
             if pipe {
-                assert!(Command::new("mkfifo").arg(&place).status().unwrap().success());
+                assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
             } else {
-                std::os::unix::fs::symlink("/dev/zero", &place).unwrap();
+                std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
             }
             let mut outputs = Vec::new();
             for command in [&["status"][..], &["check"], &["export", "--out", "out"], &["serve"]] {
@@ -171,9 +172,9 @@ fn special_files_in_state_directory_are_not_opened() {
                 assert!(
                     code == Some(0) || code == Some(1),
                     "{name} {command:?}: {code:?} {}",
-                    errors(&output)
+                    stderr_text(&output)
                 );
-                outputs.push(errors(&output) + &String::from_utf8_lossy(&output.stdout));
+                outputs.push(stderr_text(&output) + &String::from_utf8_lossy(&output.stdout));
                 let _ = std::fs::remove_dir_all(directory_path.join("out"));
             }
             let expected =
@@ -184,10 +185,10 @@ fn special_files_in_state_directory_are_not_opened() {
                     "{outputs:?}"
                 );
             }
-            std::fs::remove_file(&place).unwrap();
+            std::fs::remove_file(&path).unwrap();
         }
         if moved {
-            std::fs::rename(&aside, &place).unwrap();
+            std::fs::rename(&aside, &path).unwrap();
         }
     }
 }

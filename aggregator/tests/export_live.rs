@@ -7,49 +7,49 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use crate::common::stored_campaign::{configuration, create_state};
-use crate::common::{Scratch, ServerProcess, output};
+use crate::common::{Scratch, ServerProcess, run_program};
 
 /// Configuration, with or without a state directory of five devices in the middle of their third round.
-struct Place {
+struct CampaignDirectory {
     scratch: Scratch,
 }
 
-impl Place {
-    /// Makes a configuration without a state directory.
+impl CampaignDirectory {
+    /// Creates a configuration without a state directory.
     fn without_state() -> Self {
-        let place = Self { scratch: Scratch::new() };
-        std::fs::write(place.config(), configuration(&place.state())).unwrap();
-        place
+        let directory = Self { scratch: Scratch::new() };
+        std::fs::write(directory.config_path(), configuration(&directory.state_path())).unwrap();
+        directory
     }
 
-    /// Makes a configuration with a state directory.
-    fn dir() -> Self {
-        let place = Self::without_state();
-        create_state(&place.state());
-        place
+    /// Creates a configuration with a state directory.
+    fn with_state() -> Self {
+        let directory = Self::without_state();
+        create_state(&directory.state_path());
+        directory
     }
 
-    fn config(&self) -> PathBuf {
+    fn config_path(&self) -> PathBuf {
         self.scratch.path().join("fleet.toml")
     }
 
-    fn state(&self) -> PathBuf {
+    fn state_path(&self) -> PathBuf {
         self.scratch.path().join("state")
     }
 
-    fn program(&self, arguments: &[&str]) -> Command {
+    fn create_command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
-        command.args(arguments).arg("--config").arg(self.config());
+        command.args(arguments).arg("--config").arg(self.config_path());
         command
     }
 
-    fn run(&self, arguments: &[&str]) -> Output {
-        output(&mut self.program(arguments))
+    fn run_command(&self, arguments: &[&str]) -> Output {
+        run_program(&mut self.create_command(arguments))
     }
 
     /// Runs a command that must fail with one line that contains `expected`.
     fn assert_refused(&self, arguments: &[&str], expected: &str) {
-        let output = self.run(arguments);
+        let output = self.run_command(arguments);
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {stderr}");
         assert!(stderr.contains(expected) && stderr.lines().count() == 1, "{arguments:?}: {stderr}");
@@ -57,51 +57,56 @@ impl Place {
 }
 
 /// Returns a path in the directory, also as text.
-fn place(dir: &Place, name: &str) -> (PathBuf, String) {
+fn path_in(dir: &CampaignDirectory, name: &str) -> (PathBuf, String) {
     let path = dir.scratch.path().join(name);
     let text = path.display().to_string();
     (path, text)
 }
 
 /// Reads a file as text.
-fn read(directory: &Path, file: &str) -> String {
+fn read_text(directory: &Path, file: &str) -> String {
     String::from_utf8_lossy(&std::fs::read(directory.join(file)).unwrap()).into_owned()
 }
 
 #[test]
 fn export_from_server_equals_export_from_files() {
-    let dir = Place::dir();
-    let ((before, before_text), (during, during_text)) = (place(&dir, "before"), place(&dir, "during"));
-    assert!(dir.run(&["export", "--out", &before_text]).status.success());
-    let server = ServerProcess::start(dir.program(&["serve"]).stderr(Stdio::null()));
-    let output = dir.run(&["export", "--out", &during_text]);
+    let dir = CampaignDirectory::with_state();
+    let ((path_before, text_before), (path_during, text_during)) =
+        (path_in(&dir, "before"), path_in(&dir, "during"));
+    assert!(dir.run_command(&["export", "--out", &text_before]).status.success());
+    let server = ServerProcess::start(dir.create_command(&["serve"]).stderr(Stdio::null()));
+    let output = dir.run_command(&["export", "--out", &text_during]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     for file in
         ["representation.npy", "model.safetensors", "rounds.jsonl", "ledger.json", "configuration.txt"]
     {
-        assert_eq!(read(&before, file), read(&during, file), "{file}");
+        assert_eq!(read_text(&path_before, file), read_text(&path_during, file), "{file}");
     }
-    let (before, during) = (read(&before, "arrivals.jsonl"), read(&during, "arrivals.jsonl"));
-    let more = during.strip_prefix(before.as_str()).unwrap();
-    assert!(more.starts_with("{\"event\":\"resumed\"") && more.lines().count() == 1, "{more}");
+    let (journal_before, journal_during) =
+        (read_text(&path_before, "arrivals.jsonl"), read_text(&path_during, "arrivals.jsonl"));
+    let added_lines = journal_during.strip_prefix(journal_before.as_str()).unwrap();
+    assert!(
+        added_lines.starts_with("{\"event\":\"resumed\"") && added_lines.lines().count() == 1,
+        "{added_lines}"
+    );
     let slash = format!("{}/beside/", dir.scratch.path().display());
     let partial = dir.scratch.path().join("beside.partial");
     std::fs::create_dir(&partial).unwrap();
     std::fs::write(partial.join("f"), b"x").unwrap();
-    assert!(dir.run(&["export", "--out", &slash]).status.success());
+    assert!(dir.run_command(&["export", "--out", &slash]).status.success());
     assert_eq!(std::fs::read_dir(&slash).unwrap().count(), 6);
-    assert_eq!(read(&partial, "f"), "x", "what is another's stays");
-    dir.assert_refused(&["export", "--out", &during_text], "already exists; refusing to overwrite it");
+    assert_eq!(read_text(&partial, "f"), "x", "a file of another program was changed");
+    dir.assert_refused(&["export", "--out", &text_during], "already exists; refusing to overwrite it");
     dir.assert_refused(&["check"], "another server is running on this state directory");
     drop(server);
-    assert_eq!(dir.run(&["check"]).status.code(), Some(0));
+    assert_eq!(dir.run_command(&["check"]).status.code(), Some(0));
 }
 
 /// Answers one request on the control socket with this text.
-fn answering(dir: &Place, answer: String) -> std::thread::JoinHandle<String> {
-    std::fs::create_dir_all(dir.state()).unwrap();
-    let _ = std::fs::remove_file(dir.state().join("control.sock"));
-    let listener = UnixListener::bind(dir.state().join("control.sock")).unwrap();
+fn serve_answer(dir: &CampaignDirectory, answer: String) -> std::thread::JoinHandle<String> {
+    std::fs::create_dir_all(dir.state_path()).unwrap();
+    let _ = std::fs::remove_file(dir.state_path().join("control.sock"));
+    let listener = UnixListener::bind(dir.state_path().join("control.sock")).unwrap();
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let mut request = String::new();
@@ -148,27 +153,27 @@ fn incomplete_answer_writes_nothing() {
             "the server reports: a page",
         ),
     ];
-    let dir = Place::without_state();
-    let (out, text) = place(&dir, "out");
+    let dir = CampaignDirectory::without_state();
+    let (target, target_text) = path_in(&dir, "out");
     for (answer, expected) in cases {
-        let server = answering(&dir, answer.clone());
-        let output = dir.run(&["export", "--out", &text]);
+        let server = serve_answer(&dir, answer.clone());
+        let output = dir.run_command(&["export", "--out", &target_text]);
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{answer}: {stderr}");
         assert!(stderr.contains(expected) && stderr.lines().count() == 1, "{answer}: {stderr}");
         assert_eq!(server.join().unwrap(), "export\n");
-        assert!(!out.exists());
+        assert!(!target.exists());
     }
 }
 
 /// Every command reports an unusable state path in one line, and creates no files.
 #[test]
 fn unusable_state_path_is_reported_in_one_line() {
-    let dir = Place::without_state();
-    std::fs::write(dir.state(), b"a file").unwrap();
-    let (out, text) = place(&dir, "out");
-    for command in [&["check"][..], &["export", "--out", &text], &["serve"], &["status"]] {
-        let output = dir.run(command);
+    let dir = CampaignDirectory::without_state();
+    std::fs::write(dir.state_path(), b"a file").unwrap();
+    let (target, target_text) = path_in(&dir, "out");
+    for command in [&["check"][..], &["export", "--out", &target_text], &["serve"], &["status"]] {
+        let output = dir.run_command(command);
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{command:?}: {stderr}");
         assert!(
@@ -177,6 +182,6 @@ fn unusable_state_path_is_reported_in_one_line() {
         );
         assert!(stderr.contains("directory") || stderr.contains("File exists"), "{command:?}: {stderr}");
     }
-    assert!(!out.exists());
-    assert_eq!(std::fs::read(dir.state()).unwrap(), b"a file");
+    assert!(!target.exists());
+    assert_eq!(std::fs::read(dir.state_path()).unwrap(), b"a file");
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::common::shapes::{all, fleet};
+use crate::common::shapes::{parse_fleet, read_configurations};
 use fedspan_aggregator::config::{Fleet, Mismatch, Resumed, difference};
 use fedspan_engine::config::Source;
 use proptest::prelude::*;
@@ -83,23 +83,23 @@ const KEYS: [&str; 67] = [
 const LAST: [&str; 3] = ["limits.norm", "limits.samples", "stop.change"];
 
 /// Returns a configuration whose file sets no key.
-fn silent(fleet: &Fleet) -> Fleet {
+fn without_given_keys(fleet: &Fleet) -> Fleet {
     Fleet { given: Source::parse("nothing", "", &[]).unwrap().given_keys(), ..fleet.clone() }
 }
 
 /// Returns the lines of a fingerprint: keys and values.
-fn lines(text: &str) -> Vec<(&str, &str)> {
+fn split_lines(text: &str) -> Vec<(&str, &str)> {
     text.lines().map(|line| line.split_once(" = ").unwrap()).collect()
 }
 
-/// Makes a fingerprint from keys and values.
-fn joined<'a>(lines: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
+/// Creates a fingerprint from keys and values.
+fn join_lines<'a>(lines: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
     lines.into_iter().map(|(key, value)| format!("{key} = {value}\n")).collect()
 }
 
 /// Returns other values for a setting, of which some are valid.
-fn others(key: &str, value: &str) -> Vec<String> {
-    let words: BTreeMap<&str, &[&str]> = BTreeMap::from([
+fn other_values(key: &str, value: &str) -> Vec<String> {
+    let allowed_values: BTreeMap<&str, &[&str]> = BTreeMap::from([
         ("model.init", &["random", "power", "moments"][..]),
         ("algorithm.name", &["fedrep", "gd-gd", "fedavg", "fedper", "ditto", "fedrep+ft", "lora"]),
         ("algorithm.head", &["least-squares", "gradient"]),
@@ -115,19 +115,19 @@ fn others(key: &str, value: &str) -> Vec<String> {
         ("participation.schedule", &["adaptive", "fixed", "theorem"]),
         ("participation.by", &["devices", "samples"]),
     ]);
-    if let Some(words) = words.get(key) {
-        let words = words.iter().map(|word| format!("{word:?}"));
-        return words.filter(|word| word != value).collect();
+    if let Some(allowed_values) = allowed_values.get(key) {
+        let allowed_values = allowed_values.iter().map(|value_text| format!("{value_text:?}"));
+        return allowed_values.filter(|value_text| value_text != value).collect();
     }
     if value == "[]" {
         return vec!["[7]".to_owned()];
     }
     if let Some(list) = value.strip_prefix('[') {
-        let mut turned: Vec<&str> = list.trim_end_matches(']').split(", ").collect();
-        turned.reverse();
-        return vec![format!("[7, {list}"), "[3]".to_owned(), format!("[{}]", turned.join(", "))]
+        let mut reversed: Vec<&str> = list.trim_end_matches(']').split(", ").collect();
+        reversed.reverse();
+        return vec![format!("[7, {list}"), "[3]".to_owned(), format!("[{}]", reversed.join(", "))]
             .into_iter()
-            .filter(|other| other != value)
+            .filter(|candidate| candidate != value)
             .collect();
     }
     match (value, value.parse::<i64>(), value.parse::<f64>()) {
@@ -142,16 +142,16 @@ fn others(key: &str, value: &str) -> Vec<String> {
 
 #[test]
 fn fingerprint_is_toml_with_known_keys() {
-    for (text, path) in all() {
-        let fleet = fleet(&text);
+    for (text, path) in read_configurations() {
+        let fleet = parse_fleet(&text);
         let fingerprint_text = fleet.fingerprint();
         let source = Source::parse("fingerprint", &fingerprint_text, &[]).unwrap();
-        for (key, _) in lines(&fingerprint_text) {
+        for (key, _) in split_lines(&fingerprint_text) {
             assert!(KEYS.contains(&key) || LAST.contains(&key), "{key} of {}", path.display());
             assert!(source.given_keys().contains(key), "{key}");
         }
-        for word in ["{", "Some", "None", "("] {
-            assert!(!fingerprint_text.contains(word), "{word} of the program in {fingerprint_text}");
+        for fragment in ["{", "Some", "None", "("] {
+            assert!(!fingerprint_text.contains(fragment), "{fragment} of the program in {fingerprint_text}");
         }
         // The first key is `seed`, and keys of sections are dotted.
         assert!(
@@ -163,25 +163,31 @@ fn fingerprint_is_toml_with_known_keys() {
 
 #[test]
 fn fingerprint_restores_configuration() {
-    for (text, path) in all() {
-        let given = fleet(&text);
-        let text = given.fingerprint();
+    for (text, path) in read_configurations() {
+        let original = parse_fleet(&text);
+        let fingerprint_text = original.fingerprint();
         // No setting is taken from the other configuration.
         let base = "[listen]\nplaintext = true\n[devices]\nexpected = 8\n[data]\nd = 2\n[model]\nk = 1\n[algorithm]\nname = \"gd-gd\"\n\
                     rounds = 9\nstep_size = 0.9\nfinal_ridge = 9\n[participation]\npolicy = \"fraction\"\nr = 0.9\n[limits]\nnorm = 9\n";
-        let mut base =
-            Fleet { privacy: given.privacy, stop_change: given.stop_change, ..silent(&fleet(base)) };
-        base.shape.image = given.shape.image;
-        let Resumed { fleet: again, kept } = base.resumed(&text).unwrap();
+        let mut base = Fleet {
+            privacy: original.privacy,
+            stop_change: original.stop_change,
+            ..without_given_keys(&parse_fleet(base))
+        };
+        base.shape.image = original.shape.image;
+        let Resumed { fleet: resumed_fleet, kept } = base.resumed(&fingerprint_text).unwrap();
         assert!(kept.iter().any(|line| line.starts_with("data.d = ")), "{kept:?}");
-        assert_eq!(again.fingerprint(), text, "{}", path.display());
-        let mut expected = Fleet { given: again.given.clone(), ..given };
+        assert_eq!(resumed_fleet.fingerprint(), fingerprint_text, "{}", path.display());
+        let mut expected = Fleet { given: resumed_fleet.given.clone(), ..original };
         // These settings apply only to shared heads and to gradient steps on heads.
-        expected.algorithm.head_step_size = again.algorithm.head_step_size;
-        expected.algorithm.local_steps = again.algorithm.local_steps;
-        assert_eq!(again, expected, "{}", path.display());
+        expected.algorithm.head_step_size = resumed_fleet.algorithm.head_step_size;
+        expected.algorithm.local_steps = resumed_fleet.algorithm.local_steps;
+        assert_eq!(resumed_fleet, expected, "{}", path.display());
         // Resuming twice changes nothing.
-        assert_eq!(again.resumed(&text).unwrap(), Resumed { fleet: again, kept: Vec::new() });
+        assert_eq!(
+            resumed_fleet.resumed(&fingerprint_text).unwrap(),
+            Resumed { fleet: resumed_fleet, kept: Vec::new() }
+        );
     }
 }
 
@@ -190,40 +196,43 @@ fn fingerprint_restores_configuration() {
 /// the key is resumed with the stored value.
 #[test]
 fn changed_setting_is_named_refused_or_kept() {
-    let (mut taken, mut seen) = (0, BTreeMap::new());
-    for (text, path) in all() {
-        let given = fleet(&text);
-        let text = given.fingerprint();
-        for (place, (key, value)) in lines(&text).into_iter().enumerate() {
-            for other in others(key, value) {
-                let mut changed = lines(&text);
-                changed[place].1 = &other;
-                let stored = joined(changed);
-                let named = format!("- {key} = {other}\n+ {key} = {value}\n");
-                assert_eq!(difference(&stored, &text), named, "{}", path.display());
-                let resumed = given.resumed(&stored);
-                match (silent(&given).resumed(&stored), resumed) {
+    let mut resumed_count = 0;
+    let mut seen_keys = BTreeMap::new();
+    for (text, path) in read_configurations() {
+        let configured = parse_fleet(&text);
+        let fingerprint_text = configured.fingerprint();
+        for (index, (key, value)) in split_lines(&fingerprint_text).into_iter().enumerate() {
+            for other_value in other_values(key, value) {
+                let mut changed = split_lines(&fingerprint_text);
+                changed[index].1 = &other_value;
+                let stored = join_lines(changed);
+                let expected_difference = format!("- {key} = {other_value}\n+ {key} = {value}\n");
+                assert_eq!(difference(&stored, &fingerprint_text), expected_difference, "{}", path.display());
+                let resumed = configured.resumed(&stored);
+                match (without_given_keys(&configured).resumed(&stored), resumed) {
                     // No file can set this value, or the key must not change.
                     (Err(_), Err(_)) => {}
                     (Ok(Resumed { fleet, kept }), resumed) => {
-                        assert_eq!(kept, [format!("{key} = {other}")]);
+                        assert_eq!(kept, [format!("{key} = {other_value}")]);
                         assert_eq!(difference(&stored, &fleet.fingerprint()), "");
-                        *seen.entry(key.to_owned()).or_insert(0) += 1;
-                        taken += 1;
+                        *seen_keys.entry(key.to_owned()).or_insert(0) += 1;
+                        resumed_count += 1;
                         let own_table = key.replace("algorithm.", "algorithm.lg-fedavg.");
-                        if given.given.contains(key) || given.given.contains(&own_table) {
-                            assert_eq!(resumed, Err(Mismatch::Differs(named)));
+                        if configured.given.contains(key) || configured.given.contains(&own_table) {
+                            assert_eq!(resumed, Err(Mismatch::Differs(expected_difference)));
                         } else {
                             assert_eq!(resumed.unwrap().kept, kept);
                         }
                     }
-                    (silent, resumed) => panic!("{key} = {other}: {silent:?}, {resumed:?}"),
+                    (resumed_without_keys, resumed) => {
+                        panic!("{key} = {other_value}: {resumed_without_keys:?}, {resumed:?}")
+                    }
                 }
             }
         }
     }
-    assert!(taken > 900, "{taken}");
-    let unseen: Vec<&&str> = KEYS.iter().filter(|key| !seen.contains_key(**key)).collect();
+    assert!(resumed_count > 900, "{resumed_count}");
+    let unseen: Vec<&&str> = KEYS.iter().filter(|key| !seen_keys.contains_key(**key)).collect();
     // The exceptions are keys that determine which other keys are allowed, derived keys, and keys without a
     // default.
     let selecting = ["model.kind", "algorithm.head", "participation.policy", "participation.schedule"];
@@ -235,34 +244,48 @@ fn changed_setting_is_named_refused_or_kept() {
 #[test]
 fn dependent_settings_are_kept_together() {
     let base = "[devices]\nexpected = 8\n[data]\nd = 12\n[model]\nk = 3\n[algorithm]\nname = \"fedrep\"\nrounds = 5\nstep_size = 0.3\n";
-    let more = "[participation]\npolicy = \"doubling\"\nschedule = \"fixed\"\ncohort = 5\n[aggregation]\nrule = \"trimmed-mean\"\n\
+    let additions = "[participation]\npolicy = \"doubling\"\nschedule = \"fixed\"\ncohort = 5\n[aggregation]\nrule = \"trimmed-mean\"\n\
                 trim = 0.3\n[limits]\nnorm = 7\n";
-    let (plain, rich) = (fleet(base), fleet(&format!("{base}{more}")));
-    let Resumed { fleet: again, kept } = plain.resumed(&rich.fingerprint()).unwrap();
-    assert_eq!(again, Fleet { given: plain.given.clone(), ..rich.clone() });
+    let (default_fleet, policy_fleet) = (parse_fleet(base), parse_fleet(&format!("{base}{additions}")));
+    let Resumed { fleet: resumed_fleet, kept } = default_fleet.resumed(&policy_fleet.fingerprint()).unwrap();
+    assert_eq!(resumed_fleet, Fleet { given: default_fleet.given.clone(), ..policy_fleet.clone() });
     assert!(kept.contains(&"participation.policy = \"doubling\"".to_owned()), "{kept:?}");
     // The stored campaign has the default values, which the configuration does not set.
-    let rich_without_keys = Fleet { given: plain.given.clone(), ..rich.clone() };
-    let Resumed { fleet: again, kept } = rich_without_keys.resumed(&plain.fingerprint()).unwrap();
-    assert_eq!(again, plain);
+    let policy_without_keys = Fleet { given: default_fleet.given.clone(), ..policy_fleet.clone() };
+    let Resumed { fleet: resumed_fleet, kept } =
+        policy_without_keys.resumed(&default_fleet.fingerprint()).unwrap();
+    assert_eq!(resumed_fleet, default_fleet);
     let changed = ["participation.policy = \"full\"", "aggregation.rule = \"mean\"", "limits.norm = 10000.0"];
     changed.iter().for_each(|line| assert!(kept.iter().any(|kept| kept == line), "{line} of {kept:?}"));
     // The fleet has become too small for the stored policy.
-    let small = fleet(&base.replace("expected = 8", "expected = 3"));
-    let Err(Mismatch::Unreadable(problem)) = small.resumed(&rich.fingerprint()) else { panic!("{small:?}") };
-    let (error, wrong) = (problem.to_string(), "participation.n0: found 4, allowed: at most the fleet's 3");
-    assert!(error.starts_with("the stored settings:") && error.ends_with(wrong), "{error}");
+    let small_fleet = parse_fleet(&base.replace("expected = 8", "expected = 3"));
+    let Err(Mismatch::Unreadable(problem)) = small_fleet.resumed(&policy_fleet.fingerprint()) else {
+        panic!("{small_fleet:?}")
+    };
+    let (error, expected_end) =
+        (problem.to_string(), "participation.n0: found 4, allowed: at most the fleet's 3");
+    assert!(error.starts_with("the stored settings:") && error.ends_with(expected_end), "{error}");
     // The absence of a key without a default is itself a setting.
-    let stops = fleet(&format!("{base}[stop]\nchange = 0.001\n"));
-    assert_eq!(plain.resumed(&stops.fingerprint()).unwrap_err().to_string(), "- stop.change = 0.001\n");
-    assert_eq!(stops.resumed(&plain.fingerprint()).unwrap_err().to_string(), "+ stop.change = 0.001\n");
-    let among =
-        |cohort: &str| fleet(&format!("{base}[participation]\npolicy = \"first-arrivals\"\nn = 2\n{cohort}"));
-    let refused = among("").resumed(&among("cohort = 4\n").fingerprint()).unwrap_err().to_string();
+    let stopping_fleet = parse_fleet(&format!("{base}[stop]\nchange = 0.001\n"));
+    assert_eq!(
+        default_fleet.resumed(&stopping_fleet.fingerprint()).unwrap_err().to_string(),
+        "- stop.change = 0.001\n"
+    );
+    assert_eq!(
+        stopping_fleet.resumed(&default_fleet.fingerprint()).unwrap_err().to_string(),
+        "+ stop.change = 0.001\n"
+    );
+    let fleet_with_cohort = |cohort: &str| {
+        parse_fleet(&format!("{base}[participation]\npolicy = \"first-arrivals\"\nn = 2\n{cohort}"))
+    };
+    let refused = fleet_with_cohort("")
+        .resumed(&fleet_with_cohort("cohort = 4\n").fingerprint())
+        .unwrap_err()
+        .to_string();
     assert_eq!(refused, "- participation.cohort = 4\n");
     // A key that is set to its default counts as set.
-    let explicit = fleet(&format!("{base}[participation]\npolicy = \"full\"\n"));
-    let refused = explicit.resumed(&rich.fingerprint()).unwrap_err().to_string();
+    let explicit = parse_fleet(&format!("{base}[participation]\npolicy = \"full\"\n"));
+    let refused = explicit.resumed(&policy_fleet.fingerprint()).unwrap_err().to_string();
     let differs = "- participation.policy = \"doubling\"\n+ participation.policy = \"full\"\n- participation.cohort = 5\n";
     assert_eq!(refused, differs);
 }
@@ -270,61 +293,61 @@ fn dependent_settings_are_kept_together() {
 /// The fingerprint does not depend on the form of the file.
 #[test]
 fn spelling_order_and_comments_are_ignored() {
-    let text = "seed = 3\n[devices]\nexpected = 2\n[data]\nd = 20\noutputs = 2\n[model]\nk = 3\n[algorithm]\nname = \"fedrep\"\nrounds = 4\n\
+    let original = "seed = 3\n[devices]\nexpected = 2\n[data]\nd = 20\noutputs = 2\n[model]\nk = 3\n[algorithm]\nname = \"fedrep\"\nrounds = 4\n\
                 step_size = 2.0\nridge = 0.5\n[limits]\nnorm = 100.0\n";
     let spellings = [
-        text.replace("2.0", "2").replace("100.0", "1e2").replace("0.5", "5e-1"),
-        text.replace('\n', "\r\n"),
-        text.replace("rounds = 4", "rounds = 0x4 # four").replace("k = 3", "k=+3"),
+        original.replace("2.0", "2").replace("100.0", "1e2").replace("0.5", "5e-1"),
+        original.replace('\n', "\r\n"),
+        original.replace("rounds = 4", "rounds = 0x4 # four").replace("k = 3", "k=+3"),
         "limits = { norm = 100 }\nalgorithm = { ridge = 0.5, step_size = 2, rounds = 4, name = 'fedrep' }\nseed = 3\nmodel.k = 3\n\
          data.outputs = 2\ndata.d = 2_0\ndevices.expected = 2\n"
             .to_owned(),
-        format!("{text}samples = 100_000\n[aggregation]\nrule = \"mean\"\n[participation]\npolicy = \"full\"\n"),
-        text.replace("ridge = 0.5", "final_ridge = \"auto\"\nridge = 0.5\nhead_step_size = 9\ntemporary = 1")
+        format!("{original}samples = 100_000\n[aggregation]\nrule = \"mean\"\n[participation]\npolicy = \"full\"\n"),
+        original.replace("ridge = 0.5", "final_ridge = \"auto\"\nridge = 0.5\nhead_step_size = 9\ntemporary = 1")
             .replace("\ntemporary = 1", ""),
     ];
-    let expected = Fleet::parse("fleet.toml", text).unwrap().fingerprint();
+    let expected = Fleet::parse("fleet.toml", original).unwrap().fingerprint();
     for spelling in spellings {
-        let other = Fleet::parse("fleet.toml", &spelling).unwrap().fingerprint();
-        assert_eq!(other, expected, "{spelling}");
+        let respelled = Fleet::parse("fleet.toml", &spelling).unwrap().fingerprint();
+        assert_eq!(respelled, expected, "{spelling}");
     }
     // The comparison does not depend on the form of the stored text.
-    let mut turned: Vec<&str> = expected.lines().rev().collect();
-    turned.insert(3, "# a comment");
-    let turned = turned.join("\n").replace("= 100.0", "= 100").replace("= 2.0", "= 2");
-    assert_eq!(difference(&turned, &expected), "");
-    assert_ne!(turned, expected);
+    let mut reordered: Vec<&str> = expected.lines().rev().collect();
+    reordered.insert(3, "# a comment");
+    let reordered = reordered.join("\n").replace("= 100.0", "= 100").replace("= 2.0", "= 2");
+    assert_eq!(difference(&reordered, &expected), "");
+    assert_ne!(reordered, expected);
 }
 
 /// Fingerprints are compared by key and not by position.
 #[test]
 fn difference_lists_changed_keys() {
-    let old = "seed = 1\nmodel.filters = [3, 6]\nalgorithm.rounds = 4\nlast = \"a = b\"\n";
+    let stored = "seed = 1\nmodel.filters = [3, 6]\nalgorithm.rounds = 4\nlast = \"a = b\"\n";
     for (given, expected) in [
-        (old.to_owned(), ""),
-        (old.replace("[3, 6]", "[ 3, 6.0 ]").replace("seed = 1\n", "seed = 1.0 # comment\n"), ""),
-        (old.replace("last", "aggregation.rule = \"x\"\nlast"), "+ aggregation.rule = \"x\"\n"),
-        (old.replace("seed = 1\n", ""), "- seed = 1\n"),
-        (old.replace("a = b", "a = c"), "- last = \"a = b\"\n+ last = \"a = c\"\n"),
+        (stored.to_owned(), ""),
+        (stored.replace("[3, 6]", "[ 3, 6.0 ]").replace("seed = 1\n", "seed = 1.0 # comment\n"), ""),
+        (stored.replace("last", "aggregation.rule = \"x\"\nlast"), "+ aggregation.rule = \"x\"\n"),
+        (stored.replace("seed = 1\n", ""), "- seed = 1\n"),
+        (stored.replace("a = b", "a = c"), "- last = \"a = b\"\n+ last = \"a = c\"\n"),
         (
-            old.replace("model.filters = [3, 6]\n", "new = 1\n").replace("rounds = 4", "rounds = 5"),
+            stored.replace("model.filters = [3, 6]\n", "new = 1\n").replace("rounds = 4", "rounds = 5"),
             "- model.filters = [3, 6]\n- algorithm.rounds = 4\n+ algorithm.rounds = 5\n+ new = 1\n",
         ),
-        (old.replace("3, 6", "6, 3"), "- model.filters = [3, 6]\n+ model.filters = [6, 3]\n"),
+        (stored.replace("3, 6", "6, 3"), "- model.filters = [3, 6]\n+ model.filters = [6, 3]\n"),
         // The text has no settings.
         (
             "what is this\nseed = 1\n".to_owned(),
             "- model.filters = [3, 6]\n- algorithm.rounds = 4\n- last = \"a = b\"\n+ what is this = \n",
         ),
     ] {
-        assert_eq!(difference(old, &given), expected, "{given}");
+        assert_eq!(difference(stored, &given), expected, "{given}");
     }
 }
 
 /// Unknown settings of a later version are refused and not ignored.
 #[test]
 fn unknown_settings_are_refused() {
-    let fleet = fleet(&all()[0].0);
+    let fleet = parse_fleet(&read_configurations()[0].0);
     let current = fleet.fingerprint();
     for stored in [format!("{current}algorithm.later = 3\n"), format!("later.still = \"x\"\n{current}")] {
         let refused = fleet.resumed(&stored).unwrap_err();
@@ -332,46 +355,48 @@ fn unknown_settings_are_refused() {
     }
     // The stored text lacks a key that the file does not set.
     let lacking: Vec<(&str, &str)> =
-        lines(&current).into_iter().filter(|(key, _)| *key != "algorithm.weighting").collect();
-    let refused = silent(&fleet).resumed(&joined(lacking)).unwrap_err().to_string();
+        split_lines(&current).into_iter().filter(|(key, _)| *key != "algorithm.weighting").collect();
+    let refused = without_given_keys(&fleet).resumed(&join_lines(lacking)).unwrap_err().to_string();
     assert_eq!(refused, "+ algorithm.weighting = \"uniform\"\n");
 }
 
 proptest! {
     /// Settings of type f32 and f64 are restored bit for bit.
     #[test]
-    fn numbers_are_restored_bit_for_bit(bits in 1u32..0x4974_2400, wide in 1e-12f64..1e6) {
+    fn numbers_are_restored_bit_for_bit(bits in 1u32..0x4974_2400, step_size in 1e-12f64..1e6) {
         let (narrow, ridge) = (f32::from_bits(bits), f64::from(f32::from_bits(bits)));
-        let text = format!(
+        let configuration = format!(
             "[devices]\nexpected = 2\n[data]\nd = 20\n[model]\nk = 3\n[algorithm]\nname = \"fedrep\"\nrounds = 4\n\
-             step_size = {wide:?}\nridge = {ridge:?}\n"
+             step_size = {step_size:?}\nridge = {ridge:?}\n"
         );
-        let given = Fleet::parse("fleet.toml", &text).unwrap();
-        let base = Fleet::parse("fleet.toml", &text.replace(&format!("{wide:?}"), "0.5")).unwrap();
-        let again = silent(&base).resumed(&given.fingerprint()).unwrap().fleet;
-        prop_assert_eq!(&again.algorithm, &fedspan_engine::config::AlgorithmSection {
-            head_step_size: again.algorithm.head_step_size, ..given.algorithm.clone()
+        let precise = Fleet::parse("fleet.toml", &configuration).unwrap();
+        let base =
+            Fleet::parse("fleet.toml", &configuration.replace(&format!("{step_size:?}"), "0.5")).unwrap();
+        let resumed = without_given_keys(&base).resumed(&precise.fingerprint()).unwrap().fleet;
+        prop_assert_eq!(&resumed.algorithm, &fedspan_engine::config::AlgorithmSection {
+            head_step_size: resumed.algorithm.head_step_size, ..precise.algorithm.clone()
         });
-        prop_assert!(given.fingerprint().contains("ridge"), "{}", narrow);
+        prop_assert!(precise.fingerprint().contains("ridge"), "{}", narrow);
     }
 
     /// Any stored text yields a configuration or an error, without a panic.
     #[test]
     fn no_stored_text_causes_a_panic(
-        which in any::<prop::sample::Index>(), then in any::<bool>(), cut in any::<prop::sample::Index>(),
-        noise in "[\\[\\]{}()=\"a-zS0-9., \n-]{0,20}", at in any::<prop::sample::Index>()
+        choice in any::<prop::sample::Index>(), is_legacy in any::<bool>(),
+        cut_len in any::<prop::sample::Index>(),
+        noise in "[\\[\\]{}()=\"a-zS0-9., \n-]{0,20}", position in any::<prop::sample::Index>()
     ) {
-        let all = all();
-        let (text, path) = which.get(&all);
-        let given = fleet(text);
-        let mut stored = match then {
+        let configurations = read_configurations();
+        let (configuration, path) = choice.get(&configurations);
+        let fleet = parse_fleet(configuration);
+        let mut stored = match is_legacy {
             true => std::fs::read_to_string(path.with_extension("txt")).unwrap(),
-            false => given.fingerprint(),
+            false => fleet.fingerprint(),
         };
-        stored.insert_str(at.index(stored.len()), &noise);
-        stored.truncate(stored.len() - cut.index(stored.len()) / 8);
-        let (one, other) = (given.resumed(&stored), silent(&given).resumed(&stored));
-        for fleet in [one, other].into_iter().flatten() {
+        stored.insert_str(position.index(stored.len()), &noise);
+        stored.truncate(stored.len() - cut_len.index(stored.len()) / 8);
+        let (with_keys, without_keys) = (fleet.resumed(&stored), without_given_keys(&fleet).resumed(&stored));
+        for fleet in [with_keys, without_keys].into_iter().flatten() {
             prop_assert_eq!(difference(&stored, &fleet.fleet.fingerprint()), "");
         }
     }

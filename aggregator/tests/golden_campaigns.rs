@@ -2,7 +2,9 @@
 //! resume each campaign and make the same decisions, bit for bit.
 
 use crate::common::Scratch;
-use crate::common::golden::{GoldenCampaign, RESUMED, configuration, copy, directory, make};
+use crate::common::golden::{
+    GoldenCampaign, RESUMED, copy_golden_files, golden_configuration, golden_directory, write_golden_files,
+};
 use fedspan_aggregator::check::check;
 use fedspan_aggregator::config::Fleet;
 use fedspan_engine::Phase;
@@ -25,7 +27,7 @@ const CAMPAIGNS: [(&str, (Phase, usize), bool); 7] = [
 fn stored_settings_override_defaults_not_the_file() {
     let scratch = Scratch::new();
     let (name, state) = ("store-5-doubling-fixed", scratch.path().join("state"));
-    copy(name, &state);
+    copy_golden_files(name, &state);
     let required = format!(
         "state = {:?}\n[listen]\nplaintext = true\n[devices]\nexpected = 7\n[data]\nd = 6\n[model]\nk = 2\n[algorithm]\n\
          name = \"gd-gd\"\nrounds = 5\nstep_size = 0.1\n",
@@ -33,44 +35,48 @@ fn stored_settings_override_defaults_not_the_file() {
     );
     let explicit = format!("{required}[aggregation]\nrule = \"mean\"\n[limits]\nsamples = 4\n");
     let explicit = Fleet::parse("fleet.toml", &explicit).unwrap();
-    let found = check(&explicit).unwrap().expect("a campaign");
+    let report = check(&explicit).unwrap().expect("the directory has no campaign");
     let differs = "begun under another configuration (- stored, + given): - aggregation.rule = \"trimmed-mean\", + aggregation.rule = \
                    \"mean\"; restore the lines";
-    assert!(found.faults.iter().any(|fault| fault.contains(differs)), "{found:?}");
+    assert!(report.faults.iter().any(|fault| fault.contains(differs)), "{report:?}");
 
-    let found = check(&Fleet::parse("fleet.toml", &required).unwrap()).unwrap().expect("a campaign");
-    assert!(found.faults.is_empty(), "{found:?}");
-    let kept = "settings of the campaign that the file does not set: seed = 8, data.outputs = 2, model.init = \"power\", \
+    let report = check(&Fleet::parse("fleet.toml", &required).unwrap())
+        .unwrap()
+        .expect("the directory has no campaign");
+    assert!(report.faults.is_empty(), "{report:?}");
+    let stored_settings = "settings of the campaign that the file does not set: seed = 8, data.outputs = 2, model.init = \"power\", \
                 model.power_iterations = 2, algorithm.final_ridge = 0.0, algorithm.send = \"representation\", algorithm.upload = \"f16\", aggregation.rule = \
                 \"trimmed-mean\", aggregation.trim = 0.25, participation.policy = \"doubling\", participation.n0 = 3";
-    assert!(found.facts.iter().any(|line| line.starts_with(kept)), "{found:?}");
-    let expected = std::fs::read_to_string(directory(name).join(RESUMED)).unwrap();
-    assert_eq!(GoldenCampaign::new(&required).with_all_joined().finished(), expected);
+    assert!(report.facts.iter().any(|line| line.starts_with(stored_settings)), "{report:?}");
+    let expected = std::fs::read_to_string(golden_directory(name).join(RESUMED)).unwrap();
+    assert_eq!(GoldenCampaign::new(&required).join_all_devices().run_to_end(), expected);
 }
 
 /// Resumes every golden campaign. FEDSPAN_REGENERATE_VECTORS=1 rewrites the directories that this version can
 /// write, which is allowed only before the first release.
 #[test]
 fn golden_campaigns_resume_with_same_decisions() {
-    for (name, middle, is_of_now) in CAMPAIGNS {
+    for (name, stop_point, is_current) in CAMPAIGNS {
         let scratch = Scratch::new();
         let state = scratch.path().join("state");
-        if is_of_now && std::env::var_os("FEDSPAN_REGENERATE_VECTORS").is_some() {
-            make(name, middle, &state);
+        if is_current && std::env::var_os("FEDSPAN_REGENERATE_VECTORS").is_some() {
+            write_golden_files(name, stop_point, &state);
         }
-        copy(name, &state);
-        let text = configuration(name, &state);
-        let found = check(&Fleet::parse("fleet.toml", &text).unwrap()).unwrap().expect("a campaign");
-        assert!(found.faults.is_empty(), "{name}: {found:?}");
-        let counted = format!("with {} updates", middle.1);
-        assert!(found.facts.iter().any(|line| line.contains(&counted)), "{name}: {found:?}");
-        let campaign = GoldenCampaign::new(&text);
-        let engine = campaign.coordinator.engine();
-        assert_eq!((campaign.coordinator.campaign(), engine.phase()), (7, middle.0), "{name}");
-        assert_eq!(engine.open_round().unwrap().participants.len(), middle.1, "{name}");
-        let expected = std::fs::read_to_string(directory(name).join(RESUMED)).unwrap();
-        assert_eq!(campaign.with_all_joined().finished(), expected, "{name}");
-        let began = std::fs::read_to_string(directory(name).join("arrivals.jsonl")).unwrap();
-        assert_eq!(began.contains("algorithm.final_head"), !is_of_now, "{name}");
+        copy_golden_files(name, &state);
+        let configuration = golden_configuration(name, &state);
+        let report = check(&Fleet::parse("fleet.toml", &configuration).unwrap())
+            .unwrap()
+            .expect("the directory has no campaign");
+        assert!(report.faults.is_empty(), "{name}: {report:?}");
+        let counted = format!("with {} updates", stop_point.1);
+        assert!(report.facts.iter().any(|line| line.contains(&counted)), "{name}: {report:?}");
+        let campaign = GoldenCampaign::new(&configuration);
+        let engine = campaign.durable_engine.engine();
+        assert_eq!((campaign.durable_engine.campaign(), engine.phase()), (7, stop_point.0), "{name}");
+        assert_eq!(engine.open_round().unwrap().participants.len(), stop_point.1, "{name}");
+        let expected = std::fs::read_to_string(golden_directory(name).join(RESUMED)).unwrap();
+        assert_eq!(campaign.join_all_devices().run_to_end(), expected, "{name}");
+        let journal = std::fs::read_to_string(golden_directory(name).join("arrivals.jsonl")).unwrap();
+        assert_eq!(journal.contains("algorithm.final_head"), !is_current, "{name}");
     }
 }

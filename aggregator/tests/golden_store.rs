@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::common::Scratch;
-use crate::common::campaign::honest;
+use crate::common::campaign::honest_update;
 use crate::common::stored_campaign::{configuration, durable_engine};
 use fedspan_aggregator::check::check;
 use fedspan_aggregator::config::Fleet;
@@ -21,19 +21,19 @@ const DIGESTS: [&str; 2] = ["832be009", "de987d3e"];
 const FILES: [&str; 3] = ["campaign.redb", "round.key", "arrivals.jsonl"];
 
 /// Returns the directory of a format.
-fn golden(format: u32) -> PathBuf {
+fn format_directory(format: u32) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/store-{format}"))
 }
 
-fn copy(format: u32, state: &Path) {
+fn copy_format(format: u32, state: &Path) {
     std::fs::create_dir_all(state).unwrap();
     for name in FILES {
-        std::fs::copy(golden(format).join(name), state.join(name)).unwrap();
+        std::fs::copy(format_directory(format).join(name), state.join(name)).unwrap();
     }
 }
 
 /// Returns the CRC-32C of a representation, as in the journal.
-fn digest(values: impl Iterator<Item = f64>) -> String {
+fn journal_digest(values: impl Iterator<Item = f64>) -> String {
     let bytes: Vec<u8> = values.flat_map(f64::to_le_bytes).collect();
     format!("{:08x}", crc32c(&bytes))
 }
@@ -44,33 +44,35 @@ fn digest(values: impl Iterator<Item = f64>) -> String {
 fn current_format_is_resumed() {
     let scratch = Scratch::new();
     let state = scratch.path().join("state");
-    copy(5, &state);
+    copy_format(5, &state);
     let fleet = Fleet::parse("fleet.toml", &configuration(&state)).unwrap();
-    let found = check(&fleet).unwrap().expect("a campaign");
-    assert!(found.faults.is_empty(), "{found:?}");
-    assert!(found.facts.iter().any(|line| line.contains("with 2 updates")), "{found:?}");
+    let report = check(&fleet).unwrap().expect("the directory has no campaign");
+    assert!(report.faults.is_empty(), "{report:?}");
+    assert!(report.facts.iter().any(|line| line.contains("with 2 updates")), "{report:?}");
 
     let mut durable_engine = durable_engine(&state);
     let (phase, representation) =
         (durable_engine.engine().phase(), durable_engine.engine().representation().iter().copied());
     assert_eq!((durable_engine.campaign(), phase), (7, Phase::Train(3)));
-    assert_eq!(digest(representation), DIGESTS[0]);
+    assert_eq!(journal_digest(representation), DIGESTS[0]);
     let round = durable_engine.engine().open_round().unwrap();
     assert_eq!((round.broadcast.id.round, round.participants.as_slice()), (3, &[0, 1].map(DeviceId)[..]));
     let opening = Arc::clone(&round.broadcast);
     // The other devices answer as they would have without the restart.
     for device in 2..5 {
         durable_engine.handle(Millis::new(5), Event::Joined(DeviceId(device)));
-        durable_engine
-            .handle(Millis::new(5), Event::Update(DeviceId(device), honest(DeviceId(device), &opening)));
+        durable_engine.handle(
+            Millis::new(5),
+            Event::Update(DeviceId(device), honest_update(DeviceId(device), &opening)),
+        );
     }
     let actions = durable_engine.flush().unwrap().actions;
     let committed = actions.iter().find_map(|action| match action {
         Action::Commit(record) => Some(record.participants.clone()),
         _ => None,
     });
-    assert_eq!(committed.expect("a commit"), [0, 1, 2, 3, 4].map(DeviceId));
-    assert_eq!(digest(durable_engine.engine().representation().iter().copied()), DIGESTS[1]);
+    assert_eq!(committed.expect("the round was not committed"), [0, 1, 2, 3, 4].map(DeviceId));
+    assert_eq!(journal_digest(durable_engine.engine().representation().iter().copied()), DIGESTS[1]);
 }
 
 /// Directories of formats 3 and 4, which were never released, are refused and not changed. Format 3 did not
@@ -78,30 +80,32 @@ fn current_format_is_resumed() {
 #[test]
 fn earlier_formats_are_refused_unchanged() {
     for format in [3, 4] {
-        refused(format);
+        assert_format_refused(format);
     }
 }
 
 /// Asserts that every command refuses a state directory of this format and does not change it.
-fn refused(format: u32) {
+fn assert_format_refused(format: u32) {
     let scratch = Scratch::new();
     let state = scratch.path().join("state");
-    copy(format, &state);
-    let says = |error: StoreError| {
-        let what = format!("format {format}, this version reads format 5");
-        assert!(error.to_string().contains(&what), "{error}");
+    copy_format(format, &state);
+    let assert_names_format = |error: StoreError| {
+        let expected = format!("format {format}, this version reads format 5");
+        assert!(error.to_string().contains(&expected), "{error}");
     };
     let fleet = Fleet::parse("fleet.toml", &configuration(&state)).unwrap();
-    says(check(&fleet).unwrap_err());
+    assert_names_format(check(&fleet).unwrap_err());
     for name in FILES {
         assert!(
-            std::fs::read(state.join(name)).unwrap() == std::fs::read(golden(format).join(name)).unwrap()
+            std::fs::read(state.join(name)).unwrap()
+                == std::fs::read(format_directory(format).join(name)).unwrap()
         );
     }
-    says(Store::open(&state, SysRng).unwrap_err());
+    assert_names_format(Store::open(&state, SysRng).unwrap_err());
     for name in ["round.key", "arrivals.jsonl"] {
         assert!(
-            std::fs::read(state.join(name)).unwrap() == std::fs::read(golden(format).join(name)).unwrap()
+            std::fs::read(state.join(name)).unwrap()
+                == std::fs::read(format_directory(format).join(name)).unwrap()
         );
     }
 }

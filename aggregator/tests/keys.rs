@@ -15,7 +15,7 @@ use rand_core::SeedableRng;
 
 const NOW: u64 = 1_700_000_000;
 
-fn entropy(seed: u64) -> ChaCha20Rng {
+fn seeded_entropy(seed: u64) -> ChaCha20Rng {
     ChaCha20Rng::seed_from_u64(seed)
 }
 
@@ -31,9 +31,9 @@ impl Entropy for FailingEntropy {
 /// Model of the rules, without keys: the epochs that each device has had, and those that are accepted.
 #[derive(Default)]
 struct Model {
-    last: BTreeMap<DeviceId, u16>,
-    current: BTreeMap<DeviceId, u16>,
-    previous: BTreeMap<DeviceId, u16>,
+    last_epochs: BTreeMap<DeviceId, u16>,
+    current_epochs: BTreeMap<DeviceId, u16>,
+    previous_epochs: BTreeMap<DeviceId, u16>,
 }
 
 /// Operation on a key table.
@@ -47,51 +47,52 @@ enum Step {
 
 impl Model {
     /// Applies a step, and returns whether it is allowed.
-    fn step(&mut self, step: &Step) -> bool {
+    fn apply_step(&mut self, step: &Step) -> bool {
         let (Step::Add(devices, _) | Step::Revoke(devices) | Step::Rotate(devices)) = step else {
-            self.previous.clear();
+            self.previous_epochs.clear();
             return true;
         };
         let distinct: BTreeSet<DeviceId> = devices.iter().copied().collect();
         let fits = !devices.is_empty()
             && distinct.len() == devices.len()
             && devices.iter().all(|device| {
-                let (known, current) = (self.last.contains_key(device), self.current.contains_key(device));
+                let (had_key, has_key) =
+                    (self.last_epochs.contains_key(device), self.current_epochs.contains_key(device));
                 match step {
-                    Step::Add(_, again) => !current && (!known || *again),
-                    Step::Revoke(_) => current,
-                    _ => current && !self.previous.contains_key(device),
+                    Step::Add(_, renews) => !has_key && (!had_key || *renews),
+                    Step::Revoke(_) => has_key,
+                    _ => has_key && !self.previous_epochs.contains_key(device),
                 }
             });
         for device in devices.iter().filter(|_| fits) {
-            let next = self.last.get(device).map_or(0, |last| last + 1);
+            let next_epoch = self.last_epochs.get(device).map_or(0, |epoch| epoch + 1);
             match step {
                 Step::Revoke(_) => {
-                    self.current.remove(device);
-                    self.previous.remove(device);
+                    self.current_epochs.remove(device);
+                    self.previous_epochs.remove(device);
                     continue;
                 }
                 Step::Rotate(_) => {
-                    self.previous.insert(*device, self.current[device]);
+                    self.previous_epochs.insert(*device, self.current_epochs[device]);
                 }
                 _ => {}
             }
-            self.last.insert(*device, next);
-            self.current.insert(*device, next);
+            self.last_epochs.insert(*device, next_epoch);
+            self.current_epochs.insert(*device, next_epoch);
         }
         fits
     }
 
     /// Returns true if the key of this epoch is accepted.
     fn accepts(&self, device: DeviceId, epoch: u16) -> bool {
-        self.current.get(&device) == Some(&epoch) || self.previous.get(&device) == Some(&epoch)
+        self.current_epochs.get(&device) == Some(&epoch) || self.previous_epochs.get(&device) == Some(&epoch)
     }
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn random_steps() -> impl Strategy<Value = Vec<Step>> {
     let devices = || prop::collection::vec((0..4u64).prop_map(DeviceId), 0..3);
     let step = prop_oneof![
-        (devices(), any::<bool>()).prop_map(|(devices, again)| Step::Add(devices, again)),
+        (devices(), any::<bool>()).prop_map(|(devices, renews)| Step::Add(devices, renews)),
         devices().prop_map(Step::Revoke),
         devices().prop_map(Step::Rotate),
         Just(Step::RoundClosed),
@@ -101,52 +102,62 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #[test]
-    fn key_table_matches_model(steps in steps()) {
-        let (mut table, mut model) = (KeyTable::new(), Model::default());
-        let mut entropy = entropy(1);
+    fn key_table_matches_model(steps in random_steps()) {
+        let mut table = KeyTable::new();
+        let mut model = Model::default();
+        let mut entropy = seeded_entropy(1);
         // Every key that ever existed, shared with the table like the key of a connection.
-        let mut held: BTreeMap<(DeviceId, u16), Arc<AcceptedKey>> = BTreeMap::new();
+        let mut known_keys: BTreeMap<(DeviceId, u16), Arc<AcceptedKey>> = BTreeMap::new();
         for (now, step) in (NOW..).zip(&steps) {
-            let before: Vec<_> = table.list().collect();
-            let done = match step {
-                Step::Add(devices, again) => table.add(devices, *again, now, &mut entropy),
+            let rows_before: Vec<_> = table.list().collect();
+            let result = match step {
+                Step::Add(devices, renews) => table.add(devices, *renews, now, &mut entropy),
                 Step::Revoke(devices) => table.revoke(devices, now),
                 Step::Rotate(devices) => table.rotate(devices, now, &mut entropy),
                 Step::RoundClosed => {
-                    prop_assert_eq!(table.round_closed(), model.previous.len());
+                    prop_assert_eq!(table.round_closed(), model.previous_epochs.len());
                     Ok(())
                 }
             };
-            prop_assert_eq!(done.is_ok(), model.step(step), "{:?}: {:?}", step, done);
-            if done.is_err() {
-                prop_assert_eq!(&before, &table.list().collect::<Vec<_>>());
+            prop_assert_eq!(result.is_ok(), model.apply_step(step), "{:?}: {:?}", step, result);
+            if result.is_err() {
+                prop_assert_eq!(&rows_before, &table.list().collect::<Vec<_>>());
             }
             for device in (0..4).map(DeviceId) {
                 for epoch in 0..60 {
-                    let found = table.lookup(device, epoch);
-                    prop_assert_eq!(found.is_ok(), model.accepts(device, epoch));
-                    if let Ok(key) = found {
+                    let lookup = table.lookup(device, epoch);
+                    prop_assert_eq!(lookup.is_ok(), model.accepts(device, epoch));
+                    if let Ok(key) = lookup {
                         prop_assert_eq!((key.device(), key.epoch()), (device, epoch));
-                        let earlier = held.entry((device, epoch)).or_insert_with(|| key.clone());
-                        prop_assert!(Arc::ptr_eq(earlier, &key), "an epoch has one key, for ever");
+                        let known_key = known_keys.entry((device, epoch)).or_insert_with(|| key.clone());
+                        prop_assert!(Arc::ptr_eq(known_key, &key), "an epoch has two keys");
                     }
                 }
             }
-            for ((device, epoch), key) in &held {
+            for ((device, epoch), key) in &known_keys {
                 prop_assert_eq!(key.is_accepted(), model.accepts(*device, *epoch));
             }
             for row in table.list() {
                 let (current, previous) =
-                    (model.current.contains_key(&row.device), model.previous.contains_key(&row.device));
-                let state = if previous { KeyState::Rotating } else if current { KeyState::Active } else { KeyState::Revoked };
-                prop_assert_eq!((row.epoch, row.state), (model.last[&row.device], state));
+                    (
+                        model.current_epochs.contains_key(&row.device),
+                        model.previous_epochs.contains_key(&row.device),
+                    );
+                let state = if previous {
+                    KeyState::Rotating
+                } else if current {
+                    KeyState::Active
+                } else {
+                    KeyState::Revoked
+                };
+                prop_assert_eq!((row.epoch, row.state), (model.last_epochs[&row.device], state));
                 prop_assert_eq!(row.revoked.is_some(), state == KeyState::Revoked);
                 prop_assert_eq!(row.rotated.is_some(), row.epoch > 0);
             }
-            prop_assert_eq!(table.accepted(), model.current.keys().copied().collect::<Vec<_>>());
+            prop_assert_eq!(table.accepted(), model.current_epochs.keys().copied().collect::<Vec<_>>());
         }
-        let distinct: BTreeSet<[u8; 32]> = held.values().map(|key| *key.key().expose()).collect();
-        prop_assert_eq!(distinct.len(), held.len(), "no key is given twice");
+        let distinct: BTreeSet<[u8; 32]> = known_keys.values().map(|key| *key.key().expose()).collect();
+        prop_assert_eq!(distinct.len(), known_keys.len(), "a key was given twice");
     }
 
     #[test]
@@ -158,7 +169,7 @@ proptest! {
 #[test]
 fn connection_sees_revocation_before_next_frame() {
     let mut table = KeyTable::new();
-    table.add(&[DeviceId(7), DeviceId(8)], false, NOW, &mut entropy(1)).unwrap();
+    table.add(&[DeviceId(7), DeviceId(8)], false, NOW, &mut seeded_entropy(1)).unwrap();
     let keys = ActiveKeys::new(table.clone());
     let (seven, eight) = (keys.lookup(DeviceId(7), 0).unwrap(), keys.lookup(DeviceId(8), 0).unwrap());
     // Clones of a table share the keys, so a revocation in any clone affects connections.
@@ -168,37 +179,37 @@ fn connection_sees_revocation_before_next_frame() {
     assert_eq!(table.lookup(DeviceId(9), 0).unwrap_err(), LookupError::Unknown);
     assert_eq!(table.lookup(DeviceId(8), 1).unwrap_err(), LookupError::Epoch { current: 0 });
     assert_eq!(
-        table.add(&[DeviceId(7)], false, NOW, &mut entropy(2)),
+        table.add(&[DeviceId(7)], false, NOW, &mut seeded_entropy(2)),
         Err(KeyError::Revoked { device: DeviceId(7), epoch: 0 })
     );
-    table.add(&[DeviceId(7)], true, NOW + 2, &mut entropy(2)).unwrap();
-    assert!(!seven.is_accepted(), "a key that was withdrawn does not come back");
+    table.add(&[DeviceId(7)], true, NOW + 2, &mut seeded_entropy(2)).unwrap();
+    assert!(!seven.is_accepted(), "a revoked key is accepted again");
     let row = table.get(DeviceId(7)).unwrap();
     assert_eq!((row.epoch, row.state, row.created, row.revoked), (1, KeyState::Active, NOW, None));
 }
 
-/// The grace ends with the first round that closes after the rotation.
+/// The old key is accepted until the first round that closes after the rotation.
 #[test]
 fn rotation_accepts_both_keys_until_round_closes() {
     let keys = ActiveKeys::default();
     assert_eq!(keys.round_closed(), 0);
     let mut table = KeyTable::new();
-    table.add(&[DeviceId(7), DeviceId(8)], false, NOW, &mut entropy(1)).unwrap();
-    table.rotate(&[DeviceId(7)], NOW, &mut entropy(2)).unwrap();
+    table.add(&[DeviceId(7), DeviceId(8)], false, NOW, &mut seeded_entropy(1)).unwrap();
+    table.rotate(&[DeviceId(7)], NOW, &mut seeded_entropy(2)).unwrap();
     let keys = ActiveKeys::new(table);
-    let (old, new) = (keys.lookup(DeviceId(7), 0).unwrap(), keys.lookup(DeviceId(7), 1).unwrap());
-    assert!(old.is_accepted() && new.is_accepted());
+    let (old_key, new_key) = (keys.lookup(DeviceId(7), 0).unwrap(), keys.lookup(DeviceId(7), 1).unwrap());
+    assert!(old_key.is_accepted() && new_key.is_accepted());
     assert_eq!(keys.round_closed(), 1);
-    assert!(!old.is_accepted() && new.is_accepted());
+    assert!(!old_key.is_accepted() && new_key.is_accepted());
     assert_eq!(keys.find(DeviceId(7), 0).unwrap_err(), LookupError::Epoch { current: 1 });
     assert_eq!(keys.round_closed(), 0);
-    assert!(new.is_accepted() && keys.lookup(DeviceId(8), 0).is_some());
+    assert!(new_key.is_accepted() && keys.lookup(DeviceId(8), 0).is_some());
 }
 
 #[test]
 fn refusals_name_numbers_and_change_nothing() {
     let mut table = KeyTable::new();
-    let mut entropy = entropy(1);
+    let mut entropy = seeded_entropy(1);
     table.insert(DeviceId(7), Key::new(u16::MAX - 1, [7; 32]), NOW).unwrap();
     table.rotate(&[DeviceId(7)], NOW, &mut entropy).unwrap();
     let rotating = KeyError::Rotating { device: DeviceId(7), epoch: u16::MAX };
@@ -236,30 +247,32 @@ fn refusals_name_numbers_and_change_nothing() {
 fn other_threads_see_revocation_at_once() {
     let mut table = KeyTable::new();
     let devices: Vec<DeviceId> = (0..64).map(DeviceId).collect();
-    table.add(&devices, false, NOW, &mut entropy(1)).unwrap();
-    let (done, started) = (std::sync::atomic::AtomicBool::new(false), std::sync::Barrier::new(3));
-    let held: Vec<_> = devices.iter().map(|device| table.lookup(*device, 0).unwrap()).collect();
+    table.add(&devices, false, NOW, &mut seeded_entropy(1)).unwrap();
+    let is_revoked = std::sync::atomic::AtomicBool::new(false);
+    let start = std::sync::Barrier::new(3);
+    let keys: Vec<_> = devices.iter().map(|device| table.lookup(*device, 0).unwrap()).collect();
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                started.wait();
-                while !done.load(std::sync::atomic::Ordering::SeqCst) {
-                    held.iter().for_each(|key| _ = std::hint::black_box(key.is_accepted()));
+                start.wait();
+                while !is_revoked.load(std::sync::atomic::Ordering::SeqCst) {
+                    keys.iter().for_each(|key| _ = std::hint::black_box(key.is_accepted()));
                 }
-                assert!(held.iter().all(|key| !key.is_accepted()));
+                assert!(keys.iter().all(|key| !key.is_accepted()));
             });
         }
-        started.wait();
+        start.wait();
         table.revoke(&devices, NOW).unwrap();
-        done.store(true, std::sync::atomic::Ordering::SeqCst);
+        is_revoked.store(true, std::sync::atomic::Ordering::SeqCst);
     });
 }
 
 #[test]
 fn key_text_reports_mistakes_by_line() {
     let key = "0123456789abcdef".repeat(4);
-    let text = format!("# comment\n\n 7  65535\t{key} \r\n18446744073709551615 0 {}\n", key.to_uppercase());
-    let keys = parse_keys(&text).unwrap();
+    let key_text =
+        format!("# comment\n\n 7  65535\t{key} \r\n18446744073709551615 0 {}\n", key.to_uppercase());
+    let keys = parse_keys(&key_text).unwrap();
     assert_eq!(keys.len(), 2);
     assert_eq!(
         (keys[&DeviceId(7)].epoch(), keys[&DeviceId(7)].expose()[..3].to_vec()),
@@ -278,7 +291,7 @@ fn key_text_reports_mistakes_by_line() {
         (format!("7 0 +{}", &key[1..]), LineMistake::Key),
         (format!("1 0 {key}"), LineMistake::Twice),
     ] {
-        let text = format!("# title\n1 0 {key}\n{line}\n");
-        assert_eq!(parse_keys(&text).unwrap_err(), (3, mistake), "{line}");
+        let key_text = format!("# title\n1 0 {key}\n{line}\n");
+        assert_eq!(parse_keys(&key_text).unwrap_err(), (3, mistake), "{line}");
     }
 }

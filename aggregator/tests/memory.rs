@@ -3,7 +3,7 @@
 use crate::common;
 use std::sync::Arc;
 
-use crate::common::{random, tensors};
+use crate::common::{random, random_tensors};
 use fedspan_aggregator::connection::{Acceptor, Connection, PeerMessage};
 use fedspan_aggregator::keys::{ActiveKeys, Entropy, KeyError, KeyTable};
 use fedspan_engine::RoundBroadcast;
@@ -31,36 +31,36 @@ impl Entropy for ConstantEntropy {
     }
 }
 
-fn key(device: u64) -> Key {
+fn device_key(device: u64) -> Key {
     Key::new(0, [device as u8; 32])
 }
 
-fn hello(device: u64, limit: u16) -> Hello {
-    common::hello(device, (64, 4, 1), limit)
+fn create_hello(device: u64, limit: u16) -> Hello {
+    common::create_hello(device, (64, 4, 1), limit)
 }
 
-fn request() -> Request {
+fn create_request() -> Request {
     let head = HeadSolve::LeastSquares { ridge: 0.0 };
     let sends = [TensorDescriptor::inline(Role::Representation, Encoding::F32, 64, 4)];
     Request {
         task: Task::FedRep { step_size: 0.5, head, upload: Upload::Gradient, encoding: Encoding::F32 },
-        tensors: tensors(&sends, &mut random(1), 1.0),
+        tensors: random_tensors(&sends, &mut random(1), 1.0),
         encoding: Encoding::F32,
         expects: vec![TensorDescriptor::inline(Role::Gradient, Encoding::F32, 64, 4)],
     }
 }
 
-fn gate() -> Arc<Acceptor> {
-    let mut table = KeyTable::new();
+fn create_acceptor() -> Arc<Acceptor> {
+    let mut keys = KeyTable::new();
     for device in [1, 2] {
-        table.insert(DeviceId(device), key(device), 0).unwrap();
+        keys.insert(DeviceId(device), device_key(device), 0).unwrap();
     }
-    let model = hello(1, 256).capabilities.model;
+    let model = create_hello(1, 256).capabilities.model;
     let welcome = Welcome { campaign: 1, idle_milliseconds: 1000 };
     Arc::new(Acceptor::encrypted(
-        Requirements::new(model, &[request()], None),
+        Requirements::new(model, &[create_request()], None),
         welcome,
-        ActiveKeys::new(table),
+        ActiveKeys::new(keys),
         Box::new(ConstantEntropy),
     ))
 }
@@ -104,7 +104,7 @@ enum Step {
     Drain,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn random_step() -> impl Strategy<Value = Step> {
     let often = 1usize..80;
     let limits = prop::sample::select(vec![128u16, 256, 1280, 4096]);
     prop_oneof![
@@ -136,41 +136,48 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let opening = Arc::new(RoundBroadcast::new(ROUND, request()).unwrap());
-        Self { connection: Connection::new(gate()), opening, channel: None, greeted: None, updates: 0 }
+        let opening = Arc::new(RoundBroadcast::new(ROUND, create_request()).unwrap());
+        Self {
+            connection: Connection::new(create_acceptor()),
+            opening,
+            channel: None,
+            greeted: None,
+            updates: 0,
+        }
     }
 
     /// Asserts that the memory of the connection is within its bounds.
-    fn check(&self) {
-        let (memory, most) = (self.connection.memory(), self.connection.memory_max());
-        assert!(memory <= most, "{memory} of {most} bytes");
+    fn assert_within_limits(&self) {
+        let (memory, limit) = (self.connection.memory(), self.connection.memory_max());
+        assert!(memory <= limit, "{memory} of {limit} bytes");
         let update = self.connection.update_memory();
         assert!(update <= 64 * 4 * 4 + 4 * 64, "an update of {update} bytes");
     }
 
     /// Passes bytes to the connection and checks the memory bound.
-    fn feed(&mut self, bytes: &[u8]) {
+    fn feed_bytes(&mut self, bytes: &[u8]) {
         let mut input = bytes;
         while let Some(message) = self.connection.next_message(&mut input) {
-            self.check();
+            self.assert_within_limits();
             self.updates += usize::from(matches!(message, PeerMessage::Update(_)));
         }
-        self.check();
+        self.assert_within_limits();
     }
 
     /// Takes queued frames, and completes the handshake if the answer is among them.
-    fn drain(&mut self) {
+    fn take_queued_frames(&mut self) {
         let mut bytes = Vec::new();
         while self.connection.next_frame(&mut bytes) {
-            self.check();
+            self.assert_within_limits();
         }
-        let (mut decoder, mut input) = (Decoder::new(vec![0; 4096]), bytes.as_slice());
+        let mut decoder = Decoder::new(vec![0; 4096]);
+        let mut input = bytes.as_slice();
         loop {
             match decoder.feed(&mut input) {
                 FeedResult::NeedMore => break,
                 FeedResult::Sealed(frame) => {
-                    if let (Some(nonce), Some((device, seen))) = (answer_nonce(frame), &self.greeted) {
-                        let mut channel = Channel::device(&key(*device), seen, &nonce);
+                    if let (Some(nonce), Some((device, transcript))) = (answer_nonce(frame), &self.greeted) {
+                        let mut channel = Channel::device(&device_key(*device), transcript, &nonce);
                         if channel.open(frame).is_ok() {
                             self.channel = Some(channel);
                         }
@@ -181,47 +188,49 @@ impl World {
         }
     }
 
-    /// Encodes a message of the device, sealed after the handshake.
-    fn seal<M: Message>(&mut self, message: &M, body: &[u8]) -> Vec<u8> {
-        let mut out = vec![0; 8192];
-        let fill = |place: &mut [u8]| place.copy_from_slice(body);
-        let sent = match &mut self.channel {
-            Some(channel) => channel.seal(message, body.len(), fill, &mut out).unwrap(),
-            None => encode(message, body.len(), fill, &mut out).unwrap(),
+    /// Encodes a message of the device, encrypted after the handshake.
+    fn encode_message<M: Message>(&mut self, message: &M, body: &[u8]) -> Vec<u8> {
+        let mut buffer = vec![0; 8192];
+        let fill = |payload: &mut [u8]| payload.copy_from_slice(body);
+        let len = match &mut self.channel {
+            Some(channel) => channel.seal(message, body.len(), fill, &mut buffer).unwrap(),
+            None => encode(message, body.len(), fill, &mut buffer).unwrap(),
         };
-        out.truncate(sent);
-        out
+        buffer.truncate(len);
+        buffer
     }
 
     /// Sends a message several times.
     fn send_repeatedly(&mut self, message: &ToServer, body: &[u8], often: usize) {
-        let frames: Vec<u8> = (0..often).flat_map(|_| self.seal(message, body)).collect();
-        self.feed(&frames);
+        let frames: Vec<u8> = (0..often).flat_map(|_| self.encode_message(message, body)).collect();
+        self.feed_bytes(&frames);
     }
 
     /// Performs a step and checks the memory.
-    fn step(&mut self, step: Step) {
+    fn perform_step(&mut self, step: Step) {
         match step {
             Step::Hello { device, handshake, limit, often } => {
-                let greeting = HandshakeInit { epoch: 0, handshake, nonce: [3; 16] };
-                let mut out = vec![0; 300];
-                let (sent, seen) = encode_hello(hello(device, limit), &greeting, &mut out).unwrap();
-                self.greeted = Some((device, seen));
-                self.feed(&out[..sent].repeat(often));
+                let init = HandshakeInit { epoch: 0, handshake, nonce: [3; 16] };
+                let mut buffer = vec![0; 300];
+                let (len, transcript) =
+                    encode_hello(create_hello(device, limit), &init, &mut buffer).unwrap();
+                self.greeted = Some((device, transcript));
+                self.feed_bytes(&buffer[..len].repeat(often));
             }
             Step::Update { rows, chunked, often } => {
-                let mut all: Descriptors =
+                let mut descriptors: Descriptors =
                     [TensorDescriptor::inline(Role::Gradient, Encoding::F32, rows, 4)].into_iter().collect();
                 if chunked {
                     // Adds as many tensors as fit.
-                    let rest = [TensorDescriptor::inline(Role::Gradient, Encoding::F32, 1, 1); 3];
-                    all.extend(rest);
-                    if plan(&mut all, 128).is_err() {
+                    let small_tensors = [TensorDescriptor::inline(Role::Gradient, Encoding::F32, 1, 1); 3];
+                    descriptors.extend(small_tensors);
+                    if plan(&mut descriptors, 128).is_err() {
                         return;
                     }
                 }
-                let len: usize = all.iter().map(|tensor| 4 * tensor.elements()).sum();
-                let head = ToServer::Update(Update { id: ROUND, samples: 1, skipped: 0, tensors: all });
+                let len: usize = descriptors.iter().map(|tensor| 4 * tensor.elements()).sum();
+                let head =
+                    ToServer::Update(Update { id: ROUND, samples: 1, skipped: 0, tensors: descriptors });
                 let body = vec![0; if chunked { 0 } else { len }];
                 self.send_repeatedly(&head, &body, often);
             }
@@ -242,44 +251,44 @@ impl World {
             }
             Step::Alive { often } => self.send_repeatedly(&ToServer::Alive, &[], often),
             Step::Clear { often } => {
-                let mut out = vec![0; 64];
-                let sent = encode(&ToServer::Alive, 0, |_| {}, &mut out).unwrap();
-                self.feed(&out[..sent].repeat(often));
+                let mut buffer = vec![0; 64];
+                let len = encode(&ToServer::Alive, 0, |_| {}, &mut buffer).unwrap();
+                self.feed_bytes(&buffer[..len].repeat(often));
             }
-            Step::Noise(bytes) => self.feed(&bytes),
+            Step::Noise(bytes) => self.feed_bytes(&bytes),
             // The core sends its next command after this one has been sent.
             Step::Open => {
                 self.connection.open(&self.opening);
-                self.check();
-                self.drain();
+                self.assert_within_limits();
+                self.take_queued_frames();
             }
             Step::Acknowledge => {
                 self.connection.send(ToDevice::Ack(Ack { id: ROUND, outcome: AckOutcome::Counted }));
-                self.check();
-                self.drain();
+                self.assert_within_limits();
+                self.take_queued_frames();
             }
             Step::Close => {
                 self.connection.close_round(ROUND);
-                self.check();
-                self.drain();
+                self.assert_within_limits();
+                self.take_queued_frames();
             }
-            Step::Drain => self.drain(),
+            Step::Drain => self.take_queued_frames(),
         }
-        self.check();
+        self.assert_within_limits();
     }
 }
 
 proptest! {
     #[test]
-    fn connection_memory_stays_bounded(steps in prop::collection::vec(step(), 1..60)) {
+    fn connection_memory_stays_bounded(steps in prop::collection::vec(random_step(), 1..60)) {
         let mut world = World::new();
         for step in steps {
-            world.step(step);
+            world.perform_step(step);
         }
         // Temporary memory is freed.
-        world.drain();
-        let rest = world.connection.memory();
-        prop_assert!(rest + 8 * 64 <= world.connection.memory_max(), "{rest}");
+        world.take_queued_frames();
+        let memory = world.connection.memory();
+        prop_assert!(memory + 8 * 64 <= world.connection.memory_max(), "{memory}");
     }
 }
 
@@ -288,23 +297,23 @@ proptest! {
 #[test]
 fn connection_memory_reaches_bound_and_returns() {
     let mut world = World::new();
-    world.step(Step::Hello { device: 1, handshake: 1, limit: 128, often: 1 });
-    world.drain();
-    world.step(Step::Alive { often: 1 });
-    world.step(Step::Open);
-    let before = world.connection.memory();
-    world.step(Step::Missing { chunks: 16, often: 80 });
-    assert!(world.connection.memory() > before, "questions wait");
-    world.drain();
-    assert!(world.connection.memory() <= before, "{} > {before}", world.connection.memory());
-    world.step(Step::Update { rows: 64, chunked: false, often: 3 });
-    assert_eq!(world.updates, 0, "1 KiB does not fit its frames");
-    world.step(Step::Hello { device: 1, handshake: 2, limit: 1280, often: 1 });
-    world.drain();
-    world.step(Step::Alive { often: 1 });
-    world.step(Step::Open);
-    world.step(Step::Update { rows: 64, chunked: false, often: 3 });
+    world.perform_step(Step::Hello { device: 1, handshake: 1, limit: 128, often: 1 });
+    world.take_queued_frames();
+    world.perform_step(Step::Alive { often: 1 });
+    world.perform_step(Step::Open);
+    let memory_before = world.connection.memory();
+    world.perform_step(Step::Missing { chunks: 16, often: 80 });
+    assert!(world.connection.memory() > memory_before, "queued requests did not use memory");
+    world.take_queued_frames();
+    assert!(world.connection.memory() <= memory_before, "{} > {memory_before}", world.connection.memory());
+    world.perform_step(Step::Update { rows: 64, chunked: false, often: 3 });
+    assert_eq!(world.updates, 0, "an update beyond the frame limit was accepted");
+    world.perform_step(Step::Hello { device: 1, handshake: 2, limit: 1280, often: 1 });
+    world.take_queued_frames();
+    world.perform_step(Step::Alive { often: 1 });
+    world.perform_step(Step::Open);
+    world.perform_step(Step::Update { rows: 64, chunked: false, often: 3 });
     assert_eq!(world.updates, 3);
-    world.step(Step::Update { rows: 30, chunked: true, often: 1 });
+    world.perform_step(Step::Update { rows: 30, chunked: true, often: 1 });
     assert!(world.connection.update_memory() > 30 * 4 * 4);
 }

@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::common::campaign::{D, ETA, K, Setup, honest, live, plain, result, setup};
+use crate::common::campaign::{
+    D, ETA, K, Setup, honest_update, model_bits, random_setup, simulate_campaign, two_device_setup,
+};
 use crate::common::storage::{Disk, Faults};
 use fedspan_aggregator::durable_engine::{Campaign, DurableEngine};
 use fedspan_aggregator::store::RoundKeyStorage;
@@ -12,7 +14,7 @@ use fedspan_engine::{Action, Checkpoint, DeviceId, Event, Millis, Phase, RoundBr
 use fedspan_protocol::message::{AckOutcome, RoundId};
 use proptest::prelude::*;
 
-fn rules() -> impl Strategy<Value = Rule> {
+fn any_rule() -> impl Strategy<Value = Rule> {
     prop::sample::select(vec![Rule::MEAN, Rule::GEOMETRIC_MEDIAN, Rule::trimmed_mean(0.2)])
 }
 
@@ -21,9 +23,9 @@ struct World {
     setup: Setup,
     devices: u64,
     disk: Disk,
-    coordinator: DurableEngine,
+    durable_engine: DurableEngine,
     /// Events that devices have sent and the server has not handled.
-    sent: VecDeque<Event>,
+    events: VecDeque<Event>,
     acknowledged: BTreeSet<(u64, RoundId)>,
     commits: Vec<RoundRecord>,
     opened: BTreeMap<u32, RoundId>,
@@ -32,22 +34,22 @@ struct World {
 impl World {
     fn new(setup: Setup, devices: u64, seed: u64) -> Self {
         let disk = Disk::new(seed);
-        let coordinator = Self::server(&setup, &disk);
+        let durable_engine = Self::start_server(&setup, &disk);
         let mut world = Self {
             setup,
             devices,
             disk,
-            coordinator,
-            sent: VecDeque::new(),
+            durable_engine,
+            events: VecDeque::new(),
             acknowledged: BTreeSet::new(),
             commits: Vec::new(),
             opened: BTreeMap::new(),
         };
-        world.join();
+        world.join_all();
         world
     }
 
-    fn server(setup: &Setup, disk: &Disk) -> DurableEngine {
+    fn start_server(setup: &Setup, disk: &Disk) -> DurableEngine {
         let campaign = Campaign {
             configuration: "a = 1".to_owned(),
             number: 7,
@@ -57,23 +59,27 @@ impl World {
         DurableEngine::new(setup.engine(), disk.store(), &campaign).unwrap().0
     }
 
-    fn join(&mut self) {
-        self.sent = (0..self.devices).map(|device| Event::Joined(DeviceId(device))).collect();
+    fn join_all(&mut self) {
+        self.events = (0..self.devices).map(|device| Event::Joined(DeviceId(device))).collect();
     }
 
-    /// Makes the server handle `batch` events and flush.
-    fn step(&mut self, batch: usize) {
+    /// Lets the server handle `batch` events and flush.
+    fn handle_batch(&mut self, batch: usize) {
         for _ in 0..batch {
-            let Some(event) = self.sent.pop_front() else { break };
-            self.coordinator.handle(Millis::ZERO, event);
+            let Some(event) = self.events.pop_front() else { break };
+            self.durable_engine.handle(Millis::ZERO, event);
         }
-        let settled = self.coordinator.flush().unwrap();
+        let settled = self.durable_engine.flush().unwrap();
         for action in settled.actions {
             match action {
                 Action::Open(device, opening) => {
                     let id = opening.id;
-                    assert_eq!(*self.opened.entry(id.round).or_insert(id), id, "a number means one round");
-                    self.sent.push_back(Event::Update(device, honest(device, &opening)));
+                    assert_eq!(
+                        *self.opened.entry(id.round).or_insert(id),
+                        id,
+                        "a round number was used for two rounds"
+                    );
+                    self.events.push_back(Event::Update(device, honest_update(device, &opening)));
                 }
                 Action::Acknowledge(device, ack) => {
                     // After a device has been acknowledged in a round, further updates of the device for that
@@ -98,17 +104,21 @@ impl World {
     }
 
     /// Cuts the power: each unsynced write is lost, kept or torn.
-    fn cut(&mut self) {
+    fn cut_power(&mut self) {
         self.disk.cut();
-        self.coordinator = Self::server(&self.setup, &self.disk);
-        self.join();
+        self.durable_engine = Self::start_server(&self.setup, &self.disk);
+        self.join_all();
     }
 
     /// Runs the campaign to its end.
-    fn finish(&mut self) {
-        while self.coordinator.engine().phase() != Phase::Finished {
-            assert!(!self.sent.is_empty(), "no event is pending in {:?}", self.coordinator.engine().phase());
-            self.step(3);
+    fn run_to_end(&mut self) {
+        while self.durable_engine.engine().phase() != Phase::Finished {
+            assert!(
+                !self.events.is_empty(),
+                "no event is pending in {:?}",
+                self.durable_engine.engine().phase()
+            );
+            self.handle_batch(3);
         }
     }
 }
@@ -116,65 +126,75 @@ impl World {
 /// After a restart, the deadline of an extended round is the same on the campaign clock, which continues.
 #[test]
 fn extended_deadline_survives_restart() {
-    let setup = Setup { fleet_size: 8, deadline: Some(60), min_count: 2, absence: 1_000_000, ..plain() };
+    let setup =
+        Setup { fleet_size: 8, deadline: Some(60), min_count: 2, absence: 1_000_000, ..two_device_setup() };
     let mut world = World::new(setup, 8, 5);
-    world.step(8);
-    let handle = |world: &mut World, now, event| {
-        world.coordinator.handle(now, event);
-        world.coordinator.flush().unwrap().actions
+    world.handle_batch(8);
+    let handle_event = |world: &mut World, now, event| {
+        world.durable_engine.handle(now, event);
+        world.durable_engine.flush().unwrap().actions
     };
-    let opening = world.coordinator.engine().open_round().unwrap().broadcast.clone();
-    assert_eq!(world.coordinator.engine().wake(), Some(Millis::new(60)));
-    handle(&mut world, Millis::new(60), Event::Tick);
-    handle(&mut world, Millis::new(70), Event::Update(DeviceId(0), honest(DeviceId(0), &opening)));
-    let waits = |world: &World| {
-        let round = world.coordinator.engine().open_round().unwrap();
+    let opening = world.durable_engine.engine().open_round().unwrap().broadcast.clone();
+    assert_eq!(world.durable_engine.engine().wake(), Some(Millis::new(60)));
+    handle_event(&mut world, Millis::new(60), Event::Tick);
+    handle_event(
+        &mut world,
+        Millis::new(70),
+        Event::Update(DeviceId(0), honest_update(DeviceId(0), &opening)),
+    );
+    let deadline_state = |world: &World| {
+        let round = world.durable_engine.engine().open_round().unwrap();
         (round.deadline, round.asking_everyone, round.participants.len())
     };
-    assert_eq!(waits(&world), (Some(Millis::new(120)), true, 1));
-    world.cut();
-    assert_eq!(waits(&world), (Some(Millis::new(120)), true, 1));
-    assert_eq!(world.coordinator.store().load().unwrap().unwrap().clock, Millis::new(70));
+    assert_eq!(deadline_state(&world), (Some(Millis::new(120)), true, 1));
+    world.cut_power();
+    assert_eq!(deadline_state(&world), (Some(Millis::new(120)), true, 1));
+    assert_eq!(world.durable_engine.store().load().unwrap().unwrap().clock, Millis::new(70));
     // New devices are asked as without a restart, and the round does not close before the deadline.
-    let asked = handle(&mut world, Millis::new(71), Event::Joined(DeviceId(20)));
-    assert!(asked.iter().any(|action| matches!(action, Action::Open(DeviceId(20), _))), "{asked:?}");
-    assert!(handle(&mut world, Millis::new(119), Event::Tick).is_empty());
-    handle(&mut world, Millis::new(119), Event::Update(DeviceId(20), honest(DeviceId(20), &opening)));
-    let closed = handle(&mut world, Millis::new(120), Event::Tick);
+    let actions = handle_event(&mut world, Millis::new(71), Event::Joined(DeviceId(20)));
+    assert!(actions.iter().any(|action| matches!(action, Action::Open(DeviceId(20), _))), "{actions:?}");
+    assert!(handle_event(&mut world, Millis::new(119), Event::Tick).is_empty());
+    handle_event(
+        &mut world,
+        Millis::new(119),
+        Event::Update(DeviceId(20), honest_update(DeviceId(20), &opening)),
+    );
+    let closed = handle_event(&mut world, Millis::new(120), Event::Tick);
     assert!(closed.iter().any(|action| matches!(action, Action::Commit(_))), "{closed:?}");
     // The clock also continues between rounds.
-    world.cut();
-    assert_eq!(world.coordinator.store().load().unwrap().unwrap().clock, Millis::new(120));
+    world.cut_power();
+    assert_eq!(world.durable_engine.store().load().unwrap().unwrap().clock, Millis::new(120));
 }
 
 /// The events that led to the failure of a campaign are neither written nor acknowledged, so that a restarted
 /// server can retry.
 #[test]
 fn failing_campaign_acknowledges_nothing() {
-    let setup = Setup { deadline: None, ..plain() };
+    let setup = Setup { deadline: None, ..two_device_setup() };
     let mut world = World::new(setup, 2, 1);
-    world.step(2);
+    world.handle_batch(2);
     // The step cancels the representation, and the round may not be repeated.
-    let opposite = |device, opening: &RoundBroadcast| {
-        let mut update = honest(device, opening);
-        let sent = opening.request.tensors.iter().map(|tensor| &tensor.values);
-        for (answer, values) in update.tensors.iter_mut().zip(sent) {
+    let cancelling_update = |device, opening: &RoundBroadcast| {
+        let mut update = honest_update(device, opening);
+        let broadcast_values = opening.request.tensors.iter().map(|tensor| &tensor.values);
+        for (answer, values) in update.tensors.iter_mut().zip(broadcast_values) {
             answer.values = values.iter().map(|value| value / ETA).collect();
         }
         update
     };
-    let opening = world.coordinator.engine().open_round().unwrap().broadcast.clone();
+    let opening = world.durable_engine.engine().open_round().unwrap().broadcast.clone();
     let mut flushed = Vec::new();
     for device in 0..2 {
-        world
-            .coordinator
-            .handle(Millis::ZERO, Event::Update(DeviceId(device), opposite(DeviceId(device), &opening)));
-        flushed.push(world.coordinator.flush().unwrap());
+        world.durable_engine.handle(
+            Millis::ZERO,
+            Event::Update(DeviceId(device), cancelling_update(DeviceId(device), &opening)),
+        );
+        flushed.push(world.durable_engine.flush().unwrap());
     }
     assert!(matches!(flushed[0].actions.as_slice(), [Action::Acknowledge(DeviceId(0), _)]), "{flushed:?}");
     assert!(matches!(flushed[1].actions.as_slice(), [Action::Failed(_)]), "{flushed:?}");
     assert_eq!(flushed[1].lines, []);
-    let stored = world.coordinator.store().load().unwrap().unwrap();
+    let stored = world.durable_engine.store().load().unwrap().unwrap();
     assert_eq!(stored.updates.iter().map(|(device, _)| *device).collect::<Vec<_>>(), [DeviceId(0)]);
     assert_eq!(stored.open_round(), Some(opening.id));
 }
@@ -186,39 +206,42 @@ proptest! {
     /// loss of unsynced writes.
     #[test]
     fn power_cuts_change_no_result(
-        setup in setup(), rule in rules(), seed in any::<u64>(),
-        lives in prop::collection::vec((0usize..12, 1usize..4), 0..8),
+        setup in random_setup(), rule in any_rule(), seed in any::<u64>(),
+        steps_before_cuts in prop::collection::vec((0usize..12, 1usize..4), 0..8),
     ) {
         let setup = Setup { deadline: None, rule, ..setup };
         let devices = setup.fleet_size as u64;
-        let whole = live(setup.engine(), devices, usize::MAX);
-        prop_assert_eq!(whole.engine.phase(), Phase::Finished);
+        let uninterrupted = simulate_campaign(setup.engine(), devices, usize::MAX);
+        prop_assert_eq!(uninterrupted.engine.phase(), Phase::Finished);
         let mut world = World::new(setup, devices, seed);
-        for (steps, batch) in lives {
+        for (steps, batch) in steps_before_cuts {
             for _ in 0..steps {
-                world.step(batch);
+                world.handle_batch(batch);
             }
-            let before = world.coordinator.engine().checkpoint();
-            world.cut();
-            prop_assert_eq!(world.coordinator.engine().checkpoint(), before);
+            let checkpoint_before = world.durable_engine.engine().checkpoint();
+            world.cut_power();
+            prop_assert_eq!(world.durable_engine.engine().checkpoint(), checkpoint_before);
         }
-        world.finish();
-        prop_assert_eq!(result(world.coordinator.engine()), result(&whole.engine));
+        world.run_to_end();
+        prop_assert_eq!(model_bits(world.durable_engine.engine()), model_bits(&uninterrupted.engine));
         // Every round is committed at most once, in order, with the same number of participants as without
         // interruptions. The commit before a power cut may be missing.
         let mut rounds = BTreeMap::new();
         for record in &world.commits {
-            prop_assert!(rounds.insert(record.id.round, record.participants.len()).is_none(), "committed twice");
+            prop_assert!(
+                rounds.insert(record.id.round, record.participants.len()).is_none(),
+                "committed twice"
+            );
         }
         let numbers: Vec<u32> = world.commits.iter().map(|record| record.id.round).collect();
         prop_assert!(numbers.is_sorted());
-        for kept in &whole.kept {
-            if let Some(participants) = rounds.get(&kept.record.id.round) {
-                prop_assert_eq!(*participants, kept.record.participants.len());
+        for stored_round in &uninterrupted.stored {
+            if let Some(participants) = rounds.get(&stored_round.record.id.round) {
+                prop_assert_eq!(*participants, stored_round.record.participants.len());
             }
         }
         // According to the journal, every acknowledged update was counted exactly once.
-        let lines = world.coordinator.store().journal(0).unwrap();
+        let lines = world.durable_engine.store().journal(0).unwrap();
         let counted: Vec<(u64, u64)> = lines
             .iter()
             .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
@@ -228,30 +251,40 @@ proptest! {
         let distinct: BTreeSet<(u64, u64)> = counted.iter().copied().collect();
         prop_assert_eq!(distinct.len(), counted.len(), "counted twice");
         for (device, id) in &world.acknowledged {
-            prop_assert!(distinct.contains(&(*device, id.round.into())), "{} got two acknowledgements in {:?}", device, id);
+            prop_assert!(
+                distinct.contains(&(*device, id.round.into())),
+                "{} got two acknowledgements in {:?}",
+                device,
+                id
+            );
         }
     }
 
     /// While the disk is full or fails, no update is acknowledged. The campaign continues when the disk can
     /// be written again.
     #[test]
-    fn failing_disk_delays_acknowledgements(setup in setup(), seed in any::<u64>(), fails in prop::collection::vec(0u32..40, 1..6), cuts in any::<bool>()) {
+    fn failing_disk_delays_acknowledgements(
+        setup in random_setup(), seed in any::<u64>(),
+        writes_before_faults in prop::collection::vec(0u32..40, 1..6), cuts_power in any::<bool>(),
+    ) {
         let setup = Setup { deadline: None, ..setup };
         let devices = setup.fleet_size as u64;
-        let whole = live(setup.engine(), devices, usize::MAX);
+        let uninterrupted = simulate_campaign(setup.engine(), devices, usize::MAX);
         let mut world = World::new(setup, devices, seed);
-        for after in fails {
-            world.disk.fail(Faults::After(after));
+        for writes in writes_before_faults {
+            world.disk.fail(Faults::After(writes));
             let mut steps = 0;
             // Handles events until the disk fails.
-            while steps < 60 && !world.sent.is_empty() {
-                let event = world.sent.pop_front().unwrap();
-                world.coordinator.handle(Millis::ZERO, event);
-                match world.coordinator.flush() {
+            while steps < 60 && !world.events.is_empty() {
+                let event = world.events.pop_front().unwrap();
+                world.durable_engine.handle(Millis::ZERO, event);
+                match world.durable_engine.flush() {
                     Ok(settled) => {
                         for action in settled.actions {
                             if let Action::Open(device, opening) = action {
-                                world.sent.push_back(Event::Update(device, honest(device, &opening)));
+                                world
+                                    .events
+                                    .push_back(Event::Update(device, honest_update(device, &opening)));
                             }
                         }
                     }
@@ -260,37 +293,41 @@ proptest! {
                 steps += 1;
             }
             world.disk.fail(Faults::None);
-            if cuts {
-                world.cut();
+            if cuts_power {
+                world.cut_power();
             } else {
                 // The disk has room again, so pending writes and actions are performed.
-                world.step(0);
+                world.handle_batch(0);
             }
         }
-        world.finish();
-        prop_assert_eq!(result(world.coordinator.engine()), result(&whole.engine));
+        world.run_to_end();
+        prop_assert_eq!(model_bits(world.durable_engine.engine()), model_bits(&uninterrupted.engine));
     }
 
     /// After a crash between the end of a round and the erasure of its key, the key is erased at the next
     /// start.
     #[test]
-    fn leftover_key_is_erased(setup in setup(), seed in any::<u64>()) {
+    fn leftover_key_is_erased(setup in random_setup(), seed in any::<u64>()) {
         let disk = Disk::new(seed);
-        drop(World::server(&setup, &disk));
+        drop(World::start_server(&setup, &disk));
         disk.storage().write(b"the key of a round that is over").unwrap();
-        drop(World::server(&setup, &disk));
+        drop(World::start_server(&setup, &disk));
         prop_assert_eq!(disk.keys().0, None);
     }
 
     /// A checkpoint of another size is refused.
     #[test]
-    fn checkpoint_of_other_size_is_refused(setup in setup(), len in 0usize..30, number in 1u32..4) {
-        let fits = if setup.fedavg { D * K + K } else { D * K } + if setup.doubling.is_some() { 5 } else { 0 };
-        prop_assume!(len != fits);
+    fn checkpoint_of_other_size_is_refused(setup in random_setup(), len in 0usize..30, number in 1u32..4) {
+        let valid_len =
+            if setup.fedavg { D * K + K } else { D * K } + if setup.doubling.is_some() { 5 } else { 0 };
+        prop_assume!(len != valid_len);
         let id = RoundId { round: 9, stage: 0 };
         let rounds = setup.engine().checkpoint().rounds;
-        let of = |done, len| Checkpoint { id, done, rounds, state: vec![0.5; len], open: None };
-        prop_assert!(!setup.engine().resume(Millis::ZERO, &of(Phase::Train(number), len)));
-        prop_assert_eq!(setup.power, setup.engine().resume(Millis::ZERO, &of(Phase::Start(1), D * K)));
+        let checkpoint_with = |done, len| Checkpoint { id, done, rounds, state: vec![0.5; len], open: None };
+        prop_assert!(!setup.engine().resume(Millis::ZERO, &checkpoint_with(Phase::Train(number), len)));
+        prop_assert_eq!(
+            setup.power,
+            setup.engine().resume(Millis::ZERO, &checkpoint_with(Phase::Start(1), D * K))
+        );
     }
 }

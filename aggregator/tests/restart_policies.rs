@@ -1,7 +1,7 @@
 //! Tests of restarts with every participation policy, at every opening and in the middle of every round: the
 //! decisions, including those that depend on the state of the policy, equal those of an uninterrupted run.
 
-use crate::common::campaign::{honest, result};
+use crate::common::campaign::{honest_update, model_bits};
 use fedspan_aggregator::config::Fleet;
 use fedspan_engine::{Action, DeviceId, Engine, Event, Millis, Phase, Record, RecordedEffects};
 use fedspan_protocol::message::RoundId;
@@ -32,12 +32,12 @@ const PACES: [fn(DeviceId) -> u64; 3] = [
     |DeviceId(device)| 1000 / (device % 7 + 1) + device,
 ];
 
-fn engine(policy: &str, rule: &str) -> Engine {
-    let text = format!(
+fn create_engine(policy: &str, rule: &str) -> Engine {
+    let configuration = format!(
         "seed = 3\n[devices]\nexpected = {DEVICES}\n[data]\nd = 4\n[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 14\n\
          step_size = 0.25\n[participation]\n{policy}\n[aggregation]\nrule = \"{rule}\"\n[rounds]\ndeadline = 0\n"
     );
-    Fleet::parse("fleet.toml", &text).unwrap_or_else(|problem| panic!("{problem}")).engine()
+    Fleet::parse("fleet.toml", &configuration).unwrap_or_else(|problem| panic!("{problem}")).engine()
 }
 
 /// Moment of restarts.
@@ -53,8 +53,8 @@ enum Restart {
 /// Summary of a round: id, target and participants.
 type RoundSummary = (RoundId, usize, Vec<DeviceId>);
 
-/// Replays the records of an engine in a new engine, and makes all devices join.
-fn restored(mut fresh: Engine, now: u64, expected: &Engine, records: &[Record]) -> Engine {
+/// Replays the records of an engine in a new engine, and lets all devices join.
+fn restore_engine(mut fresh: Engine, now: u64, expected: &Engine, records: &[Record]) -> Engine {
     assert!(fresh.replay(Millis::new(now), records), "{:?} cannot be replayed", expected.phase());
     assert_eq!(fresh.checkpoint(), expected.checkpoint());
     let mut actions = Vec::new();
@@ -65,36 +65,45 @@ fn restored(mut fresh: Engine, now: u64, expected: &Engine, records: &[Record]) 
 }
 
 /// Runs a campaign with restarts. Returns a summary of each round, and the engine.
-fn campaign(
+fn run_campaign(
     policy: &str,
     rule: &str,
     pace: fn(DeviceId) -> u64,
     restart: Restart,
 ) -> (Vec<RoundSummary>, Engine) {
-    let (mut engine, mut now, mut rounds) = (engine(policy, rule), 0, Vec::new());
+    let mut engine = create_engine(policy, rule);
+    let mut now = 0;
+    let mut rounds = Vec::new();
     let mut effects = RecordedEffects::default();
     (0..DEVICES)
         .for_each(|device| engine.handle(Millis::new(now), Event::Joined(DeviceId(device)), &mut effects));
     while engine.phase() != Phase::FitHead {
         if restart == Restart::Opening {
-            engine = restored(self::engine(policy, rule), now, &engine, &effects.records);
+            engine = restore_engine(create_engine(policy, rule), now, &engine, &effects.records);
         }
-        let open = engine.open_round().expect("a round is open");
-        let (opening, target) = (open.broadcast.clone(), open.target);
-        let mut answers: Vec<(Millis, DeviceId)> =
-            open.cohort.iter().map(|device| (open.opened_at + Millis::new(pace(*device)), *device)).collect();
+        let open_round = engine.open_round().expect("no round is open");
+        let (opening, target) = (open_round.broadcast.clone(), open_round.target);
+        let mut answers: Vec<(Millis, DeviceId)> = open_round
+            .cohort
+            .iter()
+            .map(|device| (open_round.opened_at + Millis::new(pace(*device)), *device))
+            .collect();
         answers.sort_unstable();
         let mut counted: Vec<DeviceId> = Vec::new();
-        for (at, device) in answers {
-            now = at.as_u64();
+        for (time, device) in answers {
+            now = time.as_u64();
             effects.actions.clear();
-            engine.handle(Millis::new(now), Event::Update(device, honest(device, &opening)), &mut effects);
+            engine.handle(
+                Millis::new(now),
+                Event::Update(device, honest_update(device, &opening)),
+                &mut effects,
+            );
             counted.push(device);
             if effects.actions.iter().any(|action| matches!(action, Action::Commit(_))) {
                 break;
             }
             if restart == Restart::After(counted.len()) {
-                engine = restored(self::engine(policy, rule), now, &engine, &effects.records);
+                engine = restore_engine(create_engine(policy, rule), now, &engine, &effects.records);
             }
         }
         rounds.push((opening.id, target, counted));
@@ -107,27 +116,28 @@ fn every_policy_survives_restart() {
     let mut stages = 0;
     for policy in POLICIES {
         for pace in PACES {
-            let (calm, last) = campaign(policy, "mean", pace, Restart::Never);
-            assert_eq!(calm.len(), 14, "{policy}");
-            stages = stages.max(calm.last().unwrap().0.stage);
+            let (uninterrupted, final_engine) = run_campaign(policy, "mean", pace, Restart::Never);
+            assert_eq!(uninterrupted.len(), 14, "{policy}");
+            stages = stages.max(uninterrupted.last().unwrap().0.stage);
             for restart in [Restart::Opening, Restart::After(1), Restart::After(3), Restart::After(9)] {
-                let (rounds, engine) = campaign(policy, "mean", pace, restart);
-                assert_eq!(rounds, calm, "{policy}, {restart:?}");
-                assert_eq!(result(&engine), result(&last), "{policy}, {restart:?}");
+                let (rounds, engine) = run_campaign(policy, "mean", pace, restart);
+                assert_eq!(rounds, uninterrupted, "{policy}, {restart:?}");
+                assert_eq!(model_bits(&engine), model_bits(&final_engine), "{policy}, {restart:?}");
             }
         }
     }
-    assert!(stages > 2, "nothing has doubled");
+    assert!(stages > 2, "no stage has doubled");
 }
 
 #[test]
 fn other_rules_survive_restart() {
     for policy in ["policy = \"doubling\"", "policy = \"with-replacement\"\ndraws = 20"] {
-        let (calm, last) = campaign(policy, "geometric-median", PACES[0], Restart::Never);
+        let (uninterrupted, final_engine) =
+            run_campaign(policy, "geometric-median", PACES[0], Restart::Never);
         for restart in [Restart::Opening, Restart::After(3)] {
-            let (rounds, engine) = campaign(policy, "geometric-median", PACES[0], restart);
-            assert_eq!(rounds, calm, "{policy}, {restart:?}");
-            assert_eq!(result(&engine), result(&last), "{policy}, {restart:?}");
+            let (rounds, engine) = run_campaign(policy, "geometric-median", PACES[0], restart);
+            assert_eq!(rounds, uninterrupted, "{policy}, {restart:?}");
+            assert_eq!(model_bits(&engine), model_bits(&final_engine), "{policy}, {restart:?}");
         }
     }
 }

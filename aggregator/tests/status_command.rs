@@ -7,18 +7,20 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use crate::common::stored_campaign::{configuration, create_state, run_campaign};
-use crate::common::{Scratch, ServerProcess, alone, closed, line_with, output, spawned};
+use crate::common::{
+    Scratch, ServerProcess, close_locked, lock_exclusively, read_line_with, run_program, spawn_program,
+};
 use fedspan_aggregator::store::Store;
 use getrandom::SysRng;
 
 /// Configuration and path of a state directory.
-struct Place {
+struct CampaignDirectory {
     scratch: Scratch,
     state: PathBuf,
 }
 
-impl Place {
-    /// Makes a configuration for a state directory that does not exist.
+impl CampaignDirectory {
+    /// Creates a configuration for a state directory that does not exist.
     fn new(state: &str) -> Self {
         let scratch = Scratch::new();
         let state = scratch.path().join(state);
@@ -26,61 +28,61 @@ impl Place {
         Self { scratch, state }
     }
 
-    /// Makes a configuration with a state directory.
-    fn dir(state: &str) -> Self {
-        let place = Self::new(state);
-        create_state(&place.state);
-        place
+    /// Creates a configuration with a state directory.
+    fn with_state(state: &str) -> Self {
+        let directory = Self::new(state);
+        create_state(&directory.state);
+        directory
     }
 
-    fn run(&self, command: &[&str]) -> Output {
+    fn run_command(&self, command: &[&str]) -> Output {
         let mut program = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
-        output(program.args(command).arg("--config").arg(self.scratch.path().join("fleet.toml")))
+        run_program(program.args(command).arg("--config").arg(self.scratch.path().join("fleet.toml")))
     }
 
     /// Runs a command as an unprivileged user. If the test runs as root, the command switches the user.
-    fn run_by_another(&self, command: &[&str]) -> Output {
+    fn run_unprivileged(&self, command: &[&str]) -> Output {
         use std::os::unix::fs::MetadataExt;
         use std::os::unix::process::CommandExt;
         let program = self.scratch.path().join("program");
-        copied(&program);
-        let mut run = Command::new(program);
+        copy_program(&program);
+        let mut command_line = Command::new(program);
         if std::fs::metadata(self.scratch.path()).unwrap().uid() == 0 {
-            run.uid(65534).gid(65534);
+            command_line.uid(65534).gid(65534);
         }
-        output(run.args(command).arg("--config").arg(self.scratch.path().join("fleet.toml")))
+        run_program(command_line.args(command).arg("--config").arg(self.scratch.path().join("fleet.toml")))
     }
 
     /// Starts a command and captures its output.
-    fn spawn(&self, command: &str) -> Child {
+    fn spawn_command(&self, command: &str) -> Child {
         let mut program = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
         program.args([command, "--config"]).arg(self.scratch.path().join("fleet.toml"));
-        spawned(program.stdout(Stdio::piped()).stderr(Stdio::piped()))
+        spawn_program(program.stdout(Stdio::piped()).stderr(Stdio::piped()))
     }
 
     fn start_server(&self) -> ServerProcess {
-        ServerProcess::listening(self.spawn("serve"))
+        ServerProcess::await_listening(self.spawn_command("serve"))
     }
 
     /// Runs `export` and asserts that it creates a directory only if it succeeds.
-    fn export(&self) -> Output {
-        let out = self.scratch.path().join("out");
-        let output = self.run(&["export", "--out", &out.display().to_string()]);
-        assert_eq!(out.exists(), output.status.success());
-        let _ = std::fs::remove_dir_all(out);
+    fn run_export(&self) -> Output {
+        let target = self.scratch.path().join("out");
+        let output = self.run_command(&["export", "--out", &target.display().to_string()]);
+        assert_eq!(target.exists(), output.status.success());
+        let _ = std::fs::remove_dir_all(target);
         output
     }
 }
 
 /// Copies the program. The copy must be closed before it is run, because a file that is open for writing
 /// cannot be executed.
-fn copied(to: &Path) {
-    let _alone = alone();
-    std::fs::copy(env!("CARGO_BIN_EXE_fedspan-aggregator"), to).unwrap();
+fn copy_program(target: &Path) {
+    let _lock = lock_exclusively();
+    std::fs::copy(env!("CARGO_BIN_EXE_fedspan-aggregator"), target).unwrap();
 }
 
 /// Asserts that a command failed with one line that contains `expected`.
-fn refused(output: &Output, expected: &str) {
+fn assert_refused(output: &Output, expected: &str) {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert!(
@@ -91,68 +93,71 @@ fn refused(output: &Output, expected: &str) {
 }
 
 /// Asserts that all commands accept the state directory.
-fn assert_sound(place: &Place) {
-    let output = place.run(&["status"]);
+fn assert_sound(directory: &CampaignDirectory) {
+    let output = directory.run_command(&["status"]);
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && stdout.contains("\"answers\":2"), "{output:?}");
     assert!(stdout.contains("\"exchange\":3") && stdout.contains("not running"), "{stdout}");
-    assert!(place.export().status.success() && place.run(&["check"]).status.success());
-    refused(&place.run(&["watch"]), "no server is running on this state directory");
+    assert!(directory.run_export().status.success() && directory.run_command(&["check"]).status.success());
+    assert_refused(&directory.run_command(&["watch"]), "no server is running on this state directory");
 }
 
 #[test]
 fn missing_state_is_reported() {
-    let place = Place::new("state");
+    let directory = CampaignDirectory::new("state");
     for _ in 0..2 {
-        refused(&place.run(&["status"]), "no server is running and no round is committed");
-        refused(&place.run(&["watch"]), "no server is running on this state directory");
-        refused(&place.run(&["check"]), "no campaign was begun here");
-        refused(&place.export(), "no campaign was begun here");
-        if !place.state.exists() {
-            std::fs::create_dir(&place.state).unwrap();
+        assert_refused(&directory.run_command(&["status"]), "no server is running and no round is committed");
+        assert_refused(&directory.run_command(&["watch"]), "no server is running on this state directory");
+        assert_refused(&directory.run_command(&["check"]), "no campaign was begun here");
+        assert_refused(&directory.run_export(), "no campaign was begun here");
+        if !directory.state.exists() {
+            std::fs::create_dir(&directory.state).unwrap();
         }
     }
-    assert_eq!(std::fs::read_dir(&place.state).unwrap().count(), 0, "looking makes nothing");
+    assert_eq!(std::fs::read_dir(&directory.state).unwrap().count(), 0, "a command created files");
 }
 
 #[test]
 fn file_in_place_of_state_directory_is_reported() {
-    let place = Place::new("file/state");
-    std::fs::write(place.scratch.path().join("file"), b"text").unwrap();
+    let directory = CampaignDirectory::new("file/state");
+    std::fs::write(directory.scratch.path().join("file"), b"text").unwrap();
     for command in ["status", "watch", "check", "serve"] {
-        refused(&place.run(&[command]), "Not a directory");
+        assert_refused(&directory.run_command(&[command]), "Not a directory");
     }
-    refused(&place.export(), "Not a directory");
+    assert_refused(&directory.run_export(), "Not a directory");
 }
 
 /// A control socket without a server, or a file in place of the socket, is ignored.
 #[test]
 fn abandoned_socket_is_ignored() {
-    let place = Place::dir("state");
-    let socket = place.state.join("control.sock");
-    closed(UnixListener::bind(&socket).unwrap());
-    assert_sound(&place);
+    let directory = CampaignDirectory::with_state("state");
+    let socket = directory.state.join("control.sock");
+    close_locked(UnixListener::bind(&socket).unwrap());
+    assert_sound(&directory);
     std::fs::remove_file(&socket).unwrap();
     std::fs::write(&socket, b"no socket").unwrap();
-    assert_sound(&place);
+    assert_sound(&directory);
 }
 
 /// A state directory whose path is too long for a socket works without the control socket.
 #[test]
 fn long_path_works_without_socket() {
-    let place = Place::dir(&"a-long-name/".repeat(12));
-    assert_sound(&place);
-    let store = Store::open(&place.state, SysRng).unwrap();
+    let directory = CampaignDirectory::with_state(&"a-long-name/".repeat(12));
+    assert_sound(&directory);
+    let store = Store::open(&directory.state, SysRng).unwrap();
     for command in ["status", "check"] {
-        refused(&place.run(&[command]), "another server is running on this state directory");
+        assert_refused(
+            &directory.run_command(&[command]),
+            "another server is running on this state directory",
+        );
     }
-    refused(&place.export(), "another server is running on this state directory");
-    closed(store);
-    assert_sound(&place);
+    assert_refused(&directory.run_export(), "another server is running on this state directory");
+    close_locked(store);
+    assert_sound(&directory);
 }
 
 /// Answers one client of the control socket with this text.
-fn answering(state: &Path, answer: &'static str) -> std::thread::JoinHandle<()> {
+fn serve_answer(state: &Path, answer: &'static str) -> std::thread::JoinHandle<()> {
     std::fs::create_dir_all(state).unwrap();
     let _ = std::fs::remove_file(state.join("control.sock"));
     let listener = UnixListener::bind(state.join("control.sock")).unwrap();
@@ -165,7 +170,7 @@ fn answering(state: &Path, answer: &'static str) -> std::thread::JoinHandle<()> 
 
 #[test]
 fn closed_or_refusing_server_is_reported() {
-    let place = Place::new("state");
+    let directory = CampaignDirectory::new("state");
     let cases = [
         ("status", "", "the server closed the control socket without an answer"),
         ("status", "{\"phase\":", "malformed answer of the server"),
@@ -181,12 +186,12 @@ fn closed_or_refusing_server_is_reported() {
         ),
     ];
     for (command, answer, expected) in cases {
-        let server = answering(&place.state, answer);
-        refused(&place.run(&[command]), expected);
+        let server = serve_answer(&directory.state, answer);
+        assert_refused(&directory.run_command(&[command]), expected);
         server.join().unwrap();
     }
-    let server = answering(&place.state, "");
-    refused(&place.export(), "incomplete answer of the server");
+    let server = serve_answer(&directory.state, "");
+    assert_refused(&directory.run_export(), "incomplete answer of the server");
     server.join().unwrap();
 }
 
@@ -194,18 +199,18 @@ fn closed_or_refusing_server_is_reported() {
 #[test]
 fn unreadable_store_is_reported() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/store-3/campaign.redb");
-    let place = Place::new("state");
-    std::fs::create_dir(&place.state).unwrap();
-    let file = place.state.join("campaign.redb");
+    let directory = CampaignDirectory::new("state");
+    std::fs::create_dir(&directory.state).unwrap();
+    let file = directory.state.join("campaign.redb");
     std::fs::copy(golden, &file).unwrap();
     let expected = "format 3, this version reads format 5";
     for command in ["status", "check", "serve"] {
-        refused(&place.run(&[command]), expected);
+        assert_refused(&directory.run_command(&[command]), expected);
     }
-    refused(&place.export(), expected);
+    assert_refused(&directory.run_export(), expected);
     let bytes = std::fs::read(&file).unwrap();
     std::fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
-    refused(&place.run(&["status"]), "campaign.redb");
+    assert_refused(&directory.run_command(&["status"]), "campaign.redb");
 }
 
 /// Commands of a user without permissions report the error.
@@ -213,41 +218,41 @@ fn unreadable_store_is_reported() {
 fn permission_errors_are_reported() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     use std::os::unix::process::CommandExt;
-    let place = Place::dir("state");
+    let directory = CampaignDirectory::with_state("state");
     // Permissions do not restrict root, so a test that runs as root switches the user.
-    let is_root = std::fs::metadata(&place.state).unwrap().uid() == 0;
-    let program = place.scratch.path().join("program");
-    copied(&program);
-    let run = |arguments: &[&str]| {
+    let is_root = std::fs::metadata(&directory.state).unwrap().uid() == 0;
+    let program = directory.scratch.path().join("program");
+    copy_program(&program);
+    let run_as_user = |arguments: &[&str]| {
         let mut command = Command::new(&program);
         if is_root {
             command.uid(65534).gid(65534);
         }
-        output(command.args(arguments).arg("--config").arg(place.scratch.path().join("fleet.toml")))
+        run_program(command.args(arguments).arg("--config").arg(directory.scratch.path().join("fleet.toml")))
     };
-    let mode = |path: &Path, mode: u32| {
+    let set_permissions = |path: &Path, mode: u32| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     };
-    let out = place.scratch.path().join("out").display().to_string();
-    for (name, usual) in [("campaign.redb", 0o644), ("round.key", 0o600), ("", 0o755)] {
-        let path = place.state.join(name);
-        mode(&path, 0);
-        for command in [&["status"][..], &["check"], &["export", "--out", &out], &["serve"]] {
-            refused(&run(command), "ermission denied");
+    let target = directory.scratch.path().join("out").display().to_string();
+    for (name, original_mode) in [("campaign.redb", 0o644), ("round.key", 0o600), ("", 0o755)] {
+        let path = directory.state.join(name);
+        set_permissions(&path, 0);
+        for command in [&["status"][..], &["check"], &["export", "--out", &target], &["serve"]] {
+            assert_refused(&run_as_user(command), "ermission denied");
         }
-        mode(&path, usual);
+        set_permissions(&path, original_mode);
     }
     // Such a user cannot use the control socket either.
-    let listener = UnixListener::bind(place.state.join("control.sock")).unwrap();
-    mode(&place.state.join("control.sock"), 0);
-    for command in [&["status"][..], &["watch"], &["export", "--out", &out]] {
-        refused(&run(command), "ermission denied");
+    let listener = UnixListener::bind(directory.state.join("control.sock")).unwrap();
+    set_permissions(&directory.state.join("control.sock"), 0);
+    for command in [&["status"][..], &["watch"], &["export", "--out", &target]] {
+        assert_refused(&run_as_user(command), "ermission denied");
     }
     drop(listener);
-    assert_sound(&place);
+    assert_sound(&directory);
 }
 
-fn mode(path: &Path) -> u32 {
+fn read_mode(path: &Path) -> u32 {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata(path).unwrap().mode() & 0o777
 }
@@ -261,26 +266,26 @@ fn set_mode(path: &Path, mode: u32) {
 /// file that never existed.
 #[test]
 fn unsearchable_directory_is_reported() {
-    let place = Place::dir("state");
-    let config = place.scratch.path().join("fleet.toml");
-    let text = std::fs::read_to_string(&config).unwrap();
-    set_mode(&place.state, 0);
+    let directory = CampaignDirectory::with_state("state");
+    let config = directory.scratch.path().join("fleet.toml");
+    let configuration = std::fs::read_to_string(&config).unwrap();
+    set_mode(&directory.state, 0);
     for command in ["status", "check", "serve"] {
-        let output = place.run_by_another(&[command]);
-        refused(&output, "ermission denied");
+        let output = directory.run_unprivileged(&[command]);
+        assert_refused(&output, "ermission denied");
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(!stderr.contains("campaign.bin") && stderr.contains("state"), "{stderr}");
     }
-    std::fs::write(&config, text.replace("plaintext = true\n", "")).unwrap();
-    let output = place.run_by_another(&["serve"]);
-    refused(&output, "state/keys: Permission denied");
-    set_mode(&place.state, 0o700);
-    std::fs::remove_dir_all(&place.state).unwrap();
-    std::fs::write(&place.state, b"a file").unwrap();
-    refused(&place.run(&["serve"]), "state/keys: Not a directory");
+    std::fs::write(&config, configuration.replace("plaintext = true\n", "")).unwrap();
+    let output = directory.run_unprivileged(&["serve"]);
+    assert_refused(&output, "state/keys: Permission denied");
+    set_mode(&directory.state, 0o700);
+    std::fs::remove_dir_all(&directory.state).unwrap();
+    std::fs::write(&directory.state, b"a file").unwrap();
+    assert_refused(&directory.run_command(&["serve"]), "state/keys: Not a directory");
     // If the path does not exist, the message names the remedy.
-    std::fs::remove_file(&place.state).unwrap();
-    let output = place.run(&["serve"]);
+    std::fs::remove_file(&directory.state).unwrap();
+    let output = directory.run_command(&["serve"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("no key store, so that no device could join"));
 }
@@ -288,65 +293,65 @@ fn unsearchable_directory_is_reported() {
 /// A server that cannot create files reports the error before it listens.
 #[test]
 fn unwritable_directory_is_reported_at_startup() {
-    let place = Place::dir("state");
-    let sibling_names = || std::fs::read_dir(&place.state).unwrap().count();
-    for entry in std::fs::read_dir(&place.state).unwrap() {
+    let directory = CampaignDirectory::with_state("state");
+    let sibling_names = || std::fs::read_dir(&directory.state).unwrap().count();
+    for entry in std::fs::read_dir(&directory.state).unwrap() {
         set_mode(&entry.unwrap().path(), 0o666);
     }
-    set_mode(&place.state, 0o555);
-    let before = sibling_names();
-    let output = place.run_by_another(&["serve"]);
-    refused(&output, "cannot create files here");
+    set_mode(&directory.state, 0o555);
+    let names_before = sibling_names();
+    let output = directory.run_unprivileged(&["serve"]);
+    assert_refused(&output, "cannot create files here");
     assert!(
         String::from_utf8_lossy(&output.stderr)
             .contains("state: cannot create files here: Permission denied")
     );
-    set_mode(&place.state, 0o777);
-    assert_eq!(sibling_names(), before);
-    assert_sound(&place);
+    set_mode(&directory.state, 0o777);
+    assert_eq!(sibling_names(), names_before);
+    assert_sound(&directory);
 }
 
 /// Other users cannot list the state directory.
 #[test]
 fn state_directory_is_private() {
-    let place = Place::new("new/state");
-    let server = place.start_server();
+    let directory = CampaignDirectory::new("new/state");
+    let server = directory.start_server();
     assert!(server.line.starts_with("listening on 127.0.0.1:"), "{}", server.line);
     assert!(server.line.ends_with(", waiting for 5 devices\n"), "{}", server.line);
-    assert_eq!(mode(&place.state), 0o700);
-    assert!(!place.state.join("probe").exists());
-    server.end("-INT");
+    assert_eq!(read_mode(&directory.state), 0o700);
+    assert!(!directory.state.join("probe").exists());
+    server.stop_with("-INT");
     // The mode of an existing directory is kept.
-    set_mode(&place.state, 0o750);
-    place.start_server().end("-INT");
-    assert_eq!(mode(&place.state), 0o750);
+    set_mode(&directory.state, 0o750);
+    directory.start_server().stop_with("-INT");
+    assert_eq!(read_mode(&directory.state), 0o750);
 }
 
 /// The line about listening is printed after the campaign is resumed, and names the round from which the
 /// campaign continues.
 #[test]
 fn listening_is_printed_after_resume() {
-    let place = Place::dir("state");
-    let server = place.start_server();
+    let directory = CampaignDirectory::with_state("state");
+    let server = directory.start_server();
     assert!(server.line.starts_with("listening on 127.0.0.1:"), "{}", server.line);
     assert!(server.line.ends_with(", resuming with round 3 of 4\n"), "{}", server.line);
-    server.end("-INT");
+    server.stop_with("-INT");
     // After the last training round only the heads are fitted.
-    run_campaign(&place.state, true, &[5, 5]);
-    let server = place.start_server();
+    run_campaign(&directory.state, true, &[5, 5]);
+    let server = directory.start_server();
     assert!(server.line.ends_with(", resuming after round 4 of 4: heads are fitted\n"), "{}", server.line);
-    server.end("-INT");
-    let place = Place::dir("state");
+    server.stop_with("-INT");
+    let directory = CampaignDirectory::with_state("state");
     // A server that refuses to start prints no line about listening.
-    let key = place.state.join("round.key");
-    let dir = std::fs::read(&key).unwrap();
+    let key = directory.state.join("round.key");
+    let key_bytes = std::fs::read(&key).unwrap();
     std::fs::remove_file(&key).unwrap();
-    refused(&place.run(&["serve"]), "round.key");
-    std::fs::write(&key, dir).unwrap();
-    let config = place.scratch.path().join("fleet.toml");
-    let text = std::fs::read_to_string(&config).unwrap();
-    std::fs::write(&config, text.replace("seed = 3", "seed = 4")).unwrap();
-    let output = place.run(&["serve"]);
+    assert_refused(&directory.run_command(&["serve"]), "round.key");
+    std::fs::write(&key, key_bytes).unwrap();
+    let config = directory.scratch.path().join("fleet.toml");
+    let configuration = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, configuration.replace("seed = 3", "seed = 4")).unwrap();
+    let output = directory.run_command(&["serve"]);
     assert!(output.status.code() == Some(1) && output.stdout.is_empty(), "{output:?}");
 }
 
@@ -354,31 +359,34 @@ fn listening_is_printed_after_resume() {
 /// commands report that.
 #[test]
 fn silent_server_is_reported() {
-    let place = Place::dir("state");
-    let _silent = UnixListener::bind(place.state.join("control.sock")).unwrap();
-    let out = place.scratch.path().join("out").display().to_string();
-    let export = ["export", "--out", &out];
+    let directory = CampaignDirectory::with_state("state");
+    let _unanswering_socket = UnixListener::bind(directory.state.join("control.sock")).unwrap();
+    let target = directory.scratch.path().join("out").display().to_string();
+    let export = ["export", "--out", &target];
     std::thread::scope(|scope| {
         for command in [&["status"][..], &["watch"], &export, &["keys", "list"]] {
-            let place = &place;
+            let directory = &directory;
             scope.spawn(move || {
-                refused(&place.run(command), "the running server has not answered within 10 s");
+                assert_refused(
+                    &directory.run_command(command),
+                    "the running server has not answered within 10 s",
+                );
             });
         }
     });
-    assert!(!Path::new(&out).exists());
+    assert!(!Path::new(&target).exists());
 }
 
 /// `watch` reports whether the server was shut down cleanly.
 #[test]
 fn watch_distinguishes_shutdown_from_crash() {
     for (signal, code, expected) in [("-KILL", 1, "the server has stopped without"), ("-INT", 0, "")] {
-        let place = Place::dir("state");
-        let mut server = place.start_server();
+        let directory = CampaignDirectory::with_state("state");
+        let mut server = directory.start_server();
         let mut log = BufReader::new(server.child.stderr.take().unwrap());
-        let watch = place.spawn("watch");
-        line_with(&mut log, "watch client connected");
-        server.end(signal);
+        let watch = directory.spawn_command("watch");
+        read_line_with(&mut log, "watch client connected");
+        server.stop_with(signal);
         let output = watch.wait_with_output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{signal}: {stderr}");

@@ -8,7 +8,7 @@ use crate::common::{Adapter, Folder};
 
 /// Configuration as PEFT 0.21 writes it, with some keys changed. The value "absent" removes a key.
 fn config(changes: &[(&str, Value)]) -> String {
-    let plain = json!({
+    let defaults = json!({
         "alora_invocation_tokens": null, "alpha_pattern": {}, "arrow_config": null, "auto_mapping": null,
         "base_model_name_or_path": "org/model", "bias": "none", "corda_config": null, "ensure_weight_tying": false,
         "eva_config": null, "exclude_modules": null, "fan_in_fan_out": false, "inference_mode": true,
@@ -20,7 +20,7 @@ fn config(changes: &[(&str, Value)]) -> String {
         "task_type": "CAUSAL_LM", "trainable_token_indices": null, "use_bdlora": null, "use_dora": false,
         "use_qalora": false, "use_rslora": false, "velora_config": null,
     });
-    let Value::Object(mut map) = plain else { panic!("a map") };
+    let Value::Object(mut map) = defaults else { panic!("a map") };
     for (key, value) in changes {
         if value == "absent" {
             map.remove(*key);
@@ -32,51 +32,59 @@ fn config(changes: &[(&str, Value)]) -> String {
 }
 
 /// Directories of a base and clients with these configurations.
-fn folder(configs: &[&str]) -> Folder {
+fn create_folder(configs: &[&str]) -> Folder {
     let base = Adapter::random(Dtype::F32, 1, 4, 9, 5);
     let clients = (1..configs.len() as u64).map(|seed| base.trained(RoundKind::Up, seed));
-    Folder::directories(&[base.clone()].into_iter().chain(clients).collect::<Vec<_>>(), configs)
+    Folder::with_directories(&[base.clone()].into_iter().chain(clients).collect::<Vec<_>>(), configs)
 }
 
 /// Warnings of an average, or its error text.
-fn outcome(configs: &[&str]) -> Result<Vec<String>, String> {
-    let folder = folder(configs);
-    let result = folder.directory_inputs().and_then(|inputs| {
-        average(&inputs, folder.job(RoundKind::Up, 1), &|_, _| true)?;
+fn average_outcome(configs: &[&str]) -> Result<Vec<String>, String> {
+    let folder = create_folder(configs);
+    let result = folder.open_directories().and_then(|inputs| {
+        average(&inputs, folder.average_job(RoundKind::Up, 1), &|_, _| true)?;
         Ok(inputs.warnings().to_vec())
     });
     result.map_err(|error: AdapterError| {
-        let text = error.to_string();
-        assert!(error.is_invalid_input() && !text.contains('\n'), "{text}");
-        assert!(!folder.at("next.safetensors").exists());
-        text.replace(&format!("{}/", folder.directory.path().display()), "")
+        let message = error.to_string();
+        assert!(error.is_invalid_input() && !message.contains('\n'), "{message}");
+        assert!(!folder.file_path("next.safetensors").exists());
+        message.replace(&format!("{}/", folder.directory.path().display()), "")
     })
 }
 
 /// Asserts that two different values of a key are refused, between base and client and between two clients,
 /// and that the error names the key and both files.
-fn differs(key: &str, one: &Value, other: &Value) {
-    let (with, without) = (config(&[(key, one.clone())]), config(&[(key, other.clone())]));
-    for (configs, [first, second]) in [
-        ([&with, &with, &without], ["base/", "1/"]),
-        ([&without, &with, &with], ["base/", "0/"]),
-        ([&with, &without, &with], ["base/", "0/"]),
+fn assert_values_differ(key: &str, first_value: &Value, second_value: &Value) {
+    let (first_config, second_config) =
+        (config(&[(key, first_value.clone())]), config(&[(key, second_value.clone())]));
+    for (configs, [first_dir, second_dir]) in [
+        ([&first_config, &first_config, &second_config], ["base/", "1/"]),
+        ([&second_config, &first_config, &first_config], ["base/", "0/"]),
+        ([&first_config, &second_config, &first_config], ["base/", "0/"]),
     ] {
-        let text = outcome(&configs.map(String::as_str)).expect_err(&format!("{key}: {one} and {other}"));
-        let files = [first, second].map(|file| format!("{file}adapter_config.json"));
-        assert!(text.starts_with(&files[1]) && text.contains(&files[0]) && text.contains(key), "{text}");
+        let message = average_outcome(&configs.map(String::as_str))
+            .expect_err(&format!("{key}: {first_value} and {second_value}"));
+        let files = [first_dir, second_dir].map(|file| format!("{file}adapter_config.json"));
+        assert!(
+            message.starts_with(&files[1]) && message.contains(&files[0]) && message.contains(key),
+            "{message}"
+        );
     }
-    let text = outcome(&["", &with, &without]).unwrap_err();
-    assert!(text.starts_with("1/adapter_config.json") && text.contains("0/adapter_config.json"), "{text}");
+    let message = average_outcome(&["", &first_config, &second_config]).unwrap_err();
+    assert!(
+        message.starts_with("1/adapter_config.json") && message.contains("0/adapter_config.json"),
+        "{message}"
+    );
 }
 
 /// Asserts that all values of a key have the same meaning.
-fn agree(key: &str, values: &[Value]) {
-    for one in values {
-        for other in values {
-            let configs = [config(&[(key, one.clone())]), config(&[(key, other.clone())])];
-            let found = outcome(&[&configs[0], &configs[1], &configs[0]]);
-            assert_eq!(found, Ok(Vec::new()), "{key}: {one} and {other}");
+fn assert_values_agree(key: &str, values: &[Value]) {
+    for first_value in values {
+        for second_value in values {
+            let configs = [config(&[(key, first_value.clone())]), config(&[(key, second_value.clone())])];
+            let result = average_outcome(&[&configs[0], &configs[1], &configs[0]]);
+            assert_eq!(result, Ok(Vec::new()), "{key}: {first_value} and {second_value}");
         }
     }
 }
@@ -84,7 +92,7 @@ fn agree(key: &str, values: &[Value]) {
 #[test]
 fn keys_with_meaning_must_agree() {
     let absent = json!("absent");
-    for (key, one, other) in [
+    for (key, first_value, second_value) in [
         ("lora_alpha", json!(8), json!(16)),
         ("lora_alpha", json!(16), absent.clone()),
         ("lora_alpha", json!(8), json!(8.5)),
@@ -126,14 +134,14 @@ fn keys_with_meaning_must_agree() {
         ("some_future_key", json!({"a": [1, {"b": 2}]}), json!({"a": [1, {"b": 3}]})),
         ("some_future_key", json!(0.5), absent),
     ] {
-        differs(key, &one, &other);
+        assert_values_differ(key, &first_value, &second_value);
     }
 }
 
 #[test]
 fn error_names_both_values() {
-    let error_of = |key: &str, one: Value, other: Value| {
-        outcome(&[&config(&[(key, one)]), &config(&[(key, other)])]).unwrap_err()
+    let error_of = |key: &str, base_value: Value, client_value: Value| {
+        average_outcome(&[&config(&[(key, base_value)]), &config(&[(key, client_value)])]).unwrap_err()
     };
     assert_eq!(
         error_of("trainable_token_indices", json!({"e": [100, 101]}), json!({"e": [777, 101]})),
@@ -147,30 +155,30 @@ fn error_names_both_values() {
         error_of("lora_alpha", json!(16), json!("absent")),
         "0/adapter_config.json: lora_alpha is 8 by default, but 16 in base/adapter_config.json"
     );
-    let text = error_of("use_lora_plus", json!("absent"), json!(true));
+    let message = error_of("use_lora_plus", json!("absent"), json!(true));
     assert!(
-        text.contains("use_lora_plus is true, but missing in base/adapter_config.json; the meaning of this key is unknown"),
-        "{text}"
+        message.contains("use_lora_plus is true, but missing in base/adapter_config.json; the meaning of this key is unknown"),
+        "{message}"
     );
 }
 
 #[test]
 fn equivalent_values_agree() {
     let absent = || json!("absent");
-    agree("r", &[json!(4), json!(4.0)]);
-    agree("lora_alpha", &[json!(8), json!(8.0), absent(), json!(null)]);
+    assert_values_agree("r", &[json!(4), json!(4.0)]);
+    assert_values_agree("lora_alpha", &[json!(8), json!(8.0), absent(), json!(null)]);
     for key in ["use_rslora", "use_dora", "fan_in_fan_out", "lora_bias", "use_qalora", "ensure_weight_tying"]
     {
-        agree(key, &[json!(false), json!(null), absent(), json!(0)]);
+        assert_values_agree(key, &[json!(false), json!(null), absent(), json!(0)]);
     }
-    agree("bias", &[json!("none"), absent(), json!(null)]);
+    assert_values_agree("bias", &[json!("none"), absent(), json!(null)]);
     for key in
         ["exclude_modules", "modules_to_save", "target_parameters", "layers_to_transform", "layers_pattern"]
     {
-        agree(key, &[json!([]), json!(null), absent()]);
+        assert_values_agree(key, &[json!([]), json!(null), absent()]);
     }
     for key in ["rank_pattern", "alpha_pattern"] {
-        agree(key, &[json!({}), json!(null), absent()]);
+        assert_values_agree(key, &[json!({}), json!(null), absent()]);
     }
     for key in [
         "trainable_token_indices",
@@ -180,22 +188,25 @@ fn equivalent_values_agree() {
         "use_bdlora",
         "arrow_config",
     ] {
-        agree(key, &[json!(null), absent(), json!([]), json!({})]);
+        assert_values_agree(key, &[json!(null), absent(), json!([]), json!({})]);
     }
-    agree(
+    assert_values_agree(
         "target_modules",
         &[json!(["q_proj", "out"]), json!(["out", "q_proj"]), json!(["out", "q_proj", "out"])],
     );
-    agree("modules_to_save", &[json!(["a", "b"]), json!(["b", "a"])]);
-    agree("layers_to_transform", &[json!([1, 2]), json!([2, 1]), json!([1.0, 2.0])]);
-    agree("layers_to_transform", &[json!(3), json!([3])]);
-    agree("layers_pattern", &[json!("layers"), json!(["layers"])]);
-    agree("alpha_pattern", &[json!({"q_proj": 16}), json!({"q_proj": 16.0})]);
-    agree("qalora_group_size", &[json!(16), absent()]);
-    agree("trainable_token_indices", &[json!({"a": [1], "b": [2]}), json!({"b": [2], "a": [1.0]})]);
+    assert_values_agree("modules_to_save", &[json!(["a", "b"]), json!(["b", "a"])]);
+    assert_values_agree("layers_to_transform", &[json!([1, 2]), json!([2, 1]), json!([1.0, 2.0])]);
+    assert_values_agree("layers_to_transform", &[json!(3), json!([3])]);
+    assert_values_agree("layers_pattern", &[json!("layers"), json!(["layers"])]);
+    assert_values_agree("alpha_pattern", &[json!({"q_proj": 16}), json!({"q_proj": 16.0})]);
+    assert_values_agree("qalora_group_size", &[json!(16), absent()]);
+    assert_values_agree(
+        "trainable_token_indices",
+        &[json!({"a": [1], "b": [2]}), json!({"b": [2], "a": [1.0]})],
+    );
     // Unknown keys agree if they are off, in any spelling, or are maps in a different order.
-    agree("some_future_key", &[absent(), json!(null), json!(false), json!([]), json!({})]);
-    agree("some_future_key", &[json!({"a": 1, "b": [2]}), json!({"b": [2.0], "a": 1.0})]);
+    assert_values_agree("some_future_key", &[absent(), json!(null), json!(false), json!([]), json!({})]);
+    assert_values_agree("some_future_key", &[json!({"a": 1, "b": [2]}), json!({"b": [2.0], "a": 1.0})]);
 }
 
 #[test]
@@ -218,42 +229,45 @@ fn training_settings_may_differ() {
         ("base_model_name_or_path", [json!("org/model"), json!(null), json!("")]),
         ("revision", [json!(null), json!("main"), json!("absent")]),
     ] {
-        agree(key, &values);
+        assert_values_agree(key, &values);
     }
 }
 
 /// If the files name different models, the average succeeds with a warning.
 #[test]
 fn different_model_gives_a_warning() {
-    for (key, one, other) in [
+    for (key, base_value, client_value) in [
         ("base_model_name_or_path", "org/llama", "other/mistral"),
         ("revision", "main", "v2"),
         ("task_type", "SEQ_CLS", "TOKEN_CLS"),
         ("init_lora_weights", "pissa", "pissa_niter_16"),
     ] {
-        let [first, second] = [one, other].map(|value| config(&[(key, json!(value))]));
-        let warnings = outcome(&[&first, &first, &second, &second, &first]).unwrap();
+        let [base_config, other_config] =
+            [base_value, client_value].map(|value| config(&[(key, json!(value))]));
+        let warnings =
+            average_outcome(&[&base_config, &base_config, &other_config, &other_config, &base_config])
+                .unwrap();
         assert_eq!(warnings.len(), 1, "{warnings:?}");
-        for part in [
-            &format!("{key} is {other:?}, but {one:?} in"),
+        for excerpt in [
+            &format!("{key} is {client_value:?}, but {base_value:?} in"),
             "1/adapter_config.json",
             "base/adapter_config.json",
             "1 more file",
         ] {
-            assert!(warnings[0].contains(part), "{warnings:?}: {part}");
+            assert!(warnings[0].contains(excerpt), "{warnings:?}: {excerpt}");
         }
     }
     // If the base does not name a model, the first client that names one is compared with the others.
-    let [silent, first, second] =
+    let [unnamed, names_a, names_b] =
         ["", "a", "b"].map(|name| config(&[("base_model_name_or_path", json!(name))]));
-    assert_eq!(outcome(&[&silent, &first, &first]), Ok(Vec::new()));
-    let warnings = outcome(&[&silent, &first, &second]).unwrap();
+    assert_eq!(average_outcome(&[&unnamed, &names_a, &names_a]), Ok(Vec::new()));
+    let warnings = average_outcome(&[&unnamed, &names_a, &names_b]).unwrap();
     assert!(warnings.len() == 1 && warnings[0].contains("1/adapter_config.json: base_model"), "{warnings:?}");
     let changed = config(&[("init_lora_weights", json!("pissa"))]);
-    let warnings = outcome(&[&config(&[]), &changed]).unwrap();
+    let warnings = average_outcome(&[&config(&[]), &changed]).unwrap();
     assert!(warnings[0].contains("it changes the weights that the adapter is added to"), "{warnings:?}");
-    let folder = folder(&[&first, &second]);
-    let checked = check(&folder.directory_inputs().unwrap(), &|_, _| true).unwrap();
+    let folder = create_folder(&[&names_a, &names_b]);
+    let checked = check(&folder.open_directories().unwrap(), &|_, _| true).unwrap();
     assert_eq!(checked.warnings.len(), 1);
 }
 
@@ -261,23 +275,25 @@ fn different_model_gives_a_warning() {
 /// same module.
 #[test]
 fn pattern_order_matters_if_two_keys_match() {
-    let with = |pattern: &str| {
+    let config_with_pattern = |pattern: &str| {
         config(&[("alpha_pattern", json!({}))])
             .replace(r#""alpha_pattern":{}"#, &format!(r#""alpha_pattern":{pattern}"#))
     };
-    let [one, other] = [r#"{"q_proj":16,"0.q_proj":2}"#, r#"{"0.q_proj":2,"q_proj":16}"#].map(with);
-    let text = outcome(&[&one, &other]).unwrap_err();
+    let [first_config, second_config] =
+        [r#"{"q_proj":16,"0.q_proj":2}"#, r#"{"0.q_proj":2,"q_proj":16}"#].map(config_with_pattern);
+    let message = average_outcome(&[&first_config, &second_config]).unwrap_err();
     assert!(
-        text.contains("another order than in base/adapter_config.json") && text.contains("q_proj"),
-        "{text}"
+        message.contains("another order than in base/adapter_config.json") && message.contains("q_proj"),
+        "{message}"
     );
-    let [one, other] = [r#"{"q_proj":16,"out":2}"#, r#"{"out":2,"q_proj":16}"#].map(with);
-    assert_eq!(outcome(&[&one, &other]), Ok(Vec::new()));
+    let [first_config, second_config] =
+        [r#"{"q_proj":16,"out":2}"#, r#"{"out":2,"q_proj":16}"#].map(config_with_pattern);
+    assert_eq!(average_outcome(&[&first_config, &second_config]), Ok(Vec::new()));
 }
 
 #[test]
 fn invalid_configurations_are_refused() {
-    for (text, expected) in [
+    for (config_text, expected) in [
         (config(&[("peft_type", json!("ADALORA"))]), "peft_type is \"ADALORA\", allowed: \"LORA\""),
         (config(&[("peft_type", json!("absent"))]), "peft_type is missing"),
         (config(&[("r", json!(0))]), "r is 0, allowed: a whole number of at least 1"),
@@ -304,8 +320,8 @@ fn invalid_configurations_are_refused() {
         ("{\"a\":".repeat(100_000), "recursion limit"),
         (String::new() + " ", "EOF"),
     ] {
-        let found = outcome(&[&text, &config(&[])]).unwrap_err();
-        assert!(found.contains(expected) && found.len() < 1000, "{found}: {expected}");
+        let message = average_outcome(&[&config_text, &config(&[])]).unwrap_err();
+        assert!(message.contains(expected) && message.len() < 1000, "{message}: {expected}");
     }
 }
 

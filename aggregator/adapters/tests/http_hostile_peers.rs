@@ -9,7 +9,7 @@ use crate::common::http::{read_response, send_raw};
 use crate::common::live::{CLIENTS, RunningServer, ServerDirectory, list_files, trained_part};
 
 /// Head of an upload, with the given header for the length.
-fn head(length: &str) -> String {
+fn upload_head(length: &str) -> String {
     format!(
         "PUT /round/1/adapter_model.safetensors?samples=3 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer anton\r\n{length}\r\n\r\n"
     )
@@ -18,27 +18,28 @@ fn head(length: &str) -> String {
 /// Asserts that no temporary files exist and that the round still accepts updates.
 fn assert_clean(directory: &ServerDirectory, server: &RunningServer) {
     // The task that removes temporary files may end shortly after the connection.
-    while list_files(&directory.at("state")).iter().any(|file| file.starts_with("incoming/")) {
+    while list_files(&directory.file_path("state")).iter().any(|file| file.starts_with("incoming/")) {
         std::thread::yield_now();
     }
-    assert_eq!(server.get(CLIENTS[0], "/round").json(200)["updates"], 0);
-    server.put(CLIENTS[0], 1, 1, &directory.base.trained(RoundKind::Up, 1).bytes()).expect(201);
+    assert_eq!(server.get(CLIENTS[0], "/round").expect_json(200)["updates"], 0);
+    server.put(CLIENTS[0], 1, 1, &directory.base.trained(RoundKind::Up, 1).bytes()).expect_status(201);
 }
 
 #[test]
 fn wrong_body_lengths_are_refused() {
     let directory = ServerDirectory::new();
-    let server = directory.serve(&[]);
+    let server = directory.start_server(&[]);
     let body = directory.base.trained(RoundKind::Up, 1).bytes();
     let max_len = body.len() + (1 << 16);
     // A Content-Length above the limit is refused before the body is read.
-    let response = send_raw(server.address, &[head(&format!("Content-Length: {}", max_len + 1)).as_bytes()]);
-    assert_eq!(response.unwrap().error(413).0, "too-long");
+    let response =
+        send_raw(server.address, &[upload_head(&format!("Content-Length: {}", max_len + 1)).as_bytes()]);
+    assert_eq!(response.unwrap().expect_error(413).0, "too-long");
     let expect_continue = format!("Content-Length: {}\r\nExpect: 100-continue", max_len + 1);
-    let response = send_raw(server.address, &[head(&expect_continue).as_bytes()]);
-    assert_eq!(response.unwrap().error(413).0, "too-long");
+    let response = send_raw(server.address, &[upload_head(&expect_continue).as_bytes()]);
+    assert_eq!(response.unwrap().expect_error(413).0, "too-long");
     // A chunked body above the limit is refused.
-    let mut chunked = head("Transfer-Encoding: chunked\r\nConnection: close").into_bytes();
+    let mut chunked = upload_head("Transfer-Encoding: chunked\r\nConnection: close").into_bytes();
     let block = vec![b'x'; 1 << 14];
     for _ in 0..=max_len / block.len() {
         chunked.extend_from_slice(format!("{:x}\r\n", block.len()).as_bytes());
@@ -46,81 +47,82 @@ fn wrong_body_lengths_are_refused() {
         chunked.extend_from_slice(b"\r\n");
     }
     chunked.extend_from_slice(b"0\r\n\r\n");
-    assert_eq!(send_raw(server.address, &[&chunked]).unwrap().error(413).0, "too-long");
+    assert_eq!(send_raw(server.address, &[&chunked]).unwrap().expect_error(413).0, "too-long");
     // A connection that is closed in the middle of the body is not an update.
     let length = format!("Content-Length: {}", body.len());
-    let mut cut = TcpStream::connect(server.address).unwrap();
-    cut.write_all(head(&length).as_bytes()).unwrap();
-    cut.write_all(&body[..body.len() / 2]).unwrap();
-    cut.shutdown(Shutdown::Write).unwrap();
-    assert!(read_response(cut).is_none_or(|response| response.status == 400));
-    while server.count("truncated") < 1 {
+    let mut stream = TcpStream::connect(server.address).unwrap();
+    stream.write_all(upload_head(&length).as_bytes()).unwrap();
+    stream.write_all(&body[..body.len() / 2]).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    assert!(read_response(stream).is_none_or(|response| response.status == 400));
+    while server.status_count("truncated") < 1 {
         std::thread::yield_now();
     }
     // Contradicting or negative lengths are invalid HTTP.
     for length in ["Content-Length: 5\r\nContent-Length: 6", "Content-Length: -1", "Content-Length: 5, 6"] {
         assert_eq!(
-            send_raw(server.address, &[head(length).as_bytes(), &body]).map(|response| response.status),
+            send_raw(server.address, &[upload_head(length).as_bytes(), &body])
+                .map(|response| response.status),
             Some(400)
         );
     }
-    assert_eq!(server.count("too-long"), 3);
+    assert_eq!(server.status_count("too-long"), 3);
     assert_clean(&directory, &server);
 }
 
 #[test]
 fn invalid_http_is_refused() {
     let directory = ServerDirectory::new();
-    let server = directory.serve(&[]);
-    let long = format!("GET /round HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(1 << 18));
-    let many = format!("GET /round HTTP/1.1\r\n{}\r\n", "X: y\r\n".repeat(1000));
+    let server = directory.start_server(&[]);
+    let long_header = format!("GET /round HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(1 << 18));
+    let many_headers = format!("GET /round HTTP/1.1\r\n{}\r\n", "X: y\r\n".repeat(1000));
     for (bytes, status) in [
         (&b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"[..], 400),
         (b"GET\r\n\r\n", 400),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
-        (long.as_bytes(), 431),
-        (many.as_bytes(), 431),
+        (long_header.as_bytes(), 431),
+        (many_headers.as_bytes(), 431),
     ] {
         let response = send_raw(server.address, &[bytes]);
         assert!(response.as_ref().is_none_or(|response| response.status == status), "{response:?}");
     }
-    assert!(server.count("connections-broken") > 0);
+    assert!(server.status_count("connections-broken") > 0);
     assert_clean(&directory, &server);
 }
 
 #[test]
 fn slow_peers_are_disconnected() {
     let directory = ServerDirectory::new();
-    let server = directory.serve(&["limits.head=0.05", "limits.transfer=0.1"]);
-    let mut silent = TcpStream::connect(server.address).unwrap();
-    silent.write_all(b"GET /round HT").unwrap();
-    assert!(read_response(silent).is_none_or(|response| response.status == 408));
+    let server = directory.start_server(&["limits.head=0.05", "limits.transfer=0.1"]);
+    let mut incomplete_request = TcpStream::connect(server.address).unwrap();
+    incomplete_request.write_all(b"GET /round HT").unwrap();
+    assert!(read_response(incomplete_request).is_none_or(|response| response.status == 408));
     let body = directory.base.trained(RoundKind::Up, 1).bytes();
-    let mut slow = TcpStream::connect(server.address).unwrap();
-    slow.write_all(head(&format!("Content-Length: {}", body.len())).as_bytes()).unwrap();
-    slow.write_all(&body[..100]).unwrap();
-    let response = read_response(slow);
+    let mut slow_upload = TcpStream::connect(server.address).unwrap();
+    slow_upload.write_all(upload_head(&format!("Content-Length: {}", body.len())).as_bytes()).unwrap();
+    slow_upload.write_all(&body[..100]).unwrap();
+    let response = read_response(slow_upload);
     assert!(response.as_ref().is_none_or(|response| response.status == 408), "{response:?}");
-    assert_eq!(server.count("slow"), 1);
+    assert_eq!(server.status_count("slow"), 1);
     drop(server);
-    assert_clean(&directory, &directory.serve(&[]));
+    assert_clean(&directory, &directory.start_server(&[]));
 }
 
 #[test]
 fn connection_limit_is_enforced() {
     let directory = ServerDirectory::new();
-    let server = directory.serve(&["limits.connections=2"]);
+    let server = directory.start_server(&["limits.connections=2"]);
     let wait = "GET /round?after=1&wait=60 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer anton\r\n\r\n";
-    let mut held: Vec<TcpStream> = (0..2).map(|_| TcpStream::connect(server.address).unwrap()).collect();
-    held.iter_mut().for_each(|stream| stream.write_all(wait.as_bytes()).unwrap());
+    let mut waiting: Vec<TcpStream> = (0..2).map(|_| TcpStream::connect(server.address).unwrap()).collect();
+    waiting.iter_mut().for_each(|stream| stream.write_all(wait.as_bytes()).unwrap());
     // The server accepts connections in order, so the first two connections have all slots.
     let response = send_raw(server.address, &[]).unwrap();
     assert_eq!((response.status, response.header("retry-after")), (503, Some("5")));
-    drop(held);
+    drop(waiting);
     // Closed connections release their slots.
     let update = trained_part(&directory.base.trained(RoundKind::Up, 1), RoundKind::Up).bytes();
     let request =
-        [head(&format!("Content-Length: {}\r\nConnection: close", update.len())).into_bytes(), update]
+        [upload_head(&format!("Content-Length: {}\r\nConnection: close", update.len())).into_bytes(), update]
             .concat();
     let status = loop {
         match send_raw(server.address, &[&request]) {
@@ -130,5 +132,5 @@ fn connection_limit_is_enforced() {
     };
     // An earlier attempt may have been accepted although its response was lost.
     assert!([200, 201].contains(&status), "{status}");
-    assert!(server.count("connections-refused") >= 1);
+    assert!(server.status_count("connections-refused") >= 1);
 }

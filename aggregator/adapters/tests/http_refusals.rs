@@ -5,35 +5,44 @@ use fedspan_adapters::files::RoundKind;
 use fedspan_adapters::http::Settings;
 use fedspan_engine::participation::{FirstArrivalsSettings, FractionSettings, Policy};
 
-use crate::common::http::{request, send_raw};
+use crate::common::http::{send_raw, send_request};
 use crate::common::live::{CLIENTS, RunningServer, ServerDirectory, list_files, trained_part};
 use crate::common::{Adapter, DOWN, SAVED, UP};
 
 /// Asserts that the round has no updates and that the state directory has no additional files.
 fn assert_untouched(directory: &ServerDirectory, server: &RunningServer) {
-    assert_eq!(server.get(CLIENTS[0], "/round").json(200)["updates"], 0);
-    let found = list_files(&directory.at("state"));
-    assert_eq!(found, ["lock", "round-0000/adapter_model.safetensors", "round-0000/round.json"]);
+    assert_eq!(server.get(CLIENTS[0], "/round").expect_json(200)["updates"], 0);
+    let files = list_files(&directory.file_path("state"));
+    assert_eq!(files, ["lock", "round-0000/adapter_model.safetensors", "round-0000/round.json"]);
 }
 
 #[test]
 fn invalid_updates_are_refused() {
     let directory = ServerDirectory::new();
-    let server = directory.serve(&[]);
-    let good = directory.base.trained(RoundKind::Up, 1);
+    let server = directory.start_server(&[]);
+    let valid = directory.base.trained(RoundKind::Up, 1);
     let changed = |change: &dyn Fn(&mut Adapter)| {
-        let mut adapter = good.clone();
+        let mut adapter = valid.clone();
         change(&mut adapter);
         adapter.bytes()
     };
-    let cut = good.bytes().len() - 4;
+    let truncated_len = valid.bytes().len() - 4;
     let cases: [(Vec<u8>, &[&str]); 11] = [
-        (changed(&|one| one.tensors.get_mut(UP).unwrap().1[23] = f32::NAN), &[UP, "element 23", "NaN"]),
-        (changed(&|one| one.add(UP, &[10, 3], 7)), &["q_proj.lora_B", "rank 3", "expected 4"]),
-        (changed(&|one| one.add(SAVED, &[30], 7)), &[SAVED, "[30]", "the adapter of this round"]),
-        (changed(&|one| drop(one.tensors.remove(UP))), &[UP, "missing"]),
         (
-            changed(&|one| one.add("base_model.model.more", &[2], 7)),
+            changed(&|adapter| adapter.tensors.get_mut(UP).unwrap().1[23] = f32::NAN),
+            &[UP, "element 23", "NaN"],
+        ),
+        (
+            changed(&|adapter| adapter.add_random_tensor(UP, &[10, 3], 7)),
+            &["q_proj.lora_B", "rank 3", "expected 4"],
+        ),
+        (
+            changed(&|adapter| adapter.add_random_tensor(SAVED, &[30], 7)),
+            &[SAVED, "[30]", "the adapter of this round"],
+        ),
+        (changed(&|adapter| drop(adapter.tensors.remove(UP))), &[UP, "missing"]),
+        (
+            changed(&|adapter| adapter.add_random_tensor("base_model.model.more", &[2], 7)),
             &["base_model.model.more", "no such tensor"],
         ),
         (
@@ -41,53 +50,53 @@ fn invalid_updates_are_refused() {
             &["lora_A", "frozen", "the wrong factor, or both"],
         ),
         (directory.base.trained(RoundKind::Plain, 8).bytes(), &["lora_A", "frozen"]),
-        (trained_part(&good, RoundKind::Down).bytes(), &["lora_B", "missing"]),
-        (good.bytes()[..cut].to_vec(), &["from the header"]),
+        (trained_part(&valid, RoundKind::Down).bytes(), &["lora_B", "missing"]),
+        (valid.bytes()[..truncated_len].to_vec(), &["from the header"]),
         (b"hello".to_vec(), &["truncated"]),
         (Vec::new(), &["truncated"]),
     ];
     let count = cases.len() as u64;
     for (body, expected) in cases {
-        let (kind, text) = server.put(CLIENTS[0], 1, 4, &body).error(422);
-        assert_eq!(kind, "unsound", "{text}");
-        for part in expected {
-            assert!(text.contains(part), "{text:?} has no {part:?}");
+        let (kind, message) = server.put(CLIENTS[0], 1, 4, &body).expect_error(422);
+        assert_eq!(kind, "unsound", "{message}");
+        for excerpt in expected {
+            assert!(message.contains(excerpt), "{message:?} has no {excerpt:?}");
         }
-        let ours = directory.directory.path().display().to_string();
-        assert!(!text.contains(&ours) && !text.contains("incoming"), "{text}");
+        let server_path = directory.directory.path().display().to_string();
+        assert!(!message.contains(&server_path) && !message.contains("incoming"), "{message}");
     }
-    assert_eq!(server.count("unsound"), count);
+    assert_eq!(server.status_count("unsound"), count);
     assert_untouched(&directory, &server);
     // The client can still send a valid update. NaN in a frozen factor is refused as a changed frozen factor.
-    server.put(CLIENTS[0], 1, 4, &good.bytes()).expect(201);
-    let (_, text) = server
+    server.put(CLIENTS[0], 1, 4, &valid.bytes()).expect_status(201);
+    let (_, message) = server
         .put(CLIENTS[1], 1, 4, &{
-            let mut adapter = good.clone();
+            let mut adapter = valid.clone();
             adapter.tensors.get_mut(DOWN).unwrap().1[7] = f32::NAN;
             adapter.bytes()
         })
-        .error(422);
-    assert!(text.contains("element 7 "), "{text}");
+        .expect_error(422);
+    assert!(message.contains("element 7 "), "{message}");
 }
 
 #[test]
 fn invalid_requests_are_refused() {
     let directory = ServerDirectory::new();
-    let server = directory.serve(&[]);
+    let server = directory.start_server(&[]);
     let body = directory.base.trained(RoundKind::Up, 1).bytes();
     let model = "/round/1/adapter_model.safetensors?samples=3";
     for token in ["", "dora", "anton ", "ANTON", "anton, beate", "\u{e9}"] {
         // Spaces around a header value are ignored, so this token is valid.
         if token != "anton " {
-            let response = request(server.address, "PUT", token, model, &body);
+            let response = send_request(server.address, "PUT", token, model, &body);
             assert_eq!(response.header("www-authenticate"), Some("Bearer"));
-            assert_eq!(response.error(401).0, "unauthorized", "{token:?}");
+            assert_eq!(response.expect_error(401).0, "unauthorized", "{token:?}");
         }
     }
     let lower = format!("GET /status HTTP/1.1\r\nHost: x\r\nauthorization: bearer {}\r\n\r\n", CLIENTS[0]);
     assert_eq!(send_raw(server.address, &[lower.as_bytes()]).unwrap().status, 200);
     for (round, kind) in [(0, "not-open"), (2, "not-open"), (4, "not-open"), (u32::MAX, "not-open")] {
-        assert_eq!(server.put(CLIENTS[0], round, 3, &body).error(409).0, kind);
+        assert_eq!(server.put(CLIENTS[0], round, 3, &body).expect_error(409).0, kind);
     }
     for (method, path, status, kind) in [
         ("GET", "/", 404, "not-found"),
@@ -101,11 +110,12 @@ fn invalid_requests_are_refused() {
         ("DELETE", "/adapter/adapter_model.safetensors", 405, "method-not-allowed"),
         ("PUT", "/status", 405, "method-not-allowed"),
     ] {
-        let (found, text) = request(server.address, method, CLIENTS[0], path, &body).error(status);
-        assert_eq!(found, kind, "{method} {path}: {text}");
+        let (kind_found, message) =
+            send_request(server.address, method, CLIENTS[0], path, &body).expect_error(status);
+        assert_eq!(kind_found, kind, "{method} {path}: {message}");
     }
-    assert_eq!((server.count("unauthorized"), server.count("not-open")), (5, 4));
-    assert_eq!((server.count("not-found"), server.count("method-not-allowed")), (4, 3));
+    assert_eq!((server.status_count("unauthorized"), server.status_count("not-open")), (5, 4));
+    assert_eq!((server.status_count("not-found"), server.status_count("method-not-allowed")), (4, 3));
     assert_untouched(&directory, &server);
 }
 
@@ -115,9 +125,9 @@ fn invalid_settings_are_refused() {
     let tokens = directory.path().join("tokens");
     std::fs::write(&tokens, "anton 0123456789abcdef\n").unwrap();
     let shared = format!("tokens={tokens:?}");
-    let least = "base = \"base\"\nrounds = 10\n";
-    let good = ["clients=[\"a\", \"b\"]"];
-    assert!(Settings::parse("x.toml", least, &good.map(str::to_owned)).is_ok());
+    let required_keys = "base = \"base\"\nrounds = 10\n";
+    let valid_clients = ["clients=[\"a\", \"b\"]"];
+    assert!(Settings::parse("x.toml", required_keys, &valid_clients.map(str::to_owned)).is_ok());
     for (changes, expected) in [
         (&[][..], "neither tokens nor clients"),
         (&["clients=[]"], "clients"),
@@ -144,7 +154,7 @@ fn invalid_settings_are_refused() {
         (&["clients=[\"a\"]", "colour=\"blue\""], "colour"),
     ] {
         let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
-        let problem = Settings::parse("x.toml", least, &changes).unwrap_err().to_string();
+        let problem = Settings::parse("x.toml", required_keys, &changes).unwrap_err().to_string();
         assert!(problem.contains(expected), "{changes:?}: {problem}");
         assert!(!problem.contains("0123456789abcdef"), "{problem}");
     }
@@ -174,8 +184,8 @@ fn unsupported_policies_are_refused_with_the_supported_ones() {
         ("participation.policy=\"with-replacement\" participation.draws=2", "with-replacement"),
         ("participation.policy=\"doubling\" participation.n0=1", "doubling"),
     ] {
-        let text = parse(policy).unwrap_err().to_string();
-        assert!(text.contains(&format!("found {name:?}")), "{text}");
-        assert!(text.contains("allowed: \"full\", \"fraction\", \"first-arrivals\""), "{text}");
+        let message = parse(policy).unwrap_err().to_string();
+        assert!(message.contains(&format!("found {name:?}")), "{message}");
+        assert!(message.contains("allowed: \"full\", \"fraction\", \"first-arrivals\""), "{message}");
     }
 }

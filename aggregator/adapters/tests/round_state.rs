@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 const CLIENTS: usize = 5;
 
-fn update(id: u8) -> UpdateSummary {
+fn summary_of(id: u8) -> UpdateSummary {
     UpdateSummary { samples: u32::from(id) + 1, digest: [id; 32] }
 }
 
@@ -26,7 +26,7 @@ struct Step {
     commits: bool,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn random_step() -> impl Strategy<Value = Step> {
     (
         0..CLIENTS,
         prop_oneof![6 => Just(0_i64), 1 => -2..3_i64],
@@ -43,9 +43,9 @@ fn step() -> impl Strategy<Value = Step> {
         })
 }
 
-/// First arrivals of `first` updates, or full participation.
-fn policy(first: Option<usize>) -> Box<dyn Participation> {
-    match first {
+/// First arrivals of this number of updates, or full participation.
+fn create_policy(first_arrivals: Option<usize>) -> Box<dyn Participation> {
+    match first_arrivals {
         Some(n) => Box::new(FirstArrivals { n, cohort: Some(4), seed: 7 }),
         None => Box::new(Full),
     }
@@ -54,71 +54,89 @@ fn policy(first: Option<usize>) -> Box<dyn Participation> {
 proptest! {
     #[test]
     fn client_counts_once_and_rounds_advance(
-        steps in prop::collection::vec(step(), 1..120),
-        first in prop::option::of(1..4_usize),
+        steps in prop::collection::vec(random_step(), 1..120),
+        first_arrivals in prop::option::of(1..4_usize),
         deadline in prop::option::of((1..200u64).prop_map(Millis::new)),
         minimum in 1..4_usize,
     ) {
         let rules = RoundRules { method: LoraMethod::RoLora, rounds: 6, deadline, minimum };
-        let mut rounds = RoundState::new(rules, policy(first), CLIENTS, 0, AcceptedUpdates::new());
+        let mut rounds =
+            RoundState::new(rules, create_policy(first_arrivals), CLIENTS, 0, AcceptedUpdates::new());
         let mut now = Millis::ZERO;
         rounds.open(now, AcceptedUpdates::new());
         let mut accepted: BTreeMap<u32, BTreeMap<ClientIndex, UpdateSummary>> = BTreeMap::new();
         let mut closing: Option<u32> = None;
         for Step { client, ahead, id, pause, commits } in steps {
             now += pause;
-            let open = rounds.committed() + 1;
-            let round = u32::try_from(i64::from(open) + ahead).unwrap_or(0);
-            let admission = rounds.admit(client, round, Some(&update(id)));
+            let open_number = rounds.committed() + 1;
+            let round = u32::try_from(i64::from(open_number) + ahead).unwrap_or(0);
+            let admission = rounds.admit(client, round, Some(&summary_of(id)));
             let known = accepted.get(&round).and_then(|round| round.get(&client)).copied();
             match admission {
                 Admission::Accepted(trains) => {
-                    prop_assert_eq!((round, known, closing), (open, None, None));
+                    prop_assert_eq!((round, known, closing), (open_number, None, None));
                     prop_assert_eq!(trains, LoraMethod::RoLora.round_kind(round));
                     prop_assert!(rounds.current().unwrap().cohort.contains(&client));
-                    rounds.accept(client, update(id));
-                    accepted.entry(round).or_default().insert(client, update(id));
+                    rounds.accept(client, summary_of(id));
+                    accepted.entry(round).or_default().insert(client, summary_of(id));
                 }
-                Admission::Duplicate => prop_assert_eq!(known, Some(update(id))),
-                Admission::Refused(Refusal::DifferentUpdate { .. }) => prop_assert!(known.is_some_and(|known| known != update(id))),
+                Admission::Duplicate => prop_assert_eq!(known, Some(summary_of(id))),
+                Admission::Refused(Refusal::DifferentUpdate { .. }) => prop_assert!(known.is_some_and(|known| known != summary_of(id))),
                 Admission::Refused(Refusal::Closed { .. }) => {
-                    let target = rounds.current().map_or(0, |open| open.target);
-                    let full = accepted.get(&round).is_some_and(|round| round.len() >= target);
-                    prop_assert!(round < open || closing.is_some() || full);
+                    let target = rounds.current().map_or(0, |round| round.target);
+                    let target_reached = accepted.get(&round).is_some_and(|round| round.len() >= target);
+                    prop_assert!(round < open_number || closing.is_some() || target_reached);
                 }
-                Admission::Refused(Refusal::NotOpen { .. }) => prop_assert!(round == 0 || round > open || rounds.current().is_none()),
+                Admission::Refused(Refusal::NotOpen { .. }) => prop_assert!(round == 0 || round > open_number || rounds.current().is_none()),
                 Admission::Refused(Refusal::NotAsked { .. }) => prop_assert!(!rounds.current().unwrap().cohort.contains(&client)),
                 Admission::NeedsDigest => prop_assert!(false, "NeedsDigest although the digest was given"),
             }
             if closing.is_none() {
                 let next_deadline = rounds.next_deadline();
-                let deadline = rounds.current().map(|open| open.deadline);
+                let deadline = rounds.current().map(|round| round.deadline);
                 if let Some(closed) = rounds.close(now) {
                     let enough = closed.updates.len() >= closed.target;
-                    let late = closed.deadline.is_some_and(|deadline| deadline <= now) && closed.updates.len() >= minimum;
-                    prop_assert!(enough || late);
+                    let deadline_passed = closed.deadline.is_some_and(|deadline| deadline <= now)
+                        && closed.updates.len() >= minimum;
+                    prop_assert!(enough || deadline_passed);
                     prop_assert_eq!(&closed.updates, &accepted[&closed.number]);
-                    prop_assert!(rounds.close(Millis::new((now + Millis::new(1000)).as_u64())).is_none(), "closed twice");
+                    prop_assert!(
+                        rounds.close(Millis::new((now + Millis::new(1000)).as_u64())).is_none(),
+                        "closed twice"
+                    );
                     closing = Some(closed.number);
                 } else {
                     // The next deadline lies in the future.
-                    prop_assert!(next_deadline.is_none_or(|next| next > now && deadline == Some(Some(next))));
+                    prop_assert!(next_deadline.is_none_or(|time| time > now && deadline == Some(Some(time))));
                 }
             }
             if commits && let Some(number) = closing.take() {
                 rounds.commit(now);
                 prop_assert_eq!(rounds.committed(), number);
-                prop_assert_eq!(rounds.current().map(|open| open.number), (number < 6).then_some(number + 1));
+                prop_assert_eq!(
+                    rounds.current().map(|round| round.number),
+                    (number < 6).then_some(number + 1)
+                );
             }
         }
         // A restart with the accepted updates restores the cohort and the updates.
         let pending = accepted.remove(&(rounds.committed() + 1)).unwrap_or_default();
-        let mut restarted = RoundState::new(rules, policy(first), CLIENTS, rounds.committed(), AcceptedUpdates::new());
+        let mut restarted = RoundState::new(
+            rules,
+            create_policy(first_arrivals),
+            CLIENTS,
+            rounds.committed(),
+            AcceptedUpdates::new(),
+        );
         restarted.open(Millis::ZERO, pending.clone());
-        let cohort_of = |rounds: &RoundState| rounds.current().map(|open| open.cohort.clone()).unwrap_or_default();
+        let cohort_of =
+            |rounds: &RoundState| rounds.current().map(|round| round.cohort.clone()).unwrap_or_default();
         prop_assert_eq!(cohort_of(&restarted), cohort_of(&rounds));
         for (client, known) in pending {
-            prop_assert_eq!(restarted.admit(client, restarted.committed() + 1, Some(&known)), Admission::Duplicate);
+            prop_assert_eq!(
+                restarted.admit(client, restarted.committed() + 1, Some(&known)),
+                Admission::Duplicate
+            );
         }
     }
 }

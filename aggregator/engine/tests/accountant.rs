@@ -26,18 +26,18 @@ fn multiplier(value: f64) -> NoiseMultiplier {
 }
 
 /// Composition of `count` releases with the noise multiplier `z`.
-fn repeated(z: f64, count: u32) -> Composition {
+fn compose_repeated(z: f64, count: u32) -> Composition {
     Composition::repeated(multiplier(z), releases(count))
 }
 
 /// Composition of one release whose parameter is `mu` up to rounding.
-fn of_mu(mu: f64) -> Composition {
-    repeated(1.0 / mu, 1)
+fn composition_of_mu(mu: f64) -> Composition {
+    compose_repeated(1.0 / mu, 1)
 }
 
-/// Random number whose decimal logarithm is uniform between `from` and `to`.
-fn magnitude(random: &mut Stream, from: f64, to: f64) -> f64 {
-    libm::pow(10.0, from + (to - from) * random.uniform())
+/// Random number whose decimal logarithm is uniform between the exponents.
+fn random_magnitude(random: &mut Stream, from_exponent: f64, to_exponent: f64) -> f64 {
+    libm::pow(10.0, from_exponent + (to_exponent - from_exponent) * random.uniform())
 }
 
 /// Reference for delta: the integral of `max(0, p - e^epsilon q)` for the densities `p` of N(mu, 1) and `q`
@@ -52,30 +52,33 @@ mod oracle {
     pub fn ln_delta(mu: f64, epsilon: f64) -> f64 {
         let centre = epsilon / mu;
         let centre_low = f64::mul_add(-centre, mu, epsilon) / mu;
-        let half = 0.5 * mu;
-        let a = centre - half;
-        let back = a - centre;
-        let low = (centre - (a - back)) - (half + back) + centre_low;
+        let half_mu = 0.5 * mu;
+        let a = centre - half_mu;
+        let minus_half_mu = a - centre;
+        let a_low = (centre - (a - minus_half_mu)) - (half_mu + minus_half_mu) + centre_low;
         // exp(-(a + t)^2 / 2), without the factor exp(-a^2 / 2) if that is small.
-        let exponent =
-            |t: f64| if a > 0.0 { -t * (a + low + 0.5 * t) } else { -0.5 * (a + low + t) * (a + low + t) };
-        let outside = if a > 0.0 { -0.5 * a * a - a * low - f64::mul_add(a, a, -(a * a)) / 2.0 } else { 0.0 };
-        let end = if a > 0.0 { 90.0 / (a + (a * a + 90.0).sqrt()) } else { 10.0 - a };
-        let begin = 1e-10 / (a.abs() + mu + 1.0);
+        let exponent = |t: f64| {
+            if a > 0.0 { -t * (a + a_low + 0.5 * t) } else { -0.5 * (a + a_low + t) * (a + a_low + t) }
+        };
+        let log_factor =
+            if a > 0.0 { -0.5 * a * a - a * a_low - f64::mul_add(a, a, -(a * a)) / 2.0 } else { 0.0 };
+        let t_max = if a > 0.0 { 90.0 / (a + (a * a + 90.0).sqrt()) } else { 10.0 - a };
+        let t_min = 1e-10 / (a.abs() + mu + 1.0);
         let step = if a < -2.0 { 1.0 / 512.0 } else { 1.0 / 64.0 };
-        let steps = ((end / begin).ln() / step).ceil() as u32;
+        let steps = ((t_max / t_min).ln() / step).ceil() as u32;
         // The sum starts with the small terms.
         let term = |index: u32| {
-            let t = end * libm::exp(-step * f64::from(index));
+            let t = t_max * libm::exp(-step * f64::from(index));
             libm::exp(exponent(t)) * -libm::expm1(-mu * t) * t
         };
         let sum: f64 = (0..=steps).rev().map(term).sum();
-        outside + libm::log(sum * step) - 0.918_938_533_204_672_7
+        log_factor + libm::log(sum * step) - 0.918_938_533_204_672_7
     }
 
     /// Epsilon at this `delta`; 0 if delta at epsilon 0 is already smaller.
     pub fn epsilon(mu: f64, delta: f64) -> f64 {
-        let (ln, mut below) = (libm::log(delta), 0.0);
+        let ln = libm::log(delta);
+        let mut below = 0.0;
         if ln_delta(mu, below) <= ln {
             return 0.0;
         }
@@ -117,10 +120,13 @@ const PROFILE: [(f64, f64, f64, f64); 18] = [
 #[test]
 fn oracle_matches_closed_form() {
     let mut worst: f64 = 0.0;
-    for (mu, epsilon, ln, _) in PROFILE {
-        let got = oracle::ln_delta(mu, epsilon);
-        assert!((got - ln).abs() < 1e-14 * (10.0 + ln.abs()), "{mu} {epsilon}: {got}, not {ln}");
-        worst = worst.max((got - ln).abs());
+    for (mu, epsilon, expected_ln, _) in PROFILE {
+        let ln_delta = oracle::ln_delta(mu, epsilon);
+        assert!(
+            (ln_delta - expected_ln).abs() < 1e-14 * (10.0 + expected_ln.abs()),
+            "{mu} {epsilon}: {ln_delta}, not {expected_ln}"
+        );
+        worst = worst.max((ln_delta - expected_ln).abs());
     }
     println!("the oracle's ln delta is off by {worst:.1e}");
     // At epsilon 0, delta is the total variation distance of the two Gaussians.
@@ -135,16 +141,23 @@ fn oracle_matches_closed_form() {
 #[test]
 fn delta_matches_closed_form() {
     let mut worst: f64 = 0.0;
-    for (mu, at, ln, ln_rest) in PROFILE.into_iter().filter(|row| row.1 > 0.0) {
-        let got = of_mu(mu).delta(epsilon(at));
-        if ln < -745.0 {
-            assert_eq!(got, f64::from_bits(1), "delta is not the smallest float");
+    for (mu, epsilon_value, exact_ln, exact_ln_complement) in PROFILE.into_iter().filter(|row| row.1 > 0.0) {
+        let account_delta = composition_of_mu(mu).delta(epsilon(epsilon_value));
+        if exact_ln < -745.0 {
+            assert_eq!(account_delta, f64::from_bits(1), "delta is not the smallest float");
             continue;
         }
-        let over = if ln < -0.4 { libm::log(got) - ln } else { ln_rest - libm::log(1.0 - got) };
-        assert!(over > -1e-14 * (1.0 + ln.abs()), "{mu} {at}: {got:e}, below by {over}");
-        assert!(over < 1e-10, "{mu} {at}: {got:e}, above by {over}");
-        worst = worst.max(over);
+        let excess = if exact_ln < -0.4 {
+            libm::log(account_delta) - exact_ln
+        } else {
+            exact_ln_complement - libm::log(1.0 - account_delta)
+        };
+        assert!(
+            excess > -1e-14 * (1.0 + exact_ln.abs()),
+            "{mu} {epsilon_value}: {account_delta:e}, below by {excess}"
+        );
+        assert!(excess < 1e-10, "{mu} {epsilon_value}: {account_delta:e}, above by {excess}");
+        worst = worst.max(excess);
     }
     println!("ln delta is above by {worst:.1e} at most");
 }
@@ -153,62 +166,81 @@ fn delta_matches_closed_form() {
 /// a privacy loss distribution accountant.
 #[test]
 fn account_matches_golden_table() {
-    for (count, z, exact, real, classical) in [
+    for (count, z, exact_epsilon, renyi_epsilon, classical_epsilon) in [
         (1, 4.0, 0.926_341_503_998, 1.012_286_638, 1.230_881_478),
         (100, 20.0, 1.993_091_404_42, 2.165_715_545, 2.524_262_956),
         (50, 10.0, 2.943_225_239_8, 3.188_971_159, 3.643_070_212),
     ] {
-        let (account, delta) = (repeated(z, count), delta(1e-5));
-        let got = account.epsilon(delta);
-        assert!((got - exact).abs() < 1e-11, "{got}, not {exact}");
+        let (account, delta) = (compose_repeated(z, count), delta(1e-5));
+        let account_epsilon = account.epsilon(delta);
+        assert!((account_epsilon - exact_epsilon).abs() < 1e-11, "{account_epsilon}, not {exact_epsilon}");
         let bound = renyi::epsilon(account, delta);
-        assert!((bound.epsilon - real).abs() < 1e-9, "{bound:?}, not {real}");
+        assert!((bound.epsilon - renyi_epsilon).abs() < 1e-9, "{bound:?}, not {renyi_epsilon}");
         // Classical conversion of zCDP (Mironov 2017), on which the calibration of the FedPower paper is
         // based.
         let mu: f64 = account.mu();
-        assert!((0.5 * mu * mu + mu * (2.0 * 1e5f64.ln()).sqrt() - classical).abs() < 1e-9);
-        println!("T = {count}, z = {z}: {got:.4}, Renyi {:.4} at order {:.2}", bound.epsilon, bound.order);
+        assert!((0.5 * mu * mu + mu * (2.0 * 1e5f64.ln()).sqrt() - classical_epsilon).abs() < 1e-9);
+        println!(
+            "T = {count}, z = {z}: {account_epsilon:.4}, Renyi {:.4} at order {:.2}",
+            bound.epsilon, bound.order
+        );
     }
     // Other libraries use the orders 1.1, 1.2, ..., 10.9, 11, 12, ..., 63. The results agree to the four
     // digits that they print.
     let orders = || (1..100).map(|tenth| 1.0 + f64::from(tenth) / 10.0).chain((11..64).map(f64::from));
     for (count, z, printed) in [(1, 4.0, 1.0126), (100, 20.0, 2.1657), (50, 10.0, 3.1890)] {
-        let at = |order| renyi::epsilon_at(repeated(z, count), delta(1e-5), order).unwrap().epsilon;
-        let best = orders().map(at).fold(f64::INFINITY, f64::min);
-        assert!((best - printed).abs() < 0.5e-4, "{best}, not {printed}");
+        let epsilon_at_order =
+            |order| renyi::epsilon_at(compose_repeated(z, count), delta(1e-5), order).unwrap().epsilon;
+        let best_epsilon = orders().map(epsilon_at_order).fold(f64::INFINITY, f64::min);
+        assert!((best_epsilon - printed).abs() < 0.5e-4, "{best_epsilon}, not {printed}");
     }
-    assert_eq!(renyi::epsilon_at(repeated(4.0, 1), delta(1e-5), 1.0), Err(ParameterError::Order(1.0)));
+    assert_eq!(
+        renyi::epsilon_at(compose_repeated(4.0, 1), delta(1e-5), 1.0),
+        Err(ParameterError::Order(1.0))
+    );
 }
 
 #[test]
 fn epsilon_bounds_oracle_tightly() {
-    let (mut worst, mut zero): (f64, u32) = (0.0, 0);
+    let mut worst: f64 = 0.0;
+    let mut zeros: u32 = 0;
     for index in 0..1000 {
         let random = &mut stream(7, Purpose::Test, index);
-        let count = magnitude(random, 0.0, 4.0) as u32;
+        let count = random_magnitude(random, 0.0, 4.0) as u32;
         // `mu` is from 1e-6 to 1e3, and delta is down to 1e-300. A third of the pairs are in the usual range.
-        let (mu, at) = if index % 3 == 0 {
-            (magnitude(random, -2.0, 1.0), magnitude(random, -10.0, -2.0))
+        let (mu, delta_value) = if index % 3 == 0 {
+            (random_magnitude(random, -2.0, 1.0), random_magnitude(random, -10.0, -2.0))
         } else {
-            (magnitude(random, -6.0, 3.0), magnitude(random, -300.0, -0.2))
+            (random_magnitude(random, -6.0, 3.0), random_magnitude(random, -300.0, -0.2))
         };
         let z = f64::from(count).sqrt() / mu;
-        let account = repeated(z, count);
-        let (got, exact) = (account.epsilon(delta(at)), oracle::epsilon(f64::from(count).sqrt() / z, at));
-        assert!(got >= exact, "T = {count}, z = {z}, delta = {at:e}: {got} below {exact}");
-        zero += u32::from(exact == 0.0);
-        assert!(got <= exact * (1.0 + 1e-4), "T = {count}, z = {z}, delta = {at:e}: {got} above {exact}");
-        if exact > 0.0 {
-            worst = worst.max(got / exact - 1.0);
+        let account = compose_repeated(z, count);
+        let (account_epsilon, exact_epsilon) =
+            (account.epsilon(delta(delta_value)), oracle::epsilon(f64::from(count).sqrt() / z, delta_value));
+        assert!(
+            account_epsilon >= exact_epsilon,
+            "T = {count}, z = {z}, delta = {delta_value:e}: {account_epsilon} below {exact_epsilon}"
+        );
+        zeros += u32::from(exact_epsilon == 0.0);
+        assert!(
+            account_epsilon <= exact_epsilon * (1.0 + 1e-4),
+            "T = {count}, z = {z}, delta = {delta_value:e}: {account_epsilon} above {exact_epsilon}"
+        );
+        if exact_epsilon > 0.0 {
+            worst = worst.max(account_epsilon / exact_epsilon - 1.0);
         }
         // The inverse computation: delta at this epsilon equals the requested delta.
-        if got > 0.0 {
-            let back = account.delta(epsilon(got));
-            assert!(back <= at * (1.0 + 1e-9) && back >= at * (1.0 - 1e-9), "{back:e}, not {at:e}");
+        if account_epsilon > 0.0 {
+            let recomputed_delta = account.delta(epsilon(account_epsilon));
+            assert!(
+                recomputed_delta <= delta_value * (1.0 + 1e-9)
+                    && recomputed_delta >= delta_value * (1.0 - 1e-9),
+                "{recomputed_delta:e}, not {delta_value:e}"
+            );
         }
     }
-    println!("epsilon is above by a part of {worst:.1e} at most; it is 0 in {zero} of 1000");
-    assert!(zero < 200);
+    println!("epsilon is above by a part of {worst:.1e} at most; it is 0 in {zeros} of 1000");
+    assert!(zeros < 200);
 }
 
 #[test]
@@ -216,19 +248,20 @@ fn calibrated_noise_meets_budget_tightly() {
     let mut worst: f64 = 0.0;
     for index in 0..200 {
         let random = &mut stream(8, Purpose::Test, index);
-        let count = releases(magnitude(random, 0.0, 5.0) as u32);
-        let (budget, at) = (magnitude(random, -4.0, 3.0), magnitude(random, -30.0, -0.5));
-        let z = noise_multiplier(epsilon(budget), delta(at), count).unwrap();
-        let spent = Composition::repeated(z, count).epsilon(delta(at));
+        let count = releases(random_magnitude(random, 0.0, 5.0) as u32);
+        let (budget, delta_value) =
+            (random_magnitude(random, -4.0, 3.0), random_magnitude(random, -30.0, -0.5));
+        let z = noise_multiplier(epsilon(budget), delta(delta_value), count).unwrap();
+        let spent = Composition::repeated(z, count).epsilon(delta(delta_value));
         assert!(spent <= budget, "{spent} over {budget}");
-        assert!(spent >= budget * (1.0 - 1e-6), "{spent} leaves of {budget}, delta = {at:e}");
+        assert!(spent >= budget * (1.0 - 1e-6), "{spent} leaves of {budget}, delta = {delta_value:e}");
         worst = worst.max(1.0 - spent / budget);
-        let exact = oracle::epsilon(f64::from(count.get()).sqrt() / z.get(), at);
-        assert!(exact <= budget, "{exact} over {budget}");
+        let exact_epsilon = oracle::epsilon(f64::from(count.get()).sqrt() / z.get(), delta_value);
+        assert!(exact_epsilon <= budget, "{exact_epsilon} over {budget}");
         // The noise allows exactly the number of releases for which it was calibrated.
-        assert_eq!(max_releases(z, epsilon(budget), delta(at)), count.get());
+        assert_eq!(max_releases(z, epsilon(budget), delta(delta_value)), count.get());
         // Theorem 6 of the FedPower paper requires more noise.
-        assert!(paper_multiplier(epsilon(budget), delta(at), count) > z.get());
+        assert!(paper_multiplier(epsilon(budget), delta(delta_value), count) > z.get());
     }
     println!("calibrated noise leaves a part of {worst:.1e} of epsilon at most");
 }
@@ -236,9 +269,9 @@ fn calibrated_noise_meets_budget_tightly() {
 #[test]
 fn max_releases_is_largest_within_budget() {
     for (z, budget) in [(4.0, 1.0), (20.0, 1.0), (100.0, 0.5), (3.0, 10.0), (1000.0, 8.0)] {
-        let most = max_releases(multiplier(z), epsilon(budget), delta(1e-5));
-        assert!(most > 0 && repeated(z, most).epsilon(delta(1e-5)) <= budget);
-        assert!(repeated(z, most + 1).epsilon(delta(1e-5)) > budget);
+        let max_count = max_releases(multiplier(z), epsilon(budget), delta(1e-5));
+        assert!(max_count > 0 && compose_repeated(z, max_count).epsilon(delta(1e-5)) <= budget);
+        assert!(compose_repeated(z, max_count + 1).epsilon(delta(1e-5)) > budget);
     }
     assert_eq!(max_releases(multiplier(1.0), epsilon(0.5), delta(1e-5)), 0);
     assert_eq!(max_releases(multiplier(1e9), epsilon(1.0), delta(1e-5)), u32::MAX);
@@ -251,15 +284,22 @@ fn paper_calibration_adds_six_to_nine_times_the_noise() {
     let products = Products::new(5, 20.0 / 2e6).unwrap();
     let (paper, tight) = (Calibration::Paper, Calibration::Tight);
     let sensitivities = products.sensitivity(paper) / products.sensitivity(tight);
-    assert!((sensitivities - 10f64.sqrt()).abs() < 1e-14, "2 sqrt 5 over sqrt 2");
+    assert!(
+        (sensitivities - 10f64.sqrt()).abs() < 1e-14,
+        "the sensitivities do not differ by 2 sqrt 5 / sqrt 2"
+    );
     for (budget, z_paper, z_tight, ratio) in [
         (0.5, 54.289_123_395_3, 18.637_793_464_2, 9.2112),
         (1.0, 27.144_561_697_7, 10.074_077_397_1, 8.5207),
         (10.0, 2.714_456_169_77, 1.439_674_751_78, 5.9624),
     ] {
-        let noise = |how| products.noise(how, epsilon(budget), delta(1e-4), releases(10)).unwrap();
-        let z = |how| noise(how) / products.sensitivity(how);
-        assert!((z(paper) / z_paper - 1.0).abs() < 1e-10 && (z(tight) / z_tight - 1.0).abs() < 1e-10);
+        let noise =
+            |calibration| products.noise(calibration, epsilon(budget), delta(1e-4), releases(10)).unwrap();
+        let multiplier_of = |calibration| noise(calibration) / products.sensitivity(calibration);
+        assert!(
+            (multiplier_of(paper) / z_paper - 1.0).abs() < 1e-10
+                && (multiplier_of(tight) / z_tight - 1.0).abs() < 1e-10
+        );
         assert!((noise(paper) / noise(tight) - ratio).abs() < 0.5e-4);
         println!(
             "epsilon {budget}: nu = {:.4e} and {:.4e}, ratio {:.1}",
@@ -279,7 +319,7 @@ fn paper_calibration_adds_six_to_nine_times_the_noise() {
 fn tight_sensitivity_is_attained_and_never_exceeded() {
     const D: usize = 6;
     let dot = |x: &[f64; D], y: &[f64; D]| x.iter().zip(y).map(|(x, y)| x * y).sum::<f64>();
-    let moved = |u: &[f64; D], v: &[f64; D], basis: &[[f64; D]]| {
+    let product_change = |u: &[f64; D], v: &[f64; D], basis: &[[f64; D]]| {
         let column =
             |z: &[f64; D]| (0..D).map(|i| (u[i] * dot(u, z) - v[i] * dot(v, z)).powi(2)).sum::<f64>();
         basis.iter().map(column).sum::<f64>().sqrt()
@@ -289,21 +329,22 @@ fn tight_sensitivity_is_attained_and_never_exceeded() {
         let (tight, paper) =
             (products.sensitivity(Calibration::Tight), products.sensitivity(Calibration::Paper));
         assert!(tight < paper);
-        let mut most: f64 = 0.0;
+        let mut largest_change: f64 = 0.0;
         for index in 0..20_000 {
             let random = &mut stream(9, Purpose::Test, index);
             let mut vector = || {
                 let x: [f64; D] = std::array::from_fn(|_| random.normal());
                 x.map(|value| value / dot(&x, &x).sqrt())
             };
-            let (mut u, mut v) = (vector(), vector());
+            let mut u = vector();
+            let mut v = vector();
             let mut basis: Vec<[f64; D]> = Vec::new();
             while basis.len() < rank as usize {
                 let mut z = vector();
                 for _ in 0..2 {
-                    for other in &basis {
-                        let along = dot(&z, other);
-                        z.iter_mut().zip(other).for_each(|(z, other)| *z -= along * other);
+                    for column in &basis {
+                        let along = dot(&z, column);
+                        z.iter_mut().zip(column).for_each(|(z, column)| *z -= along * column);
                     }
                 }
                 basis.push(z.map(|value| value / dot(&z, &z).sqrt()));
@@ -313,16 +354,16 @@ fn tight_sensitivity_is_attained_and_never_exceeded() {
                 1 => v = basis[0],
                 _ => {}
             }
-            most = most.max(moved(&u, &v, &basis));
+            largest_change = largest_change.max(product_change(&u, &v, &basis));
             // This pair of records attains the bound: two basis vectors, or for one column the basis vector
             // and zero.
-            let worst = match basis.get(1) {
-                Some(second) => moved(&basis[0], second, &basis),
-                None => moved(&basis[0], &[0.0; D], &basis),
+            let attained_change = match basis.get(1) {
+                Some(second) => product_change(&basis[0], second, &basis),
+                None => product_change(&basis[0], &[0.0; D], &basis),
             };
-            assert!((worst - tight).abs() < 1e-12);
+            assert!((attained_change - tight).abs() < 1e-12);
         }
-        assert!(most <= tight + 1e-12, "rank {rank}: {most} over {tight}");
+        assert!(largest_change <= tight + 1e-12, "rank {rank}: {largest_change} over {tight}");
     }
 }
 
@@ -331,89 +372,116 @@ proptest! {
 
     #[test]
     fn cost_grows_with_releases_and_shrinks_with_noise_and_delta(
-        count in 1u32..10_000, z in -1.0f64..3.0, at in -100.0f64..-0.5, more in 1u32..50, part in 0.01f64..0.99
+        count in 1u32..10_000, z in -1.0f64..3.0, delta_value in -100.0f64..-0.5, extra_releases in 1u32..50,
+        factor in 0.01f64..0.99
     ) {
-        let (z, at) = (libm::pow(10.0, z), libm::pow(10.0, at));
-        let spent = |count, z, at| repeated(z, count).epsilon(delta(at));
-        let reference = spent(count, z, at);
-        let worse = [spent(count + more, z, at), spent(count, z * part, at), spent(count, z, at * part)];
-        for worse in worse {
-            prop_assert!(worse > reference || (worse == reference && reference == 0.0), "{worse} {reference}");
+        let (z, delta_value) = (libm::pow(10.0, z), libm::pow(10.0, delta_value));
+        let spent = |count, z, delta_value| compose_repeated(z, count).epsilon(delta(delta_value));
+        let reference = spent(count, z, delta_value);
+        let higher_costs = [
+            spent(count + extra_releases, z, delta_value),
+            spent(count, z * factor, delta_value),
+            spent(count, z, delta_value * factor),
+        ];
+        for higher_cost in higher_costs {
+            prop_assert!(
+                higher_cost > reference || (higher_cost == reference && reference == 0.0),
+                "{higher_cost} {reference}"
+            );
         }
-        let cost = |budget: f64| repeated(z, count).delta(epsilon(budget));
+        let cost = |budget: f64| compose_repeated(z, count).delta(epsilon(budget));
         for budget in [1e-3, 1.0, 30.0] {
-            let (less, more) = (cost(budget * part), cost(budget));
-            prop_assert!(less > more || (less == more && !(1e-300..=1.0 - 1e-10).contains(&less)), "{less} {more}");
+            let (smaller_delta, larger_delta) = (cost(budget * factor), cost(budget));
+            prop_assert!(
+                smaller_delta > larger_delta
+                    || (smaller_delta == larger_delta && !(1e-300..=1.0 - 1e-10).contains(&smaller_delta)),
+                "{smaller_delta} {larger_delta}"
+            );
         }
         // A smaller epsilon requires more noise.
-        let noise = |budget| noise_multiplier(epsilon(budget), delta(at), releases(count)).unwrap().get();
-        prop_assert!(noise(part) > noise(1.0));
+        let noise =
+            |budget| noise_multiplier(epsilon(budget), delta(delta_value), releases(count)).unwrap().get();
+        prop_assert!(noise(factor) > noise(1.0));
     }
 
     #[test]
     fn renyi_account_bounds_exact_one_with_best_order(
-        mu in -6.0f64..3.0, at in -300.0f64..-0.01, other in 0.001f64..1000.0
+        mu in -6.0f64..3.0, delta_exponent in -300.0f64..-0.01, order_excess in 0.001f64..1000.0
     ) {
-        let (account, delta) = (of_mu(libm::pow(10.0, mu)), delta(libm::pow(10.0, at)));
+        let (account, delta) =
+            (composition_of_mu(libm::pow(10.0, mu)), delta(libm::pow(10.0, delta_exponent)));
         let bound = renyi::epsilon(account, delta);
         prop_assert!(bound.epsilon >= account.epsilon(delta));
-        let other = renyi::epsilon_at(account, delta, 1.0 + other).unwrap();
-        prop_assert!(other.epsilon >= bound.epsilon * (1.0 - 1e-12), "{bound:?} {other:?}");
+        let other_bound = renyi::epsilon_at(account, delta, 1.0 + order_excess).unwrap();
+        prop_assert!(other_bound.epsilon >= bound.epsilon * (1.0 - 1e-12), "{bound:?} {other_bound:?}");
     }
 
     #[test]
     fn composition_is_order_free_and_one_gaussian(
-        parts in proptest::collection::vec((-2.0f64..4.0, 1u32..1000), 1..40), turn in 0usize..40
+        releases_with_noise in proptest::collection::vec((-2.0f64..4.0, 1u32..1000), 1..40),
+        turn in 0usize..40
     ) {
-        let parts: Vec<_> = parts.into_iter().map(|(z, n)| (multiplier(libm::pow(10.0, z)), releases(n))).collect();
-        let whole = Composition::new(&parts);
-        let mut turned = parts.clone();
-        turned.rotate_left(turn % parts.len());
-        turned.reverse();
-        prop_assert_eq!(Composition::new(&turned), whole);
-        let sum: f64 = parts.iter().map(|(z, n)| f64::from(n.get()) / z.get() / z.get()).sum();
-        prop_assert!(whole.mu() >= sum.sqrt() && whole.mu() < sum.sqrt() * (1.0 + 1e-13));
-        let single = of_mu(sum.sqrt());
-        let (got, exact) = (whole.epsilon(delta(1e-6)), single.epsilon(delta(1e-6)));
-        prop_assert!((got - exact).abs() <= 1e-11 * exact, "{got} {exact}");
+        let releases_with_noise: Vec<_> = releases_with_noise
+            .into_iter()
+            .map(|(z, n)| (multiplier(libm::pow(10.0, z)), releases(n)))
+            .collect();
+        let composition = Composition::new(&releases_with_noise);
+        let mut reordered = releases_with_noise.clone();
+        reordered.rotate_left(turn % releases_with_noise.len());
+        reordered.reverse();
+        prop_assert_eq!(Composition::new(&reordered), composition);
+        let sum: f64 = releases_with_noise.iter().map(|(z, n)| f64::from(n.get()) / z.get() / z.get()).sum();
+        prop_assert!(composition.mu() >= sum.sqrt() && composition.mu() < sum.sqrt() * (1.0 + 1e-13));
+        let single = composition_of_mu(sum.sqrt());
+        let (composed_epsilon, single_epsilon) =
+            (composition.epsilon(delta(1e-6)), single.epsilon(delta(1e-6)));
+        prop_assert!(
+            (composed_epsilon - single_epsilon).abs() <= 1e-11 * single_epsilon,
+            "{composed_epsilon} {single_epsilon}"
+        );
         // One more release always increases `mu`.
-        let more: Vec<_> = parts.iter().copied().chain([parts[0]]).collect();
-        prop_assert!(Composition::new(&more).mu() > whole.mu());
+        let one_more: Vec<_> = releases_with_noise.iter().copied().chain([releases_with_noise[0]]).collect();
+        prop_assert!(Composition::new(&one_more).mu() > composition.mu());
     }
 }
 
 #[test]
 fn account_holds_at_extreme_floats() {
-    let at = delta(1e-5);
+    let delta_1e5 = delta(1e-5);
     // Without releases nothing is spent.
     let nothing = Composition::new(&[]);
     assert_eq!(
-        (nothing.mu(), nothing.epsilon(at), nothing.delta(epsilon(1.0))),
+        (nothing.mu(), nothing.epsilon(delta_1e5), nothing.delta(epsilon(1.0))),
         (0.0, 0.0, f64::from_bits(1))
     );
     // With so much noise, delta at epsilon 0 is below the given delta, so epsilon is 0.
     for z in [1e6, 1e150, 1e300, f64::MAX] {
-        assert_eq!(repeated(z, 1).epsilon(at), 0.0, "z = {z}");
-        assert!(repeated(z, 1).delta(epsilon(1.0)) < 1e-300);
-        assert!(repeated(z, u32::MAX).mu() > 0.0);
+        assert_eq!(compose_repeated(z, 1).epsilon(delta_1e5), 0.0, "z = {z}");
+        assert!(compose_repeated(z, 1).delta(epsilon(1.0)) < 1e-300);
+        assert!(compose_repeated(z, u32::MAX).mu() > 0.0);
     }
-    assert!(repeated(1e300, 1).epsilon(delta(1e-305)) > 0.0);
+    assert!(compose_repeated(1e300, 1).epsilon(delta(1e-305)) > 0.0);
     // With so little noise, epsilon is infinite.
     for z in [1e-10, 1e-160, 1e-308, f64::from_bits(1)] {
-        let account = repeated(z, 3);
-        assert_eq!((account.epsilon(at), account.delta(epsilon(1e3))), (f64::INFINITY, 1.0), "z = {z}");
-        assert!(renyi::epsilon(account, at).epsilon > 1e19);
-        assert_eq!(max_releases(multiplier(z), epsilon(1e3), at), 0);
+        let account = compose_repeated(z, 3);
+        assert_eq!(
+            (account.epsilon(delta_1e5), account.delta(epsilon(1e3))),
+            (f64::INFINITY, 1.0),
+            "z = {z}"
+        );
+        assert!(renyi::epsilon(account, delta_1e5).epsilon > 1e19);
+        assert_eq!(max_releases(multiplier(z), epsilon(1e3), delta_1e5), 0);
         let mixed = Composition::new(&[(multiplier(z), releases(1)), (multiplier(1.0), releases(2))]);
-        assert_eq!(mixed.epsilon(at), f64::INFINITY);
+        assert_eq!(mixed.epsilon(delta_1e5), f64::INFINITY);
     }
-    let huge = repeated(1e-8, 1);
-    assert!((huge.epsilon(at) / 5e15 - 1.0).abs() < 1e-6);
+    let huge = compose_repeated(1e-8, 1);
+    assert!((huge.epsilon(delta_1e5) / 5e15 - 1.0).abs() < 1e-6);
     // Calibration handles the smallest and the largest budgets.
-    for (budget, at) in [(f64::MIN_POSITIVE, 1e-300), (f64::MAX, 0.5), (1e-300, 1.0 - 1e-15), (1e300, 1e-300)]
+    for (budget, delta_value) in
+        [(f64::MIN_POSITIVE, 1e-300), (f64::MAX, 0.5), (1e-300, 1.0 - 1e-15), (1e300, 1e-300)]
     {
-        match noise_multiplier(epsilon(budget), delta(at), releases(3)) {
-            Ok(z) => assert!(Composition::repeated(z, releases(3)).epsilon(delta(at)) <= budget),
+        match noise_multiplier(epsilon(budget), delta(delta_value), releases(3)) {
+            Ok(z) => assert!(Composition::repeated(z, releases(3)).epsilon(delta(delta_value)) <= budget),
             Err(error) => assert!(matches!(error, ParameterError::OutOfReach { releases: 3, .. }), "{error}"),
         }
     }
@@ -421,17 +489,17 @@ fn account_holds_at_extreme_floats() {
 
 #[test]
 fn invalid_parameter_is_refused_with_its_value() {
-    for bad in [0.0, -1.0, f64::INFINITY, f64::NEG_INFINITY] {
-        assert_eq!(Epsilon::new(bad), Err(ParameterError::Epsilon(bad)));
-        assert_eq!(NoiseMultiplier::new(bad), Err(ParameterError::NoiseMultiplier(bad)));
+    for invalid in [0.0, -1.0, f64::INFINITY, f64::NEG_INFINITY] {
+        assert_eq!(Epsilon::new(invalid), Err(ParameterError::Epsilon(invalid)));
+        assert_eq!(NoiseMultiplier::new(invalid), Err(ParameterError::NoiseMultiplier(invalid)));
     }
-    for bad in [0.0, 1.0, -0.1, 2.0, f64::INFINITY] {
-        assert_eq!(Delta::new(bad), Err(ParameterError::Delta(bad)));
+    for invalid in [0.0, 1.0, -0.1, 2.0, f64::INFINITY] {
+        assert_eq!(Delta::new(invalid), Err(ParameterError::Delta(invalid)));
     }
-    assert!(matches!(Epsilon::new(f64::NAN), Err(ParameterError::Epsilon(bad)) if bad.is_nan()));
-    assert!(matches!(Delta::new(f64::NAN), Err(ParameterError::Delta(bad)) if bad.is_nan()));
+    assert!(matches!(Epsilon::new(f64::NAN), Err(ParameterError::Epsilon(invalid)) if invalid.is_nan()));
+    assert!(matches!(Delta::new(f64::NAN), Err(ParameterError::Delta(invalid)) if invalid.is_nan()));
     assert!(
-        matches!(NoiseMultiplier::new(f64::NAN), Err(ParameterError::NoiseMultiplier(bad)) if bad.is_nan())
+        matches!(NoiseMultiplier::new(f64::NAN), Err(ParameterError::NoiseMultiplier(invalid)) if invalid.is_nan())
     );
     assert_eq!(Releases::new(0), Err(ParameterError::Releases(0)));
     assert_eq!(Delta::new(1.5).unwrap_err().to_string(), "delta is 1.5, must be above 0 and below 1");

@@ -20,8 +20,8 @@ const N: usize = 64;
 const STEP: f64 = 0.125;
 
 /// Doubling participation with the adaptive schedule. The first stage waits for four devices.
-fn doubling(by: DoubleBy) -> Doubling {
-    Doubling::new(4, None, Schedule::Adaptive, by, 1)
+fn adaptive_doubling(double_by: DoubleBy) -> Doubling {
+    Doubling::new(4, None, Schedule::Adaptive, double_by, 1)
 }
 
 /// Simulated fleet. Device `i` answers after `times[i]` (ascending) and has the head `heads[i]`.
@@ -41,13 +41,13 @@ impl World {
         let heads = (0..times.len()).map(|_| gaussian(K, 1, &mut random)).collect();
         let truth = random_basis(D, K, &mut random);
         // The initial model is about as close to the truth as after the method of moments.
-        let off = gaussian(D, K, &mut random) * 0.2;
-        let model = orthonormal(&(&truth + off)).unwrap();
+        let deviation = gaussian(D, K, &mut random) * 0.2;
+        let model = orthonormal(&(&truth + deviation)).unwrap();
         Self { times, heads, truth, model, random, noise: 0.3 }
     }
 
     /// Fleet with exponential computation times of mean 1000, plus the time `communication`.
-    fn exponential(communication: u64, seed: u64) -> Self {
+    fn with_exponential_times(communication: u64, seed: u64) -> Self {
         let mut random = stream(seed, Purpose::Speed, 0);
         let mut times: Vec<u64> =
             (0..N).map(|_| communication + (1000.0 * random.exponential()) as u64).collect();
@@ -56,91 +56,95 @@ impl World {
     }
 
     /// Runs one round, and returns the number of updates and the round's duration.
-    fn round(&mut self, policy: &mut Doubling, number: u32) -> (usize, u64) {
+    fn run_round(&mut self, policy: &mut Doubling, number: u32) -> (usize, u64) {
         let fleet: Vec<DeviceId> = (0..self.times.len() as u64).map(DeviceId).collect();
         let cohort = policy.cohort(number, &fleet);
-        let n = cohort
-            .sample_target
-            .map_or(cohort.target, |enough| (enough.samples as usize).div_ceil(10).max(enough.answers));
+        let update_count = cohort.sample_target.map_or(cohort.target, |sample_target| {
+            (sample_target.samples as usize).div_ceil(10).max(sample_target.answers)
+        });
         let mut sum = Matrix::zeros(D, K);
-        for (place, (head, after)) in (1..).zip(self.heads.iter().zip(&self.times)).take(n) {
+        for (rank, (head, arrival)) in (1..).zip(self.heads.iter().zip(&self.times)).take(update_count) {
             // The gradient is that of the device's expected loss, plus noise.
-            let missed = &self.truth * (self.truth.transpose() * &self.model) - &self.model;
+            let residual = &self.truth * (self.truth.transpose() * &self.model) - &self.model;
             let noise = gaussian(D, 1, &mut self.random) * (self.noise * head.norm());
-            let gradient = (missed * head * -1.0 + noise) * head.transpose();
+            let gradient = (residual * head * -1.0 + noise) * head.transpose();
             let values = to_f32(&gradient);
             let tensors = [Tensor { role: Role::Gradient, rows: D as u16, cols: K as u16, values }];
             let answer = UpdateArrival {
-                elapsed: Millis::new(*after),
-                samples: 10 * place,
+                elapsed: Millis::new(*arrival),
+                samples: 10 * rank,
                 tensors: &tensors,
                 model: &self.model,
             };
             policy.counted(&answer);
             sum += from_f32(D, K, &tensors[0].values);
         }
-        let before = self.model.clone();
-        self.model = orthonormal(&(&before - sum * (STEP / n as f64))).unwrap();
-        let after = self.times[n - 1];
+        let previous_model = self.model.clone();
+        self.model = orthonormal(&(&previous_model - sum * (STEP / update_count as f64))).unwrap();
+        let elapsed = self.times[update_count - 1];
         policy.closed(&ClosedRound {
-            elapsed: Millis::new(after),
+            elapsed: Millis::new(elapsed),
             short_of: None,
-            before: &before,
+            before: &previous_model,
             model: &self.model,
         });
-        (n, after)
+        (update_count, elapsed)
     }
 
     /// Runs rounds from the first, and returns the number of updates of each.
-    fn rounds(&mut self, policy: &mut Doubling, rounds: u32) -> Vec<usize> {
-        (1..=rounds).map(|number| self.round(policy, number).0).collect()
+    fn run_rounds(&mut self, policy: &mut Doubling, rounds: u32) -> Vec<usize> {
+        (1..=rounds).map(|number| self.run_round(policy, number).0).collect()
     }
 }
 
 #[test]
 fn schedule_measures_all_then_grows_from_few_to_all() {
     for seed in 1..=10 {
-        let n = World::exponential(0, seed).rounds(&mut doubling(DoubleBy::Devices), 150);
-        assert_eq!((n[0], n[149]), (N, N), "{n:?}");
-        assert!(n[1] <= 8 && n[1..].windows(2).all(|pair| pair[0] <= pair[1]), "{n:?}");
-        assert!(n.iter().all(|n| [4, 8, 16, 32, 64].contains(n)));
+        let counts =
+            World::with_exponential_times(0, seed).run_rounds(&mut adaptive_doubling(DoubleBy::Devices), 150);
+        assert_eq!((counts[0], counts[149]), (N, N), "{counts:?}");
+        assert!(counts[1] <= 8 && counts[1..].windows(2).all(|pair| pair[0] <= pair[1]), "{counts:?}");
+        assert!(counts.iter().all(|count| [4, 8, 16, 32, 64].contains(count)));
     }
 }
 
 #[test]
 fn schedule_waits_for_all_if_that_is_free() {
     for times in [vec![700; N], (0..N as u64).map(|i| 100_000 + 50 * i).collect(), vec![0; N]] {
-        let n = World::new(times, 3).rounds(&mut doubling(DoubleBy::Devices), 40);
-        assert_eq!(n, [N; 40]);
+        let counts = World::new(times, 3).run_rounds(&mut adaptive_doubling(DoubleBy::Devices), 40);
+        assert_eq!(counts, [N; 40]);
     }
 }
 
 /// The schedule depends only on the ratios of times.
 #[test]
 fn schedule_is_independent_of_time_unit() {
-    let world = |factor: u64| {
-        let mut world = World::exponential(500, 5);
+    let run_scaled = |factor: u64| {
+        let mut world = World::with_exponential_times(500, 5);
         world.times.iter_mut().for_each(|time| *time *= factor);
-        world.rounds(&mut doubling(DoubleBy::Devices), 100)
+        world.run_rounds(&mut adaptive_doubling(DoubleBy::Devices), 100)
     };
-    assert_eq!(world(1), world(64));
+    assert_eq!(run_scaled(1), run_scaled(64));
 }
 
 /// For two rounds only three devices are present, then all return. The schedule continues with at most twice
 /// as many updates as before.
 #[test]
 fn schedule_survives_outage() {
-    let mut world = World::exponential(0, 2);
-    let mut policy = doubling(DoubleBy::Devices);
-    let before = world.rounds(&mut policy, 6);
+    let mut world = World::with_exponential_times(0, 2);
+    let mut policy = adaptive_doubling(DoubleBy::Devices);
+    let counts_before = world.run_rounds(&mut policy, 6);
     let (times, heads) = (world.times.clone(), world.heads.clone());
     world.times.truncate(3);
     world.heads.truncate(3);
-    assert_eq!(world.rounds(&mut policy, 2), [3, 3]);
+    assert_eq!(world.run_rounds(&mut policy, 2), [3, 3]);
     (world.times, world.heads) = (times, heads);
-    let after = world.rounds(&mut policy, 200);
-    assert!(before[5] < N && after[0] <= 2 * before[5], "one stage further at most: {before:?} {after:?}");
-    assert_eq!(after[199], N);
+    let counts_after = world.run_rounds(&mut policy, 200);
+    assert!(
+        counts_before[5] < N && counts_after[0] <= 2 * counts_before[5],
+        "more than one stage was skipped: {counts_before:?} {counts_after:?}"
+    );
+    assert_eq!(counts_after[199], N);
 }
 
 /// Uses a model of which every value matters, such as a shared head, instead of only its span. Devices upload
@@ -148,56 +152,57 @@ fn schedule_survives_outage() {
 #[test]
 fn schedule_handles_models_without_representation() {
     for seed in 1..=5 {
-        let mut world = World::exponential(0, seed);
-        let mut policy = doubling(DoubleBy::Devices);
+        let mut world = World::with_exponential_times(0, seed);
+        let mut policy = adaptive_doubling(DoubleBy::Devices);
         let fleet: Vec<DeviceId> = (0..N as u64).map(DeviceId).collect();
-        let mut n = Vec::new();
+        let mut counts = Vec::new();
         for number in 1..=150 {
             let target = policy.cohort(number, &fleet).target;
-            let before = world.model.clone();
+            let previous_model = world.model.clone();
             let mut sum = Matrix::zeros(D, K);
-            for (place, after) in (1..).zip(&world.times[..target]) {
+            for (rank, arrival) in (1..).zip(&world.times[..target]) {
                 let noise = gaussian(D, K, &mut world.random) * 0.1;
-                let local_model = &before - (&before - &world.truth + noise) * STEP;
+                let local_model = &previous_model - (&previous_model - &world.truth + noise) * STEP;
                 let values = to_f32(&local_model);
                 let tensors = [Tensor { role: Role::SharedHead, rows: D as u16, cols: K as u16, values }];
-                let samples = 10 * place;
+                let samples = 10 * rank;
                 policy.counted(&UpdateArrival {
-                    elapsed: Millis::new(*after),
+                    elapsed: Millis::new(*arrival),
                     samples,
                     tensors: &tensors,
-                    model: &before,
+                    model: &previous_model,
                 });
                 sum += local_model;
             }
             world.model = sum / target as f64;
-            let after = world.times[target - 1];
+            let elapsed = world.times[target - 1];
             policy.closed(&ClosedRound {
-                elapsed: Millis::new(after),
+                elapsed: Millis::new(elapsed),
                 short_of: None,
-                before: &before,
+                before: &previous_model,
                 model: &world.model,
             });
-            n.push(target);
+            counts.push(target);
         }
-        assert_eq!((n[0], n[149]), (N, N), "{n:?}");
-        assert!(n[1] <= 8 && n[1..].windows(2).all(|pair| pair[0] <= pair[1]), "{n:?}");
+        assert_eq!((counts[0], counts[149]), (N, N), "{counts:?}");
+        assert!(counts[1] <= 8 && counts[1..].windows(2).all(|pair| pair[0] <= pair[1]), "{counts:?}");
     }
 }
 
 #[test]
 fn doubling_samples_equals_doubling_devices_for_equal_devices() {
-    let run = |by| World::exponential(0, 7).rounds(&mut doubling(by), 120);
+    let run =
+        |double_by| World::with_exponential_times(0, 7).run_rounds(&mut adaptive_doubling(double_by), 120);
     assert_eq!(run(DoubleBy::Samples), run(DoubleBy::Devices));
     // The results also agree if the schedule depends on the coverage of the first stage, to which the first
     // round, which measures times, must not belong.
-    let run = |by| {
-        let mut world = World::exponential(0, 7);
+    let run = |double_by| {
+        let mut world = World::with_exponential_times(0, 7);
         world.model = random_basis(D, K, &mut world.random);
         for head in world.heads.iter_mut().take(16) {
             head[(1, 0)] = 0.0;
         }
-        world.rounds(&mut doubling(by), 120)
+        world.run_rounds(&mut adaptive_doubling(double_by), 120)
     };
     assert_eq!(run(DoubleBy::Samples), run(DoubleBy::Devices));
 }
@@ -208,14 +213,14 @@ fn doubling_samples_equals_doubling_devices_for_equal_devices() {
 #[test]
 fn schedule_rejects_devices_covering_one_direction() {
     for seed in 1..=10 {
-        let mut world = World::exponential(0, seed);
+        let mut world = World::with_exponential_times(0, seed);
         world.model = random_basis(D, K, &mut world.random);
         for head in world.heads.iter_mut().take(16) {
             head[(1, 0)] = 0.0;
         }
-        let n = world.rounds(&mut doubling(DoubleBy::Devices), 40);
-        assert_eq!(n[..4], [64, 4, 8, 16]);
-        assert!(n[4..].iter().all(|n| *n >= 32), "{n:?}");
+        let counts = world.run_rounds(&mut adaptive_doubling(DoubleBy::Devices), 40);
+        assert_eq!(counts[..4], [64, 4, 8, 16]);
+        assert!(counts[4..].iter().all(|count| *count >= 32), "{counts:?}");
     }
 }
 
@@ -223,13 +228,13 @@ fn schedule_rejects_devices_covering_one_direction() {
 #[test]
 fn schedule_survives_late_device() {
     for seed in 1..=10 {
-        let mut world = World::exponential(0, seed);
-        let mut policy = doubling(DoubleBy::Devices);
-        let before = world.rounds(&mut policy, 5);
+        let mut world = World::with_exponential_times(0, seed);
+        let mut policy = adaptive_doubling(DoubleBy::Devices);
+        let counts_before = world.run_rounds(&mut policy, 5);
         world.times.push(world.times[N - 1] + 1);
         world.heads.push(gaussian(K, 1, &mut world.random));
-        let after = world.round(&mut policy, 6).0;
-        assert!(after <= 2 * before[4], "{before:?}, then {after}");
+        let count_after = world.run_round(&mut policy, 6).0;
+        assert!(count_after <= 2 * counts_before[4], "{counts_before:?}, then {count_after}");
     }
 }
 
@@ -241,7 +246,7 @@ fn single_update_rounds_leave_valid_state() {
         let mut world = World::new(vec![10], seed);
         let mut policy = Doubling::new(1, None, Schedule::Adaptive, DoubleBy::Devices, 1);
         for round in 1..=60 {
-            world.round(&mut policy, round);
+            world.run_round(&mut policy, round);
             let state = policy.state();
             assert!(state.iter().all(|value| value.is_finite()), "round {round}: {state:?}");
             let mut resumed = Doubling::new(1, None, Schedule::Adaptive, DoubleBy::Devices, 1);
@@ -257,34 +262,34 @@ proptest! {
     /// devices.
     #[test]
     fn restart_preserves_decisions(seed in 0u64..1000, stop in 0u32..80, samples in any::<bool>()) {
-        let by = if samples { DoubleBy::Samples } else { DoubleBy::Devices };
-        let mut world = World::exponential(200, seed);
-        let mut policy = doubling(by);
-        world.rounds(&mut policy, stop);
-        let mut resumed = doubling(by);
+        let double_by = if samples { DoubleBy::Samples } else { DoubleBy::Devices };
+        let mut world = World::with_exponential_times(200, seed);
+        let mut policy = adaptive_doubling(double_by);
+        world.run_rounds(&mut policy, stop);
+        let mut resumed = adaptive_doubling(double_by);
         prop_assert!(resumed.restore(&policy.state()));
         prop_assert_eq!(resumed.state(), policy.state());
         let fleet: Vec<DeviceId> = (0..N as u64).map(DeviceId).collect();
         prop_assert_eq!(resumed.cohort(stop + 1, &fleet), policy.cohort(stop + 1, &fleet));
-        let n = world.rounds(&mut resumed, 200);
-        prop_assert_eq!(n.last(), Some(&N));
+        let counts = world.run_rounds(&mut resumed, 200);
+        prop_assert_eq!(counts.last(), Some(&N));
     }
 
     /// A state that is truncated, or contains NaN, is rejected and changes nothing.
     #[test]
-    fn damaged_state_is_refused(rounds in 1u32..30, place in any::<prop::sample::Index>(), cut in any::<bool>()) {
-        let mut policy = doubling(DoubleBy::Devices);
-        World::exponential(0, 1).rounds(&mut policy, rounds);
+    fn damaged_state_is_refused(rounds in 1u32..30, index in any::<prop::sample::Index>(), truncates in any::<bool>()) {
+        let mut policy = adaptive_doubling(DoubleBy::Devices);
+        World::with_exponential_times(0, 1).run_rounds(&mut policy, rounds);
         let mut state = policy.state();
-        let place = place.index(state.len());
-        if cut {
-            state.truncate(place);
+        let index = index.index(state.len());
+        if truncates {
+            state.truncate(index);
         } else {
-            state[place] = f64::NAN;
+            state[index] = f64::NAN;
         }
-        let mut fresh = doubling(DoubleBy::Devices);
-        let before = fresh.state();
+        let mut fresh = adaptive_doubling(DoubleBy::Devices);
+        let initial_state = fresh.state();
         prop_assert!(!fresh.restore(&state));
-        prop_assert_eq!(fresh.state(), before);
+        prop_assert_eq!(fresh.state(), initial_state);
     }
 }

@@ -10,18 +10,18 @@ const STEP: f64 = 1.0 / (1u64 << 40) as f64;
 const LEN: usize = 3;
 
 /// Fixed-point mean of vectors with their weights.
-fn mean(updates: &[(u32, [f32; LEN])]) -> FixedPointMean {
+fn fixed_point_mean(updates: &[(u32, [f32; LEN])]) -> FixedPointMean {
     let mut mean = FixedPointMean::new(LEN);
     for (weight, values) in updates {
         // The values may be passed in several slices, split at any place.
-        let (first, rest) = values.split_at(*weight as usize % (LEN + 1));
-        mean.absorb(*weight, [first, rest]);
+        let (head, tail) = values.split_at(*weight as usize % (LEN + 1));
+        mean.absorb(*weight, [head, tail]);
     }
     mean
 }
 
 /// Random values of all accepted magnitudes, from far below the grid step to the bound.
-fn value() -> impl Strategy<Value = f32> {
+fn random_value() -> impl Strategy<Value = f32> {
     let magnitude = (-60i32..=22, 0.5f32..1.0, any::<bool>());
     magnitude.prop_map(|(exponent, mantissa, negative)| {
         let value = mantissa * 2f32.powi(exponent);
@@ -30,13 +30,13 @@ fn value() -> impl Strategy<Value = f32> {
 }
 
 /// Random lists of vectors with their weights.
-fn updates() -> impl Strategy<Value = Vec<(u32, [f32; LEN])>> {
+fn random_updates() -> impl Strategy<Value = Vec<(u32, [f32; LEN])>> {
     let weight = prop_oneof![3 => 1u32..100, 1 => any::<u32>()];
-    proptest::collection::vec((weight, [value(), value(), value()]), 1..40)
+    proptest::collection::vec((weight, [random_value(), random_value(), random_value()]), 1..40)
 }
 
 /// Nearest multiple of the grid step, as an integer. The product of an f32 and 2^40 is exact in f64.
-fn steps(value: f32) -> i128 {
+fn grid_steps(value: f32) -> i128 {
     (f64::from(value) / STEP).round_ties_even() as i128
 }
 
@@ -45,32 +45,33 @@ proptest! {
 
     #[test]
     fn mean_is_order_free_bit_for_bit(
-        (sorted, shuffled) in updates().prop_flat_map(|u| (Just(u.clone()), Just(u).prop_shuffle()))
+        (sorted, shuffled) in random_updates().prop_flat_map(|u| (Just(u.clone()), Just(u).prop_shuffle()))
     ) {
-        let (a, b) = (mean(&sorted), mean(&shuffled));
+        let (a, b) = (fixed_point_mean(&sorted), fixed_point_mean(&shuffled));
         prop_assert_eq!(&a, &b);
         let bits = |m: &FixedPointMean| m.value().map(|v| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>());
         prop_assert_eq!(bits(&a), bits(&b));
     }
 
     #[test]
-    fn mean_is_weighted_mean_of_rounded_values(updates in updates()) {
+    fn mean_is_weighted_mean_of_rounded_values(updates in random_updates()) {
         let weight: u128 = updates.iter().map(|(w, _)| u128::from(*w)).sum();
-        let result = mean(&updates);
+        let result = fixed_point_mean(&updates);
         prop_assert_eq!(u128::from(result.weight()), weight);
         let Some(values) = result.value() else {
             prop_assert_eq!(weight, 0);
             return Ok(());
         };
-        for (place, value) in values.iter().enumerate() {
+        for (index, value) in values.iter().enumerate() {
             // The sum is exact in integers; the mean may differ by a few units in the last place.
-            let sum: i128 = updates.iter().map(|(w, v)| i128::from(*w) * steps(v[place])).sum();
+            let sum: i128 = updates.iter().map(|(w, v)| i128::from(*w) * grid_steps(v[index])).sum();
             let exact = sum as f64 / weight as f64 * STEP;
             prop_assert!((value - exact).abs() <= exact.abs() * 1e-15, "{value:e} {exact:e}");
             // The mean of the unrounded values may differ by half a step, plus the rounding of f64.
-            let total: f64 = updates.iter().map(|(w, v)| f64::from(*w) * f64::from(v[place])).sum();
-            let size: f64 = updates.iter().map(|(w, v)| f64::from(*w) * f64::from(v[place]).abs()).sum();
-            let bound = STEP / 2.0 + size / weight as f64 * 1e-14;
+            let total: f64 = updates.iter().map(|(w, v)| f64::from(*w) * f64::from(v[index])).sum();
+            let magnitude_sum: f64 =
+                updates.iter().map(|(w, v)| f64::from(*w) * f64::from(v[index]).abs()).sum();
+            let bound = STEP / 2.0 + magnitude_sum / weight as f64 * 1e-14;
             prop_assert!((value - total / weight as f64).abs() <= bound);
         }
     }
@@ -80,15 +81,15 @@ proptest! {
     fn value_is_rounded_to_nearest_step(bits in any::<u32>(), halves in -(1i32 << 23)..1 << 23) {
         for value in [f32::from_bits(bits), (f64::from(halves) * STEP / 2.0) as f32] {
             let bounded = value.clamp(-MAGNITUDE_MAX, MAGNITUDE_MAX);
-            let expected = if value.is_nan() { 0 } else { steps(bounded) };
-            let got = mean(&[(1, [value; LEN])]).value().unwrap();
-            prop_assert_eq!(got, vec![expected as f64 * STEP; LEN]);
+            let expected = if value.is_nan() { 0 } else { grid_steps(bounded) };
+            let rounded = fixed_point_mean(&[(1, [value; LEN])]).value().unwrap();
+            prop_assert_eq!(rounded, vec![expected as f64 * STEP; LEN]);
         }
     }
 
     #[test]
-    fn single_update_returns_rounded_value(weight in 1u32.., value in value()) {
-        let result = mean(&[(weight, [value, -value, 0.0])]).value().unwrap();
+    fn single_update_returns_rounded_value(weight in 1u32.., value in random_value()) {
+        let result = fixed_point_mean(&[(weight, [value, -value, 0.0])]).value().unwrap();
         prop_assert!((result[0] - f64::from(value)).abs() <= STEP / 2.0 + f64::from(value).abs() * 1e-15);
         prop_assert_eq!(result[0], -result[1]);
         prop_assert_eq!(result[2], 0.0);
@@ -97,13 +98,16 @@ proptest! {
 
 #[test]
 fn invalid_values_saturate_in_any_order() {
-    let bad = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
-    let good = [1.0, 1.0, 1.0];
+    let invalid = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+    let ones = [1.0, 1.0, 1.0];
     let bound = f64::from(MAGNITUDE_MAX);
     let expected = vec![(bound + 1.0) / 2.0, (1.0 - bound) / 2.0, 0.5];
-    assert_eq!(mean(&[(1, bad), (1, good)]).value().unwrap(), expected);
-    assert_eq!(mean(&[(1, good), (1, bad)]).value().unwrap(), expected);
-    assert_eq!(mean(&[(1, [f32::MAX, f32::MIN, 0.0])]).value().unwrap(), vec![bound, -bound, 0.0]);
+    assert_eq!(fixed_point_mean(&[(1, invalid), (1, ones)]).value().unwrap(), expected);
+    assert_eq!(fixed_point_mean(&[(1, ones), (1, invalid)]).value().unwrap(), expected);
+    assert_eq!(
+        fixed_point_mean(&[(1, [f32::MAX, f32::MIN, 0.0])]).value().unwrap(),
+        vec![bound, -bound, 0.0]
+    );
 }
 
 #[test]
@@ -114,8 +118,8 @@ fn largest_sums_do_not_overflow() {
     }
     assert_eq!(mean.value().unwrap(), vec![f64::from(MAGNITUDE_MAX)]);
     // The documented range is 2^32 updates of weight 2^32 - 1 at the bound.
-    let one = steps(MAGNITUDE_MAX) * i128::from(u32::MAX);
-    assert!(one.checked_mul(1 << 32).is_some());
+    let largest_term = grid_steps(MAGNITUDE_MAX) * i128::from(u32::MAX);
+    assert!(largest_term.checked_mul(1 << 32).is_some());
 }
 
 #[test]

@@ -4,8 +4,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::common::campaign::{D, ETA, ITERATIONS, K, Kept, Setup, honest, live, plain, result, setup};
-use crate::common::model::{Kind, Op, World, op};
+use crate::common::campaign::{
+    D, ETA, ITERATIONS, K, Setup, StoredRound, honest_update, model_bits, random_setup, simulate_campaign,
+    two_device_setup,
+};
+use crate::common::model::{Kind, Op, World, random_op};
 use fedspan_engine::aggregate::Rule;
 use fedspan_engine::algorithm::{Algorithm, FedRep, FedRepParameters, random_start};
 use fedspan_engine::linalg::{Matrix, orthonormal, principal_angle_distance};
@@ -22,7 +25,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 20_000, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn engine_matches_model_and_terminates(setup in setup(), ops in proptest::collection::vec(op(), 0..80)) {
+    fn engine_matches_model_and_terminates(setup in random_setup(), ops in proptest::collection::vec(random_op(), 0..80)) {
         let mut world = World::new(setup);
         for op in ops {
             world.apply(op);
@@ -36,12 +39,17 @@ proptest! {
         }
         prop_assert_eq!(world.finished, 1);
         let expected = setup.rounds + if setup.power { ITERATIONS } else { 0 };
-        prop_assert_eq!(world.model.commits.len(), expected as usize, "one commit per round");
+        prop_assert_eq!(
+            world.model.commits.len(),
+            expected as usize,
+            "the number of commits is not that of rounds"
+        );
         // After the end, new and returning devices are still invited to fit their heads, but the campaign
         // finishes only once.
         for device in [100, 101] {
             world.apply(Op::Join(DeviceId(device)));
-            let broadcast = world.pending.get(&DeviceId(device)).cloned().expect("no invitation to fit a head");
+            let broadcast =
+                world.pending.get(&DeviceId(device)).cloned().expect("no invitation to fit a head");
             prop_assert_eq!(broadcast.request.expects.len(), 0);
             world.apply(Op::Answer(DeviceId(device), Kind::Good));
             prop_assert_eq!(&world.counted[&DeviceId(device)].id, &broadcast.id);
@@ -53,7 +61,7 @@ proptest! {
 /// such an update. The update neither counts nor is rejected, and it counts when it is sent again.
 #[test]
 fn unread_update_keeps_device_in_round() {
-    let mut engine = plain().engine();
+    let mut engine = two_device_setup().engine();
     let mut actions = Vec::new();
     engine.handle(Millis::ZERO, Event::Joined(DeviceId(0)), &mut actions);
     engine.handle(Millis::ZERO, Event::Joined(DeviceId(1)), &mut actions);
@@ -61,27 +69,30 @@ fn unread_update_keeps_device_in_round() {
         Action::Open(DeviceId(0), broadcast) => Some(Arc::clone(broadcast)),
         _ => None,
     });
-    let broadcast = broadcast.expect("asked");
-    let mut handle = |event| {
+    let broadcast = broadcast.expect("device 0 was not invited");
+    let mut handle_event = |event| {
         let mut actions = Vec::new();
         engine.handle(Millis::ZERO, event, &mut actions);
         (actions, engine.counters())
     };
-    let (actions, counters) = handle(Event::Unread(DeviceId(0), broadcast.id));
+    let (actions, counters) = handle_event(Event::Unread(DeviceId(0), broadcast.id));
     assert_eq!((actions, counters.unread, counters.rejected()), (vec![], 1, 0));
     let ack = |device, id, outcome| vec![Action::Acknowledge(device, Ack { id, outcome })];
     let outcome = AckOutcome::Rejected(Rejection::NotAsked);
-    assert_eq!(handle(Event::Unread(DeviceId(7), broadcast.id)).0, ack(DeviceId(7), broadcast.id, outcome));
-    let next = RoundId { round: broadcast.id.round + 1, stage: 0 };
     assert_eq!(
-        handle(Event::Unread(DeviceId(0), next)).0,
-        ack(DeviceId(0), next, AckOutcome::Rejected(Rejection::WrongRound))
+        handle_event(Event::Unread(DeviceId(7), broadcast.id)).0,
+        ack(DeviceId(7), broadcast.id, outcome)
     );
-    let counted = handle(Event::Update(DeviceId(0), honest(DeviceId(0), &broadcast))).0;
-    assert_eq!(counted, ack(DeviceId(0), broadcast.id, AckOutcome::Counted));
-    handle(Event::Update(DeviceId(1), honest(DeviceId(1), &broadcast)));
+    let next_id = RoundId { round: broadcast.id.round + 1, stage: 0 };
     assert_eq!(
-        handle(Event::Unread(DeviceId(0), broadcast.id)).0,
+        handle_event(Event::Unread(DeviceId(0), next_id)).0,
+        ack(DeviceId(0), next_id, AckOutcome::Rejected(Rejection::WrongRound))
+    );
+    let counted = handle_event(Event::Update(DeviceId(0), honest_update(DeviceId(0), &broadcast))).0;
+    assert_eq!(counted, ack(DeviceId(0), broadcast.id, AckOutcome::Counted));
+    handle_event(Event::Update(DeviceId(1), honest_update(DeviceId(1), &broadcast)));
+    assert_eq!(
+        handle_event(Event::Unread(DeviceId(0), broadcast.id)).0,
         ack(DeviceId(0), broadcast.id, AckOutcome::Late)
     );
 }
@@ -89,7 +100,7 @@ fn unread_update_keeps_device_in_round() {
 /// All devices of the cohort leave and never return, but another device is present and is invited instead.
 #[test]
 fn lost_cohort_is_replaced_by_present_devices() {
-    let mut world = World::new(plain());
+    let mut world = World::new(two_device_setup());
     world.apply(Op::Join(DeviceId(0)));
     world.apply(Op::Join(DeviceId(1)));
     world.apply(Op::Leave(DeviceId(0)));
@@ -107,13 +118,13 @@ fn lost_cohort_is_replaced_by_present_devices() {
 #[test]
 fn declining_cohort_is_replaced_by_uninvited_devices() {
     let fraction = Some((0.2, 1.0));
-    let mut world = World::new(Setup { fleet_size: 4, fraction, deadline: None, ..plain() });
+    let mut world = World::new(Setup { fleet_size: 4, fraction, deadline: None, ..two_device_setup() });
     for device in 0..4 {
         world.apply(Op::Join(DeviceId(device)));
     }
-    let asked: Vec<DeviceId> = world.pending.keys().copied().collect();
-    assert_eq!(asked.len(), 1);
-    world.apply(Op::Decline(asked[0], true));
+    let invited: Vec<DeviceId> = world.pending.keys().copied().collect();
+    assert_eq!(invited.len(), 1);
+    world.apply(Op::Decline(invited[0], true));
     assert_ne!(world.model.phase, Phase::Failed);
     world.finish_honestly();
     assert_eq!(world.model.phase, Phase::Finished);
@@ -121,7 +132,7 @@ fn declining_cohort_is_replaced_by_uninvited_devices() {
 
 #[test]
 fn campaign_fails_after_three_declined_rounds() {
-    let mut world = World::new(plain());
+    let mut world = World::new(two_device_setup());
     world.apply(Op::Join(DeviceId(0)));
     world.apply(Op::Join(DeviceId(1)));
     for _ in 0..3 {
@@ -133,7 +144,7 @@ fn campaign_fails_after_three_declined_rounds() {
 }
 
 /// Campaign that the first `devices` devices have joined.
-fn joined(setup: Setup, devices: u64) -> World {
+fn world_with_devices(setup: Setup, devices: u64) -> World {
     let mut world = World::new(setup);
     for device in 0..devices {
         world.apply(Op::Join(DeviceId(device)));
@@ -145,22 +156,23 @@ fn joined(setup: Setup, devices: u64) -> World {
 /// updates, and the devices that declined or were rejected are invited to the same round again.
 #[test]
 fn short_round_keeps_updates_and_retries_later() {
-    let setup = Setup { fleet_size: 4, min_count: 3, deadline: None, patience: Some(70), ..plain() };
-    let mut world = joined(setup, 4);
-    let first = world.model.last;
+    let setup =
+        Setup { fleet_size: 4, min_count: 3, deadline: None, patience: Some(70), ..two_device_setup() };
+    let mut world = world_with_devices(setup, 4);
+    let first_round = world.model.last;
     world.apply(Op::Answer(DeviceId(0), Kind::Good));
     world.apply(Op::Answer(DeviceId(1), Kind::Norm));
     world.apply(Op::Advance(5));
     world.apply(Op::Answer(DeviceId(2), Kind::Good));
     world.pending.clear();
     world.apply(Op::Decline(DeviceId(3), true));
-    assert_eq!((world.model.last, world.model.commits.len()), (first, 0));
+    assert_eq!((world.model.last, world.model.commits.len()), (first_round, 0));
     assert_eq!(world.engine.wake(), Some(Millis::new(75)));
     // A device that reconnects and declines again does not postpone the retry.
     world.apply(Op::Advance(10));
     world.apply(Op::Leave(DeviceId(3)));
     world.apply(Op::Join(DeviceId(3)));
-    assert_eq!(world.pending.remove(&DeviceId(3)).map(|broadcast| broadcast.id), Some(first));
+    assert_eq!(world.pending.remove(&DeviceId(3)).map(|broadcast| broadcast.id), Some(first_round));
     world.apply(Op::Decline(DeviceId(3), true));
     assert_eq!(world.engine.wake(), Some(Millis::new(75)));
     for _ in 0..10 {
@@ -174,15 +186,15 @@ fn short_round_keeps_updates_and_retries_later() {
     }
     // A new device can complete the round, and so can a device that has declined before.
     world.apply(Op::Join(DeviceId(6)));
-    assert_eq!(world.pending[&DeviceId(6)].id, first);
+    assert_eq!(world.pending[&DeviceId(6)].id, first_round);
     world.apply(Op::Decline(DeviceId(6), true));
     world.model.now = world.engine.wake().unwrap().as_u64();
     world.apply(Op::Tick);
     world.apply(Op::Answer(DeviceId(3), Kind::Good));
-    assert_eq!(world.model.commits.len(), 0, "other devices may still answer");
+    assert_eq!(world.model.commits.len(), 0, "the round closed although other devices may still answer");
     world.apply(Op::Decline(DeviceId(6), true));
     world.apply(Op::Decline(DeviceId(1), true));
-    assert_eq!(world.model.commits, [first.round]);
+    assert_eq!(world.model.commits, [first_round.round]);
     world.finish_honestly();
     assert_eq!(world.model.phase, Phase::Finished);
 }
@@ -190,16 +202,19 @@ fn short_round_keeps_updates_and_retries_later() {
 #[test]
 fn short_round_invites_uninvited_devices_first() {
     let fraction = Some((0.5, 1.0));
-    let mut world = joined(Setup { fleet_size: 4, min_count: 2, fraction, deadline: None, ..plain() }, 4);
-    let asked: Vec<DeviceId> = world.pending.keys().copied().collect();
-    assert_eq!(asked.len(), 2);
-    world.apply(Op::Answer(asked[0], Kind::Good));
-    world.apply(Op::Decline(asked[1], true));
+    let mut world = world_with_devices(
+        Setup { fleet_size: 4, min_count: 2, fraction, deadline: None, ..two_device_setup() },
+        4,
+    );
+    let invited: Vec<DeviceId> = world.pending.keys().copied().collect();
+    assert_eq!(invited.len(), 2);
+    world.apply(Op::Answer(invited[0], Kind::Good));
+    world.apply(Op::Decline(invited[1], true));
     assert_eq!(world.model.commits.len(), 0);
     let now: BTreeSet<DeviceId> = world.pending.keys().copied().collect();
-    let others: Vec<DeviceId> = now.into_iter().filter(|device| !asked.contains(device)).collect();
-    assert_eq!(others.len(), 2);
-    world.apply(Op::Answer(others[1], Kind::Good));
+    let newly_invited: Vec<DeviceId> = now.into_iter().filter(|device| !invited.contains(device)).collect();
+    assert_eq!(newly_invited.len(), 2);
+    world.apply(Op::Answer(newly_invited[1], Kind::Good));
     assert_eq!(world.model.commits.len(), 1);
 }
 
@@ -207,16 +222,17 @@ fn short_round_invites_uninvited_devices_first() {
 #[test]
 fn policy_target_overrides_larger_minimum() {
     let fraction = Some((0.2, 1.0));
-    let mut world = joined(Setup { fleet_size: 4, min_count: 5, fraction, ..plain() }, 4);
-    let asked: Vec<DeviceId> = world.pending.keys().copied().collect();
-    assert_eq!(asked.len(), 1);
-    world.apply(Op::Answer(asked[0], Kind::Good));
+    let mut world =
+        world_with_devices(Setup { fleet_size: 4, min_count: 5, fraction, ..two_device_setup() }, 4);
+    let invited: Vec<DeviceId> = world.pending.keys().copied().collect();
+    assert_eq!(invited.len(), 1);
+    world.apply(Op::Answer(invited[0], Kind::Good));
     assert_eq!(world.model.commits.len(), 1);
 }
 
 #[test]
 fn short_round_without_patience_fails_after_three_attempts() {
-    let setup = Setup { fleet_size: 3, min_count: 3, deadline: None, ..plain() };
+    let setup = Setup { fleet_size: 3, min_count: 3, deadline: None, ..two_device_setup() };
     let mut engine = setup.engine();
     let mut actions = Vec::new();
     for device in 0..3 {
@@ -224,24 +240,27 @@ fn short_round_without_patience_fails_after_three_attempts() {
     }
     let broadcast = Arc::clone(&engine.open_round().unwrap().broadcast);
     let decline = Decline { id: broadcast.id, reason: DeclineReason::NoSamples };
-    let mut handle = |event| {
+    let mut handle_event = |event| {
         let mut actions = Vec::new();
         engine.handle(Millis::ZERO, event, &mut actions);
         actions.retain(|action| !matches!(action, Action::Acknowledge(..)));
         actions
     };
-    let again = |device| Action::Open(device, Arc::clone(&broadcast));
-    assert_eq!(handle(Event::Update(DeviceId(2), honest(DeviceId(2), &broadcast))), []);
-    assert_eq!(handle(Event::Declined(DeviceId(0), decline)), []);
-    assert_eq!(handle(Event::Declined(DeviceId(1), decline)), [again(DeviceId(0)), again(DeviceId(1))]);
+    let invite_again = |device| Action::Open(device, Arc::clone(&broadcast));
+    assert_eq!(handle_event(Event::Update(DeviceId(2), honest_update(DeviceId(2), &broadcast))), []);
+    assert_eq!(handle_event(Event::Declined(DeviceId(0), decline)), []);
+    assert_eq!(
+        handle_event(Event::Declined(DeviceId(1), decline)),
+        [invite_again(DeviceId(0)), invite_again(DeviceId(1))]
+    );
     // Another update counts, so the number of attempts is reset.
-    assert_eq!(handle(Event::Update(DeviceId(0), honest(DeviceId(0), &broadcast))), []);
+    assert_eq!(handle_event(Event::Update(DeviceId(0), honest_update(DeviceId(0), &broadcast))), []);
     for _ in 0..2 {
-        assert_eq!(handle(Event::Declined(DeviceId(1), decline)), [again(DeviceId(1))]);
+        assert_eq!(handle_event(Event::Declined(DeviceId(1), decline)), [invite_again(DeviceId(1))]);
         // A repeated update is not an attempt.
-        assert_eq!(handle(Event::Update(DeviceId(0), honest(DeviceId(0), &broadcast))), []);
+        assert_eq!(handle_event(Event::Update(DeviceId(0), honest_update(DeviceId(0), &broadcast))), []);
     }
-    let actions = handle(Event::Declined(DeviceId(1), decline));
+    let actions = handle_event(Event::Declined(DeviceId(1), decline));
     let [Action::Failed(failure)] = actions.as_slice() else { panic!("{actions:?}") };
     assert_eq!(
         failure.to_string(),
@@ -254,8 +273,8 @@ fn short_round_without_patience_fails_after_three_attempts() {
 /// again.
 #[test]
 fn missed_deadline_invites_declined_devices_again() {
-    let setup = Setup { fleet_size: 3, min_count: 2, patience: Some(5), absence: 500, ..plain() };
-    let mut world = joined(setup, 3);
+    let setup = Setup { fleet_size: 3, min_count: 2, patience: Some(5), absence: 500, ..two_device_setup() };
+    let mut world = world_with_devices(setup, 3);
     world.apply(Op::Leave(DeviceId(0)));
     world.apply(Op::Answer(DeviceId(1), Kind::Good));
     world.pending.clear();
@@ -264,7 +283,11 @@ fn missed_deadline_invites_declined_devices_again() {
     world.apply(Op::Tick);
     assert_eq!(world.pending.keys().copied().collect::<Vec<_>>(), [DeviceId(2)]);
     world.apply(Op::Answer(DeviceId(2), Kind::Good));
-    assert_eq!(world.model.commits.len(), 0, "device 0 may return until the next deadline");
+    assert_eq!(
+        world.model.commits.len(),
+        0,
+        "the round closed although device 0 may return until the next deadline"
+    );
     world.apply(Op::Advance(100));
     world.apply(Op::Tick);
     assert_eq!(world.model.commits.len(), 1);
@@ -274,8 +297,8 @@ fn missed_deadline_invites_declined_devices_again() {
 /// campaign without the update.
 #[test]
 fn late_update_never_counts() {
-    let setup = Setup { fleet_size: 3, rounds: 3, ..plain() };
-    let run = |straggler_answers: bool| {
+    let setup = Setup { fleet_size: 3, rounds: 3, ..two_device_setup() };
+    let run_campaign = |straggler_answers: bool| {
         let mut engine = setup.engine();
         let mut actions = Vec::new();
         for device in 0..3 {
@@ -287,7 +310,7 @@ fn late_update_never_counts() {
             for device in 0..2 {
                 engine.handle(
                     Millis::new(began + 99),
-                    Event::Update(DeviceId(device), honest(DeviceId(device), &broadcast)),
+                    Event::Update(DeviceId(device), honest_update(DeviceId(device), &broadcast)),
                     &mut actions,
                 );
             }
@@ -307,7 +330,7 @@ fn late_update_never_counts() {
                 actions.clear();
                 engine.handle(
                     Millis::new(began + 100),
-                    Event::Update(DeviceId(2), honest(DeviceId(2), &broadcast)),
+                    Event::Update(DeviceId(2), honest_update(DeviceId(2), &broadcast)),
                     &mut actions,
                 );
                 let ack = Ack { id: broadcast.id, outcome: AckOutcome::Late };
@@ -317,19 +340,19 @@ fn late_update_never_counts() {
         assert_eq!(engine.counters().late, if straggler_answers { 3 } else { 0 });
         engine.representation().clone()
     };
-    assert_eq!(run(true), run(false));
+    assert_eq!(run_campaign(true), run_campaign(false));
 }
 
 /// Campaign with doubling participation and no deadline. Stages have one round each, and the first waits for
 /// three devices.
-fn doubling() -> Setup {
+fn doubling_setup() -> Setup {
     Setup {
         fleet_size: 6,
         rounds: 3,
         deadline: None,
         doubling: Some((3, 1, DoubleBy::Devices)),
         patience: Some(5),
-        ..plain()
+        ..two_device_setup()
     }
 }
 
@@ -342,14 +365,14 @@ fn waits_for(world: &World) -> usize {
 /// counted as short; the next stage waits for the two present devices.
 #[test]
 fn stage_that_lost_devices_closes_short() {
-    let mut world = joined(doubling(), 6);
+    let mut world = world_with_devices(doubling_setup(), 6);
     assert_eq!(waits_for(&world), 3);
     for device in 0..4 {
         world.apply(Op::Leave(DeviceId(device)));
     }
     world.apply(Op::Answer(DeviceId(4), Kind::Good));
     world.apply(Op::Answer(DeviceId(5), Kind::Good));
-    assert_eq!(world.model.commits.len(), 0, "the devices may return");
+    assert_eq!(world.model.commits.len(), 0, "the round closed although the devices may return");
     world.apply(Op::Advance(49));
     world.apply(Op::Tick);
     assert_eq!(world.model.commits.len(), 0);
@@ -371,7 +394,7 @@ fn stage_that_lost_devices_closes_short() {
 /// is invited and can complete the round.
 #[test]
 fn abandoned_round_invites_any_device_that_joins() {
-    let mut world = joined(Setup { fleet_size: 3, ..doubling() }, 3);
+    let mut world = world_with_devices(Setup { fleet_size: 3, ..doubling_setup() }, 3);
     for device in 0..3 {
         world.apply(Op::Leave(DeviceId(device)));
     }
@@ -388,7 +411,7 @@ fn abandoned_round_invites_any_device_that_joins() {
 /// replaced by the next arrival.
 #[test]
 fn rejected_device_is_replaced_by_next_arrival() {
-    let mut world = joined(doubling(), 6);
+    let mut world = world_with_devices(doubling_setup(), 6);
     for (stage, counted) in [3, 5, 5].into_iter().enumerate() {
         assert_eq!(world.model.commits.len(), stage);
         world.apply(Op::Answer(DeviceId(0), Kind::NotFinite(true)));
@@ -400,14 +423,17 @@ fn rejected_device_is_replaced_by_next_arrival() {
     assert_eq!(world.model.commits.len(), 3);
     let counters = world.engine.counters();
     assert_eq!((counters.non_finite, counters.counted), (3, 13));
-    assert_eq!(counters.short, 2, "the round that waited for six devices closed with five");
+    assert_eq!(
+        counters.short, 2,
+        "not two rounds were short, which waited for six devices and closed with five"
+    );
 }
 
 /// If all devices are absent at the retry time, no timeout is due until a device joins.
 #[test]
 fn nothing_is_due_without_devices() {
-    let setup = Setup { fleet_size: 1, absence: 0, deadline: None, patience: Some(50), ..plain() };
-    let mut world = joined(setup, 1);
+    let setup = Setup { fleet_size: 1, absence: 0, deadline: None, patience: Some(50), ..two_device_setup() };
+    let mut world = world_with_devices(setup, 1);
     world.apply(Op::Decline(DeviceId(0), true));
     world.apply(Op::Leave(DeviceId(0)));
     world.apply(Op::Advance(50));
@@ -422,23 +448,23 @@ fn nothing_is_due_without_devices() {
 /// repeated under a new id.
 #[test]
 fn declined_round_is_repeated_under_new_id() {
-    let mut world = World::new(Setup { fleet_size: 1, ..plain() });
+    let mut world = World::new(Setup { fleet_size: 1, ..two_device_setup() });
     world.apply(Op::Join(DeviceId(0)));
-    let before = world.model.last.round;
+    let previous_number = world.model.last.round;
     world.apply(Op::Decline(DeviceId(0), true));
-    assert_eq!(world.model.last.round, before + 1);
+    assert_eq!(world.model.last.round, previous_number + 1);
     world.finish_honestly();
     assert_eq!(world.model.phase, Phase::Finished);
 }
 
-/// The last round of a start closes at its deadline after all devices have left. The checkpoint of the commit
-/// contains the algorithm's state nevertheless.
+/// The last round of the start, which computes the initial representation, closes at its deadline after all
+/// devices have left. The checkpoint of the commit contains the algorithm's state nevertheless.
 #[test]
 fn start_that_ends_without_devices_can_be_restored() {
-    let setup = Setup { power: true, fedavg: true, absence: 0, ..plain() };
+    let setup = Setup { power: true, fedavg: true, absence: 0, ..two_device_setup() };
     let mut engine = setup.engine();
     let mut records = Vec::new();
-    let mut handle = |engine: &mut Engine, now, event| {
+    let mut handle_event = |engine: &mut Engine, now, event| {
         let mut actions = Vec::new();
         engine.handle(now, event, &mut actions);
         let commits =
@@ -446,43 +472,43 @@ fn start_that_ends_without_devices_can_be_restored() {
         records.extend(commits);
     };
     for device in [0, 1] {
-        handle(&mut engine, Millis::ZERO, Event::Joined(DeviceId(device)));
+        handle_event(&mut engine, Millis::ZERO, Event::Joined(DeviceId(device)));
     }
     for device in [0, 1, 0] {
         let broadcast = Arc::clone(&engine.open_round().unwrap().broadcast);
-        handle(
+        handle_event(
             &mut engine,
             Millis::new(1),
-            Event::Update(DeviceId(device), honest(DeviceId(device), &broadcast)),
+            Event::Update(DeviceId(device), honest_update(DeviceId(device), &broadcast)),
         );
     }
     for device in [0, 1] {
-        handle(&mut engine, Millis::new(2), Event::Left(DeviceId(device)));
+        handle_event(&mut engine, Millis::new(2), Event::Left(DeviceId(device)));
     }
-    handle(&mut engine, Millis::new(500), Event::Tick);
+    handle_event(&mut engine, Millis::new(500), Event::Tick);
     assert_eq!(records, [Phase::Start(1), Phase::Start(2)]);
     let mut resumed = setup.engine();
     assert!(resumed.resume(Millis::new(500), &engine.checkpoint()));
-    assert_eq!(result(&resumed), result(&engine));
+    assert_eq!(model_bits(&resumed), model_bits(&engine));
 }
 
 /// A server restarts in the round of final heads. Any device that joins is invited at once, and the campaign
 /// finishes when all devices of the fleet have fitted their heads.
 #[test]
 fn finished_campaign_offers_heads_after_restart() {
-    let setup = Setup { fleet_size: 3, ..plain() };
-    let life = live(setup.engine(), 3, usize::MAX);
-    let last = life.kept.last().unwrap();
-    assert_eq!(last.phase, Phase::Train(2));
+    let setup = Setup { fleet_size: 3, ..two_device_setup() };
+    let campaign = simulate_campaign(setup.engine(), 3, usize::MAX);
+    let last_round = campaign.stored.last().unwrap();
+    assert_eq!(last_round.phase, Phase::Train(2));
     let mut engine = setup.engine();
-    assert!(engine.resume(Millis::ZERO, &last.checkpoint));
+    assert!(engine.resume(Millis::ZERO, &last_round.checkpoint));
     let mut finished = 0;
     for device in [7, 0, 1, 2, 8] {
         let mut actions = Vec::new();
         engine.handle(Millis::new(5), Event::Joined(DeviceId(device)), &mut actions);
-        let [Action::Open(to, broadcast)] = actions.as_slice() else { panic!("{actions:?}") };
-        assert_eq!(*to, DeviceId(device));
-        let answer = Event::Update(DeviceId(device), honest(DeviceId(device), broadcast));
+        let [Action::Open(invited_device, broadcast)] = actions.as_slice() else { panic!("{actions:?}") };
+        assert_eq!(*invited_device, DeviceId(device));
+        let answer = Event::Update(DeviceId(device), honest_update(DeviceId(device), broadcast));
         let mut actions = Vec::new();
         engine.handle(Millis::new(6), answer, &mut actions);
         finished += actions.iter().filter(|action| **action == Action::Finished).count();
@@ -496,50 +522,50 @@ fn finished_campaign_offers_heads_after_restart() {
 #[test]
 fn small_change_ends_training() {
     for fedavg in [false, true] {
-        let setup = Setup { fleet_size: 3, rounds: 12, power: true, fedavg, ..plain() };
+        let setup = Setup { fleet_size: 3, rounds: 12, power: true, fedavg, ..two_device_setup() };
         let starts = ITERATIONS as usize;
-        let whole = live(setup.engine(), 3, usize::MAX);
-        let basis = |kept: &Kept| {
-            orthonormal(&Matrix::from_column_slice(D, K, &kept.checkpoint.state[..D * K])).unwrap()
+        let uninterrupted = simulate_campaign(setup.engine(), 3, usize::MAX);
+        let basis = |stored_round: &StoredRound| {
+            orthonormal(&Matrix::from_column_slice(D, K, &stored_round.checkpoint.state[..D * K])).unwrap()
         };
-        let bases: Vec<Matrix> = whole.kept[starts - 1..].iter().map(basis).collect();
-        let moved: Vec<f64> =
-            bases.windows(2).map(|two| principal_angle_distance(&two[0], &two[1])).collect();
+        let bases: Vec<Matrix> = uninterrupted.stored[starts - 1..].iter().map(basis).collect();
+        let changes: Vec<f64> =
+            bases.windows(2).map(|pair| principal_angle_distance(&pair[0], &pair[1])).collect();
         // With this bound, round 6 or an earlier round ends training.
-        let stop_change = Some(moved[5] * 1.0001);
-        let last = moved.iter().position(|moved| Some(*moved) < stop_change).unwrap() + 1;
+        let stop_change = Some(changes[5] * 1.0001);
+        let rounds_trained = changes.iter().position(|change| Some(*change) < stop_change).unwrap() + 1;
         let stopping = Setup { stop_change, ..setup };
-        let ended = live(stopping.engine(), 3, usize::MAX);
+        let ended = simulate_campaign(stopping.engine(), 3, usize::MAX);
         assert_eq!(ended.engine.phase(), Phase::Finished);
-        assert_eq!(ended.kept.len(), starts + last, "{moved:?}");
-        assert_eq!(ended.kept[starts + last - 1].phase, Phase::Train(last as u32));
-        for (kept, number) in ended.kept.iter().zip(1..) {
-            let record = &kept.record;
-            assert_eq!(record.ends_training, number == starts + last);
-            let expected = number.checked_sub(starts + 1).map(|index| moved[index]);
+        assert_eq!(ended.stored.len(), starts + rounds_trained, "{changes:?}");
+        assert_eq!(ended.stored[starts + rounds_trained - 1].phase, Phase::Train(rounds_trained as u32));
+        for (stored_round, number) in ended.stored.iter().zip(1..) {
+            let record = &stored_round.record;
+            assert_eq!(record.ends_training, number == starts + rounds_trained);
+            let expected = number.checked_sub(starts + 1).map(|index| changes[index]);
             assert_eq!(
                 record.change.map(f64::to_bits),
                 expected.map(f64::to_bits),
-                "a start must not end early"
+                "the change in a round of the start was recorded"
             );
         }
         assert_eq!(
-            ended.kept.last().unwrap().checkpoint.state,
-            whole.kept[starts + last - 1].checkpoint.state
+            ended.stored.last().unwrap().checkpoint.state,
+            uninterrupted.stored[starts + rounds_trained - 1].checkpoint.state
         );
 
         // A server that restarts before the round that ends training repeats this round.
-        let before = &ended.kept[starts + last - 2];
+        let previous_round = &ended.stored[starts + rounds_trained - 2];
         let mut engine = stopping.engine();
-        assert!(engine.resume(Millis::ZERO, &before.checkpoint));
-        let rest = live(engine, 3, usize::MAX);
-        assert_eq!(rest.kept.len(), 1);
-        assert_eq!(result(&rest.engine), result(&ended.engine));
+        assert!(engine.resume(Millis::ZERO, &previous_round.checkpoint));
+        let resumed_campaign = simulate_campaign(engine, 3, usize::MAX);
+        assert_eq!(resumed_campaign.stored.len(), 1);
+        assert_eq!(model_bits(&resumed_campaign.engine), model_bits(&ended.engine));
         // After a restart following the round that ends training, heads are fitted at once.
-        let after = ended.kept.last().unwrap();
+        let final_round = ended.stored.last().unwrap();
         let mut engine = stopping.engine();
-        assert!(engine.resume(Millis::ZERO, &after.checkpoint));
-        assert_eq!(engine.checkpoint().done, after.phase);
+        assert!(engine.resume(Millis::ZERO, &final_round.checkpoint));
+        assert_eq!(engine.checkpoint().done, final_round.phase);
         let mut actions = Vec::new();
         engine.handle(Millis::ZERO, Event::Joined(DeviceId(9)), &mut actions);
         let [Action::Open(DeviceId(9), broadcast)] = actions.as_slice() else { panic!("{actions:?}") };
@@ -550,27 +576,31 @@ fn small_change_ends_training() {
 /// The criterion `stop_change` does not end the start, even if it is 1.
 #[test]
 fn small_change_does_not_end_start() {
-    let life = live(Setup { power: true, stop_change: Some(1.0), ..plain() }.engine(), 2, usize::MAX);
-    let phases: Vec<Phase> = life.kept.iter().map(|kept| kept.phase).collect();
+    let campaign = simulate_campaign(
+        Setup { power: true, stop_change: Some(1.0), ..two_device_setup() }.engine(),
+        2,
+        usize::MAX,
+    );
+    let phases: Vec<Phase> = campaign.stored.iter().map(|stored_round| stored_round.phase).collect();
     assert_eq!(phases, [Phase::Start(1), Phase::Start(2), Phase::Train(1)]);
 }
 
 #[test]
 fn stopped_training_closes_round_and_fits_heads() {
-    let mut engine = plain().engine();
+    let mut engine = two_device_setup().engine();
     let mut actions = Vec::new();
     engine.handle(Millis::ZERO, Event::Joined(DeviceId(0)), &mut actions);
     engine.finish_training(Millis::ZERO, &mut actions);
     assert_eq!((engine.phase(), actions.len()), (Phase::Waiting, 0));
     engine.handle(Millis::ZERO, Event::Joined(DeviceId(1)), &mut actions);
-    let first = engine.open_round().unwrap().broadcast.id;
+    let first_id = engine.open_round().unwrap().broadcast.id;
     let mut actions = Vec::new();
     engine.finish_training(Millis::new(1), &mut actions);
     let closed: Vec<_> =
-        actions.iter().filter(|a| matches!(a, Action::Close(_, id) if *id == first)).collect();
+        actions.iter().filter(|a| matches!(a, Action::Close(_, id) if *id == first_id)).collect();
     assert_eq!(closed.len(), 2);
     assert_eq!(engine.phase(), Phase::FitHead);
-    assert!(engine.open_round().unwrap().broadcast.id > first);
+    assert!(engine.open_round().unwrap().broadcast.id > first_id);
 }
 
 /// A value that the encoding cannot represent is an error, and is not sent as another value.
@@ -605,22 +635,29 @@ fn request_of_f16(value: f32) -> (usize, Request) {
 /// the representation.
 #[test]
 fn rank_deficient_round_is_repeated() {
-    let ruin = |patience| {
-        let setup = Setup { fleet_size: 1, min_count: 1, power: false, fedavg: false, patience, ..plain() };
+    let run_rank_deficient_round = |patience| {
+        let setup = Setup {
+            fleet_size: 1,
+            min_count: 1,
+            power: false,
+            fedavg: false,
+            patience,
+            ..two_device_setup()
+        };
         let mut engine = setup.engine();
         let mut actions = Vec::new();
         engine.handle(Millis::ZERO, Event::Joined(DeviceId(0)), &mut actions);
         let broadcast = Arc::clone(&engine.open_round().unwrap().broadcast);
-        let mut update = honest(DeviceId(0), &broadcast);
+        let mut update = honest_update(DeviceId(0), &broadcast);
         for (index, value) in update.tensors[0].values.iter_mut().enumerate() {
-            let sent = broadcast.request.tensors[0].values[index];
-            *value = if index % K == 0 { sent / ETA } else { 0.0 };
+            let broadcast_value = broadcast.request.tensors[0].values[index];
+            *value = if index % K == 0 { broadcast_value / ETA } else { 0.0 };
         }
         actions.clear();
         engine.handle(Millis::new(1), Event::Update(DeviceId(0), update), &mut actions);
         (engine, broadcast.id, actions)
     };
-    let (mut engine, id, actions) = ruin(Some(5));
+    let (mut engine, id, actions) = run_rank_deficient_round(Some(5));
     assert!(
         matches!(actions[..], [Action::Acknowledge(DeviceId(0), Ack { outcome: AckOutcome::Counted, .. })]),
         "{actions:?}"
@@ -628,31 +665,30 @@ fn rank_deficient_round_is_repeated() {
     assert_eq!((engine.counters().ruined, engine.wake()), (1, Some(Millis::new(6))));
     let mut actions = Vec::new();
     engine.handle(Millis::new(6), Event::Tick, &mut actions);
-    let [Action::Open(DeviceId(0), again)] = actions.as_slice() else { panic!("{actions:?}") };
-    assert!(again.id.round > id.round && again.request == engine.open_round().unwrap().broadcast.request);
-    let update = honest(DeviceId(0), again);
+    let [Action::Open(DeviceId(0), retry)] = actions.as_slice() else { panic!("{actions:?}") };
+    assert!(retry.id.round > id.round && retry.request == engine.open_round().unwrap().broadcast.request);
+    let update = honest_update(DeviceId(0), retry);
     engine.handle(Millis::new(7), Event::Update(DeviceId(0), update), &mut actions);
     assert!(actions.iter().any(|action| matches!(action, Action::Commit(_))));
     // With a retry delay of 0 the attempts are bounded.
-    let (mut engine, _, _) = ruin(Some(0));
+    let (mut engine, _, _) = run_rank_deficient_round(Some(0));
     let mut failed = false;
     for _ in 0..3 {
         let mut actions = Vec::new();
         engine.handle(Millis::new(2), Event::Tick, &mut actions);
         let Some(Action::Open(DeviceId(0), broadcast)) = actions.pop() else { break };
-        let mut update = honest(DeviceId(0), &broadcast);
-        update.tensors[0]
-            .values
-            .iter_mut()
-            .zip(&broadcast.request.tensors[0].values)
-            .enumerate()
-            .for_each(|(index, (value, sent))| *value = if index % K == 0 { sent / ETA } else { 0.0 });
+        let mut update = honest_update(DeviceId(0), &broadcast);
+        update.tensors[0].values.iter_mut().zip(&broadcast.request.tensors[0].values).enumerate().for_each(
+            |(index, (value, broadcast_value))| {
+                *value = if index % K == 0 { broadcast_value / ETA } else { 0.0 }
+            },
+        );
         engine.handle(Millis::new(2), Event::Update(DeviceId(0), update), &mut actions);
         failed = matches!(actions.last(), Some(Action::Failed(_)));
     }
     assert!(failed && engine.counters().ruined == 2, "{:?}", engine.counters());
     // Without a retry delay the campaign fails at once.
-    let (_, _, actions) = ruin(None);
+    let (_, _, actions) = run_rank_deficient_round(None);
     assert!(matches!(actions[..], [_, Action::Failed(_)]), "{actions:?}");
 }
 
@@ -660,11 +696,16 @@ fn rank_deficient_round_is_repeated() {
 /// without a counted update are not restored, so the round closes with the updates that counted.
 #[test]
 fn widened_round_is_restored() {
-    let setup = Setup { fleet_size: 3, min_count: 2, ..plain() };
-    let (mut engine, mut actions) = (setup.engine(), Vec::new());
+    let setup = Setup { fleet_size: 3, min_count: 2, ..two_device_setup() };
+    let mut engine = setup.engine();
+    let mut actions = Vec::new();
     (0..3).for_each(|device| engine.handle(Millis::ZERO, Event::Joined(DeviceId(device)), &mut actions));
     let (checkpoint, broadcast) = (engine.checkpoint(), Arc::clone(&engine.open_round().unwrap().broadcast));
-    engine.handle(Millis::new(1), Event::Update(DeviceId(0), honest(DeviceId(0), &broadcast)), &mut actions);
+    engine.handle(
+        Millis::new(1),
+        Event::Update(DeviceId(0), honest_update(DeviceId(0), &broadcast)),
+        &mut actions,
+    );
     for device in [1, 2] {
         let decline = Decline { id: broadcast.id, reason: DeclineReason::NoSamples };
         engine.handle(Millis::new(1), Event::Declined(DeviceId(device), decline), &mut actions);
@@ -672,7 +713,11 @@ fn widened_round_is_restored() {
     [7, 8]
         .into_iter()
         .for_each(|device| engine.handle(Millis::new(2), Event::Joined(DeviceId(device)), &mut actions));
-    engine.handle(Millis::new(3), Event::Update(DeviceId(7), honest(DeviceId(7), &broadcast)), &mut actions);
+    engine.handle(
+        Millis::new(3),
+        Event::Update(DeviceId(7), honest_update(DeviceId(7), &broadcast)),
+        &mut actions,
+    );
     let round = engine.open_round().unwrap();
     assert_eq!(
         (round.broadcast.id, round.participants.as_slice()),
@@ -682,9 +727,13 @@ fn widened_round_is_restored() {
     let mut restored = setup.engine();
     assert!(restored.resume(Millis::new(3), &checkpoint));
     [1, 2].into_iter().for_each(|device| restored.mark_excluded(DeviceId(device)));
-    for (at, device) in [(1, 0), (3, 7)] {
+    for (time, device) in [(1, 0), (3, 7)] {
         assert!(
-            restored.replay_update(Millis::new(at), DeviceId(device), &honest(DeviceId(device), &broadcast)),
+            restored.replay_update(
+                Millis::new(time),
+                DeviceId(device),
+                &honest_update(DeviceId(device), &broadcast)
+            ),
             "{device}"
         );
     }
@@ -698,15 +747,16 @@ fn widened_round_is_restored() {
 /// opens without it.
 #[test]
 fn restored_round_does_not_wait_forever() {
-    let setup = Setup { fleet_size: 3, min_count: 2, patience: Some(5_000), ..plain() };
-    let (mut engine, mut actions) = (setup.engine(), Vec::new());
+    let setup = Setup { fleet_size: 3, min_count: 2, patience: Some(5_000), ..two_device_setup() };
+    let mut engine = setup.engine();
+    let mut actions = Vec::new();
     (0..3).for_each(|device| engine.handle(Millis::ZERO, Event::Joined(DeviceId(device)), &mut actions));
     let broadcast = Arc::clone(&engine.open_round().unwrap().broadcast);
     // Two devices leave before the third answers, which closes the round.
     for device in [1, 2] {
         engine.handle(
             Millis::new(1),
-            Event::Update(DeviceId(device), honest(DeviceId(device), &broadcast)),
+            Event::Update(DeviceId(device), honest_update(DeviceId(device), &broadcast)),
             &mut actions,
         );
         engine.handle(Millis::new(1), Event::Left(DeviceId(device)), &mut actions);
@@ -716,13 +766,14 @@ fn restored_round_does_not_wait_forever() {
     let checkpoint = engine.checkpoint();
     assert_eq!((checkpoint.done, &checkpoint.open), (Phase::Train(1), &None));
 
-    let (mut restored, mut actions) = (setup.engine(), Vec::new());
+    let mut restored = setup.engine();
+    let mut actions = Vec::new();
     assert!(restored.resume(Millis::new(1_000_000), &checkpoint));
-    let due = restored.wake().expect("no time to wait is set");
+    let due = restored.wake().expect("no time of a retry is set");
     (1..3).for_each(|device| {
         restored.handle(Millis::new(1_000_001), Event::Joined(DeviceId(device)), &mut actions)
     });
-    assert!(restored.open_round().is_none(), "the third device may join");
+    assert!(restored.open_round().is_none(), "the round opened although the third device may join");
     restored.handle(due, Event::Tick, &mut actions);
     assert_eq!(
         restored.open_round().unwrap().cohort.iter().copied().collect::<Vec<_>>(),

@@ -12,12 +12,12 @@ use fedspan_engine::{DeviceId, Millis, Participation};
 use proptest::prelude::*;
 
 /// Random fleets, in ascending order.
-fn fleet() -> impl Strategy<Value = Vec<DeviceId>> {
+fn random_fleet() -> impl Strategy<Value = Vec<DeviceId>> {
     proptest::collection::btree_set(any::<u64>(), 1..60)
         .prop_map(|set| set.into_iter().map(DeviceId).collect())
 }
 
-fn fraction(rate: f64, over_select: f64, seed: u64) -> Fraction {
+fn fraction_policy(rate: f64, over_select: f64, seed: u64) -> Fraction {
     Fraction { rate, over_select, seed }
 }
 
@@ -26,32 +26,39 @@ proptest! {
 
     #[test]
     fn fraction_invites_that_share_of_distinct_devices(
-        fleet in fleet(), rate in 0.001f64..=1.0, over in 1.0f64..4.0, seed in any::<u64>(), round in any::<u32>()
+        fleet in random_fleet(), rate in 0.001f64..=1.0, over_select in 1.0f64..4.0, seed in any::<u64>(),
+        round in any::<u32>()
     ) {
         let n = fleet.len();
-        let cohort = fraction(rate, over, seed).cohort(round, &fleet);
+        let cohort = fraction_policy(rate, over_select, seed).cohort(round, &fleet);
         let target = ((rate * n as f64).round() as usize).clamp(1, n);
         prop_assert_eq!(cohort.target, target);
-        prop_assert_eq!(cohort.devices.len(), ((over * target as f64).round() as usize).clamp(target, n));
-        prop_assert!(cohort.devices.windows(2).all(|pair| pair[0] < pair[1]), "ascending and distinct");
+        prop_assert_eq!(
+            cohort.devices.len(),
+            ((over_select * target as f64).round() as usize).clamp(target, n)
+        );
+        prop_assert!(
+            cohort.devices.windows(2).all(|pair| pair[0] < pair[1]),
+            "the devices are not ascending and distinct"
+        );
         prop_assert!(cohort.devices.iter().all(|device| fleet.contains(device)));
-        let without = fraction(rate, 1.0, seed).cohort(round, &fleet);
-        prop_assert_eq!(without.devices.len(), without.target);
+        let exact_cohort = fraction_policy(rate, 1.0, seed).cohort(round, &fleet);
+        prop_assert_eq!(exact_cohort.devices.len(), exact_cohort.target);
     }
 
     #[test]
     fn draws_depend_on_seed_and_round_alone(
-        fleet in fleet(), seed in any::<u64>(), rounds in proptest::collection::vec(any::<u32>(), 1..6)
+        fleet in random_fleet(), seed in any::<u64>(), rounds in proptest::collection::vec(any::<u32>(), 1..6)
     ) {
-        let mut used = fraction(0.4, 1.5, seed);
+        let mut used = fraction_policy(0.4, 1.5, seed);
         for round in rounds {
-            let fresh = fraction(0.4, 1.5, seed).cohort(round, &fleet);
+            let fresh = fraction_policy(0.4, 1.5, seed).cohort(round, &fleet);
             prop_assert_eq!(used.cohort(round, &fleet), fresh);
         }
     }
 
     #[test]
-    fn full_participation_invites_all_devices(fleet in fleet(), round in any::<u32>()) {
+    fn full_participation_invites_all_devices(fleet in random_fleet(), round in any::<u32>()) {
         let cohort = Full.cohort(round, &fleet);
         prop_assert_eq!(cohort.target, fleet.len());
         prop_assert_eq!(cohort.devices, fleet);
@@ -66,7 +73,7 @@ fn draws_are_uniform_and_change_each_round() {
     let mut counts = vec![0u32; fleet.len()];
     let mut cohorts = BTreeSet::new();
     for round in 1..=4000 {
-        let cohort = fraction(0.1, 1.0, 3).cohort(round, &fleet);
+        let cohort = fraction_policy(0.1, 1.0, 3).cohort(round, &fleet);
         for device in &cohort.devices {
             counts[device.0 as usize] += 1;
         }
@@ -74,18 +81,18 @@ fn draws_are_uniform_and_change_each_round() {
     }
     assert!(counts.iter().all(|count| (295..=505).contains(count)), "{counts:?}");
     assert!(cohorts.len() > 3990);
-    let other = fraction(0.1, 1.0, 4).cohort(1, &fleet);
-    assert_ne!(other, fraction(0.1, 1.0, 3).cohort(1, &fleet));
+    let other_cohort = fraction_policy(0.1, 1.0, 4).cohort(1, &fleet);
+    assert_ne!(other_cohort, fraction_policy(0.1, 1.0, 3).cohort(1, &fleet));
 }
 
 #[test]
 fn empty_fleet_gives_empty_cohort() {
-    let cohort = fraction(0.5, 2.0, 1).cohort(1, &[]);
+    let cohort = fraction_policy(0.5, 2.0, 1).cohort(1, &[]);
     assert!(cohort.devices.is_empty());
 }
 
 /// Closes a round without a change of the model.
-fn close(policy: &mut dyn Participation) {
+fn close_round(policy: &mut dyn Participation) {
     let unchanged_model = Matrix::identity(3, 1);
     policy.closed(&ClosedRound {
         elapsed: Millis::new(10),
@@ -96,9 +103,9 @@ fn close(policy: &mut dyn Participation) {
 }
 
 /// Runs one round, and returns its target and stage.
-fn round(policy: &mut Doubling, number: u32, fleet: &[DeviceId]) -> (usize, u16) {
+fn run_round(policy: &mut Doubling, number: u32, fleet: &[DeviceId]) -> (usize, u16) {
     let cohort = policy.cohort(number, fleet);
-    close(policy);
+    close_round(policy);
     (cohort.target, cohort.stage)
 }
 
@@ -106,19 +113,19 @@ fn round(policy: &mut Doubling, number: u32, fleet: &[DeviceId]) -> (usize, u16)
 fn stages_double_up_to_whole_fleet() {
     let fleet: Vec<DeviceId> = (0..30).map(DeviceId).collect();
     let mut policy = Doubling::new(4, None, Schedule::Fixed(2), DoubleBy::Devices, 1);
-    let rounds: Vec<(usize, u16)> = (1..=9).map(|number| round(&mut policy, number, &fleet)).collect();
+    let rounds: Vec<(usize, u16)> = (1..=9).map(|number| run_round(&mut policy, number, &fleet)).collect();
     assert_eq!(rounds, [(4, 0), (4, 0), (8, 1), (8, 1), (16, 2), (16, 2), (30, 3), (30, 3), (30, 3)]);
     // If the fleet is smaller than the target of the first stage, the first stage waits for all devices.
     assert_eq!(
-        round(&mut Doubling::new(64, None, Schedule::Fixed(2), DoubleBy::Devices, 1), 1, &fleet),
+        run_round(&mut Doubling::new(64, None, Schedule::Fixed(2), DoubleBy::Devices, 1), 1, &fleet),
         (30, 0)
     );
     // The target of a stage decreases with the fleet.
-    assert_eq!(round(&mut policy, 10, &fleet[..5]), (5, 3));
+    assert_eq!(run_round(&mut policy, 10, &fleet[..5]), (5, 3));
     let mut policy = Doubling::new(4, None, Schedule::Fixed(2), DoubleBy::Devices, 1);
     let fleets = [30, 30, 30, 7, 5, 3, 30];
     let rounds: Vec<_> =
-        (1..).zip(fleets).map(|(number, n)| round(&mut policy, number, &fleet[..n])).collect();
+        (1..).zip(fleets).map(|(number, n)| run_round(&mut policy, number, &fleet[..n])).collect();
     // When the devices return, the schedule continues from the interrupted stage.
     assert_eq!(rounds, [(4, 0), (4, 0), (8, 1), (7, 1), (5, 1), (3, 1), (16, 2)]);
 }
@@ -129,29 +136,30 @@ proptest! {
     /// A cohort that is drawn for a stage stays the same during the stage, even after a restart.
     #[test]
     fn stage_keeps_cohort_over_restart(
-        fleet in fleet(), first in 1usize..20, cohort in 1usize..80, length in 1u32..4, seed in any::<u64>(), stop in 0u32..12
+        fleet in random_fleet(), first_target in 1usize..20, cohort in 1usize..80, stage_rounds in 1u32..4,
+        seed in any::<u64>(), restart_after in 0u32..12
     ) {
         let fresh = || {
-            Doubling::new(first, Some(cohort), Schedule::Fixed(length), DoubleBy::Devices, seed).drawn_per(DrawPer::Stage)
+            Doubling::new(first_target, Some(cohort), Schedule::Fixed(stage_rounds), DoubleBy::Devices, seed).drawn_per(DrawPer::Stage)
         };
         let mut policy = fresh();
         let mut resumed = fresh();
-        let mut last: Option<(u16, Vec<DeviceId>)> = None;
+        let mut previous: Option<(u16, Vec<DeviceId>)> = None;
         for number in 1..=12 {
             let drawn = policy.cohort(number, &fleet);
             prop_assert_eq!(drawn.devices.len(), cohort.min(fleet.len()));
             prop_assert!(drawn.target >= 1 && drawn.target <= drawn.devices.len());
-            if let Some((stage, devices)) = &last {
+            if let Some((stage, devices)) = &previous {
                 prop_assert!(*stage <= drawn.stage);
                 prop_assert!(*stage != drawn.stage || *devices == drawn.devices);
             }
-            if number > stop {
+            if number > restart_after {
                 prop_assert_eq!(resumed.cohort(number, &fleet), drawn.clone());
-                close(&mut resumed);
+                close_round(&mut resumed);
             }
-            last = Some((drawn.stage, drawn.devices));
-            close(&mut policy);
-            if number == stop {
+            previous = Some((drawn.stage, drawn.devices));
+            close_round(&mut policy);
+            if number == restart_after {
                 resumed = fresh();
                 prop_assert!(resumed.restore(&policy.state()));
             }
@@ -166,7 +174,7 @@ fn schedule_survives_shrunken_fleet() {
     let fleets = [64, 64, 3, 1, 64, 64];
     let run = |schedule| {
         let mut policy = Doubling::new(4, None, schedule, DoubleBy::Devices, 1);
-        let rounds = (1..).zip(fleets).map(|(number, n)| round(&mut policy, number, &fleet[..n]).0);
+        let rounds = (1..).zip(fleets).map(|(number, n)| run_round(&mut policy, number, &fleet[..n]).0);
         rounds.collect::<Vec<_>>()
     };
     assert_eq!(run(Schedule::Fixed(10)), [4, 4, 3, 1, 4, 4]);
@@ -189,15 +197,15 @@ fn inflated_sample_count_completes_no_round_alone() {
 fn cohort_is_drawn_for_every_round() {
     let fleet: Vec<DeviceId> = (0..40).map(DeviceId).collect();
     let mut policy = Doubling::new(4, Some(8), Schedule::Fixed(100), DoubleBy::Devices, 5);
-    let mut seen = BTreeSet::new();
+    let mut invited = BTreeSet::new();
     for number in 1..=60 {
         let cohort = policy.cohort(number, &fleet);
         assert_eq!((cohort.target, cohort.stage), (4, 0));
-        assert_eq!(cohort.devices, fraction(0.2, 1.0, 5).cohort(number, &fleet).devices);
-        seen.extend(cohort.devices);
-        close(&mut policy);
+        assert_eq!(cohort.devices, fraction_policy(0.2, 1.0, 5).cohort(number, &fleet).devices);
+        invited.extend(cohort.devices);
+        close_round(&mut policy);
     }
-    assert_eq!(seen.len(), 40);
+    assert_eq!(invited.len(), 40);
 }
 
 #[test]
@@ -225,8 +233,9 @@ fn run_rounds_with_sizes(policy: &mut Doubling, sizes: &[u32], rounds: u32) -> V
     for number in 1..=rounds {
         let cohort = policy.cohort(number, &fleet);
         assert_eq!(cohort.devices, fleet);
-        let (mut answers, mut samples) = (0, 0);
-        for (after, size) in sizes.iter().enumerate() {
+        let mut answers = 0;
+        let mut samples = 0;
+        for (arrival, size) in sizes.iter().enumerate() {
             let enough = cohort.sample_target.is_some_and(|e| samples >= e.samples && answers >= e.answers);
             if answers == cohort.target || enough {
                 break;
@@ -235,14 +244,14 @@ fn run_rounds_with_sizes(policy: &mut Doubling, sizes: &[u32], rounds: u32) -> V
             samples += u64::from(*size);
             let b = Matrix::identity(3, 1);
             let answer = UpdateArrival {
-                elapsed: Millis::new(after as u64),
+                elapsed: Millis::new(arrival as u64),
                 samples,
                 tensors: &[] as &[Tensor],
                 model: &b,
             };
             policy.counted(&answer);
         }
-        close(policy);
+        close_round(policy);
         counted.push((answers, cohort.stage));
     }
     counted
@@ -274,27 +283,35 @@ proptest! {
     /// devices, and a restart changes nothing.
     #[test]
     fn doubling_by_samples_ends_with_all_devices(
-        sizes in proptest::collection::vec(1u32..1000, 1..40), first in 1usize..8, stop in 0u32..20
+        sizes in proptest::collection::vec(1u32..1000, 1..40), first_target in 1usize..8,
+        restart_after in 0u32..20
     ) {
-        let fresh = || Doubling::new(first, None, Schedule::Fixed(1), DoubleBy::Samples, 1);
+        let fresh = || Doubling::new(first_target, None, Schedule::Fixed(1), DoubleBy::Samples, 1);
         let mut policy = fresh();
-        let before = run_rounds_with_sizes(&mut policy, &sizes, stop);
+        let rounds_before = run_rounds_with_sizes(&mut policy, &sizes, restart_after);
         let mut resumed = fresh();
         prop_assert!(resumed.restore(&policy.state()));
-        let after = run_rounds_with_sizes(&mut resumed, &sizes, 40 - stop);
-        prop_assert_eq!(run_rounds_with_sizes(&mut fresh(), &sizes, 40), [before, after.clone()].concat());
-        prop_assert_eq!(after.last().unwrap().0, sizes.len());
-        prop_assert!(after.windows(2).all(|pair| pair[0].0 <= pair[1].0));
+        let rounds_after = run_rounds_with_sizes(&mut resumed, &sizes, 40 - restart_after);
+        prop_assert_eq!(
+            run_rounds_with_sizes(&mut fresh(), &sizes, 40),
+            [rounds_before, rounds_after.clone()].concat()
+        );
+        prop_assert_eq!(rounds_after.last().unwrap().0, sizes.len());
+        prop_assert!(rounds_after.windows(2).all(|pair| pair[0].0 <= pair[1].0));
     }
 
     #[test]
     fn first_arrivals_wait_for_n_of_cohort(
-        fleet in fleet(), n in 1usize..40, cohort in proptest::option::of(1usize..40), round in any::<u32>()
+        fleet in random_fleet(), n in 1usize..40, cohort in proptest::option::of(1usize..40),
+        round in any::<u32>()
     ) {
         let drawn = FirstArrivals { n, cohort, seed: 3 }.cohort(round, &fleet);
         prop_assert_eq!(drawn.devices.len(), cohort.unwrap_or(usize::MAX).min(fleet.len()));
         prop_assert_eq!(drawn.target, n.min(drawn.devices.len()));
-        prop_assert!(drawn.devices.windows(2).all(|pair| pair[0] < pair[1]), "ascending and distinct");
+        prop_assert!(
+            drawn.devices.windows(2).all(|pair| pair[0] < pair[1]),
+            "the devices are not ascending and distinct"
+        );
         prop_assert!(drawn.devices.iter().all(|device| fleet.contains(device)));
     }
 }

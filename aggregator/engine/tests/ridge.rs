@@ -6,7 +6,7 @@
 use crate::common;
 use std::sync::Arc;
 
-use crate::common::campaign::{honest, plain};
+use crate::common::campaign::{honest_update, two_device_setup};
 use fedspan_engine::Tensor;
 use fedspan_engine::{
     Action, Checkpoint, DeviceId, Engine, Event, GRID, Millis, Phase, RidgeScores, RoundBroadcast, Update,
@@ -23,12 +23,12 @@ const COUNT: usize = GRID.count as usize;
 const FALLBACK_RIDGE: f32 = 0.07;
 
 /// Engine of a campaign with three devices, one training round, and ridge scores for two labels per class.
-fn engine(deadline: Option<Millis>) -> Engine {
+fn create_engine(deadline: Option<Millis>) -> Engine {
     let mut engine = common::campaign::Setup {
         fleet_size: 3,
         rounds: 1,
         deadline: deadline.map(Millis::as_u64),
-        ..plain()
+        ..two_device_setup()
     }
     .engine();
     let head = HeadSolve::LeaveOneOut { fallback_ridge: FALLBACK_RIDGE };
@@ -36,22 +36,22 @@ fn engine(deadline: Option<Millis>) -> Engine {
     engine.with_ridge_scores(Some(2))
 }
 
-/// Upload of a device that predicted `samples` samples. `right` returns the number of correct predictions for
-/// each ridge.
-fn scores(broadcast: &RoundBroadcast, samples: u32, right: impl Fn(usize) -> f32) -> Update {
+/// Upload of a device that predicted `samples` samples. `correct_counts` returns the number of
+/// correct predictions for each ridge.
+fn score_update(broadcast: &RoundBroadcast, samples: u32, correct_counts: impl Fn(usize) -> f32) -> Update {
     let expects = &broadcast.request.expects;
-    let values = (0..COUNT).map(right).collect();
+    let values = (0..COUNT).map(correct_counts).collect();
     let tensor = Tensor { role: Role::RidgeScores, rows: 1, cols: COUNT as u16, values };
-    common::update(broadcast.id, samples, expects, vec![tensor])
+    common::create_update(broadcast.id, samples, expects, vec![tensor])
 }
 
-/// Numbers of correct predictions that are largest for ridge number `at` of the grid.
-fn peak(at: usize, samples: u32) -> impl Fn(usize) -> f32 {
-    move |place| (samples / 2 + samples / 2 / (1 + place.abs_diff(at) as u32)) as f32
+/// Numbers of correct predictions that are largest for ridge number `peak_index` of the grid.
+fn counts_with_peak(peak_index: usize, samples: u32) -> impl Fn(usize) -> f32 {
+    move |index| (samples / 2 + samples / 2 / (1 + index.abs_diff(peak_index) as u32)) as f32
 }
 
 /// Engine with its broadcasts, commits and acknowledgements.
-struct Life {
+struct CampaignRun {
     engine: Engine,
     open: Vec<(DeviceId, Arc<RoundBroadcast>)>,
     commits: Vec<(Phase, Checkpoint)>,
@@ -59,13 +59,13 @@ struct Life {
     finished: bool,
 }
 
-impl Life {
+impl CampaignRun {
     fn new(engine: Engine) -> Self {
         Self { engine, open: Vec::new(), commits: Vec::new(), outcomes: Vec::new(), finished: false }
     }
 
     /// Passes an event to the engine, and stores the results of its actions.
-    fn handle(&mut self, now: Millis, event: Event) {
+    fn handle_event(&mut self, now: Millis, event: Event) {
         let mut actions = Vec::new();
         self.engine.handle(now, event, &mut actions);
         for action in actions {
@@ -81,167 +81,177 @@ impl Life {
     }
 
     /// Runs the campaign with all devices until the round of ridge scores opens.
-    fn trained(deadline: Option<Millis>) -> Self {
-        let mut life = Self::new(engine(deadline));
+    fn after_training(deadline: Option<Millis>) -> Self {
+        let mut campaign = Self::new(create_engine(deadline));
         for device in 0..3 {
-            life.handle(Millis::ZERO, Event::Joined(DeviceId(device)));
+            campaign.handle_event(Millis::ZERO, Event::Joined(DeviceId(device)));
         }
-        for (device, broadcast) in std::mem::take(&mut life.open) {
-            life.handle(Millis::new(1), Event::Update(device, honest(device, &broadcast)));
+        for (device, broadcast) in std::mem::take(&mut campaign.open) {
+            campaign.handle_event(Millis::new(1), Event::Update(device, honest_update(device, &broadcast)));
         }
-        assert_eq!((life.engine.phase(), life.open.len()), (Phase::RidgeScores, 3));
-        life.outcomes.clear();
-        life
+        assert_eq!((campaign.engine.phase(), campaign.open.len()), (Phase::RidgeScores, 3));
+        campaign.outcomes.clear();
+        campaign
     }
 
     /// Broadcast of the open round.
-    fn broadcast(&self) -> Arc<RoundBroadcast> {
+    fn open_broadcast(&self) -> Arc<RoundBroadcast> {
         Arc::clone(&self.engine.open_round().unwrap().broadcast)
     }
 
     /// Sends the scores of a device, and returns the acknowledged outcome.
-    fn answers(&mut self, device: DeviceId, samples: u32, right: impl Fn(usize) -> f32) -> AckOutcome {
-        let update = scores(&self.broadcast(), samples, right);
-        self.handle(Millis::new(2), Event::Update(device, update));
+    fn send_scores(
+        &mut self,
+        device: DeviceId,
+        samples: u32,
+        correct_counts: impl Fn(usize) -> f32,
+    ) -> AckOutcome {
+        let update = score_update(&self.open_broadcast(), samples, correct_counts);
+        self.handle_event(Millis::new(2), Event::Update(device, update));
         *self.outcomes.last().unwrap()
     }
 
-    /// Makes a device decline the open round.
-    fn declines(&mut self, device: DeviceId) {
-        let id = self.broadcast().id;
-        self.handle(Millis::new(2), Event::Declined(device, Decline { id, reason: DeclineReason::Task }));
+    /// Declines the open round on behalf of a device.
+    fn decline_round(&mut self, device: DeviceId) {
+        let id = self.open_broadcast().id;
+        self.handle_event(
+            Millis::new(2),
+            Event::Declined(device, Decline { id, reason: DeclineReason::Task }),
+        );
     }
 
     /// Ridge in the open request for final heads.
-    fn published(&self) -> f32 {
-        match self.broadcast().request.task {
-            Task::FitHead { head: HeadSolve::LeaveOneOut { fallback_ridge: otherwise } } => otherwise,
+    fn published_ridge(&self) -> f32 {
+        match self.open_broadcast().request.task {
+            Task::FitHead { head: HeadSolve::LeaveOneOut { fallback_ridge: ridge } } => ridge,
             task => panic!("{task:?}"),
         }
     }
 }
 
-/// Ridge number `place` of the grid.
-fn ridge(place: usize) -> f32 {
-    GRID.ridges().nth(place).unwrap()
+/// Ridge number `index` of the grid.
+fn grid_ridge(index: usize) -> f32 {
+    GRID.ridges().nth(index).unwrap()
 }
 
 #[test]
 fn all_devices_score_and_receive_ridge() {
-    let mut life = Life::trained(Some(Millis::new(100)));
-    let broadcast = life.broadcast();
+    let mut campaign = CampaignRun::after_training(Some(Millis::new(100)));
+    let broadcast = campaign.open_broadcast();
     let expects = TensorDescriptor::inline(Role::RidgeScores, Encoding::F32, 1, COUNT as u16);
     assert_eq!(broadcast.request.expects, [expects]);
     assert!(
         matches!(broadcast.request.task, Task::RidgeScores { labels_per_class: 2, count, .. } if usize::from(count) == COUNT)
     );
-    assert_eq!(life.engine.chosen_ridge(), None);
+    assert_eq!(campaign.engine.chosen_ridge(), None);
     for device in 0..3 {
-        assert_eq!(life.answers(DeviceId(device), 80, peak(6, 80)), AckOutcome::Counted);
+        assert_eq!(campaign.send_scores(DeviceId(device), 80, counts_with_peak(6, 80)), AckOutcome::Counted);
     }
-    assert_eq!((life.engine.phase(), life.published()), (Phase::FitHead, ridge(6)));
-    let chosen = life.engine.chosen_ridge().unwrap();
+    assert_eq!((campaign.engine.phase(), campaign.published_ridge()), (Phase::FitHead, grid_ridge(6)));
+    let chosen = campaign.engine.chosen_ridge().unwrap();
     assert_eq!(
         (chosen.ridge, chosen.devices, chosen.scores[6], chosen.is_at_end()),
-        (ridge(6), 3, 1.0, false)
+        (grid_ridge(6), 3, 1.0, false)
     );
     // A device that joins much later receives the same ridge.
-    life.handle(Millis::new(1_000_000), Event::Tick);
-    life.open.clear();
-    life.handle(Millis::new(2_000_000), Event::Joined(DeviceId(77)));
-    let [(DeviceId(77), broadcast)] = &life.open[..] else { panic!() };
+    campaign.handle_event(Millis::new(1_000_000), Event::Tick);
+    campaign.open.clear();
+    campaign.handle_event(Millis::new(2_000_000), Event::Joined(DeviceId(77)));
+    let [(DeviceId(77), broadcast)] = &campaign.open[..] else { panic!() };
     assert_eq!(
         broadcast.request.task,
-        Task::FitHead { head: HeadSolve::LeaveOneOut { fallback_ridge: ridge(6) } }
+        Task::FitHead { head: HeadSolve::LeaveOneOut { fallback_ridge: grid_ridge(6) } }
     );
 }
 
 #[test]
 fn ridge_round_needs_no_device() {
-    let mut life = Life::trained(None);
-    (0..3).for_each(|device| life.declines(DeviceId(device)));
-    assert_eq!((life.engine.phase(), life.published()), (Phase::FitHead, FALLBACK_RIDGE));
-    assert_eq!(life.engine.chosen_ridge().unwrap().devices, 0);
+    let mut campaign = CampaignRun::after_training(None);
+    (0..3).for_each(|device| campaign.decline_round(DeviceId(device)));
+    assert_eq!((campaign.engine.phase(), campaign.published_ridge()), (Phase::FitHead, FALLBACK_RIDGE));
+    assert_eq!(campaign.engine.chosen_ridge().unwrap().devices, 0);
     // The scores of one device are sufficient.
-    let mut life = Life::trained(None);
-    life.declines(DeviceId(2));
-    life.answers(DeviceId(0), 10, peak(4, 10));
-    life.declines(DeviceId(1));
-    assert_eq!(life.published(), ridge(4));
-    let counters = life.engine.counters();
+    let mut campaign = CampaignRun::after_training(None);
+    campaign.decline_round(DeviceId(2));
+    campaign.send_scores(DeviceId(0), 10, counts_with_peak(4, 10));
+    campaign.decline_round(DeviceId(1));
+    assert_eq!(campaign.published_ridge(), grid_ridge(4));
+    let counters = campaign.engine.counters();
     assert_eq!((counters.short, counters.repeated, counters.asked_again), (0, 0, 0));
 }
 
 /// Without deadlines of rounds, the round of ridge scores has a default deadline.
 #[test]
 fn ridge_round_waits_until_deadline() {
-    for (deadline, last) in [(Some(100), 101), (None, 600_001)] {
-        let mut life = Life::trained(deadline.map(Millis::new));
-        life.answers(DeviceId(1), 50, peak(8, 50));
-        assert_eq!(life.engine.wake(), Some(Millis::new(last)));
-        life.handle(Millis::new(last), Event::Tick);
-        assert_eq!((life.engine.phase(), life.published()), (Phase::FitHead, ridge(8)));
+    for (deadline, deadline_time) in [(Some(100), 101), (None, 600_001)] {
+        let mut campaign = CampaignRun::after_training(deadline.map(Millis::new));
+        campaign.send_scores(DeviceId(1), 50, counts_with_peak(8, 50));
+        assert_eq!(campaign.engine.wake(), Some(Millis::new(deadline_time)));
+        campaign.handle_event(Millis::new(deadline_time), Event::Tick);
+        assert_eq!((campaign.engine.phase(), campaign.published_ridge()), (Phase::FitHead, grid_ridge(8)));
     }
 }
 
 #[test]
 fn ridge_round_ignores_absent_devices() {
-    let mut life = Life::trained(Some(Millis::new(1000)));
-    life.answers(DeviceId(0), 50, peak(8, 50));
-    life.handle(Millis::new(3), Event::Left(DeviceId(1)));
-    life.handle(Millis::new(3), Event::Left(DeviceId(2)));
-    assert_eq!(life.engine.phase(), Phase::RidgeScores);
-    life.handle(Millis::new(60), Event::Tick);
-    assert_eq!((life.engine.phase(), life.published()), (Phase::FitHead, ridge(8)));
+    let mut campaign = CampaignRun::after_training(Some(Millis::new(1000)));
+    campaign.send_scores(DeviceId(0), 50, counts_with_peak(8, 50));
+    campaign.handle_event(Millis::new(3), Event::Left(DeviceId(1)));
+    campaign.handle_event(Millis::new(3), Event::Left(DeviceId(2)));
+    assert_eq!(campaign.engine.phase(), Phase::RidgeScores);
+    campaign.handle_event(Millis::new(60), Event::Tick);
+    assert_eq!((campaign.engine.phase(), campaign.published_ridge()), (Phase::FitHead, grid_ridge(8)));
 }
 
 /// Impossible counts are rejected; the largest possible counts are accepted.
 #[test]
 fn impossible_scores_are_rejected() {
     let rejected = AckOutcome::Rejected(Rejection::Tensors);
-    let most = RIDGE_SAMPLES_MAX * RIDGE_DRAWS;
-    let mut life = Life::trained(Some(Millis::new(100)));
-    assert_eq!(life.answers(DeviceId(0), 80, |_| 81.0), rejected);
-    assert_eq!(life.answers(DeviceId(0), 80, |_| 7.5), rejected);
-    assert_eq!(life.answers(DeviceId(0), 80, |_| -1.0), rejected);
-    assert_eq!(life.answers(DeviceId(0), most + 1, |_| 5.0), rejected);
-    assert_eq!(life.answers(DeviceId(0), 80, |_| f32::NAN), AckOutcome::Rejected(Rejection::NonFinite));
-    assert_eq!(life.answers(DeviceId(0), 0, |_| 0.0), AckOutcome::Rejected(Rejection::NoSamples));
-    assert_eq!(life.answers(DeviceId(0), most, |_| most as f32), AckOutcome::Counted);
-    assert_eq!(life.engine.chosen_ridge(), None);
+    let max_samples = RIDGE_SAMPLES_MAX * RIDGE_DRAWS;
+    let mut campaign = CampaignRun::after_training(Some(Millis::new(100)));
+    assert_eq!(campaign.send_scores(DeviceId(0), 80, |_| 81.0), rejected);
+    assert_eq!(campaign.send_scores(DeviceId(0), 80, |_| 7.5), rejected);
+    assert_eq!(campaign.send_scores(DeviceId(0), 80, |_| -1.0), rejected);
+    assert_eq!(campaign.send_scores(DeviceId(0), max_samples + 1, |_| 5.0), rejected);
+    assert_eq!(
+        campaign.send_scores(DeviceId(0), 80, |_| f32::NAN),
+        AckOutcome::Rejected(Rejection::NonFinite)
+    );
+    assert_eq!(campaign.send_scores(DeviceId(0), 0, |_| 0.0), AckOutcome::Rejected(Rejection::NoSamples));
+    assert_eq!(campaign.send_scores(DeviceId(0), max_samples, |_| max_samples as f32), AckOutcome::Counted);
+    assert_eq!(campaign.engine.chosen_ridge(), None);
 }
 
 /// All devices have the same weight, independent of their declared sample counts.
 #[test]
 fn devices_have_equal_weight() {
-    let mut life = Life::trained(Some(Millis::new(100)));
-    life.answers(
-        DeviceId(0),
-        RIDGE_SAMPLES_MAX,
-        |place| if place == 12 { RIDGE_SAMPLES_MAX as f32 } else { 0.0 },
-    );
-    life.answers(DeviceId(1), 10, |place| if place == 5 { 10.0 } else { 0.0 });
-    life.answers(DeviceId(2), 10, |place| if place == 5 { 10.0 } else { 0.0 });
-    assert_eq!(life.published(), ridge(5));
+    let mut campaign = CampaignRun::after_training(Some(Millis::new(100)));
+    campaign.send_scores(DeviceId(0), RIDGE_SAMPLES_MAX, |index| {
+        if index == 12 { RIDGE_SAMPLES_MAX as f32 } else { 0.0 }
+    });
+    campaign.send_scores(DeviceId(1), 10, |index| if index == 5 { 10.0 } else { 0.0 });
+    campaign.send_scores(DeviceId(2), 10, |index| if index == 5 { 10.0 } else { 0.0 });
+    assert_eq!(campaign.published_ridge(), grid_ridge(5));
 }
 
 /// A restart at any time during the round, or after it, does not change the ridge.
 #[test]
 fn restart_keeps_ridge_scores() {
     for answered in 0..=3 {
-        let mut life = Life::trained(Some(Millis::new(100)));
-        let checkpoint = life.engine.checkpoint();
+        let mut campaign = CampaignRun::after_training(Some(Millis::new(100)));
+        let checkpoint = campaign.engine.checkpoint();
         assert_eq!(checkpoint.done, Phase::Train(1));
-        let broadcast = life.broadcast();
-        let answer =
-            |device: DeviceId| scores(&broadcast, 40 + device.0 as u32, peak(5 + device.0 as usize, 40));
+        let broadcast = campaign.open_broadcast();
+        let answer = |device: DeviceId| {
+            score_update(&broadcast, 40 + device.0 as u32, counts_with_peak(5 + device.0 as usize, 40))
+        };
         for device in 0..answered {
-            life.handle(Millis::new(2), Event::Update(DeviceId(device), answer(DeviceId(device))));
+            campaign.handle_event(Millis::new(2), Event::Update(DeviceId(device), answer(DeviceId(device))));
         }
         // A server restores either the checkpoint at the opening and the updates since then, or the
         // checkpoint at the commit.
-        let mut restored = engine(Some(Millis::new(100)));
-        match life.commits.iter().find(|(phase, _)| *phase == Phase::RidgeScores) {
+        let mut restored = create_engine(Some(Millis::new(100)));
+        match campaign.commits.iter().find(|(phase, _)| *phase == Phase::RidgeScores) {
             Some((_, committed)) => {
                 assert_eq!(
                     (answered, committed.done, committed.ends_training()),
@@ -260,22 +270,25 @@ fn restart_keeps_ridge_scores() {
                 }
             }
         }
-        let mut restored = Life::new(restored);
-        restored.handle(Millis::new(5), Event::Resumed);
+        let mut restored = CampaignRun::new(restored);
+        restored.handle_event(Millis::new(5), Event::Resumed);
         for device in 0..3 {
-            restored.handle(Millis::new(6), Event::Joined(DeviceId(device)));
+            restored.handle_event(Millis::new(6), Event::Joined(DeviceId(device)));
         }
         for device in answered..3 {
-            restored.handle(Millis::new(7), Event::Update(DeviceId(device), answer(DeviceId(device))));
-            life.handle(Millis::new(7), Event::Update(DeviceId(device), answer(DeviceId(device))));
+            restored.handle_event(Millis::new(7), Event::Update(DeviceId(device), answer(DeviceId(device))));
+            campaign.handle_event(Millis::new(7), Event::Update(DeviceId(device), answer(DeviceId(device))));
         }
-        assert_eq!((restored.engine.phase(), restored.published()), (Phase::FitHead, life.published()));
-        assert_eq!(restored.engine.chosen_ridge(), life.engine.chosen_ridge());
-        assert_eq!(restored.engine.checkpoint().state, life.engine.checkpoint().state);
+        assert_eq!(
+            (restored.engine.phase(), restored.published_ridge()),
+            (Phase::FitHead, campaign.published_ridge())
+        );
+        assert_eq!(restored.engine.chosen_ridge(), campaign.engine.chosen_ridge());
+        assert_eq!(restored.engine.checkpoint().state, campaign.engine.checkpoint().state);
         // A restart during the round of final heads keeps the ridge as well.
-        let mut later = engine(Some(Millis::new(100)));
-        assert!(later.resume(Millis::new(9), &restored.engine.checkpoint()));
-        assert_eq!(later.chosen_ridge(), life.engine.chosen_ridge());
+        let mut restarted_again = create_engine(Some(Millis::new(100)));
+        assert!(restarted_again.resume(Millis::new(9), &restored.engine.checkpoint()));
+        assert_eq!(restarted_again.chosen_ridge(), campaign.engine.chosen_ridge());
     }
 }
 
@@ -284,80 +297,90 @@ fn restart_keeps_ridge_scores() {
 /// scores is dropped, and a campaign that ended training without scores does not request them later.
 #[test]
 fn campaign_continues_after_scores_become_private() {
-    let answer = |life: &mut Life, device| life.answers(device, 40, peak(5, 40));
+    let send_scores =
+        |campaign: &mut CampaignRun, device| campaign.send_scores(device, 40, counts_with_peak(5, 40));
     for answered in 0..=3 {
-        let mut life = Life::trained(Some(Millis::new(100)));
-        (0..answered).for_each(|device| assert_eq!(answer(&mut life, DeviceId(device)), AckOutcome::Counted));
-        let checkpoint = life.engine.checkpoint();
-        let last = checkpoint.id;
-        let mut private = engine(Some(Millis::new(100))).without_ridge_scores();
+        let mut campaign = CampaignRun::after_training(Some(Millis::new(100)));
+        (0..answered)
+            .for_each(|device| assert_eq!(send_scores(&mut campaign, DeviceId(device)), AckOutcome::Counted));
+        let checkpoint = campaign.engine.checkpoint();
+        let last_id = checkpoint.id;
+        let mut private = create_engine(Some(Millis::new(100))).without_ridge_scores();
         assert!(private.resume(Millis::new(5), &checkpoint), "{answered}");
         let is_over = answered == 3;
         assert_eq!(private.open_round().is_some(), is_over);
-        assert!(is_over || private.restore_dropped_id(last));
-        let mut private = Life::new(private);
-        private.handle(Millis::new(5), Event::Resumed);
-        (0..3).for_each(|device| private.handle(Millis::new(6), Event::Joined(DeviceId(device))));
-        let published = if is_over { ridge(5) } else { FALLBACK_RIDGE };
-        assert_eq!((private.engine.phase(), private.published()), (Phase::FitHead, published));
+        assert!(is_over || private.restore_dropped_id(last_id));
+        let mut private = CampaignRun::new(private);
+        private.handle_event(Millis::new(5), Event::Resumed);
+        (0..3).for_each(|device| private.handle_event(Millis::new(6), Event::Joined(DeviceId(device))));
+        let published = if is_over { grid_ridge(5) } else { FALLBACK_RIDGE };
+        assert_eq!((private.engine.phase(), private.published_ridge()), (Phase::FitHead, published));
         assert_eq!(private.engine.chosen_ridge().is_some(), is_over);
-        assert!(is_over || private.broadcast().id > last);
+        assert!(is_over || private.open_broadcast().id > last_id);
         // Later restarts, with or without `[privacy]`, keep the open round of final heads.
-        let later = private.engine.checkpoint();
-        assert_eq!((later.done == Phase::RidgeScores, later.ends_training()), (is_over, true));
-        for restored in
-            [engine(Some(Millis::new(100))).without_ridge_scores(), engine(Some(Millis::new(100)))]
-        {
-            let mut restored = Life::new(restored);
-            assert!(restored.engine.resume(Millis::new(9), &later));
-            assert_eq!((restored.engine.phase(), restored.broadcast().id), (Phase::FitHead, later.id));
-            assert_eq!((restored.published(), restored.engine.is_trained()), (published, true));
-            assert_eq!(restored.engine.checkpoint().id, later.id);
+        let later_checkpoint = private.engine.checkpoint();
+        assert_eq!(
+            (later_checkpoint.done == Phase::RidgeScores, later_checkpoint.ends_training()),
+            (is_over, true)
+        );
+        for restored in [
+            create_engine(Some(Millis::new(100))).without_ridge_scores(),
+            create_engine(Some(Millis::new(100))),
+        ] {
+            let mut restored = CampaignRun::new(restored);
+            assert!(restored.engine.resume(Millis::new(9), &later_checkpoint));
+            assert_eq!(
+                (restored.engine.phase(), restored.open_broadcast().id),
+                (Phase::FitHead, later_checkpoint.id)
+            );
+            assert_eq!((restored.published_ridge(), restored.engine.is_trained()), (published, true));
+            assert_eq!(restored.engine.checkpoint().id, later_checkpoint.id);
         }
     }
     // If `[privacy]` is added before the end of training, no scores are requested.
-    let mut life = Life::new(engine(Some(Millis::new(100))));
-    (0..3).for_each(|device| life.handle(Millis::ZERO, Event::Joined(DeviceId(device))));
-    let mut private = engine(Some(Millis::new(100))).without_ridge_scores();
-    assert!(private.resume(Millis::new(1), &life.engine.checkpoint()));
-    let mut private = Life::new(private);
-    private.handle(Millis::new(1), Event::Resumed);
-    (0..3).for_each(|device| private.handle(Millis::new(1), Event::Joined(DeviceId(device))));
+    let mut campaign = CampaignRun::new(create_engine(Some(Millis::new(100))));
+    (0..3).for_each(|device| campaign.handle_event(Millis::ZERO, Event::Joined(DeviceId(device))));
+    let mut private = create_engine(Some(Millis::new(100))).without_ridge_scores();
+    assert!(private.resume(Millis::new(1), &campaign.engine.checkpoint()));
+    let mut private = CampaignRun::new(private);
+    private.handle_event(Millis::new(1), Event::Resumed);
+    (0..3).for_each(|device| private.handle_event(Millis::new(1), Event::Joined(DeviceId(device))));
     for (device, broadcast) in std::mem::take(&mut private.open) {
-        private.handle(Millis::new(2), Event::Update(device, honest(device, &broadcast)));
+        private.handle_event(Millis::new(2), Event::Update(device, honest_update(device, &broadcast)));
     }
-    assert_eq!((private.engine.phase(), private.published()), (Phase::FitHead, FALLBACK_RIDGE));
+    assert_eq!((private.engine.phase(), private.published_ridge()), (Phase::FitHead, FALLBACK_RIDGE));
 }
 
 #[test]
 fn foreign_checkpoint_is_refused() {
-    let mut life = Life::trained(Some(Millis::new(100)));
-    (0..3)
-        .for_each(|device| assert_eq!(life.answers(DeviceId(device), 40, peak(5, 40)), AckOutcome::Counted));
-    let good = life.engine.checkpoint();
-    let with = |change: &dyn Fn(&mut Checkpoint)| {
-        let mut changed = good.clone();
+    let mut campaign = CampaignRun::after_training(Some(Millis::new(100)));
+    (0..3).for_each(|device| {
+        assert_eq!(campaign.send_scores(DeviceId(device), 40, counts_with_peak(5, 40)), AckOutcome::Counted)
+    });
+    let valid = campaign.engine.checkpoint();
+    let resumes_with = |change: &dyn Fn(&mut Checkpoint)| {
+        let mut changed = valid.clone();
         change(&mut changed);
-        engine(Some(Millis::new(100))).resume(Millis::ZERO, &changed)
+        create_engine(Some(Millis::new(100))).resume(Millis::ZERO, &changed)
     };
-    assert!(with(&|_| {}));
-    assert!(!with(&|checkpoint| checkpoint.state.truncate(checkpoint.state.len() - 1)));
-    assert!(!with(&|checkpoint| *checkpoint.state.last_mut().unwrap() = 0.5));
-    assert!(!with(&|checkpoint| *checkpoint.state.last_mut().unwrap() = f64::NAN));
-    assert!(!with(&|checkpoint| checkpoint.done = Phase::Train(1)));
-    assert!(!plain().engine().resume(Millis::ZERO, &good));
+    assert!(resumes_with(&|_| {}));
+    assert!(!resumes_with(&|checkpoint| checkpoint.state.truncate(checkpoint.state.len() - 1)));
+    assert!(!resumes_with(&|checkpoint| *checkpoint.state.last_mut().unwrap() = 0.5));
+    assert!(!resumes_with(&|checkpoint| *checkpoint.state.last_mut().unwrap() = f64::NAN));
+    assert!(!resumes_with(&|checkpoint| checkpoint.done = Phase::Train(1)));
+    assert!(!two_device_setup().engine().resume(Millis::ZERO, &valid));
 }
 
 /// Without ridge scores the campaign has no round for them, and heads use the configured ridge.
 #[test]
 fn private_fleet_has_no_ridge_round() {
-    let setup = common::campaign::Setup { fleet_size: 1, rounds: 1, ..plain() };
+    let setup = common::campaign::Setup { fleet_size: 1, rounds: 1, ..two_device_setup() };
     let head = HeadSolve::LeaveOneOut { fallback_ridge: 0.25 };
-    let mut life = Life::new(setup.engine().with_final_head(head));
-    life.handle(Millis::ZERO, Event::Joined(DeviceId(0)));
-    let (device, broadcast) = life.open.pop().unwrap();
-    life.handle(Millis::new(1), Event::Update(device, honest(device, &broadcast)));
-    assert_eq!((life.engine.phase(), life.published()), (Phase::FitHead, 0.25));
+    let mut campaign = CampaignRun::new(setup.engine().with_final_head(head));
+    campaign.handle_event(Millis::ZERO, Event::Joined(DeviceId(0)));
+    let (device, broadcast) = campaign.open.pop().unwrap();
+    campaign.handle_event(Millis::new(1), Event::Update(device, honest_update(device, &broadcast)));
+    assert_eq!((campaign.engine.phase(), campaign.published_ridge()), (Phase::FitHead, 0.25));
 }
 
 proptest! {
@@ -373,35 +396,37 @@ proptest! {
             let values = shares.iter().map(|share| (share * *samples as f32).floor()).collect();
             [Tensor { role: Role::RidgeScores, rows: 1, cols: COUNT as u16, values }]
         };
-        let (mut one, mut other) = (RidgeScores::new(1), RidgeScores::new(1));
+        let mut in_order = RidgeScores::new(1);
+        let mut in_other_order = RidgeScores::new(1);
         let mut turned = devices.clone();
         turned.rotate_left(turn % devices.len());
-        for (sums, order) in [(&mut one, &devices), (&mut other, &turned)] {
+        for (sums, order) in [(&mut in_order, &devices), (&mut in_other_order, &turned)] {
             for device in order {
                 prop_assert!(sums.admits(device.0, &tensors(device)));
                 sums.absorb(device.0, &tensors(device));
             }
         }
-        prop_assert_eq!(&one, &other);
-        let mut kept = RidgeScores::new(1);
-        prop_assert!(kept.restore(&one.state()));
-        prop_assert_eq!(kept.chosen(FALLBACK_RIDGE), one.chosen(FALLBACK_RIDGE));
-        prop_assert!(GRID.ridges().any(|ridge| Some(ridge) == one.ridge()));
+        prop_assert_eq!(&in_order, &in_other_order);
+        let mut restored = RidgeScores::new(1);
+        prop_assert!(restored.restore(&in_order.state()));
+        prop_assert_eq!(restored.chosen(FALLBACK_RIDGE), in_order.chosen(FALLBACK_RIDGE));
+        prop_assert!(GRID.ridges().any(|ridge| Some(ridge) == in_order.ridge()));
     }
 }
 
 #[test]
 fn ridge_at_grid_end_is_reported() {
-    let chosen = |right: &dyn Fn(usize) -> f32| {
+    let choose_ridge = |correct_counts: &dyn Fn(usize) -> f32| {
         let mut sums = RidgeScores::new(1);
-        let values = (0..COUNT).map(right).collect();
+        let values = (0..COUNT).map(correct_counts).collect();
         sums.absorb(100, &[Tensor { role: Role::RidgeScores, rows: 1, cols: COUNT as u16, values }]);
         sums.chosen(FALLBACK_RIDGE)
     };
-    let (up, down) = (chosen(&|place| 2.0 * place as f32), chosen(&|place| 80.0 - place as f32));
-    assert_eq!((up.ridge, up.is_at_end()), (ridge(COUNT - 1), true));
-    assert_eq!((down.ridge, down.is_at_end()), (ridge(0), true));
+    let (rising, falling) =
+        (choose_ridge(&|index| 2.0 * index as f32), choose_ridge(&|index| 80.0 - index as f32));
+    assert_eq!((rising.ridge, rising.is_at_end()), (grid_ridge(COUNT - 1), true));
+    assert_eq!((falling.ridge, falling.is_at_end()), (grid_ridge(0), true));
     // For equal scores the largest ridge is chosen, and the end of the grid is not reported.
-    let flat = chosen(&|_| 50.0);
-    assert_eq!((flat.ridge, flat.is_at_end()), (ridge(COUNT - 1), false));
+    let equal = choose_ridge(&|_| 50.0);
+    assert_eq!((equal.ridge, equal.is_at_end()), (grid_ridge(COUNT - 1), false));
 }

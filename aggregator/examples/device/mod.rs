@@ -1,4 +1,4 @@
-//! Helpers of the examples: a device with synthetic samples, which runs the client of a microcontroller on
+//! Example helpers: a device with synthetic samples, which runs the client of a microcontroller on
 //! this computer.
 //!
 //! The target of a sample is a combination of two directions that all devices share; each device has other
@@ -27,14 +27,14 @@ const SAMPLES: usize = 30;
 
 /// Connects a device to a server, takes part until its head is fitted, and returns its mean squared error on
 /// samples that were not used for training.
-pub async fn run(device: u64, server: SocketAddr) -> Result<f32, Box<dyn Error>> {
+pub async fn run_device(device: u64, server: SocketAddr) -> Result<f32, Box<dyn Error>> {
     let mut random = ChaCha8Rng::seed_from_u64(device);
-    let (x, y) = samples(device, &mut random);
-    let (unseen_x, unseen_y) = samples(device, &mut random);
+    let (x, y) = draw_samples(device, &mut random);
+    let (unseen_x, unseen_y) = draw_samples(device, &mut random);
     let model = Linear::new(Workspace::<FEATURES, WIDTH>::new());
     let mut model =
         take_part(device, server, model, Recording::regression(&x, &y, FEATURES, 1), random).await?;
-    Ok(error(&mut model, &unseen_x, &unseen_y)?)
+    Ok(mean_squared_error(&mut model, &unseen_x, &unseen_y)?)
 }
 
 /// Connects a device to a server, takes part with a task until its head is fitted, and returns the task.
@@ -48,13 +48,13 @@ pub async fn take_part<T: Task + Clone>(
     // The firmware of a board does the same, but with a flash store and with keys.
     let config = Config { leave_when_fitted: true, ..Config::new(device) };
     let mut session = Session::new(config, Protection::Plaintext, task, samples, NoStore, random);
-    let (mut receive, mut transmit) =
-        (vec![0; config.frame_limit.into()], vec![0; config.transmit_capacity()]);
+    let mut receive = vec![0; config.frame_limit.into()];
+    let mut transmit = vec![0; config.transmit_capacity()];
 
     let began = Instant::now();
     let clock = || Millis::from(began.elapsed());
     let sleep_until =
-        |at: Millis| tokio::time::sleep_until(began + Duration::from_millis(at.as_u64().min(1 << 40)));
+        |time: Millis| tokio::time::sleep_until(began + Duration::from_millis(time.as_u64().min(1 << 40)));
     // Reconnects after a lost connection, for example if the server restarts.
     for _ in 0..100 {
         if let Ok(socket) = TcpStream::connect(server).await {
@@ -74,7 +74,7 @@ pub async fn take_part<T: Task + Clone>(
 }
 
 /// Samples of a device. The target is `a (x0 + x1) + b (x2 - x3)`, with other `a` and `b` for each device.
-fn samples(device: u64, random: &mut ChaCha8Rng) -> (Vec<f32>, Vec<f32>) {
+fn draw_samples(device: u64, random: &mut ChaCha8Rng) -> (Vec<f32>, Vec<f32>) {
     let (a, b) = [(1.0, 0.5), (-0.5, 1.0), (1.0, 0.6), (0.7, -1.0)][(device % 4) as usize];
     // Uniform distribution with mean 0 and variance 1.
     let uniform = |_| 3.0_f32.sqrt() * ((random.next_u32() >> 8) as f32 / (1 << 23) as f32 - 1.0);
@@ -84,7 +84,7 @@ fn samples(device: u64, random: &mut ChaCha8Rng) -> (Vec<f32>, Vec<f32>) {
 }
 
 /// Mean squared error of a device's model.
-fn error(
+fn mean_squared_error(
     model: &mut Linear<Workspace<FEATURES, WIDTH>>,
     x: &[f32],
     y: &[f32],

@@ -5,18 +5,18 @@ use std::process::Command;
 use fedspan_adapters::files::{Dtype, RoundKind};
 
 use super::common::{Adapter, Folder};
-use crate::common::said;
+use crate::common::decode_output;
 
 /// Runs a command line in the directory. Returns exit code, standard output and standard error.
-fn run(folder: &Folder, line: &str) -> (i32, String, String) {
+fn run_line(folder: &Folder, line: &str) -> (i32, String, String) {
     let program = env!("CARGO_BIN_EXE_fedspan-aggregator");
     let shell = ["-c", &line.replace("adapter ", &format!("{program} adapter "))].map(str::to_owned);
     let output = Command::new("sh").args(shell).current_dir(folder.directory.path()).output().unwrap();
-    said(&output)
+    decode_output(&output)
 }
 
-/// Makes a directory with a base and three clients.
-fn folder(round: RoundKind) -> Folder {
+/// Creates a directory with a base and three clients.
+fn create_folder(round: RoundKind) -> Folder {
     let base = Adapter::random(Dtype::F32, 1, 4, 30, 10);
     let clients: Vec<Adapter> = (1..4).map(|seed| base.trained(round, seed)).collect();
     Folder::new(&base, &clients)
@@ -24,45 +24,45 @@ fn folder(round: RoundKind) -> Folder {
 
 #[test]
 fn average_reads_and_writes_directories() {
-    let folder = folder(RoundKind::Up);
+    let folder = create_folder(RoundKind::Up);
     let config = r#"{"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "out"]}"#;
     for (name, file) in [("base", "base"), ("a", "0"), ("b", "1")] {
-        std::fs::create_dir(folder.at(name)).unwrap();
-        let file = folder.at(&format!("{file}.safetensors"));
-        std::fs::copy(file, folder.at(&format!("{name}/adapter_model.safetensors"))).unwrap();
-        std::fs::write(folder.at(&format!("{name}/adapter_config.json")), config).unwrap();
+        std::fs::create_dir(folder.file_path(name)).unwrap();
+        let file = folder.file_path(&format!("{file}.safetensors"));
+        std::fs::copy(file, folder.file_path(&format!("{name}/adapter_model.safetensors"))).unwrap();
+        std::fs::write(folder.file_path(&format!("{name}/adapter_config.json")), config).unwrap();
     }
     let line = "umask 022; adapter average --round up --base base a b --samples 3,1 -o next";
-    let (code, out, err) = run(&folder, line);
-    let bytes = std::fs::read(folder.at("next/adapter_model.safetensors")).unwrap();
-    assert_eq!((code, err.as_str()), (0, ""));
+    let (code, stdout, stderr) = run_line(&folder, line);
+    let bytes = std::fs::read(folder.file_path("next/adapter_model.safetensors")).unwrap();
+    assert_eq!((code, stderr.as_str()), (0, ""));
     let expected = format!(
         "next/adapter_model.safetensors: up round of 2 clients, 3 tensors averaged, 2 kept, {} bytes\n  \
          weight 0.750000 (3 samples) a/adapter_model.safetensors\n  \
          weight 0.250000 (1 sample) b/adapter_model.safetensors\n",
         bytes.len()
     );
-    assert_eq!(out, expected);
-    assert_eq!(std::fs::read_to_string(folder.at("next/adapter_config.json")).unwrap(), config);
-    assert_eq!(std::fs::read_dir(folder.at("next")).unwrap().count(), 2);
+    assert_eq!(stdout, expected);
+    assert_eq!(std::fs::read_to_string(folder.file_path("next/adapter_config.json")).unwrap(), config);
+    assert_eq!(std::fs::read_dir(folder.file_path("next")).unwrap().count(), 2);
     let line = "adapter average --round up --base base.safetensors 1.safetensors 0.safetensors --samples 1,3 -o n.safetensors";
-    assert_eq!(run(&folder, line).0, 0);
-    assert_eq!(std::fs::read(folder.at("n.safetensors")).unwrap(), bytes);
+    assert_eq!(run_line(&folder, line).0, 0);
+    assert_eq!(std::fs::read(folder.file_path("n.safetensors")).unwrap(), bytes);
     // An existing output is replaced.
-    assert_eq!(run(&folder, line).0, 0);
-    let (code, _, err) = run(&folder, "adapter average --round up --base base a b -o a");
+    assert_eq!(run_line(&folder, line).0, 0);
+    let (code, _, stderr) = run_line(&folder, "adapter average --round up --base base a b -o a");
     assert_eq!(code, 2);
     assert!(
-        err.contains("a/adapter_model.safetensors: this file is an input")
-            || err.contains("adapter_config.json"),
-        "{err}"
+        stderr.contains("a/adapter_model.safetensors: this file is an input")
+            || stderr.contains("adapter_config.json"),
+        "{stderr}"
     );
 }
 
 #[test]
 fn errors_name_the_cause_and_leave_nothing() {
-    let folder = folder(RoundKind::Up);
-    let before = folder.names();
+    let folder = create_folder(RoundKind::Up);
+    let initial_names = folder.entry_names();
     for (line, code, expected) in [
         (
             "adapter average --round down --base base.safetensors ?.safetensors -o next.safetensors",
@@ -99,13 +99,13 @@ fn errors_name_the_cause_and_leave_nothing() {
         ),
         ("adapter check --base base.safetensors base.safetensors", 2, "the same file"),
     ] {
-        let (found, _, err) = run(&folder, line);
-        assert_eq!(found, code, "{line}: {err}");
-        assert!(err.contains(expected), "{line}: {err}");
+        let (exit_code, _, stderr) = run_line(&folder, line);
+        assert_eq!(exit_code, code, "{line}: {stderr}");
+        assert!(stderr.contains(expected), "{line}: {stderr}");
         if code == 0 {
-            std::fs::remove_dir_all(folder.at("next")).unwrap();
+            std::fs::remove_dir_all(folder.file_path("next")).unwrap();
         }
-        assert_eq!(folder.names(), before, "{line}");
+        assert_eq!(folder.entry_names(), initial_names, "{line}");
     }
 }
 
@@ -117,30 +117,30 @@ fn few_descriptors_suffice() {
     let folder = Folder::new(&base, &clients);
     let line =
         "adapter average --round up --base base.safetensors ?.safetensors ??.safetensors -o next.safetensors";
-    assert_eq!(run(&folder, line).0, 0);
-    let bytes = std::fs::read(folder.at("next.safetensors")).unwrap();
-    std::fs::remove_file(folder.at("next.safetensors")).unwrap();
-    let (code, _, err) = run(&folder, &format!("ulimit -n 24; {line}"));
-    assert_eq!((code, err.as_str()), (0, ""));
-    assert_eq!(std::fs::read(folder.at("next.safetensors")).unwrap(), bytes);
+    assert_eq!(run_line(&folder, line).0, 0);
+    let bytes = std::fs::read(folder.file_path("next.safetensors")).unwrap();
+    std::fs::remove_file(folder.file_path("next.safetensors")).unwrap();
+    let (code, _, stderr) = run_line(&folder, &format!("ulimit -n 24; {line}"));
+    assert_eq!((code, stderr.as_str()), (0, ""));
+    assert_eq!(std::fs::read(folder.file_path("next.safetensors")).unwrap(), bytes);
     let check = "adapter check --base base.safetensors ?.safetensors ??.safetensors";
-    assert_eq!(run(&folder, check), run(&folder, &format!("ulimit -n 24; {check}")));
+    assert_eq!(run_line(&folder, check), run_line(&folder, &format!("ulimit -n 24; {check}")));
 }
 
 /// The output shows the weight of every file, because shells sort `10` before `2`.
 #[test]
 fn average_prints_weight_of_every_file() {
-    let folder = folder(RoundKind::Up);
+    let folder = create_folder(RoundKind::Up);
     let line = "adapter average --round up --base base.safetensors ?.safetensors --samples 6,0,2 -o next.safetensors";
-    let (code, out, err) = run(&folder, line);
-    assert_eq!((code, err.as_str()), (0, ""));
+    let (code, stdout, stderr) = run_line(&folder, line);
+    assert_eq!((code, stderr.as_str()), (0, ""));
     let expected = [
         "  weight 0.750000 (6 samples) 0.safetensors",
         "  weight 0.000000 (0 samples) 1.safetensors",
         "  weight 0.250000 (2 samples) 2.safetensors",
     ];
-    assert_eq!(out.lines().skip(1).collect::<Vec<_>>(), expected, "{out}");
-    let (code, json, _) = run(&folder, &format!("{line} --format json"));
+    assert_eq!(stdout.lines().skip(1).collect::<Vec<_>>(), expected, "{stdout}");
+    let (code, json, _) = run_line(&folder, &format!("{line} --format json"));
     assert_eq!((code, json.lines().count()), (0, 1));
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(
@@ -148,39 +148,42 @@ fn average_prints_weight_of_every_file() {
         serde_json::json!({"file": "0.safetensors", "samples": 6, "weight": 0.75})
     );
     assert_eq!((&json["clients"][1]["samples"], &json["round"]), (&0.into(), &"up".into()));
-    let (_, out, _) = run(&folder, &line.replace("--samples 6,0,2", ""));
-    assert!(out.contains("\n  weight 0.333333 1.safetensors\n"), "{out}");
-    let (_, out, _) = run(&folder, "adapter check --base base.safetensors ?.safetensors --samples 6,0,2");
-    assert!(out.contains("Weight 0.250000 for 2.safetensors"), "{out}");
+    let (_, stdout, _) = run_line(&folder, &line.replace("--samples 6,0,2", ""));
+    assert!(stdout.contains("\n  weight 0.333333 1.safetensors\n"), "{stdout}");
+    let (_, stdout, _) =
+        run_line(&folder, "adapter check --base base.safetensors ?.safetensors --samples 6,0,2");
+    assert!(stdout.contains("Weight 0.250000 for 2.safetensors"), "{stdout}");
 }
 
 /// A pipe as configuration must not block the command.
 #[test]
 fn serve_refuses_irregular_configurations() {
-    let folder = folder(RoundKind::Up);
+    let folder = create_folder(RoundKind::Up);
     let line = "mkfifo pipe; mkdir place; truncate -s 1T long; for file in pipe place long /dev/zero none; do \
         timeout 20 adapter serve --config $file; echo $?; done";
-    let (_, out, err) = run(&folder, line);
-    assert_eq!(out.lines().collect::<Vec<_>>(), ["2"; 5], "{out} {err}");
-    assert_eq!(err.lines().count(), 5, "{err}");
-    assert!(err.contains("long: found 1099511627776 bytes, allowed: at most 2097152"), "{err}");
+    let (_, stdout, stderr) = run_line(&folder, line);
+    assert_eq!(stdout.lines().collect::<Vec<_>>(), ["2"; 5], "{stdout} {stderr}");
+    assert_eq!(stderr.lines().count(), 5, "{stderr}");
+    assert!(stderr.contains("long: found 1099511627776 bytes, allowed: at most 2097152"), "{stderr}");
 }
 
 #[test]
 fn check_prints_a_table_and_json() {
-    let folder = folder(RoundKind::Plain);
-    let (code, out, err) = run(&folder, "adapter check --base base.safetensors ?.safetensors");
-    assert_eq!((code, err.as_str()), (0, ""));
-    let lines: Vec<&str> = out.lines().collect();
-    assert_eq!(lines.len(), 6, "{out}");
-    assert!(lines[1].starts_with("0.safetensors ") && lines[1].ends_with(" both"), "{out}");
+    let folder = create_folder(RoundKind::Plain);
+    let (code, stdout, stderr) = run_line(&folder, "adapter check --base base.safetensors ?.safetensors");
+    assert_eq!((code, stderr.as_str()), (0, ""));
+    let lines: Vec<&str> = stdout.lines().collect();
+    assert_eq!(lines.len(), 6, "{stdout}");
+    assert!(lines[1].starts_with("0.safetensors ") && lines[1].ends_with(" both"), "{stdout}");
     assert!(
         lines[5].starts_with("Plain averaging would lose ") && lines[5].contains(", most in base_model."),
-        "{out}"
+        "{stdout}"
     );
-    let (_, long, _) = run(&folder, "adapter check --tensors --base base.safetensors ?.safetensors");
-    assert_eq!(long.lines().count(), 6 + 3 * 5 + 2, "{long}");
-    let (code, json, _) = run(&folder, "adapter check --format json --base base.safetensors ?.safetensors");
+    let (_, long_table, _) =
+        run_line(&folder, "adapter check --tensors --base base.safetensors ?.safetensors");
+    assert_eq!(long_table.lines().count(), 6 + 3 * 5 + 2, "{long_table}");
+    let (code, json, _) =
+        run_line(&folder, "adapter check --format json --base base.safetensors ?.safetensors");
     assert_eq!((code, json.lines().count()), (0, 1));
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["clients"].as_array().unwrap().len(), 3);
@@ -196,14 +199,14 @@ fn interrupted_command_leaves_nothing() {
     let base = Adapter::random(Dtype::F32, 1, 16, 60_000, 20);
     let clients: Vec<Adapter> = (0..30).map(|_| base.clone()).collect();
     let folder = Folder::new(&base, &clients);
-    let before = folder.names();
+    let initial_names = folder.entry_names();
     let line = "adapter average --plain --base base.safetensors ?.safetensors ??.safetensors -o next.safetensors & \
         id=$!; while ! [ -e next.safetensors.partial ]; do :; done; kill -INT $id; wait $id";
-    let (code, _, err) = run(&folder, line);
+    let (code, _, stderr) = run_line(&folder, line);
     // On a fast machine the command may finish before the signal.
     if code != 0 {
-        assert_eq!(code, 1, "{err}");
-        assert!(err.contains("interrupted, nothing was written"), "{err}");
-        assert_eq!(folder.names(), before);
+        assert_eq!(code, 1, "{stderr}");
+        assert!(stderr.contains("interrupted, nothing was written"), "{stderr}");
+        assert_eq!(folder.entry_names(), initial_names);
     }
 }

@@ -8,59 +8,61 @@ use fedspan_adapters::files::{Dtype, RoundKind};
 use serde_json::json;
 
 use super::common::Adapter;
-use super::common::http::request;
-use super::common::live::{CLIENTS, RunningServer, ServerDirectory, list_files, mean, parse, trained_part};
-use crate::common::said;
+use super::common::http::send_request;
+use super::common::live::{
+    CLIENTS, RunningServer, ServerDirectory, list_files, mean_file, parse_adapter, trained_part,
+};
+use crate::common::decode_output;
 
 /// Server process, with a handle for requests.
 struct Program {
     child: Child,
-    out: BufReader<ChildStdout>,
+    stdout: BufReader<ChildStdout>,
     server: RunningServer,
 }
 
-fn command(directory: &ServerDirectory, more: &[&str]) -> Command {
-    let config = directory.at("exchange.toml");
-    std::fs::write(&config, directory.config()).unwrap();
+fn serve_command(directory: &ServerDirectory, options: &[&str]) -> Command {
+    let config = directory.file_path("exchange.toml");
+    std::fs::write(&config, directory.config_text()).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
-    command.args(["adapter", "serve", "--config"]).arg(config).args(more);
+    command.args(["adapter", "serve", "--config"]).arg(config).args(options);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
 /// Starts a server and waits until it listens.
-fn start(directory: &ServerDirectory, more: &[&str]) -> Program {
-    let mut child = command(directory, more).spawn().unwrap();
-    let mut out = BufReader::new(child.stdout.take().unwrap());
+fn start_program(directory: &ServerDirectory, options: &[&str]) -> Program {
+    let mut child = serve_command(directory, options).spawn().unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
-    out.read_line(&mut line).unwrap();
+    stdout.read_line(&mut line).unwrap();
     let address = line.split("http://").nth(1).and_then(|rest| rest.split(": ").next());
     let address: SocketAddr = address.unwrap_or_else(|| panic!("{line:?}")).parse().unwrap();
-    Program { child, out, server: RunningServer { address, running: None } }
+    Program { child, stdout, server: RunningServer { address, running: None } }
 }
 
 impl Program {
-    fn kill(mut self) {
+    fn kill_and_wait(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
     /// Waits for the exit; returns the exit code and the last line of standard output.
-    fn wait(mut self) -> (Option<i32>, String) {
+    fn wait_for_exit(mut self) -> (Option<i32>, String) {
         let status = self.child.wait().unwrap();
-        let last = self.out.lines().map(Result::unwrap).last().unwrap_or_default();
-        (status.code(), last)
+        let last_line = self.stdout.lines().map(Result::unwrap).last().unwrap_or_default();
+        (status.code(), last_line)
     }
 
-    fn signal(&self, name: &str) {
+    fn send_signal(&self, name: &str) {
         let id = self.child.id().to_string();
         assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
     }
 }
 
 /// Runs a server that must exit at once; returns exit code and standard error.
-fn fails(directory: &ServerDirectory, more: &[&str]) -> (i32, String) {
-    let (code, _, errors) = said(&command(directory, more).output().unwrap());
+fn run_refused(directory: &ServerDirectory, options: &[&str]) -> (i32, String) {
+    let (code, _, errors) = decode_output(&serve_command(directory, options).output().unwrap());
     (code, errors)
 }
 
@@ -75,109 +77,120 @@ fn acknowledged_updates_survive_kill() {
         let updates: Vec<(u32, Adapter)> =
             (0..3).map(|client| (client + 1, now.trained(trains, u64::from(10 * number + client)))).collect();
         for (client, (samples, update)) in CLIENTS.iter().zip(&updates) {
-            let program = start(&directory, &[]);
-            let sent = trained_part(update, trains).bytes();
-            let mut cut = TcpStream::connect(program.server.address).unwrap();
+            let program = start_program(&directory, &[]);
+            let upload = trained_part(update, trains).bytes();
+            let mut incomplete = TcpStream::connect(program.server.address).unwrap();
             let head = format!(
                 "PUT /round/{number}/adapter_model.safetensors?samples=1 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {client}\r\n\
                  Content-Length: {}\r\n\r\n",
-                sent.len()
+                upload.len()
             );
-            cut.write_all(head.as_bytes()).unwrap();
-            cut.write_all(&sent[..sent.len() / 2]).unwrap();
-            program.server.put(client, number, *samples, &sent).expect(201);
-            program.kill();
+            incomplete.write_all(head.as_bytes()).unwrap();
+            incomplete.write_all(&upload[..upload.len() / 2]).unwrap();
+            program.server.put(client, number, *samples, &upload).expect_status(201);
+            program.kill_and_wait();
         }
-        let program = start(&directory, &[]);
+        let program = start_program(&directory, &[]);
         program.server.round_after(CLIENTS[0], number);
-        let expected = mean(&now, &updates, trains);
-        assert_eq!(program.server.model(), expected);
+        let expected = mean_file(&now, &updates, trains);
+        assert_eq!(program.server.download_model(), expected);
         // A client that missed the acknowledgement gets it again.
-        let last = trained_part(&updates[2].1, trains).bytes();
-        assert_eq!(program.server.put(CLIENTS[2], number, 3, &last).json(200)["update"], "repeated");
-        program.kill();
-        now = parse(&expected);
+        let missed_update = trained_part(&updates[2].1, trains).bytes();
+        assert_eq!(
+            program.server.put(CLIENTS[2], number, 3, &missed_update).expect_json(200)["update"],
+            "repeated"
+        );
+        program.kill_and_wait();
+        now = parse_adapter(&expected);
     }
-    assert!(list_files(&directory.at("state")).iter().all(|file| !file.starts_with("updates-0003/")));
+    assert!(list_files(&directory.file_path("state")).iter().all(|file| !file.starts_with("updates-0003/")));
 }
 
 #[test]
 fn server_stops_on_signal_and_when_finished() {
     let directory = ServerDirectory::new();
     for signal in ["-INT", "-TERM"] {
-        let program = start(&directory, &[]);
+        let program = start_program(&directory, &[]);
         // A request that waits for a round is answered on shutdown.
         let address = program.server.address;
-        let waiting =
-            std::thread::spawn(move || request(address, "GET", CLIENTS[0], "/round?after=1&wait=60", &[]));
-        while program.server.get(CLIENTS[1], "/status").json(200)["counts"]["waiting"] != json!(1) {
+        let waiting = std::thread::spawn(move || {
+            send_request(address, "GET", CLIENTS[0], "/round?after=1&wait=60", &[])
+        });
+        while program.server.get(CLIENTS[1], "/status").expect_json(200)["counts"]["waiting"] != json!(1) {
             std::thread::yield_now();
         }
-        program.signal(signal);
-        assert_eq!(waiting.join().unwrap().json(200)["round"], 1);
-        assert_eq!(program.wait(), (Some(0), "stopped after round 0 of 3".to_owned()));
+        program.send_signal(signal);
+        assert_eq!(waiting.join().unwrap().expect_json(200)["round"], 1);
+        assert_eq!(program.wait_for_exit(), (Some(0), "stopped after round 0 of 3".to_owned()));
     }
-    let program = start(&directory, &["--set", "rounds=1", "--exit-when-finished"]);
+    let program = start_program(&directory, &["--set", "rounds=1", "--exit-when-finished"]);
     for client in CLIENTS {
-        program.server.put(client, 1, 1, &directory.base.trained(RoundKind::Up, 1).bytes()).expect(201);
+        program
+            .server
+            .put(client, 1, 1, &directory.base.trained(RoundKind::Up, 1).bytes())
+            .expect_status(201);
     }
     for client in CLIENTS {
         assert_eq!(program.server.round_after(client, 1)["finished"], true);
-        program.server.get(client, "/adapter/adapter_model.safetensors?since=0").expect(200);
+        program.server.get(client, "/adapter/adapter_model.safetensors?since=0").expect_status(200);
     }
-    assert_eq!(program.wait(), (Some(0), "stopped after round 1 of 1".to_owned()));
+    assert_eq!(program.wait_for_exit(), (Some(0), "stopped after round 1 of 1".to_owned()));
 }
 
 #[test]
 fn state_directory_belongs_to_one_configuration() {
     let directory = ServerDirectory::new();
-    let program = start(&directory, &[]);
-    let (code, text) = fails(&directory, &[]);
-    assert!(code == 1 && text.contains("another server is running"), "{code} {text}");
-    program.kill();
-    let (code, text) = fails(&directory, &["--set", "method=\"lora\""]);
+    let program = start_program(&directory, &[]);
+    let (code, errors) = run_refused(&directory, &[]);
+    assert!(code == 1 && errors.contains("another server is running"), "{code} {errors}");
+    program.kill_and_wait();
+    let (code, errors) = run_refused(&directory, &["--set", "method=\"lora\""]);
     assert!(
-        code == 2 && text.contains("created with the method rolora") && text.contains("has lora"),
-        "{text}"
+        code == 2 && errors.contains("created with the method rolora") && errors.contains("has lora"),
+        "{errors}"
     );
-    directory.base.trained(RoundKind::Up, 3).write(&directory.at("base.safetensors"));
-    let (code, text) = fails(&directory, &[]);
-    assert!(code == 2 && text.contains("the base of SHA-256"), "{text}");
-    directory.base.write(&directory.at("base.safetensors"));
+    directory.base.trained(RoundKind::Up, 3).write(&directory.file_path("base.safetensors"));
+    let (code, errors) = run_refused(&directory, &[]);
+    assert!(code == 2 && errors.contains("the base of SHA-256"), "{errors}");
+    directory.base.write(&directory.file_path("base.safetensors"));
     // A directory with a similar name is not treated as a round.
-    std::fs::create_dir(directory.at("state/round-7")).unwrap();
-    let program = start(&directory, &[]);
-    program.server.put(CLIENTS[1], 1, 1, &directory.base.trained(RoundKind::Up, 1).bytes()).expect(201);
-    program.kill();
+    std::fs::create_dir(directory.file_path("state/round-7")).unwrap();
+    let program = start_program(&directory, &[]);
+    program
+        .server
+        .put(CLIENTS[1], 1, 1, &directory.base.trained(RoundKind::Up, 1).bytes())
+        .expect_status(201);
+    program.kill_and_wait();
     // A misspelt name in the list of clients must not drop an acknowledged update.
-    let (code, text) = fails(&directory, &["--set", "clients=[\"anton\", \"bete\", \"carla\"]"]);
+    let (code, errors) = run_refused(&directory, &["--set", "clients=[\"anton\", \"bete\", \"carla\"]"]);
     assert!(
-        code == 2 && text.contains("beate.1.") && text.contains("no client of the configuration"),
-        "{code} {text}"
+        code == 2 && errors.contains("beate.1.") && errors.contains("no client of the configuration"),
+        "{code} {errors}"
     );
-    let program = start(&directory, &[]);
-    assert_eq!(program.server.get(CLIENTS[1], "/round").json(200)["counted"], true);
-    program.kill();
-    std::fs::write(directory.at("state/round-0000/round.json"), "{").unwrap();
-    let (code, text) = fails(&directory, &[]);
-    assert!(code == 1 && text.contains("round.json: EOF"), "{code} {text}");
-    let (code, text) = fails(&directory, &["--set", "base=\"none\""]);
-    assert!(code == 2 && text.contains("none: No such file"), "{code} {text}");
-    let (code, text) = fails(&directory, &["--set", "bass=3"]);
-    assert!(code == 2 && text.contains("bass"), "{code} {text}");
-    assert_eq!(text.lines().count(), 1, "{text}");
+    let program = start_program(&directory, &[]);
+    assert_eq!(program.server.get(CLIENTS[1], "/round").expect_json(200)["counted"], true);
+    program.kill_and_wait();
+    std::fs::write(directory.file_path("state/round-0000/round.json"), "{").unwrap();
+    let (code, errors) = run_refused(&directory, &[]);
+    assert!(code == 1 && errors.contains("round.json: EOF"), "{code} {errors}");
+    let (code, errors) = run_refused(&directory, &["--set", "base=\"none\""]);
+    assert!(code == 2 && errors.contains("none: No such file"), "{code} {errors}");
+    let (code, errors) = run_refused(&directory, &["--set", "bass=3"]);
+    assert!(code == 2 && errors.contains("bass"), "{code} {errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
 }
 
 /// A configuration that an average would refuse is refused before any client trains.
 #[test]
 fn rank_mismatch_is_refused_at_start() {
     let directory = ServerDirectory::new();
-    std::fs::create_dir(directory.at("base")).unwrap();
-    directory.base.write(&directory.at("base/adapter_model.safetensors"));
+    std::fs::create_dir(directory.file_path("base")).unwrap();
+    directory.base.write(&directory.file_path("base/adapter_model.safetensors"));
     let config = r#"{"peft_type": "LORA", "r": 8, "lora_alpha": 8, "target_modules": ["q_proj", "out"]}"#;
-    std::fs::write(directory.at("base/adapter_config.json"), config).unwrap();
-    let (code, text) = fails(&directory, &["--set", &format!("base={:?}", directory.at("base"))]);
-    assert!(code == 2 && text.contains("rank 4") && text.contains('8'), "{code} {text}");
+    std::fs::write(directory.file_path("base/adapter_config.json"), config).unwrap();
+    let (code, errors) =
+        run_refused(&directory, &["--set", &format!("base={:?}", directory.file_path("base"))]);
+    assert!(code == 2 && errors.contains("rank 4") && errors.contains('8'), "{code} {errors}");
 }
 
 /// Uploads and downloads of a 48 MB adapter take less than 40 MB of memory.
@@ -189,20 +202,20 @@ fn memory_does_not_grow_with_the_adapter() {
         let name = format!("base_model.model.x.lora_{name}.weight");
         base.tensors.insert(name, (shape.to_vec(), vec![0.25; count]));
     }
-    let directory = ServerDirectory::with(base);
-    let program = start(&directory, &["--set", "rounds=1"]);
-    let bytes = std::fs::read(directory.at("base.safetensors")).unwrap();
+    let directory = ServerDirectory::with_base(base);
+    let program = start_program(&directory, &["--set", "rounds=1"]);
+    let bytes = std::fs::read(directory.file_path("base.safetensors")).unwrap();
     std::thread::scope(|scope| {
         for client in CLIENTS {
             let (server, bytes) = (&program.server, &bytes);
-            scope.spawn(move || server.put(client, 1, 1, bytes).expect(201));
+            scope.spawn(move || server.put(client, 1, 1, bytes).expect_status(201));
         }
     });
     program.server.round_after(CLIENTS[0], 1);
-    assert_eq!(program.server.model(), bytes);
+    assert_eq!(program.server.download_model(), bytes);
     let status = std::fs::read_to_string(format!("/proc/{}/status", program.child.id())).unwrap();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     let peak: u32 = peak.trim().trim_end_matches(" kB").parse().unwrap();
     assert!(peak < 40_000, "{peak} kB");
-    program.kill();
+    program.kill_and_wait();
 }

@@ -1,4 +1,4 @@
-//! Helpers of tests: directories, processes, frames, devices and gradients.
+//! Test helpers: directories, processes, frames, devices and gradients.
 #![allow(dead_code)]
 
 #[path = "../../engine/tests/common/campaign.rs"]
@@ -38,42 +38,42 @@ impl Scratch {
     }
 }
 
-/// Lock of [`alone`].
-static ALONE: Mutex<()> = Mutex::new(());
+/// Lock of [`lock_exclusively`].
+static PROCESS_LOCK: Mutex<()> = Mutex::new(());
 
 /// Takes the lock under which the tests close locked files, write programs and start programs. Between fork
 /// and exec a new process has copies of this process's open files, and thus holds their locks.
-pub fn alone() -> MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+pub fn lock_exclusively() -> MutexGuard<'static, ()> {
+    PROCESS_LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Starts a program.
-pub fn spawned(command: &mut Command) -> Child {
-    let _alone = alone();
+pub fn spawn_program(command: &mut Command) -> Child {
+    let _lock = lock_exclusively();
     command.spawn().unwrap()
 }
 
 /// Runs a program to its end.
-pub fn output(command: &mut Command) -> Output {
+pub fn run_program(command: &mut Command) -> Output {
     let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    spawned(piped).wait_with_output().unwrap()
+    spawn_program(piped).wait_with_output().unwrap()
 }
 
 /// Returns exit code, standard output and standard error of a program.
-pub fn said(output: &Output) -> (i32, String, String) {
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+pub fn decode_output(output: &Output) -> (i32, String, String) {
+    let to_text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    (output.status.code().unwrap(), to_text(&output.stdout), to_text(&output.stderr))
 }
 
-/// Reads lines up to the first line that contains `says`, and returns that line. The caller must keep the
+/// Reads lines up to the first line that contains `excerpt`, and returns that line. The caller must keep the
 /// reader, because a program may fail to write to a closed pipe.
-pub fn line_with(reader: &mut impl BufRead, says: &str) -> String {
-    let mut all = String::new();
+pub fn read_line_with(reader: &mut impl BufRead, excerpt: &str) -> String {
+    let mut text = String::new();
     loop {
-        let from = all.len();
-        assert!(reader.read_line(&mut all).unwrap() > 0, "no line contains {says:?}: {all}");
-        if all[from..].contains(says) {
-            return all.split_off(from);
+        let line_start = text.len();
+        assert!(reader.read_line(&mut text).unwrap() > 0, "no line contains {excerpt:?}: {text}");
+        if text[line_start..].contains(excerpt) {
+            return text.split_off(line_start);
         }
     }
 }
@@ -88,19 +88,19 @@ pub struct ServerProcess {
 impl ServerProcess {
     /// Starts the program and waits until it listens.
     pub fn start(command: &mut Command) -> Self {
-        Self::listening(spawned(command.stdout(Stdio::piped())))
+        Self::await_listening(spawn_program(command.stdout(Stdio::piped())))
     }
 
     /// Waits until a server process listens. The standard output of the process must be piped.
-    pub fn listening(mut child: Child) -> Self {
-        let line = line_with(&mut BufReader::new(child.stdout.take().unwrap()), "listening on ");
+    pub fn await_listening(mut child: Child) -> Self {
+        let line = read_line_with(&mut BufReader::new(child.stdout.take().unwrap()), "listening on ");
         Self { child, line }
     }
 
     /// Sends a signal to the process, waits for its end and returns the exit status.
-    pub fn end(mut self, signal: &str) -> ExitStatus {
+    pub fn stop_with(mut self, signal: &str) -> ExitStatus {
         let mut kill = Command::new("kill");
-        assert!(spawned(kill.args([signal, &self.child.id().to_string()])).wait().unwrap().success());
+        assert!(spawn_program(kill.args([signal, &self.child.id().to_string()])).wait().unwrap().success());
         self.child.wait().unwrap()
     }
 }
@@ -113,13 +113,13 @@ impl Drop for ServerProcess {
 }
 
 /// Closes a locked file by dropping its owner.
-pub fn closed<T>(locked: T) {
-    let _alone = alone();
+pub fn close_locked<T>(locked: T) {
+    let _lock = lock_exclusively();
     drop(locked);
 }
 
 /// Returns the hello of a linear device with `d` features, width `k` and `outputs` outputs.
-pub fn hello(device: u64, (d, k, outputs): (u16, u16, u16), frame_limit: u16) -> Hello {
+pub fn create_hello(device: u64, (d, k, outputs): (u16, u16, u16), frame_limit: u16) -> Hello {
     let elements = u32::from(d) * u32::from(k);
     Hello::new(
         device,
@@ -139,25 +139,25 @@ pub fn hello(device: u64, (d, k, outputs): (u16, u16, u16), frame_limit: u16) ->
 }
 
 /// Encodes a frame of a device.
-pub fn frame(message: &ToServer, body: &[u8]) -> Vec<u8> {
-    let mut out = vec![0; body.len() + 400];
-    let len = encode(message, body.len(), |place| place.copy_from_slice(body), &mut out).unwrap();
-    out.truncate(len);
-    out
+pub fn encode_frame(message: &ToServer, body: &[u8]) -> Vec<u8> {
+    let mut buffer = vec![0; body.len() + 400];
+    let len = encode(message, body.len(), |payload| payload.copy_from_slice(body), &mut buffer).unwrap();
+    buffer.truncate(len);
+    buffer
 }
 
 /// Decodes the messages in bytes from the server. Panics on an invalid frame.
-pub fn messages(mut bytes: &[u8]) -> Vec<(ToDevice, Vec<u8>)> {
+pub fn decode_messages(mut bytes: &[u8]) -> Vec<(ToDevice, Vec<u8>)> {
     let mut decoder = Decoder::new(vec![0u8; 4096]);
-    let mut all = Vec::new();
+    let mut decoded = Vec::new();
     loop {
         match decoder.feed(&mut bytes) {
-            FeedResult::NeedMore => return all,
-            FeedResult::Dropped(why) => panic!("a bad frame from the server: {why:?}"),
+            FeedResult::NeedMore => return decoded,
+            FeedResult::Dropped(reason) => panic!("a bad frame from the server: {reason:?}"),
             FeedResult::Sealed(_) => panic!("a sealed frame from a server without keys"),
             FeedResult::Message(message) => {
                 let (message, body) = decode::<ToDevice>(message).unwrap();
-                all.push((message, body.to_vec()));
+                decoded.push((message, body.to_vec()));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Helpers of tests: a disk in memory with injected faults. At a power cut each unsynced write is lost, kept
+//! Test helpers: a disk in memory with injected faults. At a power cut each unsynced write is lost, kept
 //! or torn, depending on a seed.
 
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -36,9 +36,9 @@ enum Write {
 
 /// State of a disk.
 #[derive(Debug)]
-struct Inner {
+struct DiskState {
     /// Data as the server reads them.
-    seen: Vec<u8>,
+    visible: Vec<u8>,
     /// Data that survive a power cut.
     durable: Vec<u8>,
     /// Writes since the last sync.
@@ -52,27 +52,27 @@ struct Inner {
     faults: Faults,
     random: ChaCha8Rng,
     /// Number of power cuts. Storage that was opened before a power cut can no longer write.
-    life: u32,
+    power_cuts: u32,
     /// Number of power cuts with unsynced writes.
     torn: u32,
 }
 
 /// Handle to a disk, which shares the disk with its storage.
 #[derive(Clone, Debug)]
-pub struct Disk(Arc<Mutex<Inner>>);
+pub struct Disk(Arc<Mutex<DiskState>>);
 
 /// Storage of a database on a disk, valid until the next power cut.
 #[derive(Debug)]
 pub struct Storage {
     disk: Disk,
-    life: u32,
+    power_cuts: u32,
 }
 
 impl Disk {
     pub fn new(seed: u64) -> Self {
         let random = ChaCha8Rng::seed_from_u64(seed);
-        Self(Arc::new(Mutex::new(Inner {
-            seen: Vec::new(),
+        Self(Arc::new(Mutex::new(DiskState {
+            visible: Vec::new(),
             durable: Vec::new(),
             pending: Vec::new(),
             key: None,
@@ -80,17 +80,17 @@ impl Disk {
             keys: Vec::new(),
             faults: Faults::None,
             random,
-            life: 0,
+            power_cuts: 0,
             torn: 0,
         })))
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn lock_state(&self) -> MutexGuard<'_, DiskState> {
         self.0.lock().unwrap()
     }
 
     pub fn storage(&self) -> Storage {
-        Storage { disk: self.clone(), life: self.inner().life }
+        Storage { disk: self.clone(), power_cuts: self.lock_state().power_cuts }
     }
 
     /// Opens a store on the disk.
@@ -100,65 +100,65 @@ impl Disk {
 
     /// Opens a store on the disk, or returns its error.
     pub fn try_store(&self) -> Result<Store, StoreError> {
-        let entropy = ChaCha8Rng::seed_from_u64(self.inner().random.next_u64());
+        let entropy = ChaCha8Rng::seed_from_u64(self.lock_state().random.next_u64());
         let disk = self.clone();
         Store::over(move || disk.storage(), self.storage(), entropy)
     }
 
     /// Returns the key of the open round, and every key that was ever stored.
     pub fn keys(&self) -> (Option<Vec<u8>>, Vec<Vec<u8>>) {
-        let inner = self.inner();
-        (inner.key.clone(), inner.keys.clone())
+        let state = self.lock_state();
+        (state.key.clone(), state.keys.clone())
     }
 
     /// Reserves memory, so that growth does not reallocate.
     pub fn reserve(&self, bytes: usize) {
-        let mut inner = self.inner();
-        inner.seen.reserve(bytes);
-        inner.durable.reserve(bytes);
+        let mut state = self.lock_state();
+        state.visible.reserve(bytes);
+        state.durable.reserve(bytes);
     }
 
     /// Returns the memory of the disk in bytes.
     pub fn memory(&self) -> usize {
-        let inner = self.inner();
-        inner.seen.capacity() + inner.durable.capacity()
+        let state = self.lock_state();
+        state.visible.capacity() + state.durable.capacity()
     }
 
     /// Returns the content of the disk as a backup would contain it.
     pub fn image(&self) -> Vec<u8> {
-        self.inner().seen.clone()
+        self.lock_state().visible.clone()
     }
 
     /// Sets the faults to inject.
     pub fn fail(&self, faults: Faults) {
-        self.inner().faults = faults;
+        self.lock_state().faults = faults;
     }
 
     /// Cuts the power.
     pub fn cut(&self) {
-        self.inner().cut();
+        self.lock_state().cut();
     }
 
     /// Returns the number of power cuts.
     pub fn cuts(&self) -> u32 {
-        self.inner().life
+        self.lock_state().power_cuts
     }
 
     /// Returns the number of power cuts with unsynced writes.
     pub fn torn(&self) -> u32 {
-        self.inner().torn
+        self.lock_state().torn
     }
 }
 
-impl Inner {
+impl DiskState {
     /// Keeps, drops or tears each write since the last sync, at random.
     fn cut(&mut self) {
-        self.life += 1;
+        self.power_cuts += 1;
         self.torn += u32::from(!self.pending.is_empty());
         if std::mem::take(&mut self.is_key_unsynced) && self.random.next_u32().is_multiple_of(2) {
             self.key = None;
         }
-        let Self { seen, durable, pending, random, .. } = self;
+        let Self { visible, durable, pending, random, .. } = self;
         for write in pending.drain(..) {
             match (write, random.next_u32() % 3) {
                 (_, 0) => {}
@@ -176,69 +176,69 @@ impl Inner {
                 }
             }
         }
-        seen.clone_from(durable);
+        visible.clone_from(durable);
     }
 }
 
 impl Storage {
     /// Locks the disk; an error after a power cut.
-    fn inner(&self) -> std::io::Result<MutexGuard<'_, Inner>> {
-        let inner = self.disk.inner();
-        if inner.life == self.life { Ok(inner) } else { Err(off()) }
+    fn lock_state(&self) -> std::io::Result<MutexGuard<'_, DiskState>> {
+        let state = self.disk.lock_state();
+        if state.power_cuts == self.power_cuts { Ok(state) } else { Err(switched_off_error()) }
     }
 
     /// Locks the disk for a change, which fails if a fault is due.
-    fn changing(&self) -> std::io::Result<MutexGuard<'_, Inner>> {
-        let mut inner = self.inner()?;
-        match &mut inner.faults {
+    fn lock_for_change(&self) -> std::io::Result<MutexGuard<'_, DiskState>> {
+        let mut state = self.lock_state()?;
+        match &mut state.faults {
             Faults::None | Faults::Sync(_) => {}
             Faults::After(0) => return Err(std::io::ErrorKind::StorageFull.into()),
             Faults::Cut(0) => {
-                inner.faults = Faults::None;
-                inner.cut();
-                return Err(off());
+                state.faults = Faults::None;
+                state.cut();
+                return Err(switched_off_error());
             }
             Faults::After(left) | Faults::Cut(left) => *left -= 1,
         }
-        Ok(inner)
+        Ok(state)
     }
 }
 
 /// Returns the error of storage after a power cut.
-fn off() -> std::io::Error {
+fn switched_off_error() -> std::io::Error {
     std::io::Error::other("switched off")
 }
 
 impl StorageBackend for Storage {
     fn len(&self) -> std::io::Result<u64> {
-        Ok(self.inner()?.seen.len() as u64)
+        Ok(self.lock_state()?.visible.len() as u64)
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
-        let inner = self.inner()?;
-        let bytes = inner.seen.get(offset as usize..offset as usize + out.len());
+        let state = self.lock_state()?;
+        let bytes = state.visible.get(offset as usize..offset as usize + out.len());
         out.copy_from_slice(bytes.ok_or(std::io::ErrorKind::UnexpectedEof)?);
         Ok(())
     }
 
     fn set_len(&self, len: u64) -> std::io::Result<()> {
-        let mut inner = self.changing()?;
-        inner.seen.resize(len as usize, 0);
-        inner.pending.push(Write::Length(len));
+        let mut state = self.lock_for_change()?;
+        state.visible.resize(len as usize, 0);
+        state.pending.push(Write::Length(len));
         Ok(())
     }
 
     fn sync_data(&self) -> std::io::Result<()> {
-        let mut inner = self.changing()?;
-        match &mut inner.faults {
+        let mut state = self.lock_for_change()?;
+        match &mut state.faults {
             Faults::Sync(0) => {
-                inner.pending.clear();
+                state.pending.clear();
                 return Err(std::io::Error::other("the disk did not take it"));
             }
             Faults::Sync(left) => *left -= 1,
             _ => {}
         }
-        let Inner { durable, pending, .. } = &mut *inner;
+        let DiskState { durable, pending, .. } = &mut *state;
         for write in pending.drain(..) {
             match write {
                 Write::Length(length) => durable.resize(length as usize, 0),
@@ -255,13 +255,13 @@ impl StorageBackend for Storage {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
-        let mut inner = self.changing()?;
+        let mut state = self.lock_for_change()?;
         let end = offset as usize + data.len();
-        if inner.seen.len() < end {
+        if state.visible.len() < end {
             return Err(std::io::ErrorKind::UnexpectedEof.into());
         }
-        inner.seen[offset as usize..end].copy_from_slice(data);
-        inner.pending.push(Write::Bytes(offset, data.to_vec()));
+        state.visible[offset as usize..end].copy_from_slice(data);
+        state.pending.push(Write::Bytes(offset, data.to_vec()));
         Ok(())
     }
 }
@@ -270,38 +270,38 @@ impl StorageBackend for Storage {
 /// erased may be only overwritten, and a key that is being written may exist or not.
 impl RoundKeyStorage for Storage {
     fn read(&self) -> std::io::Result<Option<Zeroizing<Vec<u8>>>> {
-        Ok(self.inner()?.key.clone().map(Zeroizing::new))
+        Ok(self.lock_state()?.key.clone().map(Zeroizing::new))
     }
 
     fn write(&self, key: &[u8]) -> std::io::Result<()> {
-        drop(self.inner()?);
-        let failed = self.changing().err();
+        drop(self.lock_state()?);
+        let failed = self.lock_for_change().err();
         // The key may be stored even if the power is cut at this moment.
-        let mut inner = self.disk.inner();
-        assert_eq!(inner.key, None, "where a key is");
-        if failed.is_none() || inner.random.next_u32().is_multiple_of(2) {
-            inner.key = Some(key.to_vec());
-            inner.keys.push(key.to_vec());
-            inner.is_key_unsynced = failed.is_some();
+        let mut state = self.disk.lock_state();
+        assert_eq!(state.key, None, "a key was written over another key");
+        if failed.is_none() || state.random.next_u32().is_multiple_of(2) {
+            state.key = Some(key.to_vec());
+            state.keys.push(key.to_vec());
+            state.is_key_unsynced = failed.is_some();
         }
         failed.map_or(Ok(()), Err)
     }
 
     fn sync(&self) -> std::io::Result<()> {
-        self.changing()?.is_key_unsynced = false;
+        self.lock_for_change()?.is_key_unsynced = false;
         Ok(())
     }
 
     fn erase(&self) -> std::io::Result<()> {
-        if self.inner()?.key.is_none() {
+        if self.lock_state()?.key.is_none() {
             return Ok(());
         }
-        let failed = self.changing().err();
-        let mut inner = self.disk.inner();
-        match inner.random.next_u32() % 3 {
-            _ if failed.is_none() => inner.key = None,
-            0 => inner.key = None,
-            1 => inner.key = Some(vec![0; inner.key.as_ref().map_or(0, Vec::len)]),
+        let failed = self.lock_for_change().err();
+        let mut state = self.disk.lock_state();
+        match state.random.next_u32() % 3 {
+            _ if failed.is_none() => state.key = None,
+            0 => state.key = None,
+            1 => state.key = Some(vec![0; state.key.as_ref().map_or(0, Vec::len)]),
             _ => {}
         }
         failed.map_or(Ok(()), Err)

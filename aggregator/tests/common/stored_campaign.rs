@@ -1,4 +1,4 @@
-//! Helpers of tests: the state directory of a campaign of five devices in its third round, with the updates
+//! Test helpers: the state directory of a campaign of five devices in its third round, with the updates
 //! of two devices.
 
 use std::path::Path;
@@ -9,8 +9,8 @@ use fedspan_aggregator::store::Store;
 use fedspan_engine::{Action, DeviceId, Event, Millis};
 use getrandom::SysRng;
 
-use super::campaign::honest;
-use super::closed;
+use super::campaign::honest_update;
+use super::close_locked;
 
 /// Returns the configuration for a state directory.
 pub fn configuration(state: &Path) -> String {
@@ -36,8 +36,8 @@ fn engine_with_journal(state: &Path, journal: Option<u64>) -> DurableEngine {
         Some(stored) => fleet.resumed(&stored).unwrap().fleet,
         None => fleet,
     };
-    let about = Campaign { configuration: fleet.fingerprint(), number: 7, expected: 5, journal };
-    DurableEngine::new(fleet.engine(), store, &about).unwrap().0
+    let campaign = Campaign { configuration: fleet.fingerprint(), number: 7, expected: 5, journal };
+    DurableEngine::new(fleet.engine(), store, &campaign).unwrap().0
 }
 
 /// Writes the state directory. Returns the configuration, and the representation after two rounds in
@@ -47,9 +47,9 @@ pub fn create_state(state: &Path) -> (String, Vec<f64>) {
     (0..5).for_each(|device| durable_engine.handle(Millis::ZERO, Event::Joined(DeviceId(device))));
     let mut lines = Vec::new();
     for round in 1..=3 {
-        let settled = durable_engine.flush().unwrap();
-        lines.extend(settled.lines);
-        let opening = settled.actions.into_iter().find_map(|action| match action {
+        let flushed = durable_engine.flush().unwrap();
+        lines.extend(flushed.lines);
+        let opening = flushed.actions.into_iter().find_map(|action| match action {
             Action::Open(_, opening) => Some(opening),
             _ => None,
         });
@@ -57,15 +57,15 @@ pub fn create_state(state: &Path) -> (String, Vec<f64>) {
         for device in 0..if round < 3 { 5 } else { 2 } {
             durable_engine.handle(
                 Millis::new(round),
-                Event::Update(DeviceId(device), honest(DeviceId(device), &opening)),
+                Event::Update(DeviceId(device), honest_update(DeviceId(device), &opening)),
             );
         }
     }
     lines.extend(durable_engine.flush().unwrap().lines);
     let representation = durable_engine.engine().representation().transpose().iter().copied().collect();
-    let text: String = lines.iter().map(|line| serde_json::to_string(line).unwrap() + "\n").collect();
-    std::fs::write(state.join("arrivals.jsonl"), text).unwrap();
-    closed(durable_engine);
+    let journal: String = lines.iter().map(|line| serde_json::to_string(line).unwrap() + "\n").collect();
+    std::fs::write(state.join("arrivals.jsonl"), journal).unwrap();
+    close_locked(durable_engine);
     (configuration(state), representation)
 }
 
@@ -82,12 +82,14 @@ pub fn run_campaign(state: &Path, journal: bool, counted: &[usize]) {
         });
         let opening = openings.last().unwrap();
         let participants = durable_engine.engine().open_round().unwrap().participants.clone();
-        let others = (0..5).filter(|device| !participants.contains(&DeviceId(*device)));
-        for device in others.take(target - participants.len()) {
-            durable_engine
-                .handle(Millis::new(11), Event::Update(DeviceId(device), honest(DeviceId(device), &opening)));
+        let missing_devices = (0..5).filter(|device| !participants.contains(&DeviceId(*device)));
+        for device in missing_devices.take(target - participants.len()) {
+            durable_engine.handle(
+                Millis::new(11),
+                Event::Update(DeviceId(device), honest_update(DeviceId(device), &opening)),
+            );
         }
     }
     durable_engine.flush().unwrap();
-    closed(durable_engine);
+    close_locked(durable_engine);
 }

@@ -231,7 +231,7 @@ fn messages_to_server() -> Vec<Golden> {
         "Hello of device 0x0123456789abcdef: linear model d=20 k=2 C=1, frame limit 256, \
          tasks FedRep and FitHead, role Gradient, all encodings, F32, 2 tensors of 40 elements, 42 in all",
         ToServer::Hello(Hello::new(0x0123_4567_89AB_CDEF, capabilities)),
-        none(),
+        no_body(),
     );
     add(
         "to_server_hello_other_version",
@@ -242,7 +242,7 @@ fn messages_to_server() -> Vec<Golden> {
             device: 0x0123_4567_89AB_CDEF,
             capabilities,
         }),
-        none(),
+        no_body(),
     );
     add(
         "to_server_hello_private",
@@ -261,7 +261,7 @@ fn messages_to_server() -> Vec<Golden> {
                 ..capabilities
             },
         }),
-        none(),
+        no_body(),
     );
     add(
         "to_server_hello_network",
@@ -282,7 +282,7 @@ fn messages_to_server() -> Vec<Golden> {
                 ..capabilities
             },
         }),
-        none(),
+        no_body(),
     );
     add(
         "to_server_hello_convolutional",
@@ -308,7 +308,7 @@ fn messages_to_server() -> Vec<Golden> {
                 ..capabilities
             },
         }),
-        none(),
+        no_body(),
     );
     add(
         "to_server_hello_recurrent",
@@ -329,7 +329,7 @@ fn messages_to_server() -> Vec<Golden> {
                 ..capabilities
             },
         }),
-        none(),
+        no_body(),
     );
     add(
         "to_server_hello_adapted",
@@ -350,7 +350,7 @@ fn messages_to_server() -> Vec<Golden> {
                 ..capabilities
             },
         }),
-        none(),
+        no_body(),
     );
     add(
         "to_server_hello_largest",
@@ -377,7 +377,7 @@ fn messages_to_server() -> Vec<Golden> {
                 privacy: Privacy::Gaussian { release: u32::MAX, budget: u64::MAX, spent: u64::MAX },
             },
         }),
-        none(),
+        no_body(),
     );
 
     let update = |samples, skipped, tensors: &[TensorDescriptor]| {
@@ -419,7 +419,7 @@ fn messages_to_server() -> Vec<Golden> {
             0,
             &[TensorDescriptor { chunk: 54, ..inline_tensor(Role::Gradient, Encoding::F32, 64, 8) }],
         ),
-        none(),
+        no_body(),
     );
     let adapters = [
         inline_tensor(Role::AdapterDown, Encoding::F16, 2, 6),
@@ -458,9 +458,9 @@ fn messages_to_server() -> Vec<Golden> {
         "to_server_missing",
         "Missing: the device asks for chunks 1, 3 and 200 of tensor 0",
         ToServer::Missing(Missing { id: ID, tensor: 0, chunks: [1, 3, 200].into_iter().collect() }),
-        none(),
+        no_body(),
     );
-    add("to_server_alive", "Alive", ToServer::Alive, none());
+    add("to_server_alive", "Alive", ToServer::Alive, no_body());
     for (name, meaning, reason) in [
         ("to_server_decline_device", "Decline: Device", DeclineReason::Device),
         ("to_server_decline_no_samples", "Decline: NoSamples", DeclineReason::NoSamples),
@@ -486,7 +486,7 @@ fn messages_to_server() -> Vec<Golden> {
         ("to_server_decline_entropy", "Decline: Entropy", DeclineReason::Entropy),
         ("to_server_decline_update_non_finite", "Decline: UpdateNonFinite", DeclineReason::UpdateNonFinite),
     ] {
-        add(name, meaning, ToServer::Decline(Decline { id: ID, reason }), none());
+        add(name, meaning, ToServer::Decline(Decline { id: ID, reason }), no_body());
     }
     messages
 }
@@ -503,7 +503,7 @@ fn messages_to_device() -> Vec<Golden> {
         "to_device_welcome",
         "Welcome to campaign 0x00000000deadbeef, idle limit 60000 ms",
         ToDevice::Welcome(Welcome { campaign: 0xDEAD_BEEF, idle_milliseconds: 60_000 }),
-        none(),
+        no_body(),
     );
     for (name, meaning, refusal) in [
         (
@@ -570,7 +570,7 @@ fn messages_to_device() -> Vec<Golden> {
             Refusal::FrameLimit { min: FRAME_LIMIT_MIN as u16, max: FRAME_LIMIT_MAX as u16 },
         ),
     ] {
-        add(name, meaning, ToDevice::Refused(refusal), none());
+        add(name, meaning, ToDevice::Refused(refusal), no_body());
     }
 
     let open = |task, tensors: &[TensorDescriptor]| {
@@ -614,7 +614,7 @@ fn messages_to_device() -> Vec<Golden> {
             fed_rep(Upload::Gradient, Encoding::I8),
             &[TensorDescriptor { chunk: 54, ..inline_tensor(Role::Representation, Encoding::F32, 64, 8) }],
         ),
-        none(),
+        no_body(),
     );
     let mut pair = encode_values(Encoding::F32, &representation());
     pair.extend(encode_values(Encoding::F32, &[0.5, -1.5]));
@@ -713,13 +713,13 @@ fn messages_to_device() -> Vec<Golden> {
         "to_device_round_open_moment_rows",
         "RoundOpen of round 7, stage 1: MomentRows, 5 rows from row 10; no tensors",
         open(Task::MomentRows { first: 10, count: 5 }, &[]),
-        none(),
+        no_body(),
     );
     add(
         "to_device_round_open_feature_sums",
         "RoundOpen of round 7, stage 1: FeatureSums, 2 features from feature 3; no tensors",
         open(Task::FeatureSums { first: 3, count: 2 }, &[]),
-        none(),
+        no_body(),
     );
     let scaled = [
         inline_tensor(Role::Representation, Encoding::F16, 20, 2),
@@ -782,7 +782,7 @@ fn messages_to_device() -> Vec<Golden> {
         "to_device_missing",
         "Missing: the server asks for chunk 9 of tensor 0",
         ToDevice::Missing(Missing { id: ID, tensor: 0, chunks: [9].into_iter().collect() }),
-        none(),
+        no_body(),
     );
     for (name, meaning, outcome) in [
         ("to_device_ack_counted", "Ack of round 7, stage 1: Counted", AckOutcome::Counted),
@@ -824,17 +824,17 @@ fn messages_to_device() -> Vec<Golden> {
             AckOutcome::Rejected(Rejection::WrongRound),
         ),
     ] {
-        add(name, meaning, ToDevice::Ack(Ack { id: ID, outcome }), none());
+        add(name, meaning, ToDevice::Ack(Ack { id: ID, outcome }), no_body());
     }
-    add("to_device_round_closed", "RoundClosed: round 7, stage 1", ToDevice::RoundClosed(ID), none());
-    add("to_device_retry_after", "RetryAfter: 2500 ms", ToDevice::RetryAfter { milliseconds: 2500 }, none());
+    add("to_device_round_closed", "RoundClosed: round 7, stage 1", ToDevice::RoundClosed(ID), no_body());
+    add("to_device_retry_after", "RetryAfter: 2500 ms", ToDevice::RetryAfter { milliseconds: 2500 }, no_body());
     for (name, meaning, fault) in [
         ("to_device_fault_greet", "Fault: Greet", Fault::Greet),
         ("to_device_fault_malformed", "Fault: Malformed", Fault::Malformed),
         ("to_device_fault_tensors", "Fault: Tensors", Fault::Tensors),
         ("to_device_fault_unexpected", "Fault: Unexpected", Fault::Unexpected),
     ] {
-        add(name, meaning, ToDevice::Fault(fault), none());
+        add(name, meaning, ToDevice::Fault(fault), no_body());
     }
     messages
 }

@@ -1,4 +1,4 @@
-//! Helpers of tests: an adapter server with real sockets and files.
+//! Test helpers: an adapter server with real sockets and files.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use tokio::sync::oneshot;
 
 use super::Adapter;
-use super::http::{Response, request};
+use super::http::{Response, send_request};
 
 /// Names of the clients.
 pub const CLIENTS: [&str; 3] = ["anton", "beate", "carla"];
@@ -23,40 +23,40 @@ pub struct ServerDirectory {
 }
 
 impl ServerDirectory {
-    /// Makes a directory with a random base.
+    /// Creates a directory with a random base.
     pub fn new() -> Self {
-        Self::with(Adapter::random(Dtype::F32, 1, 4, 30, 10))
+        Self::with_base(Adapter::random(Dtype::F32, 1, 4, 30, 10))
     }
 
-    /// Makes a directory with the given base.
-    pub fn with(base: Adapter) -> Self {
+    /// Creates a directory with the given base.
+    pub fn with_base(base: Adapter) -> Self {
         let directory = tempfile::tempdir().unwrap();
         base.write(&directory.path().join("base.safetensors"));
         Self { directory, base }
     }
 
     /// Path of a file in the directory.
-    pub fn at(&self, name: &str) -> PathBuf {
+    pub fn file_path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
     /// Text of the configuration.
-    pub fn config(&self) -> String {
-        let (state, base) = (self.at("state"), self.at("base.safetensors"));
+    pub fn config_text(&self) -> String {
+        let (state, base) = (self.file_path("state"), self.file_path("base.safetensors"));
         format!(
             "listen = \"127.0.0.1:0\"\nstate = {state:?}\nbase = {base:?}\nclients = {CLIENTS:?}\nrounds = 3\n"
         )
     }
 
     /// Starts a server with some settings changed.
-    pub fn serve(&self, changes: &[&str]) -> RunningServer {
-        self.try_serve(changes).unwrap()
+    pub fn start_server(&self, changes: &[&str]) -> RunningServer {
+        self.try_start_server(changes).unwrap()
     }
 
     /// Starts a server with some settings changed, or returns its error.
-    pub fn try_serve(&self, changes: &[&str]) -> Result<RunningServer, ServerError> {
+    pub fn try_start_server(&self, changes: &[&str]) -> Result<RunningServer, ServerError> {
         let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
-        let settings = Settings::parse("exchange.toml", &self.config(), &changes).unwrap();
+        let settings = Settings::parse("exchange.toml", &self.config_text(), &changes).unwrap();
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let server = runtime.block_on(AdapterServer::open(settings))?;
@@ -79,29 +79,29 @@ pub struct RunningServer {
 impl RunningServer {
     /// Sends a GET request of a client.
     pub fn get(&self, client: &str, path: &str) -> Response {
-        request(self.address, "GET", client, path, &[])
+        send_request(self.address, "GET", client, path, &[])
     }
 
     /// Uploads an update of a client.
     pub fn put(&self, client: &str, round: u32, samples: u32, body: &[u8]) -> Response {
         let path = format!("/round/{round}/adapter_model.safetensors?samples={samples}");
-        request(self.address, "PUT", client, &path, body)
+        send_request(self.address, "PUT", client, &path, body)
     }
 
     /// Response to `GET /round`, after a wait until a round above `after` is open or all rounds are
     /// committed.
-    pub fn round_after(&self, client: &str, after: u32) -> Value {
-        self.get(client, &format!("/round?after={after}&wait=60")).json(200)
+    pub fn round_after(&self, client: &str, last_round: u32) -> Value {
+        self.get(client, &format!("/round?after={last_round}&wait=60")).expect_json(200)
     }
 
     /// Bytes of the whole current adapter.
-    pub fn model(&self) -> Vec<u8> {
-        self.get(CLIENTS[0], "/adapter/adapter_model.safetensors").expect(200)
+    pub fn download_model(&self) -> Vec<u8> {
+        self.get(CLIENTS[0], "/adapter/adapter_model.safetensors").expect_status(200)
     }
 
     /// Value of a counter of the status.
-    pub fn count(&self, name: &str) -> u64 {
-        let status = self.get(CLIENTS[0], "/status").json(200);
+    pub fn status_count(&self, name: &str) -> u64 {
+        let status = self.get(CLIENTS[0], "/status").expect_json(200);
         status["counts"][name].as_u64().unwrap_or(0)
     }
 
@@ -123,17 +123,18 @@ impl Drop for RunningServer {
 }
 
 /// Mean of adapters with these numbers of samples, as `adapter average` writes it.
-pub fn mean(base: &Adapter, clients: &[(u32, Adapter)], kind: RoundKind) -> Vec<u8> {
+pub fn mean_file(base: &Adapter, clients: &[(u32, Adapter)], kind: RoundKind) -> Vec<u8> {
     let directory = tempfile::tempdir().unwrap();
-    let at = |name: &str| directory.path().join(name);
-    base.write(&at("base.safetensors"));
-    let paths: Vec<PathBuf> = (0..clients.len()).map(|index| at(&format!("{index}.safetensors"))).collect();
+    let file_path = |name: &str| directory.path().join(name);
+    base.write(&file_path("base.safetensors"));
+    let paths: Vec<PathBuf> =
+        (0..clients.len()).map(|index| file_path(&format!("{index}.safetensors"))).collect();
     clients.iter().zip(&paths).for_each(|((_, client), path)| client.write(path));
     let samples: Vec<u64> = clients.iter().map(|(samples, _)| u64::from(*samples)).collect();
-    let inputs = Inputs::open(&at("base.safetensors"), &paths, Some(&samples)).unwrap();
-    let job = AverageJob { kind, output: Output::from_path(&at("next.safetensors")), threads: 1 };
+    let inputs = Inputs::open(&file_path("base.safetensors"), &paths, Some(&samples)).unwrap();
+    let job = AverageJob { kind, output: Output::from_path(&file_path("next.safetensors")), threads: 1 };
     average(&inputs, job, &|_, _| true).unwrap();
-    std::fs::read(at("next.safetensors")).unwrap()
+    std::fs::read(file_path("next.safetensors")).unwrap()
 }
 
 /// Tensors that a round does not freeze.
@@ -148,7 +149,7 @@ pub fn trained_part(adapter: &Adapter, kind: RoundKind) -> Adapter {
 }
 
 /// Parses the bytes of an adapter file.
-pub fn parse(bytes: &[u8]) -> Adapter {
+pub fn parse_adapter(bytes: &[u8]) -> Adapter {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), bytes).unwrap();
     Adapter::read(file.path())
@@ -156,16 +157,16 @@ pub fn parse(bytes: &[u8]) -> Adapter {
 
 /// Sorted paths of all files below a directory, relative to it.
 pub fn list_files(directory: &Path) -> Vec<String> {
-    let mut found = Vec::new();
+    let mut files = Vec::new();
     for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            found.extend(list_files(&path).into_iter().map(|file| format!("{name}/{file}")));
+            files.extend(list_files(&path).into_iter().map(|file| format!("{name}/{file}")));
         } else {
-            found.push(path.file_name().unwrap().to_string_lossy().into_owned());
+            files.push(path.file_name().unwrap().to_string_lossy().into_owned());
         }
     }
-    found.sort();
-    found
+    files.sort();
+    files
 }

@@ -1,4 +1,4 @@
-//! Helpers of tests: random adapters, which are written and read with the `safetensors` crate, and an adapter
+//! Test helpers: random adapters, which are written and read with the `safetensors` crate, and an adapter
 //! server.
 
 pub mod http;
@@ -27,20 +27,20 @@ pub struct Adapter {
 }
 
 impl Adapter {
-    /// Makes a random adapter with two modules (d_in x d_out and d_out x d_in) and a classifier.
+    /// Creates a random adapter with two modules (d_in x d_out and d_out x d_in) and a classifier.
     pub fn random(dtype: Dtype, seed: u64, rank: usize, d_in: usize, d_out: usize) -> Self {
         let mut adapter = Self { dtype, tensors: BTreeMap::new() };
         for (module, (d_in, d_out)) in [("q_proj", (d_in, d_out)), ("out", (d_out, d_in))] {
             let name = |factor: &str| format!("base_model.model.layers.0.{module}.lora_{factor}.weight");
-            adapter.add(&name("A"), &[rank, d_in], seed * 10);
-            adapter.add(&name("B"), &[d_out, rank], seed * 10 + 1);
+            adapter.add_random_tensor(&name("A"), &[rank, d_in], seed * 10);
+            adapter.add_random_tensor(&name("B"), &[d_out, rank], seed * 10 + 1);
         }
-        adapter.add(SAVED, &[3, d_out], seed * 10 + 2);
+        adapter.add_random_tensor(SAVED, &[3, d_out], seed * 10 + 2);
         adapter
     }
 
     /// Adds or replaces a tensor of random values.
-    pub fn add(&mut self, name: &str, shape: &[usize], seed: u64) {
+    pub fn add_random_tensor(&mut self, name: &str, shape: &[usize], seed: u64) {
         let count = shape.iter().product();
         let values = random_values(self.dtype, seed ^ (name.len() as u64) << 32, count);
         self.tensors.insert(name.to_owned(), (shape.to_vec(), values));
@@ -48,7 +48,7 @@ impl Adapter {
 
     /// Copy of the adapter in which the tensors whose names `select` accepts are replaced by those of
     /// `other`.
-    pub fn with(&self, other: &Self, select: impl Fn(&str) -> bool) -> Self {
+    pub fn with_tensors_of(&self, other: &Self, select: impl Fn(&str) -> bool) -> Self {
         let mut copy = self.clone();
         for (name, tensor) in &mut copy.tensors {
             if select(name) {
@@ -65,7 +65,7 @@ impl Adapter {
             *values =
                 random_values(self.dtype, seed * 100 + index as u64 + (name.len() as u64), values.len());
         }
-        self.with(&changed, |name| match kind {
+        self.with_tensors_of(&changed, |name| match kind {
             RoundKind::Up => !name.contains("lora_A"),
             RoundKind::Down => !name.contains("lora_B"),
             RoundKind::Plain => true,
@@ -78,7 +78,7 @@ impl Adapter {
     }
 
     /// Bytes of a safetensors file with additional tensors of any dtype.
-    pub fn bytes_with(&self, more: &[Buffer]) -> Vec<u8> {
+    pub fn bytes_with(&self, extra_tensors: &[Buffer]) -> Vec<u8> {
         let dtype = file_dtype(self.dtype);
         let data: Vec<(&String, &Vec<usize>, Vec<u8>)> = self
             .tensors
@@ -92,7 +92,7 @@ impl Adapter {
         let views = data.iter().map(|(name, shape, bytes)| {
             (name.as_str(), TensorView::new(dtype, (*shape).clone(), bytes).unwrap())
         });
-        let views = views.chain(more.iter().map(|(name, dtype, shape, bytes)| {
+        let views = views.chain(extra_tensors.iter().map(|(name, dtype, shape, bytes)| {
             (*name, TensorView::new(*dtype, shape.clone(), bytes).unwrap())
         }));
         let metadata = [("format".to_owned(), "pt".to_owned())];
@@ -126,7 +126,7 @@ fn file_dtype(dtype: Dtype) -> FileDtype {
         Dtype::F32 => FileDtype::F32,
         Dtype::F16 => FileDtype::F16,
         Dtype::Bf16 => FileDtype::BF16,
-        other => panic!("factors are not {other}"),
+        other_dtype => panic!("factors are not {other_dtype}"),
     }
 }
 
@@ -161,7 +161,7 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Makes a directory with a base and clients.
+    /// Creates a directory with a base and clients.
     pub fn new(base: &Adapter, clients: &[Adapter]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         base.write(&directory.path().join("base.safetensors"));
@@ -172,28 +172,28 @@ impl Folder {
     }
 
     /// Path of a file in the directory.
-    pub fn at(&self, name: &str) -> PathBuf {
+    pub fn file_path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
     /// Opens the base and the clients.
-    pub fn inputs(&self, samples: Option<&[u64]>) -> Result<Inputs, AdapterError> {
-        Inputs::open(&self.at("base.safetensors"), &self.clients, samples)
+    pub fn open_inputs(&self, samples: Option<&[u64]>) -> Result<Inputs, AdapterError> {
+        Inputs::open(&self.file_path("base.safetensors"), &self.clients, samples)
     }
 
     /// Arguments of an average that writes `next.safetensors`.
-    pub fn job(&self, kind: RoundKind, threads: usize) -> AverageJob {
-        AverageJob { kind, output: Output::from_path(&self.at("next.safetensors")), threads }
+    pub fn average_job(&self, kind: RoundKind, threads: usize) -> AverageJob {
+        AverageJob { kind, output: Output::from_path(&self.file_path("next.safetensors")), threads }
     }
 
     /// Averages the clients with one thread.
     pub fn average(&self, round: RoundKind, samples: Option<&[u64]>) -> Result<AverageReport, AdapterError> {
-        average(&self.inputs(samples)?, self.job(round, 1), &|_, _| true)
+        average(&self.open_inputs(samples)?, self.average_job(round, 1), &|_, _| true)
     }
 
     /// Temporary directory with directories `base`, `0`, `1` and so on in PEFT's layout. An empty text in
     /// `configs` stands for a directory without a configuration.
-    pub fn directories(adapters: &[Adapter], configs: &[&str]) -> Self {
+    pub fn with_directories(adapters: &[Adapter], configs: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         for (index, (adapter, config)) in adapters.iter().zip(configs).enumerate() {
             let name = if index == 0 { "base".to_owned() } else { (index - 1).to_string() };
@@ -208,19 +208,19 @@ impl Folder {
         Self { directory, clients }
     }
 
-    /// Inputs of [`Self::directories`].
-    pub fn directory_inputs(&self) -> Result<Inputs, AdapterError> {
-        Inputs::open(&self.at("base"), &self.clients, None)
+    /// Inputs of [`Self::with_directories`].
+    pub fn open_directories(&self) -> Result<Inputs, AdapterError> {
+        Inputs::open(&self.file_path("base"), &self.clients, None)
     }
 
     /// Averages the clients and returns the bytes of the mean.
-    pub fn mean(&self, round: RoundKind, samples: Option<&[u64]>) -> Vec<u8> {
+    pub fn average_bytes(&self, round: RoundKind, samples: Option<&[u64]>) -> Vec<u8> {
         self.average(round, samples).unwrap();
-        std::fs::read(self.at("next.safetensors")).unwrap()
+        std::fs::read(self.file_path("next.safetensors")).unwrap()
     }
 
     /// Sorted names of the directory's entries.
-    pub fn names(&self) -> Vec<String> {
+    pub fn entry_names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.directory.path()).unwrap();
         let mut names: Vec<String> =
             entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();

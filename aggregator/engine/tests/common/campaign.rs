@@ -1,4 +1,4 @@
-//! Helpers of tests: engines of small campaigns, and simulated devices whose updates are fixed functions of
+//! Test helpers: engines of small campaigns, and simulated devices whose updates are fixed functions of
 //! the broadcast.
 
 use std::collections::BTreeSet;
@@ -26,10 +26,10 @@ pub const K: usize = 2;
 pub const ETA: f32 = 0.25;
 /// Largest norm of an update.
 pub const BOUND: f32 = 50.0;
-/// Number of power iterations of the start.
+/// Number of power iterations of the start, which computes the initial representation.
 pub const ITERATIONS: u32 = 2;
 /// Cap on declared sample counts. Devices declare fewer samples, except in tests of the cap.
-pub const MOST: u32 = 1000;
+pub const MAX_SAMPLES: u32 = 1000;
 
 /// Settings of a small campaign.
 #[derive(Clone, Copy, Debug)]
@@ -57,14 +57,14 @@ pub struct Setup {
 }
 
 /// Random setups.
-pub fn setup() -> impl Strategy<Value = Setup> {
+pub fn random_setup() -> impl Strategy<Value = Setup> {
     let rates = (prop::sample::select(vec![0.2, 0.5, 0.75]), prop::sample::select(vec![1.0, 1.6]));
     let sizes = (1usize..=4, 1u32..=4, proptest::option::weighted(0.7, 50u64..200), 1usize..=5);
-    let by = prop::sample::select(vec![DoubleBy::Devices, DoubleBy::Samples]);
-    let doubling = proptest::option::of((1usize..=3, 1u32..=2, by));
-    let ways = (proptest::option::of(rates), doubling, any::<bool>(), any::<bool>(), any::<bool>());
+    let double_by = prop::sample::select(vec![DoubleBy::Devices, DoubleBy::Samples]);
+    let doubling = proptest::option::of((1usize..=3, 1u32..=2, double_by));
+    let options = (proptest::option::of(rates), doubling, any::<bool>(), any::<bool>(), any::<bool>());
     let times = (prop::sample::select(vec![0u64, 60, 500]), proptest::option::of(20u64..150));
-    (sizes, times, ways, any::<u64>()).prop_map(
+    (sizes, times, options, any::<u64>()).prop_map(
         |(
             (fleet_size, rounds, deadline, min_count),
             (absence, patience),
@@ -122,7 +122,7 @@ impl Setup {
             deadline: self.deadline.map(Millis::new),
             min_count: self.min_count,
             norm_bound: BOUND,
-            samples: SampleCap { max_samples: MOST, relative: self.rule.needs_all_updates() },
+            samples: SampleCap { max_samples: MAX_SAMPLES, relative: self.rule.needs_all_updates() },
             absence: Millis::new(self.absence),
             patience: self.patience.map(Millis::new),
             stop_change: self.stop_change,
@@ -165,35 +165,44 @@ fn device_matrix(device: DeviceId, d: usize) -> Matrix {
     &raw * raw.transpose() * (0.2 / d as f64)
 }
 
-/// Values that an honest device uploads for a task. `sent` are the broadcast tensors: a representation (d x
-/// k, row-major) and, for FedAvg, a head.
-pub fn honest_values(device: DeviceId, task: &Task, d: usize, k: usize, sent: &[Vec<f32>]) -> Vec<Vec<f32>> {
-    let Some(b) = sent.first().map(|values| from_f32(d, k, values)) else { return Vec::new() };
-    let step = device_matrix(device, d) * &b;
+/// Values that an honest device uploads for a task. The broadcast tensors are a representation (d x k,
+/// row-major) and, for FedAvg, a head.
+pub fn honest_values(
+    device: DeviceId,
+    task: &Task,
+    d: usize,
+    k: usize,
+    broadcast_tensors: &[Vec<f32>],
+) -> Vec<Vec<f32>> {
+    let Some(representation) = broadcast_tensors.first().map(|values| from_f32(d, k, values)) else {
+        return Vec::new();
+    };
+    let step = device_matrix(device, d) * &representation;
     match task {
         Task::FedRep { .. } => vec![to_f32(&(step * -0.3))],
         Task::PowerStart => vec![to_f32(&step)],
         Task::FedAvg { .. } => {
-            let head = sent[1].iter().map(|w| w * 0.5 + device.0 as f32 * 0.125).collect();
-            vec![to_f32(&(&b + step * 0.1)), head]
+            let head = broadcast_tensors[1].iter().map(|w| w * 0.5 + device.0 as f32 * 0.125).collect();
+            vec![to_f32(&(&representation + step * 0.1)), head]
         }
         _ => Vec::new(),
     }
 }
 
 /// Update of an honest device for a broadcast.
-pub fn honest(device: DeviceId, broadcast: &RoundBroadcast) -> Update {
-    let sent: Vec<Vec<f32>> = broadcast.request.tensors.iter().map(|t| t.values.clone()).collect();
+pub fn honest_update(device: DeviceId, broadcast: &RoundBroadcast) -> Update {
+    let broadcast_tensors: Vec<Vec<f32>> =
+        broadcast.request.tensors.iter().map(|t| t.values.clone()).collect();
     let (d, k) =
         broadcast.request.tensors.first().map_or((0, 0), |t| (usize::from(t.rows), usize::from(t.cols)));
-    let values = honest_values(device, &broadcast.request.task, d, k, &sent);
+    let values = honest_values(device, &broadcast.request.task, d, k, &broadcast_tensors);
     let tensors = broadcast.request.expects.iter().zip(values);
     let tensors = tensors.map(|(t, values)| Tensor { role: t.role, rows: t.rows, cols: t.cols, values });
-    super::update(broadcast.id, 1 + device.0 as u32 % 5, &broadcast.request.expects, tensors.collect())
+    super::create_update(broadcast.id, 1 + device.0 as u32 % 5, &broadcast.request.expects, tensors.collect())
 }
 
 /// Campaign of two rounds with two devices.
-pub fn plain() -> Setup {
+pub fn two_device_setup() -> Setup {
     Setup {
         fleet_size: 2,
         rounds: 2,
@@ -214,22 +223,23 @@ pub fn plain() -> Setup {
 
 /// A committed round as a server stores it.
 #[derive(Clone)]
-pub struct Kept {
+pub struct StoredRound {
     pub phase: Phase,
     pub checkpoint: Checkpoint,
     pub record: RoundRecord,
 }
 
 /// Result of a simulated campaign: the engine, the committed rounds, and the numbers of the opened rounds.
-pub struct Life {
+pub struct CampaignRun {
     pub engine: Engine,
-    pub kept: Vec<Kept>,
+    pub stored: Vec<StoredRound>,
     pub opened: BTreeSet<u32>,
 }
 
 /// Runs a campaign with `devices` honest devices until it has finished or `commits` rounds are committed.
-pub fn live(mut engine: Engine, devices: u64, commits: usize) -> Life {
-    let (mut kept, mut opened) = (Vec::new(), BTreeSet::new());
+pub fn simulate_campaign(mut engine: Engine, devices: u64, commits: usize) -> CampaignRun {
+    let mut stored = Vec::new();
+    let mut opened = BTreeSet::new();
     let mut queue: Vec<Event> = (0..devices).rev().map(|device| Event::Joined(DeviceId(device))).collect();
     while let Some(event) = queue.pop() {
         let mut actions = Vec::new();
@@ -238,25 +248,25 @@ pub fn live(mut engine: Engine, devices: u64, commits: usize) -> Life {
             match action {
                 Action::Open(device, broadcast) => {
                     opened.insert(broadcast.id.round);
-                    queue.insert(0, Event::Update(device, honest(device, &broadcast)));
+                    queue.insert(0, Event::Update(device, honest_update(device, &broadcast)));
                 }
                 Action::Commit(record) => {
                     // Like a server, stores the state after the event has been handled.
                     let checkpoint = engine.checkpoint();
-                    kept.push(Kept { phase: record.phase, checkpoint, record: *record });
+                    stored.push(StoredRound { phase: record.phase, checkpoint, record: *record });
                 }
                 Action::Failed(failure) => panic!("{failure}"),
                 _ => {}
             }
         }
-        if kept.len() >= commits {
+        if stored.len() >= commits {
             break;
         }
     }
-    Life { engine, kept, opened }
+    CampaignRun { engine, stored, opened }
 }
 
 /// Bits of the representation and of the shared head, for exact comparisons.
-pub fn result(engine: &Engine) -> (Vec<u64>, Option<Vec<u64>>) {
+pub fn model_bits(engine: &Engine) -> (Vec<u64>, Option<Vec<u64>>) {
     (super::bits(engine.representation()), engine.shared_head().map(super::bits))
 }

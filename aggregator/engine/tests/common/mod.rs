@@ -1,4 +1,4 @@
-//! Helpers of tests: small campaigns, a simple model of the engine to compare with, and random matrices and
+//! Test helpers: small campaigns, a simple model of the engine to compare with, and random matrices and
 //! updates.
 #![allow(dead_code, reason = "the aggregator's tests use other parts of these files")]
 

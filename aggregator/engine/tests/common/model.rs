@@ -1,4 +1,4 @@
-//! Helpers of tests: a simple model of the engine, with sets and f64 sums. It runs in parallel with the
+//! Test helpers: a simple model of the engine, with sets and f64 sums. It runs in parallel with the
 //! engine and predicts the actions, counters and numbers after every event.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ use fedspan_protocol::message::{AckOutcome, Decline, DeclineReason, Rejection, R
 use proptest::prelude::*;
 
 use super::campaign::{BOUND, D, ETA, ITERATIONS, K, Setup};
-use super::{distance, random, tensors, update};
+use super::{create_update, distance, random, random_tensors};
 
 /// Number of devices in random histories, more than any fleet needs.
 pub const UNIVERSE: u64 = 7;
@@ -50,7 +50,7 @@ pub enum Op {
 }
 
 /// Random operations.
-pub fn op() -> impl Strategy<Value = Op> {
+pub fn random_op() -> impl Strategy<Value = Op> {
     let device = (0..UNIVERSE).prop_map(DeviceId);
     let kind = prop_oneof![
         12 => Just(Kind::Good),
@@ -124,12 +124,12 @@ impl ModelRound {
     }
 
     /// Id of the round under which the device was invited.
-    pub fn name(&self, device: DeviceId) -> RoundId {
+    pub fn id_for(&self, device: DeviceId) -> RoundId {
         self.ids.get(&device).copied().unwrap_or(self.id)
     }
 
     /// Whether the target of the round is met, in updates or in samples.
-    pub fn reached(&self, min_count: usize) -> bool {
+    pub fn is_target_met(&self, min_count: usize) -> bool {
         let samples: u64 = self.counted.values().map(|update| u64::from(update.samples)).sum();
         let counted = self.counted.len();
         counted >= self.target
@@ -140,7 +140,7 @@ impl ModelRound {
     }
 
     /// Whether the round waits for no further device.
-    pub fn nobody_left(&self) -> bool {
+    pub fn has_all_answers(&self) -> bool {
         self.cohort.iter().all(|device| !self.awaits(*device))
     }
 }
@@ -193,9 +193,10 @@ impl Model {
     }
 
     /// Devices that may be invited: connected, or disconnected for less than the absence time.
-    pub fn present(&self) -> BTreeSet<DeviceId> {
-        let is_present = |left: &Option<u64>| left.is_none_or(|at| self.now - at < self.setup.absence);
-        self.fleet.iter().filter(|(_, left)| is_present(left)).map(|(device, _)| *device).collect()
+    pub fn present_devices(&self) -> BTreeSet<DeviceId> {
+        let is_present =
+            |left_at: &Option<u64>| left_at.is_none_or(|time| self.now - time < self.setup.absence);
+        self.fleet.iter().filter(|(_, left_at)| is_present(left_at)).map(|(device, _)| *device).collect()
     }
 
     /// Predicts the actions after a device has joined.
@@ -219,25 +220,25 @@ impl Model {
                     self.counters.asked_again += 1;
                     round.ids.remove(&device);
                 }
-                vec![Expected::Open(round.name(device), BTreeSet::from([device]))]
+                vec![Expected::Open(round.id_for(device), BTreeSet::from([device]))]
             }
             (Some(_), _) | (None, Phase::Failed) => Vec::new(),
             (None, _) if self.retry.is_some() => Vec::new(),
             (None, _) => {
-                let connected = self.fleet.values().filter(|left| left.is_none()).count();
+                let connected = self.fleet.values().filter(|left_at| left_at.is_none()).count();
                 let needed = match self.phase {
                     Phase::Train(done) if done == self.setup.rounds => 1,
                     _ if self.opened => self.setup.min_count.min(self.setup.fleet_size),
                     _ => self.setup.fleet_size,
                 };
-                if connected >= needed { self.next() } else { Vec::new() }
+                if connected >= needed { self.open_next_round() } else { Vec::new() }
             }
         }
     }
 
     /// Opens the next round.
-    pub fn next(&mut self) -> Vec<Expected> {
-        let present = self.present();
+    pub fn open_next_round(&mut self) -> Vec<Expected> {
+        let present = self.present_devices();
         if present.is_empty() {
             return Vec::new();
         }
@@ -252,7 +253,9 @@ impl Model {
             _ => Phase::FitHead,
         };
         let mut cohort = present.clone();
-        let (mut target, mut sample_target, mut stage) = (present.len(), None, 0);
+        let mut target = present.len();
+        let mut sample_target = None;
+        let mut stage = 0;
         if let Phase::Train(number) = self.phase {
             let devices: Vec<DeviceId> = present.into_iter().collect();
             let drawn = self.policy.cohort(number, &devices);
@@ -288,35 +291,35 @@ impl Model {
 
     /// Invites the present devices that were not invited, and returns them.
     pub fn ask_everyone(&mut self) -> BTreeSet<DeviceId> {
-        let present = self.present();
+        let present = self.present_devices();
         let Some(round) = &mut self.round else { return BTreeSet::new() };
-        let more: BTreeSet<DeviceId> = present.difference(&round.cohort).copied().collect();
-        round.cohort.extend(&more);
+        let newcomers: BTreeSet<DeviceId> = present.difference(&round.cohort).copied().collect();
+        round.cohort.extend(&newcomers);
         round.asking_everyone = true;
-        more
+        newcomers
     }
 
     /// Invites the connected devices again that declined or were rejected, and returns them.
     pub fn ask_again(&mut self) -> BTreeSet<DeviceId> {
         self.retry = None;
-        let again = self.round.as_ref().map(|round| self.connected(&round.excluded)).unwrap_or_default();
-        if let Some(round) = self.round.as_mut().filter(|round| round.needs_new_id && !again.is_empty()) {
+        let reinvited = self.round.as_ref().map(|round| self.connected(&round.excluded)).unwrap_or_default();
+        if let Some(round) = self.round.as_mut().filter(|round| round.needs_new_id && !reinvited.is_empty()) {
             let keep = round.cohort.difference(&round.excluded);
-            round.ids = keep.map(|device| (*device, round.name(*device))).collect();
+            round.ids = keep.map(|device| (*device, round.id_for(*device))).collect();
             self.last.round += 1;
             (round.id, round.needs_new_id) = (self.last, false);
             self.counters.renamed += 1;
         }
         if let Some(round) = &mut self.round {
-            round.excluded.retain(|device| !again.contains(device));
-            round.ids.retain(|device, _| !again.contains(device));
+            round.excluded.retain(|device| !reinvited.contains(device));
+            round.ids.retain(|device, _| !reinvited.contains(device));
         }
-        self.counters.asked_again += again.len() as u64;
-        again
+        self.counters.asked_again += reinvited.len() as u64;
+        reinvited
     }
 
     /// Expected invitations of the connected devices among `devices`.
-    pub fn opened(&self, devices: &BTreeSet<DeviceId>) -> Vec<Expected> {
+    pub fn expect_open(&self, devices: &BTreeSet<DeviceId>) -> Vec<Expected> {
         let opened = self.connected(devices);
         if opened.is_empty() { Vec::new() } else { vec![Expected::Open(self.last, opened)] }
     }
@@ -326,20 +329,31 @@ impl Model {
         self.round.as_ref().map_or(0, |round| self.setup.min_count.min(round.target))
     }
 
-    /// Predicts the actions after an update. `wrong` is the reason for which the update is invalid, if it is.
-    pub fn answer(&mut self, device: DeviceId, update: &Update, wrong: Option<Rejection>) -> Vec<Expected> {
+    /// Predicts the actions after an update. The update is invalid for
+    /// `invalid_reason`, or valid if there is no reason.
+    pub fn predict_answer(
+        &mut self,
+        device: DeviceId,
+        update: &Update,
+        invalid_reason: Option<Rejection>,
+    ) -> Vec<Expected> {
         let training = matches!(self.phase, Phase::Train(_));
         let outcome = match &mut self.round {
-            Some(round) if round.name(device) == update.id => {
+            Some(round) if round.id_for(device) == update.id => {
                 if !round.cohort.contains(&device) {
                     AckOutcome::Rejected(Rejection::NotAsked)
                 } else if let Some(known) = round.counted.get(&device) {
                     // In the final rounds updates have no tensors, so a head that was fitted again from other
                     // samples is a duplicate.
-                    let fit = self.phase == Phase::FitHead || self.phase == Phase::Finished;
-                    let same = fit || known.tensors == update.tensors && known.samples == update.samples;
-                    if same { AckOutcome::Duplicate } else { AckOutcome::Rejected(Rejection::ContentChanged) }
-                } else if let Some(rejection) = wrong {
+                    let is_final_round = self.phase == Phase::FitHead || self.phase == Phase::Finished;
+                    let is_same_content =
+                        is_final_round || known.tensors == update.tensors && known.samples == update.samples;
+                    if is_same_content {
+                        AckOutcome::Duplicate
+                    } else {
+                        AckOutcome::Rejected(Rejection::ContentChanged)
+                    }
+                } else if let Some(rejection) = invalid_reason {
                     round.absent.remove(&device);
                     round.excluded.insert(device);
                     AckOutcome::Rejected(rejection)
@@ -401,8 +415,8 @@ impl Model {
     /// Predicts the actions after a device has declined a round.
     pub fn decline(&mut self, device: DeviceId, id: RoundId, needs_new_id: bool) -> Vec<Expected> {
         self.counters.declined += 1;
-        let asked = |round: &&mut ModelRound| round.name(device) == id && round.awaits(device);
-        if let Some(round) = self.round.as_mut().filter(asked) {
+        let is_awaited = |round: &&mut ModelRound| round.id_for(device) == id && round.awaits(device);
+        if let Some(round) = self.round.as_mut().filter(is_awaited) {
             round.excluded.insert(device);
             round.needs_new_id |= needs_new_id;
         }
@@ -413,66 +427,66 @@ impl Model {
     pub fn close_if_ended(&mut self) -> Vec<Expected> {
         let Some(round) = &self.round else { return Vec::new() };
         match self.phase {
-            Phase::FitHead if round.nobody_left() => {
+            Phase::FitHead if round.has_all_answers() => {
                 self.phase = Phase::Finished;
                 vec![Expected::Finished]
             }
             Phase::FitHead | Phase::Finished => Vec::new(),
-            _ if round.reached(self.setup.min_count) => self.close(),
-            _ if !round.nobody_left() => Vec::new(),
-            _ if round.counted.len() >= self.min_updates() => self.close(),
+            _ if round.is_target_met(self.setup.min_count) => self.close_round(),
+            _ if !round.has_all_answers() => Vec::new(),
+            _ if round.counted.len() >= self.min_updates() => self.close_round(),
             _ => {
                 let counted = round.counted.len();
-                let more = self.ask_everyone();
-                if more.is_empty() { self.retry_or_fail(counted) } else { self.opened(&more) }
+                let newcomers = self.ask_everyone();
+                if newcomers.is_empty() { self.retry_or_fail(counted) } else { self.expect_open(&newcomers) }
             }
         }
     }
 
     /// Handles a round with too few updates to which every present device has answered.
     pub fn retry_or_fail(&mut self, counted: usize) -> Vec<Expected> {
-        let later = self.setup.patience.map(|patience| self.now + patience);
-        let repeats = counted == 0;
-        let tries = self.failed_attempts + 1;
-        if later.is_none() && tries >= 3 {
-            self.failed_attempts = tries;
+        let retry_at = self.setup.patience.map(|patience| self.now + patience);
+        let has_no_updates = counted == 0;
+        let attempts = self.failed_attempts + 1;
+        if retry_at.is_none() && attempts >= 3 {
+            self.failed_attempts = attempts;
             self.round = None;
             self.phase = Phase::Failed;
             return vec![Expected::Failed(self.last.round, counted)];
         }
-        if !repeats {
+        if !has_no_updates {
             // The round stays open with its counted updates.
-            if later.is_some() {
-                self.retry = self.retry.or(later);
+            if retry_at.is_some() {
+                self.retry = self.retry.or(retry_at);
                 return Vec::new();
             }
-            let again = self.ask_again();
-            self.failed_attempts += u32::from(!again.is_empty());
-            return self.opened(&again);
+            let reinvited = self.ask_again();
+            self.failed_attempts += u32::from(!reinvited.is_empty());
+            return self.expect_open(&reinvited);
         }
-        self.failed_attempts = tries;
+        self.failed_attempts = attempts;
         self.round = None;
         self.counters.repeated += 1;
         self.phase = match self.phase {
             Phase::Start(number) => Phase::Start(number - 1),
             Phase::Train(number) => Phase::Train(number - 1),
-            other => other,
+            unchanged => unchanged,
         };
-        self.retry = later;
-        if later.is_some() { Vec::new() } else { self.next() }
+        self.retry = retry_at;
+        if retry_at.is_some() { Vec::new() } else { self.open_next_round() }
     }
 
     /// Predicts the actions of the timeouts that are due.
     pub fn tick(&mut self) -> Vec<Expected> {
         let mut expected = self.at_deadline();
         expected.extend(self.give_up_absent());
-        if self.retry.is_some_and(|at| self.now >= at) {
+        if self.retry.is_some_and(|due| self.now >= due) {
             self.retry = None;
             expected.extend(if self.round.is_none() {
-                self.next()
+                self.open_next_round()
             } else {
-                let again = self.ask_again();
-                self.opened(&again)
+                let reinvited = self.ask_again();
+                self.expect_open(&reinvited)
             });
         }
         expected
@@ -480,15 +494,15 @@ impl Model {
 
     /// Predicts the actions after a device has disconnected.
     pub fn leave(&mut self, device: DeviceId) -> Vec<Expected> {
-        let Some(left) = self.fleet.get_mut(&device) else { return Vec::new() };
+        let Some(left_at) = self.fleet.get_mut(&device) else { return Vec::new() };
         // A device that has left cannot leave again.
-        let new = left.is_none();
-        left.get_or_insert(self.now);
-        if new && self.setup.absence == 0 { self.give_up_absent() } else { Vec::new() }
+        let was_connected = left_at.is_none();
+        left_at.get_or_insert(self.now);
+        if was_connected && self.setup.absence == 0 { self.give_up_absent() } else { Vec::new() }
     }
 
     /// Disconnected devices that the open round still waits for, with the times at which they left.
-    pub fn away(&self) -> Vec<(DeviceId, u64)> {
+    pub fn awaited_absent(&self) -> Vec<(DeviceId, u64)> {
         let Some(round) = self.round.as_ref().filter(|_| self.phase != Phase::Finished) else {
             return Vec::new();
         };
@@ -498,17 +512,21 @@ impl Model {
 
     /// Stops waiting for devices that have been disconnected too long.
     pub fn give_up_absent(&mut self) -> Vec<Expected> {
-        let is_absent = |left: u64| self.now - left >= self.setup.absence;
-        let absent: Vec<DeviceId> =
-            self.away().into_iter().filter(|(_, left)| is_absent(*left)).map(|(device, _)| device).collect();
+        let is_absent = |left_at: u64| self.now - left_at >= self.setup.absence;
+        let absent: Vec<DeviceId> = self
+            .awaited_absent()
+            .into_iter()
+            .filter(|(_, left_at)| is_absent(*left_at))
+            .map(|(device, _)| device)
+            .collect();
         if absent.is_empty() {
             return Vec::new();
         }
         self.counters.absent += absent.len() as u64;
-        let (none_present, least) = (self.present().is_empty(), self.min_updates());
+        let (none_present, min_updates) = (self.present_devices().is_empty(), self.min_updates());
         let Some(round) = &mut self.round else { return Vec::new() };
         round.absent.extend(absent);
-        let complete = round.nobody_left() && round.counted.len() >= least;
+        let complete = round.has_all_answers() && round.counted.len() >= min_updates;
         if none_present && !complete {
             round.asking_everyone = true;
             return Vec::new();
@@ -533,19 +551,19 @@ impl Model {
                 round.deadline = None;
                 Vec::new()
             }
-            _ if round.counted.len() >= self.setup.min_count.min(round.target) => self.close(),
+            _ if round.counted.len() >= self.setup.min_count.min(round.target) => self.close_round(),
             _ => {
                 round.deadline = self.setup.deadline.map(|limit| now + limit);
                 self.counters.extended += 1;
-                let more = self.ask_everyone();
-                let mut expected = self.opened(&more);
-                let again = self.ask_again();
-                for open in self.opened(&again) {
-                    match (expected.last_mut(), &open) {
-                        (Some(Expected::Open(a, devices)), Expected::Open(b, others)) if a == b => {
-                            devices.extend(others);
+                let newcomers = self.ask_everyone();
+                let mut expected = self.expect_open(&newcomers);
+                let reinvited = self.ask_again();
+                for invitation in self.expect_open(&reinvited) {
+                    match (expected.last_mut(), &invitation) {
+                        (Some(Expected::Open(a, devices)), Expected::Open(b, more_devices)) if a == b => {
+                            devices.extend(more_devices);
                         }
-                        _ => expected.push(open),
+                        _ => expected.push(invitation),
                     }
                 }
                 expected
@@ -554,42 +572,43 @@ impl Model {
     }
 
     /// Closes the open round: computes the next model, in which each counted update is included once.
-    pub fn close(&mut self) -> Vec<Expected> {
+    pub fn close_round(&mut self) -> Vec<Expected> {
         let round = self.round.take().unwrap();
         self.retry = None;
         let target = round.target.min(round.cohort.len());
-        let short = !round.reached(self.setup.min_count) && round.counted.len() < target;
-        self.counters.short += u64::from(short);
-        let before = self.basis.clone();
+        let is_short = !round.is_target_met(self.setup.min_count) && round.counted.len() < target;
+        self.counters.short += u64::from(is_short);
+        let previous_basis = self.basis.clone();
         let mut weight = 0.0;
-        let (mut first, mut second) = (Matrix::zeros(D, K), Matrix::zeros(K, 1));
+        let mut basis_sum = Matrix::zeros(D, K);
+        let mut head_sum = Matrix::zeros(K, 1);
         for update in round.counted.values() {
             let update_weight = if self.setup.by_samples { f64::from(update.samples) } else { 1.0 };
             weight += update_weight;
-            first += from_f32(D, K, &update.tensors[0].values) * update_weight;
+            basis_sum += from_f32(D, K, &update.tensors[0].values) * update_weight;
             if let Some(head) = update.tensors.get(1) {
-                second += from_f32(K, 1, &head.values) * update_weight;
+                head_sum += from_f32(K, 1, &head.values) * update_weight;
             }
         }
-        first /= weight;
+        basis_sum /= weight;
         match round.phase {
-            Phase::Start(_) => self.basis = orthonormal(&first).unwrap(),
+            Phase::Start(_) => self.basis = orthonormal(&basis_sum).unwrap(),
             _ if self.setup.fedavg => {
-                self.basis = first;
-                self.head = second / weight;
+                self.basis = basis_sum;
+                self.head = head_sum / weight;
             }
             _ => {
-                let held = from_f32(D, K, &to_f32(&self.basis));
-                self.basis = orthonormal(&(held - first * f64::from(ETA))).unwrap();
+                let decoded_basis = from_f32(D, K, &to_f32(&self.basis));
+                self.basis = orthonormal(&(decoded_basis - basis_sum * f64::from(ETA))).unwrap();
             }
         }
         if matches!(round.phase, Phase::Train(_)) {
-            let after = self.now - round.opened_at;
-            let short_of = short.then_some(target);
+            let elapsed = self.now - round.opened_at;
+            let short_of = is_short.then_some(target);
             self.policy.closed(&ClosedRound {
-                elapsed: Millis::new(after),
+                elapsed: Millis::new(elapsed),
                 short_of,
-                before: &before,
+                before: &previous_basis,
                 model: &self.basis,
             });
         }
@@ -598,16 +617,16 @@ impl Model {
         let notified = self.connected(&awaited);
         let mut expected = Vec::new();
         for device in notified {
-            let name = round.name(device);
+            let round_id = round.id_for(device);
             match expected.last_mut() {
-                Some(Expected::Close(id, devices)) if *id == name => drop(devices.insert(device)),
-                _ => expected.push(Expected::Close(name, BTreeSet::from([device]))),
+                Some(Expected::Close(id, devices)) if *id == round_id => drop(devices.insert(device)),
+                _ => expected.push(Expected::Close(round_id, BTreeSet::from([device]))),
             }
         }
         expected.push(Expected::Commit(Box::new(RoundRecord {
             id: round.id,
             phase: round.phase,
-            short_of: short.then_some(target),
+            short_of: is_short.then_some(target),
             cohort: round.cohort.iter().copied().collect(),
             participants: round.order.clone(),
             rejected: round.rejected,
@@ -617,7 +636,7 @@ impl Model {
             interference: None,
             ends_training: round.phase == Phase::Train(self.setup.rounds),
         })));
-        expected.extend(self.next());
+        expected.extend(self.open_next_round());
         expected
     }
 }
@@ -659,14 +678,14 @@ impl World {
         match op {
             Op::Join(device) => {
                 let expected = self.model.join(device);
-                self.event(Event::Joined(device), expected);
+                self.check_event(Event::Joined(device), expected);
             }
             Op::Leave(device) => {
                 let expected = self.model.leave(device);
                 self.pending.remove(&device);
-                self.event(Event::Left(device), expected);
+                self.check_event(Event::Left(device), expected);
             }
-            Op::Answer(device, kind) => self.answer(device, kind),
+            Op::Answer(device, kind) => self.send_answer(device, kind),
             Op::Decline(device, current) => {
                 let mut id = self.model.last;
                 if !current {
@@ -674,61 +693,63 @@ impl World {
                 }
                 let expected = self.model.decline(device, id, false);
                 let decline = Decline { id, reason: DeclineReason::NoSamples };
-                self.event(Event::Declined(device, decline), expected);
+                self.check_event(Event::Declined(device, decline), expected);
             }
             Op::Repeated(device) => {
-                let id = self.name(device);
+                let id = self.round_id_for(device);
                 let expected = self.model.decline(device, id, true);
                 let decline = Decline { id, reason: DeclineReason::RoundRepeated { last: id.round } };
-                self.event(Event::Declined(device, decline), expected);
+                self.check_event(Event::Declined(device, decline), expected);
             }
             Op::Advance(by) => self.model.now += by,
             Op::Tick => {
                 let expected = self.model.tick();
-                self.event(Event::Tick, expected);
+                self.check_event(Event::Tick, expected);
             }
         }
     }
 
     /// Random valid update for a broadcast.
-    pub fn good(&mut self, broadcast: &RoundBroadcast) -> Update {
+    pub fn random_valid_update(&mut self, broadcast: &RoundBroadcast) -> Update {
         self.draws += 1;
         let stream = &mut random(self.draws);
         let samples = 1 + (self.draws % 7) as u32;
-        let values = tensors(&broadcast.request.expects, stream, 1.0);
+        let values = random_tensors(&broadcast.request.expects, stream, 1.0);
         let skipped = (self.draws % 3) as u32;
-        Update { skipped, ..update(broadcast.id, samples, &broadcast.request.expects, values) }
+        Update { skipped, ..create_update(broadcast.id, samples, &broadcast.request.expects, values) }
     }
 
     /// Id of the open round under which a device was invited.
-    fn name(&self, device: DeviceId) -> RoundId {
-        self.model.round.as_ref().map_or(self.model.last, |round| round.name(device))
+    fn round_id_for(&self, device: DeviceId) -> RoundId {
+        self.model.round.as_ref().map_or(self.model.last, |round| round.id_for(device))
     }
 
     /// Sends an update of this kind to engine and model.
-    pub fn answer(&mut self, device: DeviceId, kind: Kind) {
-        let Some(broadcast) = self.broadcasts.get(&self.name(device).round).cloned() else {
+    pub fn send_answer(&mut self, device: DeviceId, kind: Kind) {
+        let Some(broadcast) = self.broadcasts.get(&self.round_id_for(device).round).cloned() else {
             // No round is open to which a device was invited.
-            let stray = update(RoundId { round: self.model.last.round + 1, stage: 0 }, 1, &[], Vec::new());
-            let expected = self.model.answer(device, &stray, None);
-            return self.event(Event::Update(device, stray), expected);
+            let stray =
+                create_update(RoundId { round: self.model.last.round + 1, stage: 0 }, 1, &[], Vec::new());
+            let expected = self.model.predict_answer(device, &stray, None);
+            return self.check_event(Event::Update(device, stray), expected);
         };
-        let mut update = self.good(&broadcast);
-        let mut wrong = None;
-        let values = |update: &mut Update, change: &dyn Fn(&mut f32)| {
+        let mut update = self.random_valid_update(&broadcast);
+        let mut invalid_reason = None;
+        let change_last_value = |update: &mut Update, change: &dyn Fn(&mut f32)| {
             update.tensors.last_mut().and_then(|t| t.values.last_mut()).map(change)
         };
         match kind {
             Kind::Good => {}
             Kind::NotFinite(nan) => {
-                let bad = if nan { f32::NAN } else { f32::NEG_INFINITY };
-                wrong = values(&mut update, &|v| *v = bad).map(|()| Rejection::NonFinite);
+                let non_finite = if nan { f32::NAN } else { f32::NEG_INFINITY };
+                invalid_reason =
+                    change_last_value(&mut update, &|v| *v = non_finite).map(|()| Rejection::NonFinite);
             }
             Kind::Norm => {
-                values(&mut update, &|v| *v = BOUND * 1.5);
-                let all = update.tensors.iter().flat_map(|t| &t.values);
-                let norm = all.map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt() as f32;
-                wrong = (norm > BOUND).then_some(Rejection::NormOverBound { norm, bound: BOUND });
+                change_last_value(&mut update, &|v| *v = BOUND * 1.5);
+                let all_values = update.tensors.iter().flat_map(|t| &t.values);
+                let norm = all_values.map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt() as f32;
+                invalid_reason = (norm > BOUND).then_some(Rejection::NormOverBound { norm, bound: BOUND });
             }
             Kind::Shape => {
                 match (update.descriptors.last_mut(), update.tensors.last_mut()) {
@@ -747,17 +768,17 @@ impl World {
                         update.tensors.push(extra);
                     }
                 }
-                wrong = Some(Rejection::Tensors);
+                invalid_reason = Some(Rejection::Tensors);
             }
             Kind::Role => {
                 if let Some(descriptor) = update.descriptors.first_mut() {
                     descriptor.role = fedspan_protocol::tensor::Role::Moment;
-                    wrong = Some(Rejection::Tensors);
+                    invalid_reason = Some(Rejection::Tensors);
                 }
             }
             Kind::NoSamples => {
                 update.samples = 0;
-                wrong = Some(Rejection::NoSamples);
+                invalid_reason = Some(Rejection::NoSamples);
             }
             Kind::Again => {
                 if let Some(known) = self.counted.get(&device) {
@@ -769,88 +790,88 @@ impl World {
                 if let Some(known) = self.counted.get(&device) {
                     update = known.clone();
                     update.samples += 1;
-                    values(&mut update, &|v| *v *= 0.5);
+                    change_last_value(&mut update, &|v| *v *= 0.5);
                 }
             }
             Kind::Late => {
                 let earlier = self.broadcasts.range(..self.model.last.round).next_back();
                 let earlier = earlier.map(|(_, broadcast)| Arc::clone(broadcast));
                 if let Some(broadcast) = earlier {
-                    update = self.good(&broadcast);
+                    update = self.random_valid_update(&broadcast);
                 }
             }
             Kind::Future => update.id.round += 1 + (self.draws % 4) as u32,
         }
-        let expected = self.model.answer(device, &update, wrong);
+        let expected = self.model.predict_answer(device, &update, invalid_reason);
         if let Some(Expected::Ack(_, _, AckOutcome::Counted)) = expected.first() {
             self.counted.insert(device, update.clone());
         }
-        self.event(Event::Update(device, update), expected);
+        self.check_event(Event::Update(device, update), expected);
     }
 
     /// Passes an event to the engine, and compares its actions and state with the model.
-    pub fn event(&mut self, event: Event, expected: Vec<Expected>) {
+    pub fn check_event(&mut self, event: Event, expected: Vec<Expected>) {
         self.events.push((self.model.now, event.clone()));
-        let first = self.effects.actions.len();
+        let first_new = self.effects.actions.len();
         self.engine.handle(Millis::new(self.model.now), event.clone(), &mut self.effects);
-        let actions = self.effects.actions.get(first..).unwrap_or_default().to_vec();
-        let mut found = Vec::new();
+        let actions = self.effects.actions.get(first_new..).unwrap_or_default().to_vec();
+        let mut actual = Vec::new();
         for action in &actions {
             match action {
                 Action::Open(device, broadcast) => {
-                    self.opened(broadcast);
+                    self.check_broadcast(broadcast);
                     self.pending.insert(*device, Arc::clone(broadcast));
-                    match found.last_mut() {
+                    match actual.last_mut() {
                         Some(Expected::Open(id, devices)) if *id == broadcast.id => {
-                            assert!(devices.insert(*device), "opened once");
+                            assert!(devices.insert(*device), "a device was invited twice");
                         }
-                        _ => found.push(Expected::Open(broadcast.id, BTreeSet::from([*device]))),
+                        _ => actual.push(Expected::Open(broadcast.id, BTreeSet::from([*device]))),
                     }
                 }
                 Action::Close(device, id) => {
                     self.pending.remove(device);
-                    match found.last_mut() {
-                        Some(Expected::Close(last, devices)) if last == id => {
-                            assert!(devices.insert(*device), "closed once");
+                    match actual.last_mut() {
+                        Some(Expected::Close(last_id, devices)) if last_id == id => {
+                            assert!(devices.insert(*device), "a round was closed twice for a device");
                         }
-                        _ => found.push(Expected::Close(*id, BTreeSet::from([*device]))),
+                        _ => actual.push(Expected::Close(*id, BTreeSet::from([*device]))),
                     }
                 }
                 Action::Acknowledge(device, ack) => {
                     if self.pending.get(device).is_some_and(|broadcast| broadcast.id == ack.id) {
                         self.pending.remove(device);
                     }
-                    found.push(Expected::Ack(*device, ack.id, ack.outcome));
+                    actual.push(Expected::Ack(*device, ack.id, ack.outcome));
                 }
-                Action::Commit(record) => found.push(Expected::Commit(record.clone())),
+                Action::Commit(record) => actual.push(Expected::Commit(record.clone())),
                 Action::Finished => {
                     self.finished += 1;
-                    found.push(Expected::Finished);
+                    actual.push(Expected::Finished);
                 }
-                Action::Failed(Failure::NoUpdates { round, .. }) => found.push(Expected::Failed(*round, 0)),
+                Action::Failed(Failure::NoUpdates { round, .. }) => actual.push(Expected::Failed(*round, 0)),
                 Action::Failed(Failure::TooFew { round, counted, min_count, .. }) => {
                     assert!((1..*min_count).contains(counted), "{counted} of {min_count}");
-                    found.push(Expected::Failed(*round, *counted));
+                    actual.push(Expected::Failed(*round, *counted));
                 }
-                Action::Failed(other) => panic!("{other}"),
+                Action::Failed(failure) => panic!("{failure}"),
             }
         }
-        assert_eq!(found, expected, "after {event:?} in {:?}", self.model.phase);
-        self.same();
+        assert_eq!(actual, expected, "after {event:?} in {:?}", self.model.phase);
+        self.assert_same_state();
     }
 
     /// Checks a broadcast: all devices have the same, with the current representation.
-    pub fn opened(&mut self, broadcast: &Arc<RoundBroadcast>) {
+    pub fn check_broadcast(&mut self, broadcast: &Arc<RoundBroadcast>) {
         let known = self.broadcasts.entry(broadcast.id.round).or_insert_with(|| Arc::clone(broadcast));
         assert!(Arc::ptr_eq(known, broadcast), "devices have different broadcasts");
         // The broadcast contains the current representation.
-        if let Some(sent) = broadcast.request.tensors.first() {
-            let sent = from_f32(D, K, &sent.values);
+        if let Some(broadcast_basis) = broadcast.request.tensors.first() {
+            let broadcast_basis = from_f32(D, K, &broadcast_basis.values);
             let mut basis = self.model.basis.clone();
             if self.setup().fedavg && matches!(self.model.phase, Phase::FitHead | Phase::Finished) {
                 basis = orthonormal(&basis).unwrap();
             }
-            assert!(distance(&sent, &basis) < 1e-5);
+            assert!(distance(&broadcast_basis, &basis) < 1e-5);
         }
     }
 
@@ -859,35 +880,43 @@ impl World {
     }
 
     /// Compares the state of the engine with the model.
-    pub fn same(&self) {
+    pub fn assert_same_state(&self) {
         let (engine, model) = (&self.engine, &self.model);
         assert_eq!(engine.phase(), model.phase);
         assert_eq!(engine.counters(), model.counters);
-        let connected = model.fleet.values().filter(|left| left.is_none()).count();
+        let connected = model.fleet.values().filter(|left_at| left_at.is_none()).count();
         assert_eq!(engine.fleet(), (model.fleet.len(), connected));
         let deadline = model.round.as_ref().and_then(|round| round.deadline);
-        let absences = model.away().into_iter().map(|(_, left)| left + model.setup.absence);
+        let absences = model.awaited_absent().into_iter().map(|(_, left_at)| left_at + model.setup.absence);
         assert_eq!(
             engine.wake(),
             deadline.into_iter().chain(model.retry).chain(absences).min().map(Millis::new)
         );
-        assert!(distance(engine.representation(), &model.basis) < 1e-8, "an update counts other than once");
+        assert!(
+            distance(engine.representation(), &model.basis) < 1e-8,
+            "an update did not count exactly once"
+        );
         if let Some(head) = engine.shared_head() {
             assert!(distance(head, &model.head) < 1e-8);
         }
         match (engine.open_round(), &model.round) {
-            (Some(open), Some(round)) => {
-                assert_eq!((open.broadcast.id, &open.participants), (round.id, &round.order));
-                assert_eq!((&open.cohort, &open.excluded), (&round.cohort, &round.excluded));
-                assert_eq!(open.absent, round.absent);
-                assert!(round.cohort.iter().all(|device| open.id_for(*device) == round.name(*device)));
+            (Some(engine_round), Some(round)) => {
+                assert_eq!((engine_round.broadcast.id, &engine_round.participants), (round.id, &round.order));
+                assert_eq!((&engine_round.cohort, &engine_round.excluded), (&round.cohort, &round.excluded));
+                assert_eq!(engine_round.absent, round.absent);
+                assert!(
+                    round.cohort.iter().all(|device| engine_round.id_for(*device) == round.id_for(*device))
+                );
                 let outstanding = round.cohort.iter().filter(|device| round.awaits(**device)).count();
-                assert_eq!(open.outstanding(), outstanding);
+                assert_eq!(engine_round.outstanding(), outstanding);
             }
             (None, None) => {}
-            (open, _) => panic!("open in one of both: {open:?}"),
+            (engine_round, _) => panic!("open in one of both: {engine_round:?}"),
         }
-        assert!(model.commits.windows(2).all(|pair| pair[0] < pair[1]), "in order, once");
+        assert!(
+            model.commits.windows(2).all(|pair| pair[0] < pair[1]),
+            "rounds were committed out of order, or twice"
+        );
         assert!(self.finished <= 1);
     }
 
@@ -897,11 +926,11 @@ impl World {
         // sufficient number must reconnect, and devices that declined are invited again.
         let sample_target = self.setup().fleet_size.max(self.setup().min_count);
         for device in 0..UNIVERSE {
-            let connected = self.model.fleet.values().filter(|left| left.is_none()).count();
+            let connected = self.model.fleet.values().filter(|left_at| left_at.is_none()).count();
             let known = self.model.fleet.contains_key(&DeviceId(device));
-            let gone = self.model.fleet.get(&DeviceId(device)) != Some(&None);
-            let needed = connected < sample_target || self.setup().deadline.is_none() && known;
-            if gone && needed {
+            let is_disconnected = self.model.fleet.get(&DeviceId(device)) != Some(&None);
+            let must_join = connected < sample_target || self.setup().deadline.is_none() && known;
+            if is_disconnected && must_join {
                 self.apply(Op::Join(DeviceId(device)));
             }
         }
@@ -911,9 +940,9 @@ impl World {
             }
             if let Some((device, broadcast)) = self.pending.iter().next().map(|(d, o)| (*d, Arc::clone(o))) {
                 self.pending.remove(&device);
-                let update = self.good(&broadcast);
-                let expected = self.model.answer(device, &update, None);
-                self.event(Event::Update(device, update), expected);
+                let update = self.random_valid_update(&broadcast);
+                let expected = self.model.predict_answer(device, &update, None);
+                self.check_event(Event::Update(device, update), expected);
             } else {
                 let wake = self.engine.wake().expect("all devices have answered, but nothing is due");
                 self.model.now = self.model.now.max(wake.as_u64());

@@ -1,4 +1,4 @@
-//! Helpers of tests: random matrices, tensors and updates, and comparisons of matrices.
+//! Test helpers: random matrices, tensors and updates, and comparisons of matrices.
 #![allow(dead_code)]
 
 use fedspan_engine::linalg::Matrix;
@@ -13,8 +13,8 @@ pub fn bits(matrix: &Matrix) -> Vec<u64> {
 }
 
 /// Frobenius norm of the difference of two matrices.
-pub fn distance(a: &Matrix, b: &Matrix) -> f64 {
-    (a - b).norm()
+pub fn distance(first: &Matrix, second: &Matrix) -> f64 {
+    (first - second).norm()
 }
 
 /// Random stream with a fixed seed and this index.
@@ -28,7 +28,7 @@ pub fn gaussian(rows: usize, cols: usize, random: &mut Stream) -> Matrix {
 }
 
 /// Random tensors that match the descriptors of a request. Values are normal with standard deviation `scale`.
-pub fn tensors(expects: &[TensorDescriptor], random: &mut Stream, scale: f64) -> Vec<Tensor> {
+pub fn random_tensors(expects: &[TensorDescriptor], random: &mut Stream, scale: f64) -> Vec<Tensor> {
     let tensor = |d: &TensorDescriptor| Tensor {
         role: d.role,
         rows: d.rows,
@@ -39,12 +39,17 @@ pub fn tensors(expects: &[TensorDescriptor], random: &mut Stream, scale: f64) ->
 }
 
 /// Update as a connection passes it to the engine.
-pub fn update(id: RoundId, samples: u32, expects: &[TensorDescriptor], tensors: Vec<Tensor>) -> Update {
+pub fn create_update(
+    id: RoundId,
+    samples: u32,
+    expects: &[TensorDescriptor],
+    tensors: Vec<Tensor>,
+) -> Update {
     Update { id, samples, skipped: 0, descriptors: expects.to_vec(), tensors }
 }
 
 /// Wire encoding of values.
-pub fn encoded(encoding: Encoding, values: &[f32]) -> Vec<u8> {
+pub fn encode_values(encoding: Encoding, values: &[f32]) -> Vec<u8> {
     let mut bytes = vec![0; encoding.byte_len(values.len())];
     encoding.encode(values, &mut bytes).unwrap();
     bytes
