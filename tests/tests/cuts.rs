@@ -9,7 +9,9 @@
 use std::collections::{BTreeMap, HashSet};
 use std::convert::Infallible;
 
-use crate::common::{Board, DEVICE, ServerEnd, gate, keys, opening, protected, uncobs};
+use crate::common::{
+    Board, DEVICE, ServerEnd, active_keys, decode_cobs, encrypted_acceptor, key_protection, round_broadcast,
+};
 use crate::torn_flash::{Tear, Torn, WORD, torn_erasures, torn_writes};
 use fedspan_aggregator::connection::PeerMessage;
 use fedspan_client::Millis;
@@ -21,6 +23,7 @@ use fedspan_client::session::Config;
 use fedspan_client::store::{FlashStore, record_len};
 use fedspan_client::{Event, Linear};
 use fedspan_hostile::Random;
+use fedspan_protocol::frame::{HEADER_ANSWER, HEADER_CRC32C};
 use fedspan_protocol::message::{Ack, AckOutcome, Privacy, ToDevice, ToServer, decode};
 
 /// Number of flash pages.
@@ -61,7 +64,7 @@ fn device(flash: &Torn) -> Device {
     let end = u32::try_from(flash.image().len()).unwrap();
     let store = FlashStore::new(flash.clone(), 0..end).unwrap();
     // The session, too, has the same random numbers after every start.
-    Board::with_task(Config::new(DEVICE), protected(), task, store, 7)
+    Board::with_task(Config::new(DEVICE), key_protection(), task, store, 7)
 }
 
 /// Everything that an observer of the link and of the server has seen.
@@ -91,13 +94,13 @@ impl Observer {
 
     /// Checks a frame that the device has sent.
     fn check_frame(&mut self, frame: &[u8]) -> Result<(), String> {
-        let plain = uncobs(frame);
-        if plain[0] == 0x10 {
+        let decoded = decode_cobs(frame);
+        if decoded[0] == HEADER_CRC32C {
             if self.hellos.contains(frame) {
                 return Err("a hello was sent on two connections".into());
             }
             self.hello = frame.to_vec();
-            let Ok((ToServer::Hello(hello), _)) = decode::<ToServer>(&plain[1..plain.len() - 4]) else {
+            let Ok((ToServer::Hello(hello), _)) = decode::<ToServer>(&decoded[1..decoded.len() - 4]) else {
                 return Err("a plain frame is not a hello".into());
             };
             let Privacy::Gaussian { spent, release, .. } = hello.capabilities.privacy else {
@@ -113,7 +116,7 @@ impl Observer {
             self.stated = spent;
             return Ok(());
         }
-        let counter = u64::from_le_bytes(plain[1..9].try_into().unwrap());
+        let counter = u64::from_le_bytes(decoded[1..9].try_into().unwrap());
         if self.nonces.insert((self.hello.clone(), self.answer.clone(), counter)) {
             Ok(())
         } else {
@@ -154,8 +157,8 @@ fn exchange(
                 observer.counted += 1;
             }
         }
-        down.extend(server.frames());
-        if let Some(answer) = down.iter().find(|frame| uncobs(frame)[0] == 0x12) {
+        down.extend(server.take_frames());
+        if let Some(answer) = down.iter().find(|frame| decode_cobs(frame)[0] == HEADER_ANSWER) {
             observer.answer.clone_from(answer);
         }
         up = device.receive_all(&down);
@@ -171,7 +174,7 @@ fn exchange(
 /// Runs one start of the device and some rounds. The second round is acknowledged only on a new connection.
 /// Returns false if the power failed.
 fn live(flash: &Torn, observer: &mut Observer, rounds: u32) -> Result<bool, String> {
-    let gate = gate(&keys(), observer.hellos.len() as u64);
+    let acceptor = encrypted_acceptor(&active_keys(), observer.hellos.len() as u64);
     let mut device = device(flash);
     let before = observer.counted;
     let newest = observer.updates.keys().next_back().copied().unwrap_or(0);
@@ -182,18 +185,18 @@ fn live(flash: &Torn, observer: &mut Observer, rounds: u32) -> Result<bool, Stri
         ));
     }
     let first = device.session.last_round().max(newest) + 1;
-    let mut server = ServerEnd::new(&gate);
+    let mut server = ServerEnd::new(&acceptor);
     for round in first..first + rounds {
         let retried = round == first + 1;
         for link in 0..=u32::from(retried) {
             if round == first || link > 0 {
                 observer.link();
-                device.event(Event::LinkDown);
-                server = ServerEnd::new(&gate);
+                device.handle_event(Event::LinkDown);
+                server = ServerEnd::new(&acceptor);
                 let hello = device.link_up();
                 exchange(&mut device, &mut server, observer, flash, hello, true)?;
             }
-            server.connection.open(&opening(round));
+            server.connection.open(&round_broadcast(round));
             exchange(&mut device, &mut server, observer, flash, Vec::new(), !retried || link > 0)?;
         }
     }

@@ -157,13 +157,13 @@ fn samples(seed: u32) -> Owned {
 }
 
 impl<T: Fitted> Pair<T> {
-    fn new(device: u64, task: T, gate: &Arc<Acceptor>) -> Self {
+    fn new(device: u64, task: T, acceptor: &Arc<Acceptor>) -> Self {
         let random = ChaCha20Rng::seed_from_u64(device);
         let seed = u32::try_from(device).unwrap();
         let (config, protection) = (Config::new(device), Protection::Plaintext);
         let session = Session::new(config, protection, task, samples(seed), NoStore, random);
         let decoder = Decoder::new(vec![0; config.frame_limit.into()]);
-        Self { session, connection: Connection::new(Arc::clone(gate)), decoder }
+        Self { session, connection: Connection::new(Arc::clone(acceptor)), decoder }
     }
 }
 
@@ -220,8 +220,8 @@ fn campaign(
         if text.contains("i16") { fedspan_protocol::message::Numeric::I16 } else { Default::default() };
     let requirements = Requirements::new(model, &engine.requests(), None).with_numeric(numeric);
     let welcome = Welcome { campaign: 1, idle_milliseconds: 60_000 };
-    let gate = Arc::new(Acceptor::plaintext(requirements, welcome));
-    let mut devices = build(&gate);
+    let acceptor = Arc::new(Acceptor::plaintext(requirements, welcome));
+    let mut devices = build(&acceptor);
     let mut actions = Vec::new();
     let mut events: Vec<(u64, PeerMessage)> = Vec::new();
     for (id, device) in (0..).zip(&mut devices) {
@@ -259,17 +259,18 @@ fn campaign(
     (engine, fits)
 }
 
-fn chooses(id: u64, gate: &Arc<Acceptor>) -> Box<dyn Device> {
-    Box::new(Pair::new(id, Linear::new(Workspace::<D, K, C>::new()), gate))
+fn chooses(id: u64, acceptor: &Arc<Acceptor>) -> Box<dyn Device> {
+    Box::new(Pair::new(id, Linear::new(Workspace::<D, K, C>::new()), acceptor))
 }
 
-fn plain(id: u64, gate: &Arc<Acceptor>) -> Box<dyn Device> {
-    Box::new(Pair::new(id, Plain(Linear::new(Workspace::<D, K, C>::new())), gate))
+fn plain(id: u64, acceptor: &Arc<Acceptor>) -> Box<dyn Device> {
+    Box::new(Pair::new(id, Plain(Linear::new(Workspace::<D, K, C>::new())), acceptor))
 }
 
 #[test]
 fn mixed_fleet_gets_heads_from_all_devices() {
-    let (engine, fits) = campaign(FLEET, |gate| vec![chooses(0, gate), plain(1, gate), chooses(2, gate)]);
+    let (engine, fits) =
+        campaign(FLEET, |acceptor| vec![chooses(0, acceptor), plain(1, acceptor), chooses(2, acceptor)]);
     let chosen = engine.chosen_ridge().unwrap();
     assert_eq!(chosen.devices, 2, "only devices with the feature score ridges");
     assert!(
@@ -288,7 +289,7 @@ fn mixed_fleet_gets_heads_from_all_devices() {
 /// Tests that the default ridge is published and used if no device scores ridges.
 #[test]
 fn fleet_without_the_feature_gets_the_default_ridge() {
-    let (engine, fits) = campaign(FLEET, |gate| (0..3).map(|id| plain(id, gate)).collect());
+    let (engine, fits) = campaign(FLEET, |acceptor| (0..3).map(|id| plain(id, acceptor)).collect());
     let chosen = engine.chosen_ridge().unwrap();
     assert_eq!(
         (chosen.devices, f64::from(chosen.ridge)),
@@ -301,7 +302,8 @@ fn fleet_without_the_feature_gets_the_default_ridge() {
 #[test]
 fn configured_ridge_applies_to_all_devices() {
     let text = format!("{FLEET}final_ridge = 0.25\n");
-    let (engine, fits) = campaign(&text, |gate| vec![chooses(0, gate), plain(1, gate), plain(2, gate)]);
+    let (engine, fits) =
+        campaign(&text, |acceptor| vec![chooses(0, acceptor), plain(1, acceptor), plain(2, acceptor)]);
     assert_eq!(engine.chosen_ridge(), None);
     assert!(fits.iter().all(|(unchosen, fit)| (*unchosen, fit.ridge) == (0, 0.25)));
 }
@@ -310,8 +312,8 @@ fn configured_ridge_applies_to_all_devices() {
 #[test]
 fn fixed_point_device_takes_the_published_ridge() {
     let text = format!("{FLEET}numeric = \"i16\"\n");
-    let build = |gate: &Arc<Acceptor>| -> Vec<Box<dyn Device>> {
-        let device = |id| Box::new(Pair::new(id, Linear::new(FixedWorkspace::<D, K, C>::new()), gate));
+    let build = |acceptor: &Arc<Acceptor>| -> Vec<Box<dyn Device>> {
+        let device = |id| Box::new(Pair::new(id, Linear::new(FixedWorkspace::<D, K, C>::new()), acceptor));
         (0..3).map(|id| device(id) as Box<dyn Device>).collect()
     };
     let (engine, fits) = campaign(&text, build);
