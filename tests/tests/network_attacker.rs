@@ -83,7 +83,7 @@ fn frame_with_any_flipped_bit_is_rejected() {
     let (mut board, mut server) =
         (Board::new(DEVICE, key_protection(), NoStore, 1), ServerEnd::new(&acceptor));
     let mut flips = 0u32;
-    let flipped = |frame: &[u8], bit: usize| {
+    let flip_bit = |frame: &[u8], bit: usize| {
         let mut frame = frame.to_vec();
         frame[bit / 8] ^= 1 << (bit % 8);
         // The flip may have removed the delimiter.
@@ -91,28 +91,33 @@ fn frame_with_any_flipped_bit_is_rejected() {
         frame
     };
     let mut up = board.link_up();
-    let (mut done, mut up_frames, mut down_frames) = (0, 0, 0);
+    let mut updates = 0;
+    let mut up_frames = 0;
+    let mut down_frames = 0;
     while !up.is_empty() {
         for frame in &up {
             for bit in 0..8 * frame.len() {
                 flips += 1;
                 let before = server.connection.traffic().protocol_errors();
-                assert!(server.receive(&[flipped(frame, bit)]).is_empty(), "an answer to damage");
+                assert!(server.receive(&[flip_bit(frame, bit)]).is_empty(), "a damaged frame was answered");
                 assert!(server.events.is_empty(), "{:?}", server.events);
-                assert!(server.connection.traffic().protocol_errors() > before, "not counted");
+                assert!(
+                    server.connection.traffic().protocol_errors() > before,
+                    "the damaged frame was not counted"
+                );
             }
             up_frames += 1;
             server.connection.receive(frame, &mut server.events);
         }
         let mut down = server.take_frames();
-        handle_server_events(&mut server, 1, &mut done);
+        handle_server_events(&mut server, 1, &mut updates);
         down.extend(server.take_frames());
         up.clear();
         for frame in &down {
             for bit in 0..8 * frame.len() {
                 flips += 1;
                 let before = board.rejected();
-                assert!(board.receive(&flipped(frame, bit)).is_empty(), "an answer to damage");
+                assert!(board.receive(&flip_bit(frame, bit)).is_empty(), "a damaged frame was answered");
                 assert!(!board.last_progress.close && board.rejected() > before);
             }
             down_frames += 1;
@@ -138,10 +143,10 @@ fn plain_messages() -> Vec<Vec<u8>> {
         ToDevice::Fault(Fault::Unexpected),
         ToDevice::Fault(Fault::Tensors),
     ];
-    let mut all: Vec<_> = messages.iter().map(encode_plain).collect();
-    all.push(encode_plain_round(&round_broadcast(1)));
-    all.push(encode_plain_round(&round_broadcast(9)));
-    all
+    let mut frames: Vec<_> = messages.iter().map(encode_plain).collect();
+    frames.push(encode_plain_round(&round_broadcast(1)));
+    frames.push(encode_plain_round(&round_broadcast(9)));
+    frames
 }
 
 #[test]
@@ -159,20 +164,21 @@ fn plain_messages_are_ignored() {
     }
     assert!(
         board.receive(&encode_plain(&ToDevice::Fault(Fault::Greet))).is_empty(),
-        "the device has just said hello"
+        "the device repeated the hello that it has just sent"
     );
     exchange_frames(&mut board, &mut server, hello);
     assert_eq!(server.count_hellos(), 1);
     server.events.clear();
     // The messages arrive after the welcome, before and during a round.
-    let more = [
+    let further_messages = [
         ToDevice::RetryAfter { milliseconds: u32::MAX },
         ToDevice::RetryAfter { milliseconds: 0 },
         ToDevice::Refused(Refusal::UnknownDevice),
         ToDevice::Refused(Refusal::KeyNeeded),
     ];
-    let all: Vec<_> = plain_messages().into_iter().chain(more.iter().map(encode_plain)).collect();
-    for frame in &all {
+    let frames: Vec<_> =
+        plain_messages().into_iter().chain(further_messages.iter().map(encode_plain)).collect();
+    for frame in &frames {
         assert!(board.receive(frame).is_empty());
         assert!(!board.last_progress.close);
     }
@@ -180,7 +186,7 @@ fn plain_messages_are_ignored() {
     let open = server.take_frames();
     let update = board.receive_all(&open);
     assert_eq!(update.len(), 1);
-    for frame in &all {
+    for frame in &frames {
         assert!(board.receive(frame).is_empty());
         assert!(!board.last_progress.close);
     }
@@ -211,7 +217,7 @@ fn plain_messages_are_ignored() {
         total_elements: 42,
         privacy: Privacy::None,
     };
-    let foreign = Hello { wire_version: WIRE_VERSION + 1, ..Hello::new(DEVICE, capabilities) };
+    let other_version = Hello { wire_version: WIRE_VERSION + 1, ..Hello::new(DEVICE, capabilities) };
     for frame in [
         ToServer::Update(Update { id, samples: 1, skipped: 0, tensors: Descriptors::new() }),
         ToServer::Decline(Decline { id, reason: DeclineReason::Device }),
@@ -219,7 +225,7 @@ fn plain_messages_are_ignored() {
         ToServer::Alive,
         ToServer::Hello(Hello::new(DEVICE, capabilities)),
         ToServer::Hello(Hello::new(OTHER, capabilities)),
-        ToServer::Hello(foreign),
+        ToServer::Hello(other_version),
     ] {
         let before = server.connection.traffic().unsealed;
         assert!(server.receive(&[encode_plain(&frame)]).is_empty(), "{frame:?}");
@@ -248,7 +254,7 @@ fn accepted_plain_messages_have_bounded_effects() {
     let mut hellos = Vec::new();
     for _ in 0..20 {
         let hello = board.link_up();
-        assert!(!hellos.contains(&hello), "a handshake for each attempt");
+        assert!(!hellos.contains(&hello), "two attempts sent the same hello");
         hellos.push(hello);
         board.receive(&encode_plain(&ToDevice::Refused(Refusal::UnknownDevice)));
         assert!(board.last_progress.close && board.session.refusal().is_none());
@@ -265,24 +271,24 @@ fn accepted_plain_messages_have_bounded_effects() {
     server.connection.open(&round_broadcast(1));
     let open = server.take_frames();
     let update = board.receive_all(&open);
-    assert_eq!(update.len(), 1, "the update, which is lost");
+    assert_eq!(update.len(), 1, "the device sent no update");
     let greet = encode_plain(&ToDevice::Fault(Fault::Greet));
     let sent: Vec<_> = (0..1_000).flat_map(|_| board.receive(&greet)).collect();
-    assert_eq!(sent.len(), 1, "one hello");
-    let (mut done, mut up) = (0, sent);
+    assert_eq!(sent.len(), 1, "the faults did not cause exactly one hello");
+    let (mut updates, mut up) = (0, sent);
     loop {
         let mut down = server.receive(&up);
-        handle_server_events(&mut server, 1, &mut done);
+        handle_server_events(&mut server, 1, &mut updates);
         down.extend(server.take_frames());
         if down.is_empty() {
             break;
         }
         up = board.receive_all(&down);
     }
-    assert_eq!((done, board.session.counters().counted, board.session.counters().declined), (1, 1, 0));
+    assert_eq!((updates, board.session.counters().counted, board.session.counters().declined), (1, 1, 0));
     // No further handshake starts shortly afterwards, because each handshake costs a write to flash.
     let sent: Vec<_> = (0..1_000).flat_map(|_| board.receive(&greet)).collect();
-    assert!(sent.is_empty(), "no handshake shortly after the last one");
+    assert!(sent.is_empty(), "a handshake started shortly after the last one");
     board.now += 2_000;
     assert_eq!((0..1_000).flat_map(|_| board.receive(&greet)).count(), 1);
 }
@@ -307,7 +313,7 @@ fn hello_without_greeting_is_refused() {
     board.link_up();
     let down = server.receive(&[encode_plain(&message)]);
     assert_eq!((server.count_hellos(), down.len()), (1, 1));
-    assert!(board.receive_all(&down).is_empty(), "a plain welcome is ignored");
+    assert!(board.receive_all(&down).is_empty(), "the device accepted a plain welcome");
     server.connection.open(&round_broadcast(1));
     let open = server.take_frames();
     assert!(board.receive_all(&open).is_empty());

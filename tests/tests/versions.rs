@@ -14,13 +14,14 @@ use fedspan_protocol::frame::encode;
 use fedspan_protocol::limits::WIRE_VERSION;
 use fedspan_protocol::message::{Hello, Refusal, ToDevice, ToServer, decode};
 
+/// Size of the device's saved state (its record) in flash, in bytes.
 const BYTES: usize = record_len(2, 1).next_multiple_of(WORD);
 
 /// Older versions, the next version, and arbitrary versions.
 const OTHERS: [u16; 6] = [0, WIRE_VERSION - 1, WIRE_VERSION + 1, 9, 0x7FFF, u16::MAX];
 
 /// Creates acceptors without and with keys, each with the protection of its devices.
-fn worlds() -> [(Arc<Acceptor>, Protection); 2] {
+fn acceptors() -> [(Arc<Acceptor>, Protection); 2] {
     [
         (Arc::new(Acceptor::plaintext(requirements(), WELCOME)), Protection::Plaintext),
         (encrypted_acceptor(&active_keys(), 1), key_protection()),
@@ -29,23 +30,23 @@ fn worlds() -> [(Arc<Acceptor>, Protection); 2] {
 
 #[test]
 fn hello_of_another_version_gets_a_plain_refusal() {
-    for (acceptor, protection) in worlds() {
-        let honest = Board::new(DEVICE, protection, NoStore, 1).link_up().remove(0);
-        let message = decode_cobs(&honest);
-        let (honest, body) = decode::<ToServer>(&message[1..message.len() - 4]).unwrap();
-        let ToServer::Hello(honest) = honest else { panic!("{honest:?}") };
+    for (acceptor, protection) in acceptors() {
+        let hello = Board::new(DEVICE, protection, NoStore, 1).link_up().remove(0);
+        let message = decode_cobs(&hello);
+        let (hello, body) = decode::<ToServer>(&message[1..message.len() - 4]).unwrap();
+        let ToServer::Hello(hello) = hello else { panic!("{hello:?}") };
         for wire_version in OTHERS {
             // The bytes after the first fields may be arbitrary.
             for body in [body, &[], &[0xFF; 40]] {
-                let hello = ToServer::Hello(Hello { wire_version, schema_hash: 0xFFFF, ..honest });
+                let hello = ToServer::Hello(Hello { wire_version, schema_hash: 0xFFFF, ..hello });
                 let mut frame = vec![0; 400];
                 let length =
-                    encode(&hello, body.len(), |place| place.copy_from_slice(body), &mut frame).unwrap();
+                    encode(&hello, body.len(), |buffer| buffer.copy_from_slice(body), &mut frame).unwrap();
                 let mut server = ServerEnd::new(&acceptor);
                 let answers = server.receive(&[frame[..length].to_vec()]);
                 let refusal = Refusal::WireVersion { served: WIRE_VERSION };
                 assert_eq!(answers, [encode_plain(&ToDevice::Refused(refusal))], "{wire_version}");
-                assert!(matches!(server.events[..], [PeerMessage::Refused(found)] if found == refusal));
+                assert!(matches!(server.events[..], [PeerMessage::Refused(sent)] if sent == refusal));
             }
         }
     }
@@ -53,9 +54,9 @@ fn hello_of_another_version_gets_a_plain_refusal() {
 
 #[test]
 fn refused_device_keeps_its_state_and_reconnects() {
-    for (acceptor, protection) in worlds() {
+    for (acceptor, protection) in acceptors() {
         for served in OTHERS {
-            let keyed = !matches!(protection, Protection::Plaintext);
+            let has_key = !matches!(protection, Protection::Plaintext);
             let nor = Nor::new(2);
             let store = FlashStore::<_, BYTES>::new(nor.clone(), 0..2 * PAGE as u32).unwrap();
             let mut board = Board::new(DEVICE, protection.clone(), store, 1);
@@ -72,7 +73,7 @@ fn refused_device_keeps_its_state_and_reconnects() {
             assert!(board.last_progress.close);
             assert_eq!(
                 board.session.refusal(),
-                (!keyed).then_some(refusal),
+                (!has_key).then_some(refusal),
                 "a device with a key ignores a plain refusal"
             );
             assert_eq!((nor.image(), board.session.last_round()), (image, 1));
