@@ -87,7 +87,7 @@ struct Observer {
 }
 
 impl Observer {
-    /// Records that the connection of the last hello has ended.
+    /// Forgets hello and answer of the last connection, because another one begins.
     fn begin_connection(&mut self) {
         let hello = std::mem::take(&mut self.hello);
         self.hellos.insert(hello);

@@ -85,7 +85,7 @@ fn run_line_with_fault(fault: Fault, unlucky: usize) -> usize {
     let mut up = board.link_up();
     let mut frames = 0;
     let mut updates = 0;
-    // Number of seconds since the server last sent the round in which it was unanswered.
+    // Number of simulated seconds at whose end the round was unanswered, since the server last sent it.
     let mut unanswered_seconds = 0;
     let (mut late_up, mut late_down): (Vec<Vec<u8>>, Vec<Vec<u8>>) = (Vec::new(), Vec::new());
     let mut carry = |sent: Vec<Vec<u8>>, late: &mut Vec<Vec<u8>>| {
