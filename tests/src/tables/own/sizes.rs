@@ -3,9 +3,9 @@
 use fedspan_client::Workspace;
 use fedspan_client::memory::{FixedWorkspace, Memory, StreamingWorkspace};
 
-/// Makes the table of the sizes of workspaces of several shapes, in bytes, compared with the arithmetic
+/// Returns the table of the sizes of workspaces of several shapes, in bytes, compared with the arithmetic
 /// minimum.
-pub fn table() -> String {
+pub fn memory_table() -> String {
     let rows = [row::<20, 2, 1>(), row::<57, 8, 7>(), row::<64, 4, 1>(), row::<128, 8, 1>()];
     "| (d, k, C) | RAM of the model | the least that the arithmetic needs | with a stream of samples | in i16 |\n\
      | --- | --- | --- | --- | --- |\n"
@@ -13,7 +13,7 @@ pub fn table() -> String {
         + &rows.concat()
 }
 
-/// Makes the row of one shape.
+/// Returns the row of one shape.
 fn row<const D: usize, const K: usize, const C: usize>() -> String {
     let bytes = [
         size_of::<Workspace<D, K, C>>(),
