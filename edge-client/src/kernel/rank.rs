@@ -85,21 +85,21 @@ pub fn least_squares(
 }
 
 /// Solves `min |R W - Q|` for the `W` of least norm without regard to units, for an `R` whose entries all
-/// have an error relative to the largest column. Singular values below `cut` times the largest are cut. The
-/// arguments and the result are otherwise those of [`least_squares`].
+/// have an error relative to the largest column. Singular values below `cutoff` times the largest are cut.
+/// The arguments and the result are otherwise those of [`least_squares`].
 #[cfg(feature = "i16")]
 #[inline(never)]
-pub fn minimum_norm(r: &mut [f32], q: &mut [f32], scratch: &mut [f32], cut: f32) -> usize {
+pub fn minimum_norm(r: &mut [f32], q: &mut [f32], scratch: &mut [f32], cutoff: f32) -> usize {
     let k = scratch.len();
     let Some(c) = q.len().checked_div(k) else { return 0 };
     let size = sqrtf(dot(r, r, 1));
-    if is_well_conditioned(r, scratch, Some(size), cut) {
+    if is_well_conditioned(r, scratch, Some(size), cutoff) {
         substitute(r, q, k, c);
         return k;
     }
     let Some(scale) = shrink(r) else { return finish(q, 0) };
     orthogonalise_rows(r, q, k, c);
-    let directions = measure(r, scratch, scale, cut);
+    let directions = measure(r, scratch, scale, cutoff);
     directions.weigh(q, scratch, 0.0);
     combine(r, q, scratch);
     finish(q, directions.rank)
@@ -117,7 +117,7 @@ fn finish(w: &mut [f32], rank: usize) -> usize {
 
 /// Returns true if no direction must be cut. Multiplies the inverse by the length of each column, or by
 /// `size` if given.
-fn is_well_conditioned(r: &[f32], scratch: &mut [f32], size: Option<f32>, cut: f32) -> bool {
+fn is_well_conditioned(r: &[f32], scratch: &mut [f32], size: Option<f32>, cutoff: f32) -> bool {
     let k = scratch.len();
     let mut sum = 0.0f32;
     for i in 0..k {
@@ -129,18 +129,18 @@ fn is_well_conditioned(r: &[f32], scratch: &mut [f32], size: Option<f32>, cut: f
         // Solves x R = size e_i for x, a row of the inverse times `size`.
         let mut right = size;
         for j in i..k {
-            let (done, place) = scratch.split_at_mut_checked(j).unwrap_or_default();
+            let (done, target) = scratch.split_at_mut_checked(j).unwrap_or_default();
             let (done, column) = (from(done, i), from(r, i * k + j));
             let Some(pivot) = column.get((j - i) * k) else { return false };
             let value = (right - dot(done, column, k)) / pivot;
-            if let [place, ..] = place {
-                *place = value;
+            if let [target, ..] = target {
+                *target = value;
             }
             sum += value * value;
             right = 0.0;
         }
     }
-    sum <= 0.25 / (cut * cut)
+    sum <= 0.25 / (cutoff * cutoff)
 }
 
 /// Returns the length of column `i`, down to the diagonal.
@@ -210,10 +210,10 @@ fn shrink(r: &mut [f32]) -> Option<f32> {
 fn lift(r: &mut [f32], factors: &mut [f32], smallest: f32) {
     let k = factors.len();
     let mut longest = 0.0f32;
-    for (i, place) in factors.iter_mut().enumerate() {
-        *place = sqrtf(squares(r, i, k));
-        if *place > longest {
-            longest = *place;
+    for (i, factor) in factors.iter_mut().enumerate() {
+        *factor = sqrtf(squares(r, i, k));
+        if *factor > longest {
+            longest = *factor;
         }
     }
     for (i, factor) in factors.iter_mut().enumerate() {
@@ -279,7 +279,7 @@ fn angle(a: &[f32], b: &[f32], tolerance: f32) -> Option<(f32, f32)> {
 }
 
 /// Computes the squared lengths of orthogonal rows; 0 for rows shorter than `cut` times the longest.
-fn measure(r: &[f32], squares: &mut [f32], scale: f32, cut: f32) -> Directions {
+fn measure(r: &[f32], squares: &mut [f32], scale: f32, cutoff: f32) -> Directions {
     let k = squares.len().max(1);
     let mut longest = 0.0f32;
     for (row, square) in r.chunks_exact(k).zip(&mut *squares) {
@@ -290,7 +290,7 @@ fn measure(r: &[f32], squares: &mut [f32], scale: f32, cut: f32) -> Directions {
     }
     let mut rank = 0;
     for square in squares {
-        if *square > cut * cut * longest {
+        if *square > cutoff * cutoff * longest {
             rank += 1;
         } else {
             *square = 0.0;

@@ -75,20 +75,20 @@ impl<'a> WearerSource<'a> {
     /// Creates a source over `recording`. If `room` is large enough, the features of all training windows are
     /// computed into it once.
     #[must_use]
-    pub fn new(recording: Recording<'a>, room: &'a mut [[f32; FEATURES]]) -> Self {
+    pub fn new(recording: Recording<'a>, buffer: &'a mut [[f32; FEATURES]]) -> Self {
         let header = recording.header();
         let labelled = match header.labelled_per_class {
             0 => WindowList::NONE,
             count => WindowList::draw(&recording, count, header.wearer),
         };
-        let cache = match room.get_mut(..recording.training_windows()) {
-            Some(room) => {
-                for (number, place) in room.iter_mut().enumerate() {
+        let cache = match buffer.get_mut(..recording.training_windows()) {
+            Some(buffer) => {
+                for (number, features) in buffer.iter_mut().enumerate() {
                     if let Some(window) = recording.training(number) {
-                        recording.features(&window, place);
+                        recording.features(&window, features);
                     }
                 }
-                Some(&*room)
+                Some(&*buffer)
             }
             None => None,
         };

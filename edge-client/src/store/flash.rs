@@ -322,9 +322,9 @@ impl<'a> Value<'a> for Item<'_> {
     fn serialize_into(&self, buffer: &mut [u8]) -> Result<usize, SerializationError> {
         let written = match self {
             Self::Record(record) => record_codec::encode(record, buffer),
-            Self::Counter(copy) => buffer.get_mut(..copy.bytes().len()).map(|place| {
-                place.iter_mut().zip(copy.bytes()).for_each(|(place, byte)| *place = *byte);
-                place.len()
+            Self::Counter(copy) => buffer.get_mut(..copy.bytes().len()).map(|target| {
+                target.iter_mut().zip(copy.bytes()).for_each(|(target, byte)| *target = *byte);
+                target.len()
             }),
         };
         written.ok_or(SerializationError::BufferTooSmall)

@@ -249,7 +249,7 @@ fn keep_head(parts: &mut Parts<'_>) {
 
 /// Copies values up to the end of the shorter slice; `copy_from_slice` could panic.
 pub fn copy(to: &mut [f32], from: &[f32]) {
-    for (place, &value) in to.iter_mut().zip(from) {
-        *place = value;
+    for (target, &value) in to.iter_mut().zip(from) {
+        *target = value;
     }
 }

@@ -225,26 +225,27 @@ impl Pass<'_, '_, '_> {
     fn project(&mut self, x: &[f32]) -> Option<Projected> {
         let Self { parts, fixed, cache, .. } = self;
         let k = fixed.z.len();
-        let (place, filled) = cache.place(k);
-        let slot = place.and_then(|first| cache.integers.get_mut(first..first + 2 + k)).unwrap_or_default();
+        let (cache_index, filled) = cache.claim_slot(k);
+        let slot =
+            cache_index.and_then(|first| cache.integers.get_mut(first..first + 2 + k)).unwrap_or_default();
         if filled {
             let [sample, scale, ..] = *slot else { return None };
             let (sample_scale, scale) = (Scale::from_bits(sample), Scale::from_bits(scale));
-            return (sample != UNUSABLE).then_some(Projected { sample: sample_scale, scale, place });
+            return (sample != UNUSABLE).then_some(Projected { sample: sample_scale, scale, cache_index });
         }
         let wide = project_wide(parts, fixed, x);
         let (scales, z) = slot.split_at_mut_checked(2).unwrap_or_default();
-        let z = if place.is_some() { z } else { &mut *fixed.z };
-        let found = wide.and_then(|(sample, exponent)| {
+        let z = if cache_index.is_some() { z } else { &mut *fixed.z };
+        let projected = wide.and_then(|(sample, exponent)| {
             let scale = narrow(parts.z, exponent, z);
             let fits = scale.exponent() <= EXPONENT_MAX && sample.exponent() <= SAMPLE_EXPONENT_MAX;
-            fits.then_some(Projected { sample, scale, place })
+            fits.then_some(Projected { sample, scale, cache_index })
         });
         if let [sample, scale] = scales {
-            *sample = found.map_or(UNUSABLE, |found| found.sample.to_bits());
-            *scale = found.map_or(UNUSABLE, |found| found.scale.to_bits());
+            *sample = projected.map_or(UNUSABLE, |projected| projected.sample.to_bits());
+            *scale = projected.map_or(UNUSABLE, |projected| projected.scale.to_bits());
         }
-        found
+        projected
     }
 
     /// Reads a target into `parts.y`. Returns false if the target is not usable.
@@ -261,13 +262,13 @@ struct Projected {
     /// Scale of the projection.
     scale: Scale,
     /// Position in the cache; `None` if the projection is in `fixed.z`.
-    place: Option<usize>,
+    cache_index: Option<usize>,
 }
 
 impl Projected {
     /// Returns the k integers of the projection.
     fn z<'a>(&self, cache: &'a ProjectionCache<'_>, fixed: &'a [i16]) -> &'a [i16] {
-        match self.place {
+        match self.cache_index {
             Some(first) => cache.integers.get(first + 2..first + 2 + fixed.len()).unwrap_or_default(),
             None => fixed,
         }
@@ -279,8 +280,8 @@ fn mirror(matrix: &mut [f32], k: usize) {
     for i in 1..k {
         for j in 0..i {
             let value = matrix.get(j * k + i).copied().unwrap_or(0.0);
-            if let Some(place) = matrix.get_mut(i * k + j) {
-                *place = value;
+            if let Some(target) = matrix.get_mut(i * k + j) {
+                *target = value;
             }
         }
     }
@@ -313,7 +314,7 @@ impl ProjectionCache<'_> {
 
     /// Returns the position of the next sample, or `None` if the cache is full. The flag is true if the cache
     /// contains its projection already; otherwise the caller must write the projection.
-    fn place(&mut self, k: usize) -> (Option<usize>, bool) {
+    fn claim_slot(&mut self, k: usize) -> (Option<usize>, bool) {
         let (first, end) = (self.next, self.next.saturating_add(k + 2));
         if end > CACHE_LEN {
             return (None, false);

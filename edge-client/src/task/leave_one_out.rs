@@ -81,7 +81,7 @@ pub fn solve(
 /// counts of classes.
 #[inline(never)]
 fn split(room: &mut [f32], k: usize, c: usize) -> (&mut [f32], &mut [f32], &mut [f32]) {
-    let (scratch, rest) = room.split_at_mut_checked(2 * k).unwrap_or_default();
-    let (squares, rest) = rest.split_at_mut_checked(k).unwrap_or_default();
-    (scratch, squares, rest.get_mut(..c).unwrap_or_default())
+    let (scratch, remaining) = room.split_at_mut_checked(2 * k).unwrap_or_default();
+    let (squares, remaining) = remaining.split_at_mut_checked(k).unwrap_or_default();
+    (scratch, squares, remaining.get_mut(..c).unwrap_or_default())
 }

@@ -97,27 +97,27 @@ pub fn run(
         return Err(DeclineReason::NoSamples);
     }
     let mut right = [0; RIDGES_MAX];
-    let room = 1 + heads_in_residual(parts.shape);
+    let group_size = 1 + heads_in_residual(parts.shape);
     let mut tried = 0;
     for draw in 0..RIDGE_DRAWS {
         let labelled = add_labelled(parts, grid, draw, id, source)?;
         let mut ridge = grid.first;
-        let mut others = 0;
-        for right in right.get_mut(..grid.count).unwrap_or_default().chunks_mut(room) {
-            for place in 0..right.len() {
-                solve(parts, ridge * labelled, place);
+        let mut unlabelled = 0;
+        for right in right.get_mut(..grid.count).unwrap_or_default().chunks_mut(group_size) {
+            for index in 0..right.len() {
+                solve(parts, ridge * labelled, index);
                 ridge *= grid.factor;
             }
-            others = score(parts, grid, draw, right, id, source)?;
+            unlabelled = score(parts, grid, draw, right, id, source)?;
         }
-        tried += others;
+        tried += unlabelled;
     }
     if tried == 0 {
         return Err(DeclineReason::NoSamples);
     }
     parts.residual.fill(0.0);
-    for (place, right) in parts.residual.iter_mut().zip(right).take(grid.count) {
-        *place = exact(right);
+    for (target, right) in parts.residual.iter_mut().zip(right).take(grid.count) {
+        *target = exact(right);
     }
     Ok(Usage { samples: tried, skipped })
 }
@@ -159,13 +159,14 @@ fn begin_draw(parts: &mut Parts<'_>, labels: u32) {
 /// Returns true if the draw labels the next sample, whose class is `class`.
 fn is_labelled_next(parts: &mut Parts<'_>, class: usize, number: u32, draw: u32) -> bool {
     let classes = parts.shape.outputs;
-    let (left, needed) = (at(parts.residual, classes + class), at(parts.residual, 2 * classes + class));
+    let (samples_left, labels_needed) =
+        (at(parts.residual, classes + class), at(parts.residual, 2 * classes + class));
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counts below 2^24")]
     let count = |value: f32| value as u32;
-    let labelled = is_labelled(draw, number, count(left), count(needed));
-    put(parts.residual, classes + class, left - 1.0);
+    let labelled = is_labelled(draw, number, count(samples_left), count(labels_needed));
+    put(parts.residual, classes + class, samples_left - 1.0);
     if labelled {
-        put(parts.residual, 2 * classes + class, needed - 1.0);
+        put(parts.residual, 2 * classes + class, labels_needed - 1.0);
     }
     labelled
 }
@@ -198,35 +199,35 @@ fn heads_in_residual(Shape { features, width, .. }: Shape) -> usize {
     features.saturating_sub(COUNTS).checked_div(width).unwrap_or(0)
 }
 
-/// Returns the head at position `place` of a group: the first is in the model's head, the others follow the
+/// Returns head `index` of a group: the first is in the model's head, the others follow the
 /// counters.
-fn head_of<'a>(head: &'a mut [f32], residual: &'a mut [f32], outputs: usize, place: usize) -> &'a mut [f32] {
+fn head_of<'a>(head: &'a mut [f32], residual: &'a mut [f32], outputs: usize, index: usize) -> &'a mut [f32] {
     let size = head.len();
-    match place.checked_sub(1) {
+    match index.checked_sub(1) {
         None => head,
-        Some(place) => {
-            from_mut(residual, COUNTS * outputs + place * size).get_mut(..size).unwrap_or_default()
+        Some(index) => {
+            from_mut(residual, COUNTS * outputs + index * size).get_mut(..size).unwrap_or_default()
         }
     }
 }
 
-/// Computes the head at position `place` of a group: `(Z^T Z + extra I)^-1 Z^T Y`. The normal equations are
+/// Computes head `index` of a group: `(Z^T Z + extra I)^-1 Z^T Y`. The normal equations are
 /// preserved: the transposed Cholesky factor is stored above their diagonal, and its diagonal in `parts.z`.
 #[inline(never)]
-fn solve(parts: &mut Parts<'_>, extra: f32, place: usize) {
+fn solve(parts: &mut Parts<'_>, extra: f32, index: usize) {
     let Parts { shape, head, factor, rhs, residual, z, .. } = parts;
     let (k, c) = (shape.width, shape.outputs);
     let largest = (0..k).map(|j| at(factor, j * k + j)).fold(0.0, f32::max);
-    let least = SMALLEST_PIVOT * (largest + extra);
+    let smallest_pivot = SMALLEST_PIVOT * (largest + extra);
     for j in 0..k {
         for i in 0..j {
             let value = (at(factor, j * k + i) - products(factor, k, i, i, j)) / at(z, i);
             put(factor, i * k + j, value);
         }
         let square = at(factor, j * k + j) + extra - products(factor, k, j, j, j);
-        put(z, j, sqrtf(square.max(least)));
+        put(z, j, sqrtf(square.max(smallest_pivot)));
     }
-    let w = head_of(head, residual, c, place);
+    let w = head_of(head, residual, c, index);
     copy(w, rhs);
     for j in 0..k {
         for output in 0..c {
@@ -266,25 +267,25 @@ fn score(
         };
         tried += 1;
         let Parts { shape, head, residual, z, y, .. } = parts;
-        for (place, right) in right.iter_mut().enumerate() {
-            apply_head(head_of(head, residual, shape.outputs, place), z, y);
+        for (index, right) in right.iter_mut().enumerate() {
+            apply_head(head_of(head, residual, shape.outputs, index), z, y);
             *right += u32::from(is_first_largest(y, class));
         }
     })?;
     Ok(tried)
 }
 
-/// Returns true if `place` is the first index of the largest value. Returns false if the value at `place` is
+/// Returns true if `index` is the first index of the largest value. Returns false if the value at `index` is
 /// NaN.
-fn is_first_largest(values: &[f32], place: usize) -> bool {
-    let score = at(values, place);
-    let beats = |(other, value): (usize, &f32)| if other < place { *value < score } else { *value <= score };
+fn is_first_largest(values: &[f32], index: usize) -> bool {
+    let score = at(values, index);
+    let beats = |(other, value): (usize, &f32)| if other < index { *value < score } else { *value <= score };
     score.is_finite() && values.iter().enumerate().all(beats)
 }
 
 /// Writes a value, or nothing if the index is out of range.
-fn put(values: &mut [f32], place: usize, value: f32) {
-    if let Some(old) = values.get_mut(place) {
+fn put(values: &mut [f32], index: usize, value: f32) {
+    if let Some(old) = values.get_mut(index) {
         *old = value;
     }
 }

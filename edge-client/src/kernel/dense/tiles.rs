@@ -94,8 +94,8 @@ fn strips<V: Vector, const ROWS: usize, const C: usize>(
         while row < rows.end {
             // Balances the heights of tiles, such as six rows as three and three: a tile of one row would
             // wait for its own sums.
-            let left = rows.end - row;
-            let count = left.div_ceil(left.div_ceil(ROWS));
+            let rows_left = rows.end - row;
+            let count = rows_left.div_ceil(rows_left.div_ceil(ROWS));
             let done = match count {
                 5 if ROWS >= 5 => tiles.tile::<V, 5, C>(v, row, column),
                 4 if ROWS >= 4 => tiles.tile::<V, 4, C>(v, row, column),

@@ -6,9 +6,9 @@ use super::scale::{LEAST, integer};
 /// Returns the number of halvings that keep a sum of `n` products, each at most 32767^2, below 2^30.
 fn halvings(n: usize) -> u32 {
     // Counted in a loop, because small cores have no instruction that counts leading zeros.
-    let (mut halvings, mut rest) = (0, n.saturating_sub(1));
-    while rest > 0 {
-        (halvings, rest) = (halvings + 1, rest / 2);
+    let (mut halvings, mut remaining) = (0, n.saturating_sub(1));
+    while remaining > 0 {
+        (halvings, remaining) = (halvings + 1, remaining / 2);
     }
     halvings
 }
@@ -19,11 +19,11 @@ fn halvings(n: usize) -> u32 {
 #[inline(never)]
 pub fn products(rows: &[i16], v: &[i16], exponent: i32, wide: &mut [f32]) -> i32 {
     let halvings = halvings(v.len());
-    let mut rest = rows;
-    for place in wide {
-        let Some((row, later)) = rest.split_at_checked(v.len()) else { break };
-        rest = later;
-        *place = f32::from_bits(dot(row, v, halvings).cast_unsigned());
+    let mut rows_left = rows;
+    for target in wide {
+        let Some((row, later)) = rows_left.split_at_checked(v.len()) else { break };
+        rows_left = later;
+        *target = f32::from_bits(dot(row, v, halvings).cast_unsigned());
     }
     exponent.saturating_add_unsigned(halvings)
 }
@@ -38,12 +38,12 @@ pub fn residuals(rows: &[i16], v: &[i16], exponent: i32, y: &mut [f32]) -> i32 {
     let targets = Scale::of(y).unwrap_or_default().exponent() - 15;
     let common = exponent.max(targets).max(i32::from(LEAST));
     let shift = common.abs_diff(exponent);
-    let mut rest = rows;
-    for place in y {
-        let Some((row, later)) = rest.split_at_checked(v.len()) else { break };
-        rest = later;
+    let mut rows_left = rows;
+    for target in y {
+        let Some((row, later)) = rows_left.split_at_checked(v.len()) else { break };
+        rows_left = later;
         let prediction = halve(dot(row, v, halvings), shift);
-        *place = f32::from_bits((prediction - integer(common, *place)).cast_unsigned());
+        *target = f32::from_bits((prediction - integer(common, *target)).cast_unsigned());
     }
     common
 }

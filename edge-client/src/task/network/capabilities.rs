@@ -65,8 +65,8 @@ pub fn model<M: NetworkMemory>(memory: &M) -> Model {
 /// Returns the widths of the first `N` hidden dense layers.
 fn hidden<const N: usize>(shape: NetworkShape) -> [u16; N] {
     let mut hidden = [0; N];
-    for (place, &width) in hidden.iter_mut().zip(&shape.hidden) {
-        *place = small(width);
+    for (target, &width) in hidden.iter_mut().zip(&shape.hidden) {
+        *target = small(width);
     }
     hidden
 }
@@ -117,7 +117,7 @@ pub fn shared_layers(
         Some(_) => shape.layers().saturating_sub(tensors.len())..shape.layers(),
     };
     let factors = factors(shape);
-    let whole = if factors.is_empty() {
+    let is_valid_part = if factors.is_empty() {
         layers.is_empty() || layers.start > 0 || layers.end >= head
     } else {
         layers.end <= factors.end
@@ -125,7 +125,7 @@ pub fn shared_layers(
     let shared = layers.end > head;
     let fits = layers.end <= shape.layers()
         && layers.len() == tensors.len()
-        && whole
+        && is_valid_part
         && (!shared || cfg!(feature = "shared-head"));
     let same = |(layer, tensor): (usize, &TensorDescriptor)| {
         tensor.role == role(shape, layer, layers.start > 0)
@@ -133,8 +133,8 @@ pub fn shared_layers(
             && usize::from(tensor.cols) == shape.layer(layer).matrix().1
     };
     let encoding = tensors.first().map(|tensor| tensor.encoding);
-    let alike = tensors.iter().all(|tensor| Some(tensor.encoding) == encoding);
-    if fits && alike && layers.clone().zip(tensors).all(same) {
+    let same_encoding = tensors.iter().all(|tensor| Some(tensor.encoding) == encoding);
+    if fits && same_encoding && layers.clone().zip(tensors).all(same) {
         Ok(layers)
     } else {
         Err(DeclineReason::Tensors)

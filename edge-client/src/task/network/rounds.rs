@@ -26,13 +26,13 @@ fn descent(task: &Wire) -> Result<Descent, DeclineReason> {
 
 /// Returns the two phases of epochs of a round with these shared layers.
 fn phases(shape: NetworkShape, task: &Wire, shared: &Range<usize>) -> Result<[Phase; 2], DeclineReason> {
-    let all = 0..shape.layers();
+    let all_layers = 0..shape.layers();
     match *task {
         Wire::Sgd { head_epochs, epochs, trained, .. } => {
             let personal = match capabilities::factors(shape) {
-                factors if !factors.is_empty() => factors.end..all.end,
+                factors if !factors.is_empty() => factors.end..all_layers.end,
                 _ if shared.start > 0 => 0..shared.start,
-                _ => shared.end..all.end,
+                _ => shared.end..all_layers.end,
             };
             let trained = trained_layers(shape, trained, shared).ok_or(DeclineReason::Parameter)?;
             let until_plateau = false;
@@ -46,7 +46,7 @@ fn phases(shape: NetworkShape, task: &Wire, shared: &Range<usize>) -> Result<[Ph
         Wire::FitHead { head: HeadSolve::Sgd { epochs, .. } } => {
             let until_plateau = epochs == UNTIL_PLATEAU;
             let epochs = if until_plateau { PLATEAU_EPOCHS_MAX } else { epochs };
-            let head = Phase { layers: all.end - 1..all.end, epochs, until_plateau };
+            let head = Phase { layers: all_layers.end - 1..all_layers.end, epochs, until_plateau };
             Ok([head, Phase { layers: 0..0, epochs: 0, until_plateau: false }])
         }
         _ => Err(DeclineReason::Task),
@@ -197,8 +197,8 @@ impl<M: NetworkMemory> Task for Network<M> {
         };
         let range = shape.range(layer..layer + 1);
         let values = self.memory.parameters().get(range).unwrap_or_default();
-        for (place, &value) in out.iter_mut().zip(values.iter().skip(first)) {
-            *place = value;
+        for (target, &value) in out.iter_mut().zip(values.iter().skip(first)) {
+            *target = value;
         }
     }
 

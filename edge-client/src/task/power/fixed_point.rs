@@ -70,13 +70,13 @@ pub fn round_row(row: &mut [f32], x: &[f32], mut scale: f32) -> bool {
     // 2^16 features by at most 2^-8. The ten reductions of the scale sum to 2^-7.
     let mut step = 1.0 / 131_072.0;
     for _ in 0..TRIES {
-        let mut total = 0;
-        for (place, &x) in row.iter_mut().zip(x) {
+        let mut squared_norm = 0;
+        for (target, &x) in row.iter_mut().zip(x) {
             let integer = fixed(x * scale);
-            *place = from_int(integer);
-            total += square(integer);
+            *target = from_int(integer);
+            squared_norm += square(integer);
         }
-        if total <= SQUARE_MAX {
+        if squared_norm <= SQUARE_MAX {
             return true;
         }
         scale *= 1.0 - step;
@@ -94,14 +94,14 @@ pub fn round_row(row: &mut [f32], x: &[f32], mut scale: f32) -> bool {
 /// with the half added for rounding.
 pub fn project(basis: &[f32], row: &[f32], projected: &mut [f32]) {
     let r = projected.len();
-    let (blocks, rest) = projected.as_chunks_mut::<4>();
+    let (blocks, remainder) = projected.as_chunks_mut::<4>();
     let mut first = 0;
     for block in blocks {
         *block = columns(basis, r, first, row);
         first += 4;
     }
-    for place in rest {
-        [*place] = columns(basis, r, first, row);
+    for target in remainder {
+        [*target] = columns(basis, r, first, row);
         first += 1;
     }
 }

@@ -97,9 +97,9 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Scaled<T, V> {
     pub fn new(task: T, values: V) -> Result<Self, ShapeMismatch> {
         let model = task.capabilities().model;
         let (features, outputs) = (model.features(), model.outputs());
-        let (expected, got) = (scaled_values(features), values.as_ref().len());
-        if got < expected {
-            return Err(ShapeMismatch { expected, got });
+        let (expected, length) = (scaled_values(features), values.as_ref().len());
+        if length < expected {
+            return Err(ShapeMismatch { expected, got: length });
         }
         let state = State { features, outputs, round: Round::Plain, hash: 0, valid: true };
         Ok(Self { task, values, state })
@@ -326,8 +326,8 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Task for Scaled<T, V> {
     fn emit(&self, index: usize, first: usize, out: &mut [f32]) {
         match self.state.round {
             Round::Sums { .. } => {
-                for (place, value) in out.iter_mut().zip(self.values.as_ref().iter().skip(first)) {
-                    *place = *value;
+                for (target, value) in out.iter_mut().zip(self.values.as_ref().iter().skip(first)) {
+                    *target = *value;
                 }
             }
             Round::Plain | Round::Scaled(_) => self.task.emit(index, first, out),

@@ -111,9 +111,9 @@ impl SampleSource for ScaledSource<'_> {
         scaled(scale, source.at(index)?, rows)
     }
 
-    fn samples_from(&mut self, index: usize, most: usize) -> Option<Samples<'_>> {
+    fn samples_from(&mut self, index: usize, max_samples: usize) -> Option<Samples<'_>> {
         let Self { source, scale, rows, .. } = self;
-        scaled(scale, source.samples_from(index, most.min(ROWS))?, rows)
+        scaled(scale, source.samples_from(index, max_samples.min(ROWS))?, rows)
     }
 
     fn next(&mut self) -> Option<Samples<'_>> {

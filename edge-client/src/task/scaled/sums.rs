@@ -108,15 +108,16 @@ fn grid(largest: f32) -> i32 {
 
 /// Returns `x` in units of `2^exponent`, rounded to nearest, ties to even.
 fn units(x: f32, exponent: i32) -> i32 {
-    let (mantissa, own) = parts(x);
-    let shift = own - exponent;
+    let (mantissa, own_exponent) = parts(x);
+    let shift = own_exponent - exponent;
     let magnitude = if shift >= 0 {
         mantissa << shift.min(6)
     } else {
         // A shift of 25 rounds every mantissa to zero.
         let shift = (-shift).min(25);
-        let (whole, rest, half) = (mantissa >> shift, mantissa & ((1 << shift) - 1), 1 << (shift - 1));
-        whole + u32::from(rest > half || rest == half && whole & 1 == 1)
+        let (quotient, remainder, half) =
+            (mantissa >> shift, mantissa & ((1 << shift) - 1), 1 << (shift - 1));
+        quotient + u32::from(remainder > half || remainder == half && quotient & 1 == 1)
     };
     let units = magnitude.cast_signed();
     if x.is_sign_negative() { -units } else { units }
@@ -137,8 +138,8 @@ fn add(limbs: &mut [f32], value: i64) {
 /// Converts a float with an integer value of at most 24 bits.
 fn to_i32(value: f32) -> i32 {
     #[allow(clippy::cast_possible_truncation, reason = "an integer of at most 24 bits")]
-    let whole = value as i32;
-    whole
+    let exact = value as i32;
+    exact
 }
 
 /// Converts an integer of at most 24 bits to a float.
@@ -193,20 +194,20 @@ mod tests {
         let mut state = 2;
         for limbs in [3usize, 4] {
             for _ in 0..200 {
-                let mut kept = [0.0f32; COLUMNS];
+                let mut sums = [0.0f32; COLUMNS];
                 let mut exact = 0i128;
                 for _ in 0..100 {
                     let wide = next(&mut state).cast_signed();
                     let value = if limbs == 3 { wide % (1 << 30) } else { (wide % (1 << 30)).pow(2) };
-                    add(&mut kept[..limbs], value);
+                    add(&mut sums[..limbs], value);
                     exact += i128::from(value);
                 }
-                let whole = |limb: f32| limb as i128;
+                let to_integer = |limb: f32| limb as i128;
                 let sum: i128 =
-                    kept[..limbs].iter().enumerate().map(|(i, l)| whole(*l) << (LIMB * i as u32)).sum();
+                    sums[..limbs].iter().enumerate().map(|(i, l)| to_integer(*l) << (LIMB * i as u32)).sum();
                 assert_eq!(sum, exact);
-                assert!(kept[..limbs - 1].iter().all(|limb| (0.0..4_194_304.0).contains(limb)));
-                assert!(kept[limbs - 1].abs() <= 4_194_304.0);
+                assert!(sums[..limbs - 1].iter().all(|limb| (0.0..4_194_304.0).contains(limb)));
+                assert!(sums[limbs - 1].abs() <= 4_194_304.0);
             }
         }
     }
