@@ -146,8 +146,7 @@ fn arguments_are_read_or_named() {
 #[test]
 fn samples_are_read_or_their_line_is_named() {
     let row = |class: &str| format!("{}{class}\n", "0.5, ".repeat(D));
-    let data =
-        Data::parse(&format!("# a comment\n{}\n{}", row("0"), row("6"))).expect("two samples");
+    let data = Data::parse(&format!("# a comment\n{}\n{}", row("0"), row("6"))).expect("two samples");
     assert_eq!((data.x, data.classes), (vec![0.5; 2 * D], vec![0, 6]));
     let short_row = format!("{}1,2\n", row("1"));
     for (text, problem) in [

@@ -30,8 +30,9 @@ impl<'de> Reader<'de> {
     #[cfg_attr(target_os = "none", inline(never))]
     fn number<T: Deserialize<'de> + Default>(&mut self) -> T {
         let read = self.rest.and_then(|bytes| postcard::take_from_bytes(bytes).ok());
-        let (value, rest) = read.map_or((T::default(), None), |(value, rest)| (value, Some(rest)));
-        self.rest = rest;
+        let (value, remaining) =
+            read.map_or((T::default(), None), |(value, remaining)| (value, Some(remaining)));
+        self.rest = remaining;
         value
     }
 }

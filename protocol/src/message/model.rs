@@ -186,9 +186,9 @@ impl Model {
     }
 
     /// Creates a model from its kind and sizes.
-    const fn from_sizes<const N: usize>(kind: Kind, given: [u16; N]) -> Self {
+    const fn from_sizes<const N: usize>(kind: Kind, values: [u16; N]) -> Self {
         let mut sizes = [0; SIZES_MAX];
-        sizes.split_at_mut(N).0.copy_from_slice(&given);
+        sizes.split_at_mut(N).0.copy_from_slice(&values);
         Self { kind, sizes }
     }
 
@@ -255,10 +255,13 @@ impl fmt::Display for Model {
                 write!(f, "a network of {features}")?;
                 widths(f, dense)
             }
-            (Kind::Convolutional, [height, width, channels, first, seen, second, then_seen, dense @ ..]) => {
+            (
+                Kind::Convolutional,
+                [height, width, channels, first, first_sides, second, second_sides, dense @ ..],
+            ) => {
                 write!(f, "a network of {height}x{width}x{channels}")?;
-                for (count, seen) in [(first, seen), (second, then_seen)] {
-                    let [side, pool] = seen.to_be_bytes();
+                for (count, sides) in [(first, first_sides), (second, second_sides)] {
+                    let [side, pool] = sides.to_be_bytes();
                     if *count > 0 {
                         write!(f, "-{count} filters of side {side} pooled by {pool}")?;
                     }

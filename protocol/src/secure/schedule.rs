@@ -58,12 +58,12 @@ pub fn derive(secret: &[u8; KEY], info: &[&[u8]]) -> [u8; KEY] {
 fn authenticate(key: &[u8; KEY], parts: &[&[u8]], last: &[u8]) -> [u8; KEY] {
     // A key shorter than a block is padded with zeros.
     let mut block = [0; 64];
-    for (place, byte) in block.iter_mut().zip(key) {
-        *place = *byte;
+    for (target, byte) in block.iter_mut().zip(key) {
+        *target = *byte;
     }
-    block.iter_mut().for_each(|place| *place ^= INNER);
+    block.iter_mut().for_each(|byte| *byte ^= INNER);
     let mut inner = hash(&block, parts, last);
-    block.iter_mut().for_each(|place| *place ^= INNER ^ OUTER);
+    block.iter_mut().for_each(|byte| *byte ^= INNER ^ OUTER);
     let tag = hash(&block, &[], &inner);
     block.zeroize();
     inner.zeroize();
