@@ -89,7 +89,7 @@ mod tests {
     use super::{bytewise, encode_in_place, first_zero};
 
     /// Strategy for byte strings with as many zeros as in floats, with only zeros, or without zeros.
-    fn bytes() -> impl Strategy<Value = std::vec::Vec<u8>> {
+    fn byte_strings() -> impl Strategy<Value = std::vec::Vec<u8>> {
         let up_to = |max| proptest::collection::vec(0..=max, 0..1200);
         prop_oneof![
             up_to(255u8),
@@ -105,7 +105,7 @@ mod tests {
 
         /// Tests that the compiled implementation agrees with the device's.
         #[test]
-        fn host_and_device_encodings_agree(bytes in bytes()) {
+        fn host_and_device_encodings_agree(bytes in byte_strings()) {
             let start = bytes.len().div_ceil(254).max(1);
             let end = start + bytes.len();
             let mut host = std::vec![0xa5; end + 1];

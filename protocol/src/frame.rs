@@ -104,7 +104,7 @@ pub(crate) fn encode_in<M: Message>(
     let target = out.get_mut(start.saturating_add(envelope.before)..end).unwrap_or_default();
     let head_len = codec::write(message, target)
         .ok_or(Error::BufferTooSmall { needed: capacity.saturating_add(1), got: capacity })?;
-    complete(envelope, start..end, head_len, body_len, fill, &mut close, out)
+    complete_frame(envelope, start..end, head_len, body_len, fill, &mut close, out)
 }
 
 /// Returns the range of the unencoded frame in a buffer of `length` bytes. The last byte of the buffer is
@@ -117,7 +117,7 @@ fn plain_frame(length: usize) -> (usize, usize) {
 
 /// Adds the body and the envelope to the message of `head_len` bytes in `range`, and encodes the frame.
 #[cfg_attr(target_os = "none", inline(never))]
-fn complete(
+fn complete_frame(
     envelope: Envelope,
     range: Range<usize>,
     head_len: usize,
@@ -244,9 +244,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Decoder<B> {
 
     /// Consumes `input` up to the end of at most one frame.
     pub fn feed(&mut self, input: &mut &[u8]) -> FeedResult<'_> {
-        while let Some((&byte, rest)) = input.split_first() {
+        while let Some((&byte, after)) = input.split_first() {
             if byte == 0 {
-                *input = rest;
+                *input = after;
                 match self.finish() {
                     Ok(Some(Decoded::Checked(end))) => {
                         let message = self.buffer.as_ref().get(HEADER..end).unwrap_or_default();
@@ -266,7 +266,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Decoder<B> {
                 continue;
             }
             if self.block == 0 {
-                *input = rest;
+                *input = after;
                 if self.zero_after {
                     self.push(&[0]);
                 }
@@ -309,7 +309,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Decoder<B> {
         let decoded = match discard {
             Some(reason) => Err(reason),
             None if block != 0 => Err(FrameError::Framing),
-            None => check(self.buffer.as_ref().get(..len).unwrap_or_default()),
+            None => check_frame(self.buffer.as_ref().get(..len).unwrap_or_default()),
         };
         let counter = match decoded {
             Ok(Decoded::Checked(_)) => &mut self.counters.accepted,
@@ -334,7 +334,7 @@ enum Decoded {
 }
 
 /// Verifies a decoded frame as far as possible without a key.
-fn check(frame: &[u8]) -> Result<Decoded, FrameError> {
+fn check_frame(frame: &[u8]) -> Result<Decoded, FrameError> {
     let (checked, check) = frame.split_last_chunk::<CHECK>().ok_or(FrameError::Framing)?;
     match checked.first() {
         Some(&HEADER_CRC32C) if crc32c(checked).to_le_bytes() == *check => {

@@ -7,12 +7,12 @@
 /// in one pass (selection sampling; Knuth, volume 2, algorithm 3.4.2 S).
 #[must_use]
 pub fn is_labelled(draw: u32, number: u32, samples_left: u32, labels_needed: u32) -> bool {
-    (u64::from(mix(number ^ mix(draw.wrapping_add(1)))) * u64::from(samples_left)) >> 32
+    (u64::from(hash_integer(number ^ hash_integer(draw.wrapping_add(1)))) * u64::from(samples_left)) >> 32
         < u64::from(labels_needed)
 }
 
 /// Hashes an integer: a bijection of 32-bit numbers (Wellons, hash-prospector).
-fn mix(number: u32) -> u32 {
+fn hash_integer(number: u32) -> u32 {
     let number = (number ^ number >> 16).wrapping_mul(0x7feb_352d);
     let number = (number ^ number >> 15).wrapping_mul(0x846c_a68b);
     number ^ number >> 16
@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     /// Returns the labelled samples of a draw, as a bitmap.
-    fn drawn(draw: u32, first: u32, count: u32, labels: u32) -> u32 {
+    fn draw_labels(draw: u32, first: u32, count: u32, labels: u32) -> u32 {
         let mut labels_needed = labels.min(count);
         let mut labelled = 0;
         for position in 0..count {
@@ -40,7 +40,7 @@ mod tests {
     fn draws_choose_all_pairs_equally_often() {
         let mut counts = [0u32; 32];
         for first in 0..10_000 {
-            if let Some(count) = counts.get_mut(drawn(first % 8, 5 * first, 5, 2) as usize) {
+            if let Some(count) = counts.get_mut(draw_labels(first % 8, 5 * first, 5, 2) as usize) {
                 *count += 1;
             }
         }
@@ -53,8 +53,8 @@ mod tests {
     /// Tests the values that SPEC.md lists.
     #[test]
     fn draws_match_the_specification() {
-        assert_eq!([mix(0), mix(1), mix(2)], SPECIFIED);
-        assert_eq!([0, 1, 2, 3].map(|draw| drawn(draw, 0, 8, 1).trailing_zeros()), DRAWN);
+        assert_eq!([hash_integer(0), hash_integer(1), hash_integer(2)], SPECIFIED);
+        assert_eq!([0, 1, 2, 3].map(|draw| draw_labels(draw, 0, 8, 1).trailing_zeros()), DRAWN);
     }
 
     /// Hashes of 0, 1 and 2.

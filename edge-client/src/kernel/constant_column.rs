@@ -129,13 +129,13 @@ impl ConstantColumn {
     #[inline(always)]
     pub fn subtract(&self, r: &[f32], block: &mut [Eight]) {
         if *self != Self::NONE {
-            self.change(r, block);
+            self.transform_block(r, block);
         }
     }
 
     /// Swaps the columns of a block and subtracts the first sample.
     #[inline(never)]
-    fn change(&self, r: &[f32], block: &mut [Eight]) {
+    fn transform_block(&self, r: &[f32], block: &mut [Eight]) {
         self.swap_columns(block);
         let k = block.len();
         if let Some((column, others)) = block.split_first_mut().filter(|_| self.is_some()) {

@@ -196,7 +196,7 @@ impl MaxPooling {
                     for ((out, index), &value) in out.iter_mut().zip(pool_indices.iter_mut()).zip(values) {
                         // Written without branches, so that every value takes the same work.
                         let larger = first | (value > *out) | (value.is_nan() & !out.is_nan());
-                        *out = select(larger, value, *out);
+                        *out = select_value(larger, value, *out);
                         let mask = u8::from(larger).wrapping_neg();
                         *index = (number & mask) | (*index & !mask);
                     }
@@ -238,8 +238,8 @@ impl MaxPooling {
     }
 }
 
-/// Returns `one` if `first` is true, else `other`. Uses masks, which compilers vectorise.
-fn select(choose_first: bool, if_true: f32, if_false: f32) -> f32 {
+/// Returns `if_true` if `choose_first` is true, else `if_false`. Uses masks, which compilers vectorise.
+fn select_value(choose_first: bool, if_true: f32, if_false: f32) -> f32 {
     let mask = u32::from(choose_first).wrapping_neg();
     f32::from_bits((if_true.to_bits() & mask) | (if_false.to_bits() & !mask))
 }

@@ -97,9 +97,9 @@ pub fn minimum_norm(r: &mut [f32], q: &mut [f32], scratch: &mut [f32], cutoff: f
         substitute(r, q, k, c);
         return k;
     }
-    let Some(scale) = shrink(r) else { return finish(q, 0) };
+    let Some(scale) = scale_to_one(r) else { return finish(q, 0) };
     orthogonalise_rows(r, q, k, c);
-    let directions = measure(r, scratch, scale, cutoff);
+    let directions = measure_rows(r, scratch, scale, cutoff);
     directions.weigh(q, scratch, 0.0);
     combine(r, q, scratch);
     finish(q, directions.rank)
@@ -121,7 +121,7 @@ fn is_well_conditioned(r: &[f32], scratch: &mut [f32], size: Option<f32>, cutoff
     let k = scratch.len();
     let mut sum = 0.0f32;
     for i in 0..k {
-        let size = size.unwrap_or_else(|| length(r, k, i));
+        let size = size.unwrap_or_else(|| column_length(r, k, i));
         // The condition is negated so that a NaN fails.
         if !(size >= SMALLEST && size.is_finite()) {
             return false;
@@ -144,7 +144,7 @@ fn is_well_conditioned(r: &[f32], scratch: &mut [f32], size: Option<f32>, cutoff
 }
 
 /// Returns the length of column `i`, down to the diagonal.
-fn length(r: &[f32], k: usize, i: usize) -> f32 {
+fn column_length(r: &[f32], k: usize, i: usize) -> f32 {
     sqrtf(squares(r.get(..i * k + k).unwrap_or_default(), i, k))
 }
 
@@ -178,11 +178,11 @@ pub fn decompose(
     if constant.is_some() {
         constant.centre(r, first, k);
     }
-    let scale = shrink(r)?;
+    let scale = scale_to_one(r)?;
     let root = at(r, 0);
-    lift(r, factors, SMALLEST * scale);
+    lift_short_columns(r, factors, SMALLEST * scale);
     orthogonalise_rows(r, q, k, c);
-    let mut directions = measure(r, squares, scale, RANK_CUT);
+    let mut directions = measure_rows(r, squares, scale, RANK_CUT);
     directions.first_is_free = constant.is_some();
     for (i, factor) in factors.iter().enumerate() {
         multiply(r, i, k, *factor);
@@ -193,7 +193,7 @@ pub fn decompose(
 
 /// Scales the largest entry to one, so that no square overflows. Returns the factor; `None` if the matrix is
 /// zero.
-fn shrink(r: &mut [f32]) -> Option<f32> {
+fn scale_to_one(r: &mut [f32]) -> Option<f32> {
     let size = largest(r);
     // The condition is negated so that a NaN counts as zero.
     if !(size >= SMALLEST && size.is_finite()) {
@@ -207,7 +207,7 @@ fn shrink(r: &mut [f32]) -> Option<f32> {
 /// Lifts columns shorter than the longest by a factor of 32 or more, by the power of two that makes the
 /// factor less than 32. Columns shorter than `smallest` are not changed. `factors` receives the power of two
 /// of each column.
-fn lift(r: &mut [f32], factors: &mut [f32], smallest: f32) {
+fn lift_short_columns(r: &mut [f32], factors: &mut [f32], smallest: f32) {
     let k = factors.len();
     let mut longest = 0.0f32;
     for (i, factor) in factors.iter_mut().enumerate() {
@@ -250,7 +250,7 @@ fn orthogonalise_rows(r: &mut [f32], q: &mut [f32], k: usize, c: usize) {
             // Not zipped: for zipped chunks the compiler counts them by a division, and cannot prove that the
             // divisor is nonzero.
             while let (Some(a), Some(q_a)) = (above.split_off_mut(..k), q_above.split_off_mut(..c)) {
-                if let Some((sine, half)) = angle(a, b, tolerance) {
+                if let Some((sine, half)) = rotation_angle(a, b, tolerance) {
                     rotate(sine, half, a, b);
                     rotate(sine, half, q_a, q_b);
                     still = false;
@@ -265,7 +265,7 @@ fn orthogonalise_rows(r: &mut [f32], q: &mut [f32], k: usize, c: usize) {
 
 /// Returns the sine, and the tangent of half the angle, of the rotation that makes two rows orthogonal.
 /// Returns `None` if the rows are orthogonal.
-fn angle(a: &[f32], b: &[f32], tolerance: f32) -> Option<(f32, f32)> {
+fn rotation_angle(a: &[f32], b: &[f32], tolerance: f32) -> Option<(f32, f32)> {
     let (aa, bb, ab) = (dot(a, a, 1), dot(b, b, 1), dot(a, b, 1));
     // A NaN counts as orthogonal.
     (ab.abs() > tolerance * sqrtf(aa) * sqrtf(bb)).then(|| {
@@ -278,8 +278,8 @@ fn angle(a: &[f32], b: &[f32], tolerance: f32) -> Option<(f32, f32)> {
     })
 }
 
-/// Computes the squared lengths of orthogonal rows; 0 for rows shorter than `cut` times the longest.
-fn measure(r: &[f32], squares: &mut [f32], scale: f32, cutoff: f32) -> Directions {
+/// Computes the squared lengths of orthogonal rows; 0 for rows shorter than `cutoff` times the longest.
+fn measure_rows(r: &[f32], squares: &mut [f32], scale: f32, cutoff: f32) -> Directions {
     let k = squares.len().max(1);
     let mut longest = 0.0f32;
     for (row, square) in r.chunks_exact(k).zip(&mut *squares) {

@@ -96,8 +96,8 @@ impl Lstm {
         for step in 0..steps {
             for sample in 0..n {
                 let (row_index, row) = (sample * steps + step, part_mut(row, sample, self.row()));
-                copy(part(sequences, row_index, channels), row);
-                copy(row, part_mut(rows, row_index, self.row()));
+                copy_values(part(sequences, row_index, channels), row);
+                copy_values(row, part_mut(rows, row_index, self.row()));
             }
             let rows = row.get(..n * self.row()).unwrap_or_default();
             dense::forward(rows, layer, self.gates(), gate.get_mut(..n * self.gates()).unwrap_or_default());
@@ -105,13 +105,13 @@ impl Lstm {
                 let row_index = sample * steps + step;
                 let (gate, state) = (part_mut(gate, sample, self.gates()), part_mut(state, sample, cells));
                 let hidden = part_mut(row, sample, self.row()).get_mut(channels..).unwrap_or_default();
-                advance(gate, state, hidden);
-                copy(gate, part_mut(gates, row_index, self.gates()));
-                copy(state, part_mut(states, row_index, cells));
+                advance_cells(gate, state, hidden);
+                copy_values(gate, part_mut(gates, row_index, self.gates()));
+                copy_values(state, part_mut(states, row_index, cells));
             }
         }
         for (sample, out) in out.chunks_exact_mut(cells).take(n).enumerate() {
-            copy(part(row, sample, self.row()).get(channels..).unwrap_or_default(), out);
+            copy_values(part(row, sample, self.row()).get(channels..).unwrap_or_default(), out);
         }
     }
 
@@ -135,7 +135,7 @@ impl Lstm {
         let Some(layer) = self.complete_layer(layer) else { return Default::default() };
         let Memory { capacity, rows, gates, states, row: hidden, gate, state } = Memory::split(self, memory);
         let n = (delta.len() / cells).min(capacity);
-        copy(delta.get(..n * cells).unwrap_or_default(), hidden);
+        copy_values(delta.get(..n * cells).unwrap_or_default(), hidden);
         state.fill(0.0);
         // Rows of weights. The last row of each slice is skipped: the bias, or the first row of the hidden
         // state.
@@ -148,7 +148,7 @@ impl Lstm {
                 let gates = part_mut(gates, row_index, self.gates());
                 let errors = (part(hidden, sample, cells), part_mut(state, sample, cells));
                 go_back(gates, part(states, row_index, cells), before, errors);
-                copy(gates, part_mut(gate, sample, self.gates()));
+                copy_values(gates, part_mut(gate, sample, self.gates()));
             }
             if step > 0 {
                 let errors = gate.get(..n * self.gates()).unwrap_or_default();
@@ -204,8 +204,8 @@ impl<'a> Memory<'a> {
 }
 
 /// Computes one step of one sequence: turns sums into gates, and updates `state` and `hidden`.
-fn advance(gates: &mut [f32], state: &mut [f32], hidden: &mut [f32]) {
-    let [inputs, forgets, candidates, outputs] = quarters(gates);
+fn advance_cells(gates: &mut [f32], state: &mut [f32], hidden: &mut [f32]) {
+    let [inputs, forgets, candidates, outputs] = split_gates(gates);
     let gates = inputs.iter_mut().zip(forgets).zip(candidates.iter_mut().zip(outputs));
     for (((i, f), (g, o)), (c, h)) in gates.zip(state.iter_mut().zip(hidden)) {
         (*i, *f, *g, *o) = (sigmoid(*i), sigmoid(*f), libm::tanhf(*g), sigmoid(*o));
@@ -220,7 +220,7 @@ fn advance(gates: &mut [f32], state: &mut [f32], hidden: &mut [f32]) {
 /// the cells, is replaced by the errors before the step.
 fn go_back(gates: &mut [f32], states: &[f32], before: &[f32], errors: (&[f32], &mut [f32])) {
     let before = before.iter().copied().chain(core::iter::repeat(0.0));
-    let [inputs, forgets, candidates, outputs] = quarters(gates);
+    let [inputs, forgets, candidates, outputs] = split_gates(gates);
     let gates = inputs.iter_mut().zip(forgets).zip(candidates.iter_mut().zip(outputs));
     let states = states.iter().zip(before);
     for ((((i, f), (g, o)), (c, before)), (dh, dc)) in gates.zip(states).zip(errors.0.iter().zip(errors.1)) {
@@ -241,7 +241,7 @@ fn sigmoid(x: f32) -> f32 {
 }
 
 /// Splits the gates of all cells into the four kinds of gates.
-fn quarters(gates: &mut [f32]) -> [&mut [f32]; GATES] {
+fn split_gates(gates: &mut [f32]) -> [&mut [f32]; GATES] {
     let mut quarters = gates.chunks_exact_mut((gates.len() / GATES).max(1));
     core::array::from_fn(|_| quarters.next().unwrap_or_default())
 }
@@ -257,7 +257,7 @@ fn part_mut(values: &mut [f32], index: usize, width: usize) -> &mut [f32] {
 }
 
 /// Copies values up to the end of the shorter slice.
-fn copy(values: &[f32], targets: &mut [f32]) {
+fn copy_values(values: &[f32], targets: &mut [f32]) {
     for (target, value) in targets.iter_mut().zip(values) {
         *target = *value;
     }

@@ -81,8 +81,8 @@ pub fn at(values: &[f32], index: usize) -> f32 {
 
 /// Writes an element, or nothing if the index is out of range.
 pub fn put(values: &mut [f32], index: usize, value: f32) {
-    if let Some(place) = values.get_mut(index) {
-        *place = value;
+    if let Some(target) = values.get_mut(index) {
+        *target = value;
     }
 }
 

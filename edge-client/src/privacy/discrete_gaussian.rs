@@ -164,22 +164,22 @@ struct Bits<F> {
     /// Word whose bits are being used.
     word: u32,
     /// Number of unused bits of `word`.
-    left: u32,
+    bits_left: u32,
 }
 
 impl<F: FnMut() -> u32> Bits<F> {
     /// Creates a reader without unused bits.
     const fn new(words: F) -> Self {
-        Self { words, word: 0, left: 0 }
+        Self { words, word: 0, bits_left: 0 }
     }
 
     /// Draws one fair bit.
     fn bit(&mut self) -> bool {
-        if self.left == 0 {
+        if self.bits_left == 0 {
             self.word = (self.words)();
-            self.left = u32::BITS;
+            self.bits_left = u32::BITS;
         }
-        self.left -= 1;
+        self.bits_left -= 1;
         let bit = self.word & 1 == 1;
         self.word >>= 1;
         bit

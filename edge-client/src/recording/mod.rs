@@ -333,10 +333,10 @@ impl<'a> Recording<'a> {
         let mut extractor = WindowFeatures::new();
         for bytes in window.samples.chunks_exact(SAMPLE) {
             let mut sample = [0.0; CHANNELS];
-            for ((place, raw), scale) in sample.iter_mut().zip(bytes.chunks_exact(2)).zip(&self.header.scale)
+            for ((target, raw), scale) in sample.iter_mut().zip(bytes.chunks_exact(2)).zip(&self.header.scale)
             {
                 // Computed in f32, like in the simulator.
-                *place = f32::from(i16::from_le_bytes(leading_bytes(raw))) * scale;
+                *target = f32::from(i16::from_le_bytes(leading_bytes(raw))) * scale;
             }
             extractor.push(&sample, out);
         }

@@ -26,8 +26,8 @@ impl WindowList {
     fn draw(recording: &Recording<'_>, count: u16, index: u64) -> Self {
         let mut list = Self::NONE;
         draw_per_class(recording, count.into(), index, |number| {
-            if let Some(place) = list.numbers.get_mut(list.len) {
-                *place = number;
+            if let Some(target) = list.numbers.get_mut(list.len) {
+                *target = number;
                 list.len += 1;
             }
         });

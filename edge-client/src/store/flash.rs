@@ -235,7 +235,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
     #[inline(never)]
     pub(super) fn fetch(&mut self, key: u8) -> Result<Option<&[u8]>, StoreError> {
         match block_on(self.map.fetch_item(&mut self.buffer.0, &key)) {
-            Ok(found) => Ok(found),
+            Ok(content) => Ok(content),
             Err(Error::Storage { .. }) if !self.map.flash().take_refused() => Err(StoreError),
             Err(_) => {
                 self.unreadable = true;

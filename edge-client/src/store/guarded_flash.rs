@@ -95,7 +95,9 @@ impl<F: NorFlash> GuardedFlash<F> {
     /// their first READ_SIZE bytes. The library ignores a mark with fewer than [`MARK_ZEROS_MIN`] zero bits,
     /// and would write its own mark over it.
     pub fn is_half_erased(&mut self, page: Range<u32>) -> Result<bool, NorFlashErrorKind> {
-        let (mut read, mut zeros, mut dirty) = (0, 0, false);
+        let mut read = 0;
+        let mut zeros = 0;
+        let mut dirty = false;
         self.for_each_byte(page, &mut |byte| {
             if read < F::READ_SIZE {
                 zeros += byte.count_zeros();

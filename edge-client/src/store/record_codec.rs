@@ -39,10 +39,10 @@ pub fn encode(record: &Record<'_>, out: &mut [u8]) -> Option<usize> {
     // are at least three bytes apart: every record of less than 768 bytes has a suitable mask. A longer
     // record, chosen by a malicious server, may be refused.
     (0..=u8::MAX).find(|mask| {
-        let mut places = out.iter_mut();
+        let mut targets = out.iter_mut();
         for_each_byte(record, *mask, |byte| {
-            if let Some(place) = places.next() {
-                *place = byte;
+            if let Some(target) = targets.next() {
+                *target = byte;
             }
         });
         !has_magic(out)

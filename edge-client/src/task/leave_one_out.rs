@@ -27,7 +27,7 @@ pub fn solve(
     fits: &mut HeadFits,
     usage: Usage,
     id: RoundId,
-    over: SampleSet,
+    sample_set: SampleSet,
     source: &mut dyn SampleSource,
 ) -> Result<bool, DeclineReason> {
     let (k, c) = (parts.shape.width, parts.shape.outputs);
@@ -47,7 +47,7 @@ pub fn solve(
         (LeaveOneOut::new(&directions, squares), directions)
     };
     let mut classes = false;
-    for_each_in(over, id, source, parts.shape.features, |x, targets, index| {
+    for_each_in(sample_set, id, source, parts.shape.features, |x, targets, index| {
         let usable = project_sample(parts, x, targets, index);
         if usable {
             let Parts { shape, factor, rhs, residual, z, y, .. } = &mut *parts;

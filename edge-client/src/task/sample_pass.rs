@@ -73,7 +73,7 @@ pub fn for_each_in(
     mut each: impl FnMut(&[f32], Targets<'_>, usize) -> bool,
 ) -> Result<Usage, DeclineReason> {
     let mut usage = Usage::default();
-    start(sample_set, id, source)?;
+    start_pass(sample_set, id, source)?;
     while let Some(samples) = source.next() {
         for (index, x) in samples.x.chunks_exact(features.max(1)).enumerate() {
             usage.count(1, each(x, samples.targets, index));
@@ -90,11 +90,11 @@ pub fn project_sample(parts: &mut Parts<'_>, x: &[f32], targets: Targets<'_>, in
         return false;
     }
     project(parts.representation, x, parts.z);
-    usable(parts.z) && usable(parts.y)
+    all_usable(parts.z) && all_usable(parts.y)
 }
 
 /// Returns true if no value is too large or NaN.
-fn usable(values: &[f32]) -> bool {
+fn all_usable(values: &[f32]) -> bool {
     all_within(values, MAGNITUDE_MAX)
 }
 
@@ -117,7 +117,7 @@ pub fn run_pass(
         parts.rhs.fill(0.0);
     }
     *constant = ConstantColumn::NONE;
-    let selection = start(sample_set, id, source)?;
+    let selection = start_pass(sample_set, id, source)?;
     cache.begin(selection);
     let targets = &mut [[0.0; 4]; FOUR_OUTPUTS_MAX];
     let mut pass = Pass { kind, parts, cache, constant, targets, number: 0, usage: Usage::default() };
@@ -128,7 +128,11 @@ pub fn run_pass(
 }
 
 /// Starts a pass. Returns true if the pass is over a selection of the samples.
-fn start(sample_set: SampleSet, id: RoundId, source: &mut dyn SampleSource) -> Result<bool, DeclineReason> {
+fn start_pass(
+    sample_set: SampleSet,
+    id: RoundId,
+    source: &mut dyn SampleSource,
+) -> Result<bool, DeclineReason> {
     let failed = |_| DeclineReason::Device;
     let selection = sample_set == SampleSet::Head && source.rewind_for_head(id).map_err(failed)?;
     if !selection {
@@ -185,12 +189,12 @@ impl Pass<'_, '_> {
         let Some(x) = rows_of_four(x, d) else { return false };
         if !known {
             project_four(self.parts.representation, x, z);
-            if !usable(z.as_flattened()) {
+            if !all_usable(z.as_flattened()) {
                 self.cache.end(self.number);
                 return false;
             }
         }
-        if !(targets.write_four(index, y) && usable(y.as_flattened())) {
+        if !(targets.write_four(index, y) && all_usable(y.as_flattened())) {
             return false;
         }
         match self.kind {
@@ -208,7 +212,7 @@ impl Pass<'_, '_> {
 
     /// Processes one sample. Returns false if the sample is not usable.
     fn take_one(&mut self, x: &[f32], targets: Targets<'_>, index: usize) -> bool {
-        if !(self.project_one(x) && targets.write(index, self.parts.y) && usable(self.parts.y)) {
+        if !(self.project_one(x) && targets.write(index, self.parts.y) && all_usable(self.parts.y)) {
             return false;
         }
         let parts = &mut *self.parts;
@@ -244,7 +248,7 @@ impl Pass<'_, '_> {
             }
             None => project(representation, x, z),
         }
-        let usable = usable(z);
+        let usable = all_usable(z);
         if !usable {
             self.cache.end(self.number);
         }

@@ -78,7 +78,7 @@ pub struct Filters {
 
 impl Filters {
     /// Packs the two sides into one size: `256 side + pool`.
-    const fn window(self) -> u16 {
+    const fn pack_sides(self) -> u16 {
         u16::from_be_bytes([self.side, self.pool])
     }
 }
@@ -120,9 +120,9 @@ impl Model {
                 width,
                 channels,
                 first.count,
-                first.window(),
+                first.pack_sides(),
                 second.count,
-                second.window(),
+                second.pack_sides(),
                 a,
                 b,
                 outputs,
@@ -167,7 +167,7 @@ impl Model {
     /// Returns the number of values of a sample.
     #[must_use]
     pub fn features(&self) -> usize {
-        let of = |count: usize| self.row().iter().take(count).map(|size| usize::from(*size)).product();
+        let of = |count: usize| self.used_sizes().iter().take(count).map(|size| usize::from(*size)).product();
         match self.kind {
             Kind::Linear | Kind::Network | Kind::Adapted => of(1),
             Kind::Convolutional => of(3),
@@ -178,7 +178,7 @@ impl Model {
     /// Returns the number of outputs of the head.
     #[must_use]
     pub fn outputs(&self) -> usize {
-        let last = match (self.kind, self.row()) {
+        let last = match (self.kind, self.used_sizes()) {
             (Kind::Adapted, [row @ .., _, _]) => row.last(),
             (_, row) => row.last(),
         };
@@ -193,14 +193,14 @@ impl Model {
     }
 
     /// Returns the sizes that the kind uses.
-    fn row(&self) -> &[u16] {
+    fn used_sizes(&self) -> &[u16] {
         self.sizes.get(..self.kind.sizes()).unwrap_or_default()
     }
 }
 
 impl Serialize for Model {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let row = self.row();
+        let row = self.used_sizes();
         let mut tuple = serializer.serialize_tuple(1 + row.len())?;
         tuple.serialize_element(&u16::from(self.kind as u8))?;
         for size in row {
@@ -241,19 +241,19 @@ impl<'de> Visitor<'de> for ModelVisitor {
 
 impl fmt::Debug for Model {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}({:?})", self.kind, self.row())
+        write!(f, "{:?}({:?})", self.kind, self.used_sizes())
     }
 }
 
 impl fmt::Display for Model {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.kind, self.row()) {
+        match (self.kind, self.used_sizes()) {
             (Kind::Linear, [features, width, outputs]) => {
                 write!(f, "linear, d = {features}, k = {width}, outputs = {outputs}")
             }
             (Kind::Network, [features, dense @ ..]) => {
                 write!(f, "a network of {features}")?;
-                widths(f, dense)
+                write_widths(f, dense)
             }
             (
                 Kind::Convolutional,
@@ -266,15 +266,15 @@ impl fmt::Display for Model {
                         write!(f, "-{count} filters of side {side} pooled by {pool}")?;
                     }
                 }
-                widths(f, dense)
+                write_widths(f, dense)
             }
             (Kind::Recurrent, [steps, channels, cells, dense @ ..]) => {
                 write!(f, "a network of {steps}x{channels}-{cells} cells")?;
-                widths(f, dense)
+                write_widths(f, dense)
             }
             (Kind::Adapted, [features, rank, width, dense @ .., high, low]) => {
                 write!(f, "a network of {features}-{width} with an adapter of rank {rank}")?;
-                widths(f, dense)?;
+                write_widths(f, dense)?;
                 write!(f, ", frozen {:#010x}", u32::from(*high) << 16 | u32::from(*low))
             }
             // Unreachable, because the number of sizes follows from the kind.
@@ -284,6 +284,6 @@ impl fmt::Display for Model {
 }
 
 /// Writes the widths of dense layers, each after a hyphen.
-fn widths(f: &mut fmt::Formatter<'_>, dense: &[u16]) -> fmt::Result {
+fn write_widths(f: &mut fmt::Formatter<'_>, dense: &[u16]) -> fmt::Result {
     dense.iter().filter(|width| **width > 0).try_for_each(|width| write!(f, "-{width}"))
 }

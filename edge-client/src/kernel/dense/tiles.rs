@@ -157,18 +157,18 @@ pub fn add_scaled<V: Vector, const C: usize>(v: V, sums: &mut [V::Lanes; C], a: 
     }
 }
 
-/// Computes `sums[r] += rows[r][place] b`.
+/// Computes `sums[r] += rows[r][index] b`.
 #[inline(always)]
 pub fn add_products<V: Vector, const R: usize, const C: usize>(
     v: V,
     sums: &mut [[V::Lanes; C]; R],
     rows: &[&[f32]; R],
-    place: usize,
+    index: usize,
     b: &[V::Lanes; C],
 ) -> Option<()> {
     let mut r = 0;
     while r < R {
-        add_scaled(v, &mut sums[r], *rows[r].get(place)?, b);
+        add_scaled(v, &mut sums[r], *rows[r].get(index)?, b);
         r += 1;
     }
     Some(())

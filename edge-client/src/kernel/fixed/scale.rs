@@ -144,13 +144,13 @@ pub fn narrow(wide: &[f32], exponent: i32, integers: &mut [i16]) -> Scale {
     shift = shift.max(i32::from(LEAST) - exponent);
     if shift <= 0 {
         for (integer, wide) in integers.iter_mut().zip(wide) {
-            *integer = short(wide.to_bits().cast_signed() << shift.unsigned_abs());
+            *integer = to_i16(wide.to_bits().cast_signed() << shift.unsigned_abs());
         }
     } else {
         let down = shift.unsigned_abs();
         for (integer, wide) in integers.iter_mut().zip(wide) {
             // One additional bit is kept for rounding.
-            *integer = short((wide.to_bits().cast_signed().unbounded_shr(down - 1) + 1) >> 1);
+            *integer = to_i16((wide.to_bits().cast_signed().unbounded_shr(down - 1) + 1) >> 1);
         }
     }
     Scale::new(exponent + shift)
@@ -158,7 +158,7 @@ pub fn narrow(wide: &[f32], exponent: i32, integers: &mut [i16]) -> Scale {
 
 /// Converts an integer of at most 15 bits and a sign.
 #[allow(clippy::cast_possible_truncation, reason = "the shift leaves 15 bits")]
-fn short(integer: i32) -> i16 {
+fn to_i16(integer: i32) -> i16 {
     integer as i16
 }
 

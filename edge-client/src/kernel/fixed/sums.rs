@@ -64,7 +64,7 @@ impl Sums {
         }
     }
 
-    /// Makes the scale coarser by `by > 0` powers of two.
+    /// Coarsens the scale by `by > 0` powers of two.
     #[inline(never)]
     fn raise(&mut self, sums: &mut [f32], by: u32) {
         for sum in sums {

@@ -63,13 +63,13 @@ impl Filters {
     /// Computes [`super::Layer::backward`].
     pub fn backward(
         &self,
-        seen: ForwardPass<'_>,
+        forward_pass: ForwardPass<'_>,
         delta: &[f32],
         weights: &mut [f32],
         below: Option<&mut [f32]>,
         gradient: Gradient<'_>,
     ) {
-        let ForwardPass { x, room: LayerBuffers { pool_indices, scratch, .. }, .. } = seen;
+        let ForwardPass { x, room: LayerBuffers { pool_indices, scratch, .. }, .. } = forward_pass;
         let strip = self.strip();
         let FilterScratch { sums, patches, unpooled } = FilterScratch::split(strip.convolution, scratch);
         let (mut sums, step) = match gradient {

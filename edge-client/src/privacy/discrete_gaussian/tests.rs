@@ -36,7 +36,7 @@ fn count_outcomes<T: Ord>(length: u32, mut draw: impl FnMut(&mut Tape<'_>) -> T)
         };
         let mut bits = Bits::new(&mut tape as &mut dyn FnMut() -> u32);
         let outcome = draw(&mut bits);
-        let unread_bits = bits.left;
+        let unread_bits = bits.bits_left;
         if u32::BITS * calls - unread_bits <= length {
             *counts.entry(outcome).or_insert(0) += 1;
         } else {
@@ -110,7 +110,7 @@ fn trials_with_large_denominators_are_exact() {
                         word.fold(0, |word, (position, bit)| word | u32::from(bit) << position)
                     });
                     assert_eq!(drawn.bernoulli(p, q), digit, "{p}/{q}, digit {differs}");
-                    let unread_bits = drawn.left as usize;
+                    let unread_bits = drawn.bits_left as usize;
                     assert_eq!(used - unread_bits, differs + 1);
                 }
             }
@@ -212,7 +212,7 @@ fn candidates_of_64_scales_are_rejected() {
                 .fold(0, |word, (position, bit)| word | u32::from(bit) << position)
         });
         assert_eq!(bits.laplace(1), (magnitude, false));
-        let unread_bits = bits.left as usize;
+        let unread_bits = bits.bits_left as usize;
         assert_eq!(32 * words - unread_bits, tape.len());
     }
 }

@@ -28,8 +28,8 @@ pub fn fill(parts: &mut NetworkParts<'_>, total: u32, source: &mut dyn SampleSou
         for (row, x) in rows.zip(inputs) {
             // The outputs of unusable samples are computed too, but such samples are never drawn.
             let class = load(shape, source, first + size, x).map_or(NO_CLASS, u32::from);
-            if let Some(place) = row.last_mut() {
-                *place = f32::from_bits(class);
+            if let Some(target) = row.last_mut() {
+                *target = f32::from_bits(class);
             }
             size += 1;
         }

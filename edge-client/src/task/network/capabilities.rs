@@ -45,34 +45,43 @@ pub fn capabilities<M: NetworkMemory>(memory: &M) -> Capabilities {
 /// Returns the model that the hello announces.
 pub fn model<M: NetworkMemory>(memory: &M) -> Model {
     let shape = memory.shape();
-    let outputs = small(shape.outputs);
+    let outputs = to_u16(shape.outputs);
     match shape.front_end {
-        FrontEnd::Nothing => Model::network(small(shape.features), hidden(shape), outputs),
+        FrontEnd::Nothing => Model::network(to_u16(shape.features), hidden_widths(shape), outputs),
         #[cfg(feature = "adapter")]
         FrontEnd::Adapter { features, rank, width } => {
             let frozen = memory.frozen().checksum();
-            Model::adapted(small(features), small(rank), small(width), hidden(shape), outputs, frozen)
+            Model::adapted(
+                to_u16(features),
+                to_u16(rank),
+                to_u16(width),
+                hidden_widths(shape),
+                outputs,
+                frozen,
+            )
         }
         #[cfg(feature = "convolution")]
-        FrontEnd::Filters { image, filters } => Model::convolutional(image, filters, hidden(shape), outputs),
+        FrontEnd::Filters { image, filters } => {
+            Model::convolutional(image, filters, hidden_widths(shape), outputs)
+        }
         #[cfg(feature = "recurrent")]
         FrontEnd::Lstm(Lstm { steps, channels, cells }) => {
-            Model::recurrent(small(steps), small(channels), small(cells), hidden(shape), outputs)
+            Model::recurrent(to_u16(steps), to_u16(channels), to_u16(cells), hidden_widths(shape), outputs)
         }
     }
 }
 
 /// Returns the widths of the first `N` hidden dense layers.
-fn hidden<const N: usize>(shape: NetworkShape) -> [u16; N] {
+fn hidden_widths<const N: usize>(shape: NetworkShape) -> [u16; N] {
     let mut hidden = [0; N];
     for (target, &width) in hidden.iter_mut().zip(&shape.hidden) {
-        *target = small(width);
+        *target = to_u16(width);
     }
     hidden
 }
 
 /// Converts a size to the type of the protocol.
-fn small(n: usize) -> u16 {
+fn to_u16(n: usize) -> u16 {
     u16::try_from(n).unwrap_or(u16::MAX)
 }
 

@@ -86,7 +86,7 @@ pub fn run(
                 if compares {
                     loss += batch_loss(parts, size);
                 }
-                if !step(parts, size, &phase.layers, descent) {
+                if !take_step(parts, size, &phase.layers, descent) {
                     return Err(DeclineReason::UpdateNonFinite);
                 }
             }
@@ -122,7 +122,7 @@ fn batch_loss(parts: &mut NetworkParts<'_>, size: usize) -> f32 {
 
 /// Takes one step along the gradient of the mean loss of a batch, after [`forward`]. Returns false if the
 /// gradient is not finite.
-fn step(parts: &mut NetworkParts<'_>, size: usize, trained: &Range<usize>, descent: Descent) -> bool {
+fn take_step(parts: &mut NetworkParts<'_>, size: usize, trained: &Range<usize>, descent: Descent) -> bool {
     let velocity = core::mem::take(&mut parts.velocity);
     #[allow(clippy::cast_precision_loss, reason = "a batch is far below 2^24")]
     let scale = 1.0 / size as f32;

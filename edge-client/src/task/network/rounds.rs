@@ -16,7 +16,7 @@ use crate::source::{SampleSource, Targets};
 use crate::task::{Task, Usage};
 
 /// Returns the SGD parameters of a task.
-fn descent(task: &Wire) -> Result<Descent, DeclineReason> {
+fn descent_of(task: &Wire) -> Result<Descent, DeclineReason> {
     match *task {
         Wire::Sgd { descent, .. } | Wire::FitHead { head: HeadSolve::Sgd { descent, .. } } => Ok(descent),
         Wire::FitHead { .. } => Err(DeclineReason::Parameter),
@@ -25,7 +25,11 @@ fn descent(task: &Wire) -> Result<Descent, DeclineReason> {
 }
 
 /// Returns the two phases of epochs of a round with these shared layers.
-fn phases(shape: NetworkShape, task: &Wire, shared: &Range<usize>) -> Result<[Phase; 2], DeclineReason> {
+fn training_phases(
+    shape: NetworkShape,
+    task: &Wire,
+    shared: &Range<usize>,
+) -> Result<[Phase; 2], DeclineReason> {
     let all_layers = 0..shape.layers();
     match *task {
         Wire::Sgd { head_epochs, epochs, trained, .. } => {
@@ -66,7 +70,7 @@ fn trained_layers(shape: NetworkShape, trained: Trained, shared: &Range<usize>) 
 }
 
 /// Returns the layers that are uploaded after a round of `task`.
-fn sent(shape: NetworkShape, task: &Wire, shared: &Range<usize>) -> Range<usize> {
+fn sent_layers(shape: NetworkShape, task: &Wire, shared: &Range<usize>) -> Range<usize> {
     match *task {
         Wire::Sgd { trained: trained @ (Trained::Down | Trained::Up), .. } => {
             trained_layers(shape, trained, shared).unwrap_or_default()
@@ -87,9 +91,9 @@ impl<M: NetworkMemory> Task for Network<M> {
 
     fn open(&mut self, round: &RoundOpen) -> Result<(), DeclineReason> {
         let shape = self.memory.shape();
-        let descent = descent(&round.task)?;
+        let descent = descent_of(&round.task)?;
         let shared = capabilities::shared_layers(shape, &round.tensors)?;
-        phases(shape, &round.task, &shared)?;
+        training_phases(shape, &round.task, &shared)?;
         #[cfg(feature = "adapter")]
         if !capabilities::frozen_fits(&self.memory) {
             return Err(DeclineReason::Device);
@@ -138,7 +142,7 @@ impl<M: NetworkMemory> Task for Network<M> {
     fn run(&mut self, id: RoundId, source: &mut dyn SampleSource) -> Result<Usage, DeclineReason> {
         let shape = self.memory.shape();
         let task = self.state.task.ok_or(DeclineReason::Task)?;
-        let (descent, phases) = (descent(&task)?, phases(shape, &task, &self.state.shared)?);
+        let (descent, phases) = (descent_of(&task)?, training_phases(shape, &task, &self.state.shared)?);
         let usage = epochs::count(shape, id, source)?;
         self.state.usage = usage;
         if usage.samples == 0 {
@@ -176,12 +180,12 @@ impl<M: NetworkMemory> Task for Network<M> {
     fn upload(&self) -> Descriptors {
         let shape = self.memory.shape();
         let Some(task @ Wire::Sgd { encoding, .. }) = self.state.task else { return Descriptors::new() };
-        let sent = sent(shape, &task, &self.state.shared);
+        let sent = sent_layers(shape, &task, &self.state.shared);
         let from_above = sent.start > 0;
         let mut tensors = Descriptors::new();
         for layer in sent {
             // Not collected, because `collect` would link a panic.
-            match descriptor(shape, layer, from_above, encoding).map(|tensor| tensors.push(tensor)) {
+            match layer_descriptor(shape, layer, from_above, encoding).map(|tensor| tensors.push(tensor)) {
                 Some(Ok(())) => {}
                 _ => return Descriptors::new(),
             }
@@ -191,7 +195,8 @@ impl<M: NetworkMemory> Task for Network<M> {
 
     fn emit(&self, index: usize, first: usize, out: &mut [f32]) {
         let shape = self.memory.shape();
-        let Some(layer) = self.state.task.and_then(|task| sent(shape, &task, &self.state.shared).nth(index))
+        let Some(layer) =
+            self.state.task.and_then(|task| sent_layers(shape, &task, &self.state.shared).nth(index))
         else {
             return;
         };
@@ -226,7 +231,7 @@ impl<M: NetworkMemory> Task for Network<M> {
 }
 
 /// Returns the descriptor of a layer; `None` if the layer is too large for a descriptor.
-fn descriptor(
+fn layer_descriptor(
     shape: NetworkShape,
     layer: usize,
     from_above: bool,

@@ -37,7 +37,7 @@ impl SampleOrder {
         let mut number = position;
         // Walks along the cycle of `position`, which ends at `position` itself.
         loop {
-            number = self.mixed(number);
+            number = self.apply_feistel(number);
             if number < self.count {
                 return Some(number);
             }
@@ -45,7 +45,7 @@ impl SampleOrder {
     }
 
     /// Applies the Feistel network once.
-    fn mixed(&self, number: u32) -> u32 {
+    fn apply_feistel(&self, number: u32) -> u32 {
         let mask = (1u32 << self.half) - 1;
         let (mut high, mut low) = (number >> self.half, number & mask);
         for key in self.keys {

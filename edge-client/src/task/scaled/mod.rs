@@ -84,7 +84,7 @@ pub const fn scaled_values(features: usize) -> usize {
 }
 
 /// Splits the memory into scale and rows of samples.
-fn cut(values: &mut [f32], features: usize) -> (Scale<'_>, &mut [f32]) {
+fn split_scale(values: &mut [f32], features: usize) -> (Scale<'_>, &mut [f32]) {
     let (scale, rows) = values.split_at_mut_checked(2 * features).unwrap_or_default();
     (Scale::from_rows(scale, features), rows.get_mut(..ROWS * features).unwrap_or_default())
 }
@@ -146,7 +146,7 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Scaled<T, V> {
             return predict(&mut self.task, x);
         }
         let Self { task, values, .. } = self;
-        let (scale, rows) = cut(values.as_mut(), features);
+        let (scale, rows) = split_scale(values.as_mut(), features);
         let Some(rows) = rows.get_mut(..x.len()) else {
             return Err(NotReady::Length { expected: features, got: x.len() });
         };
@@ -275,7 +275,7 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Task for Scaled<T, V> {
             Round::Plain => self.task.run(id, source),
             Round::Scaled(_) => {
                 let Self { task, values, .. } = self;
-                let (scale, rows) = cut(values.as_mut(), features);
+                let (scale, rows) = split_scale(values.as_mut(), features);
                 let mut source = ScaledSource::new(source, scale, rows);
                 let result = task.run(id, &mut source);
                 if source.has_failed() { Err(DeclineReason::Device) } else { result }
@@ -300,7 +300,7 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Task for Scaled<T, V> {
             return self.task.sample(x, target);
         }
         let Self { task, values, state } = self;
-        let (scale, rows) = cut(values.as_mut(), state.features);
+        let (scale, rows) = split_scale(values.as_mut(), state.features);
         // The inner task skips and counts a sample of another length.
         let row = rows.get_mut(..x.len()).unwrap_or_default();
         scale.apply(x, row);

@@ -29,8 +29,8 @@ impl<'a> Scale<'a> {
     pub fn apply(&self, x: &[f32], out: &mut [f32]) {
         let d = self.shift.len().max(1);
         for (x, out) in x.chunks(d).zip(out.chunks_mut(d)) {
-            for (((place, value), shift), factor) in out.iter_mut().zip(x).zip(self.shift).zip(self.factor) {
-                *place = (value - shift) * factor;
+            for (((target, value), shift), factor) in out.iter_mut().zip(x).zip(self.shift).zip(self.factor) {
+                *target = (value - shift) * factor;
             }
         }
     }

@@ -14,18 +14,20 @@ use super::{KEY, NONCE, TAG, decrypt, encrypt, nonce};
 const VECTORS: &str = include_str!("../../../tests/data/chacha20_poly1305.txt");
 
 /// Decodes a hexadecimal string.
-fn bytes(hex: &str) -> Vec<u8> {
+fn decode_hex(hex: &str) -> Vec<u8> {
     let digits = hex.trim_start_matches('-').as_bytes();
     digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }
 
 #[test]
 fn wycheproof_vectors_pass() {
-    let (mut valid, mut invalid, mut skipped) = (0, 0, 0);
+    let mut valid = 0;
+    let mut invalid = 0;
+    let mut skipped = 0;
     for line in VECTORS.lines().filter(|line| !line.starts_with('#')) {
         let fields: Vec<&str> = line.split(' ').collect();
         let [number, result, key, nonce, head, text, secret, tag] = fields.try_into().unwrap();
-        let [key, nonce, head, text, secret, tag] = [key, nonce, head, text, secret, tag].map(bytes);
+        let [key, nonce, head, text, secret, tag] = [key, nonce, head, text, secret, tag].map(decode_hex);
         let Ok(nonce) = <[u8; NONCE]>::try_from(nonce) else {
             // The nonce type has a fixed length, so other lengths cannot be tested.
             assert_eq!(result, "invalid", "{number}");
