@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use crate::budget::{
-    BOARDS, GeneratedTable, Key, List, Rows, builds, core_name, is_estimated, lines, regenerating, tables,
-    word, write_list,
+    BOARDS, GeneratedTable, Key, List, Rows, builds, core_name, is_estimated, read_json_lines, regenerating,
+    tables, value_text, write_list,
 };
 use serde_json::Value;
 
@@ -43,7 +43,7 @@ fn measured_bits(lines: &[Value]) -> Bits {
     for line in lines {
         let key = LIST.key(line);
         let checksums: BTreeMap<_, _> =
-            BITS.iter().map(|name| ((*name).to_owned(), word(&line[*name]))).collect();
+            BITS.iter().map(|name| ((*name).to_owned(), value_text(&line[*name]))).collect();
         let known = bits.entry(key[PROBLEM..].to_vec()).or_insert_with(|| checksums.clone());
         assert_eq!(*known, checksums, "{key:?} has other bits than another core");
     }
@@ -160,7 +160,7 @@ const README_TABLE: GeneratedTable = GeneratedTable {
 
 #[test]
 fn update_keeps_its_budget_and_its_bits() {
-    let lines = lines("target/boards/measured.jsonl");
+    let lines = read_json_lines("target/boards/measured.jsonl");
     let (rows, bits) = (LIST.measured(&lines), measured_bits(&lines));
     assert_eq!(rows.len(), builds() * SHAPES.len() * PATHS, "every core, level, shape and path");
     for (key, values) in &rows {

@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use fedspan_xtask::boards::Linked;
 
-use crate::budget::{BOARDS, GeneratedTable, List, Rows, lines, regenerating};
+use crate::budget::{BOARDS, GeneratedTable, List, Rows, read_json_lines, regenerating};
 
 /// List of the sizes of firmware.
 const LIST: List = List {
@@ -112,7 +112,7 @@ const README_TABLE: GeneratedTable = GeneratedTable {
 
 #[test]
 fn firmware_keeps_its_budget() {
-    let sizes = LIST.measured(&lines("target/boards/sizes.jsonl"));
+    let sizes = LIST.measured(&read_json_lines("target/boards/sizes.jsonl"));
     let expected = BOARDS.hardware.len() * PROGRAMS + BOARDS.links().count();
     assert_eq!(sizes.len(), expected, "every board, core, level and shape");
     for (key, values) in &sizes {

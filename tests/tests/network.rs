@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use crate::budget::{BOARDS, GeneratedTable, Key, List, Rows, core_name, lines, regenerating};
+use crate::budget::{BOARDS, GeneratedTable, Key, List, Rows, core_name, read_json_lines, regenerating};
 
 /// List of the costs of training a network.
 const LIST: List = List {
@@ -67,7 +67,7 @@ const README_TABLE: GeneratedTable = GeneratedTable {
 
 #[test]
 fn training_keeps_its_budget() {
-    let rows = LIST.measured(&lines("target/boards/trained.jsonl"));
+    let rows = LIST.measured(&read_json_lines("target/boards/trained.jsonl"));
     for (model, core, cycles) in measured() {
         let expected = LIST.figures.len() - usize::from(!cycles);
         assert_eq!(rows[&row_key(model, core)].len(), expected, "{model} on {core} lacks a value");

@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-use crate::budget::{BOARDS, GeneratedTable, Key, List, Rows, core_name, lines, regenerating};
+use crate::budget::{BOARDS, GeneratedTable, Key, List, Rows, core_name, read_json_lines, regenerating};
 
 /// List of the costs of a FedPower iteration.
 const LIST: List = List {
@@ -64,7 +64,7 @@ const README_TABLE: GeneratedTable = GeneratedTable {
 
 #[test]
 fn iteration_keeps_its_budget() {
-    let rows = LIST.measured(&lines("target/boards/powered.jsonl"));
+    let rows = LIST.measured(&read_json_lines("target/boards/powered.jsonl"));
     for (core, shape) in measured() {
         for (path, missing) in PATHS.into_iter().zip([2, 0]) {
             let key = row_key(core, shape, path);

@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use crate::budget::{BOARDS, GeneratedTable, List, Rows, builds, is_estimated, lines, regenerating, tables};
+use crate::budget::{
+    BOARDS, GeneratedTable, List, Rows, builds, is_estimated, read_json_lines, regenerating, tables,
+};
 
 /// List of the costs of encryption.
 const LIST: List =
@@ -91,7 +93,7 @@ const README_TABLE: GeneratedTable = GeneratedTable {
 
 #[test]
 fn encryption_keeps_its_budget() {
-    let rows = LIST.measured(&lines("target/boards/sealed.jsonl"));
+    let rows = LIST.measured(&read_json_lines("target/boards/sealed.jsonl"));
     assert_eq!(rows.len(), builds() * LIMITS.len(), "every core, level and limit");
     for (key, values) in &rows {
         let estimated = is_estimated(&key[0], &key[1]);

@@ -7,7 +7,7 @@ use fedspan_sim_core::run::{NoProgress, run};
 use fedspan_sim_core::scenario::Scenario;
 
 /// Compares the sizes of the workspaces of one shape with formulas.
-fn check<const D: usize, const K: usize, const C: usize>() {
+fn check_sizes<const D: usize, const K: usize, const C: usize>() {
     let minimum = Workspace::<D, K, C>::new().parts_ref().shape.arithmetic_minimum();
     let workspace = size_of::<Workspace<D, K, C>>();
     let streaming = size_of::<StreamingWorkspace<D, K, C>>();

@@ -33,10 +33,10 @@ fn check_fails_for_every_edited_cell() {
     let mut edited = 0;
     for slot in slots(&text).unwrap() {
         assert_eq!(slot.class, Class::Quick);
-        let table = &text[slot.place.clone()];
+        let table = &text[slot.range.clone()];
         for (offset, digit) in table.char_indices().filter(|(_, c)| c.is_ascii_digit()).step_by(7) {
             let other_digit = if digit == '9' { '8' } else { '9' };
-            let position = slot.place.start + offset;
+            let position = slot.range.start + offset;
             let edited_text = format!("{}{other_digit}{}", &text[..position], &text[position + 1..]);
             std::fs::write(&page, &edited_text).unwrap();
             let result = run_tables(&["--check"], &page);

@@ -167,11 +167,12 @@ impl Model {
     /// Returns the number of values of a sample.
     #[must_use]
     pub fn features(&self) -> usize {
-        let of = |count: usize| self.used_sizes().iter().take(count).map(|size| usize::from(*size)).product();
+        let product_of_first =
+            |count: usize| self.used_sizes().iter().take(count).map(|size| usize::from(*size)).product();
         match self.kind {
-            Kind::Linear | Kind::Network | Kind::Adapted => of(1),
-            Kind::Convolutional => of(3),
-            Kind::Recurrent => of(2),
+            Kind::Linear | Kind::Network | Kind::Adapted => product_of_first(1),
+            Kind::Convolutional => product_of_first(3),
+            Kind::Recurrent => product_of_first(2),
         }
     }
 

@@ -30,7 +30,7 @@ pub fn device_session(bytes: &[u8]) -> Work {
 }
 
 /// Delivers the events of a script to a device.
-fn events<M: fedspan_client::Memory>(mut script: Script<'_>, mut bench: Bench<M>) -> Work {
+fn run_events<M: fedspan_client::Memory>(mut script: Script<'_>, mut bench: Bench<M>) -> Work {
     let honest = messages::all_messages();
     let kinds = if bench.server.is_some() { 20 } else { 12 };
     while let Some(kind) = script.next() {

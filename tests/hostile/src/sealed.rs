@@ -95,8 +95,8 @@ pub fn sealed(bytes: &[u8]) -> Work {
             _ => {
                 let mut number = [0; 8];
                 let length = script.index() % 9;
-                let given = script.take(length);
-                number[..given.len()].copy_from_slice(given);
+                let bytes = script.take(length);
+                number[..bytes.len()].copy_from_slice(bytes);
                 // The counter is near the largest accepted one, or anywhere.
                 let near = model.0.last().map_or(0, |last| last.wrapping_sub(100));
                 let counter = u64::from_le_bytes(number).wrapping_add(if kind >= 128 { near } else { 0 });

@@ -8,7 +8,7 @@ use std::time::Instant;
 use fedspan_tests::tables::date::today;
 use fedspan_tests::tables::page::{Class, Slot, replace_table, slots};
 use fedspan_tests::tables::programs::{Programs, Times, is_known};
-use fedspan_tests::tables::{diff, own, text, unmarked};
+use fedspan_tests::tables::{diff, own, produce_table, unmarked};
 
 const USAGE: &str = "usage: tests/tables [--all | --measured] [--check | --list] [PAGE...]
        tests/tables --print NAME
@@ -136,14 +136,14 @@ fn process_pages(options: &Options) -> Result<bool, String> {
             eprintln!("{location}: {}", shorten(&commands));
             let start = Instant::now();
             tables += 1;
-            match text(&slot, &mut programs) {
+            match produce_table(&slot, &mut programs) {
                 Err(error) => {
                     eprintln!("{location}: FAILED: {error}");
                     faults += 1;
                 }
                 Ok(table) => {
                     times.note(&commands, start);
-                    let current = &page_text[slot.place.clone()];
+                    let current = &page_text[slot.range.clone()];
                     if options.check && *current != table {
                         faults += 1;
                         println!("{location}: differs from what its command prints now: {commands}");
@@ -181,7 +181,7 @@ fn is_asked_for(class: &Class, options: &Options) -> bool {
 
 fn list_slot(location: &str, slot: &Slot, seconds: Option<f64>) {
     let seconds = seconds.map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.1}"));
-    println!("{location:<36} {:<8} {seconds:>8} s  {}", slot.class.word(), slot.commands());
+    println!("{location:<36} {:<8} {seconds:>8} s  {}", slot.class.name(), slot.commands());
 }
 
 /// Writes a page atomically.

@@ -26,7 +26,7 @@ use recipe::Line;
 ///
 /// # Errors
 /// A sentence if a command failed, or if its output lacks a selected row or column.
-pub fn text(slot: &Slot, programs: &mut Programs) -> Result<String, String> {
+pub fn produce_table(slot: &Slot, programs: &mut Programs) -> Result<String, String> {
     let table = run_recipes(slot, programs)?;
     // A missing value (NaN) is an error, so that it cannot get into a page unnoticed. The first cell of a
     // row is a name.

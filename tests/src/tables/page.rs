@@ -22,7 +22,7 @@ pub enum Class {
 impl Class {
     /// Returns the name of the class.
     #[must_use]
-    pub fn word(&self) -> &'static str {
+    pub fn name(&self) -> &'static str {
         match self {
             Self::Quick => "quick",
             Self::Nightly => "nightly",
@@ -41,7 +41,7 @@ pub struct Slot {
     /// Commands that print the table.
     pub lines: Vec<Line>,
     /// Byte range between the marks.
-    pub place: Range<usize>,
+    pub range: Range<usize>,
     /// Byte range of the date in the first mark, if it has one.
     pub day: Option<Range<usize>>,
 }
@@ -80,7 +80,7 @@ pub fn slots(text: &str) -> Result<Vec<Slot>, String> {
         if next_mark(text, start).is_some_and(|next| next < end) {
             return Err(fault(&format!("no {END:?} before the next mark")));
         }
-        slots.push(Slot { line, class, lines, place: start..end, day });
+        slots.push(Slot { line, class, lines, range: start..end, day });
         position = end + END.len();
     }
     Ok(slots)
@@ -130,7 +130,7 @@ fn parse_class(head: &str) -> Result<(Class, Option<usize>), String> {
 #[must_use]
 pub fn replace_table(text: &str, slot: &Slot, table: &str, today: &str) -> String {
     let mut page = text.to_owned();
-    page.replace_range(slot.place.clone(), table);
+    page.replace_range(slot.range.clone(), table);
     if let Some(day) = &slot.day {
         page.replace_range(day.clone(), today);
     }
@@ -151,7 +151,7 @@ mod tests {
         let parsed = slots(PAGE).unwrap();
         assert_eq!(parsed.len(), 2);
         assert_eq!(
-            (parsed[0].line, &parsed[0].class, &PAGE[parsed[0].place.clone()]),
+            (parsed[0].line, &parsed[0].class, &PAGE[parsed[0].range.clone()]),
             (2, &Class::Quick, "| a |\n")
         );
         assert_eq!(parsed[1].commands(), "fedspan-sim live a && fedspan-sim live b");

@@ -42,7 +42,7 @@ pub struct List {
 impl List {
     /// Returns the words that identify a measurement.
     pub fn key(&self, line: &Value) -> Key {
-        self.keys.iter().map(|name| word(&line[*name])).collect()
+        self.keys.iter().map(|name| value_text(&line[*name])).collect()
     }
 
     /// Reads measurements.
@@ -125,12 +125,12 @@ pub fn tables(name: &str) -> Vec<BTreeMap<String, String>> {
 }
 
 /// Reads a file of measurements, one JSON object per line.
-pub fn lines(file: &str) -> Vec<Value> {
+pub fn read_json_lines(file: &str) -> Vec<Value> {
     read_locked(file).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
 /// Returns the text of a word or a number.
-pub fn word(value: &Value) -> String {
+pub fn value_text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 

@@ -399,7 +399,7 @@ impl<A: Memory> Bench<A> {
 }
 
 /// Creates a session in the state after a reset: only the store is kept.
-fn session<A: Memory>(
+fn create_session<A: Memory>(
     memory: fn() -> A,
     config: Config,
     with_key: bool,
