@@ -67,9 +67,9 @@ pub struct WindowFeatures {
     /// Sum of each channel.
     sum: [f32; CHANNELS],
     /// Minimum of each channel.
-    least: [f32; CHANNELS],
+    minima: [f32; CHANNELS],
     /// Maximum of each channel.
-    most: [f32; CHANNELS],
+    maxima: [f32; CHANNELS],
     /// Sum of the absolute differences of neighbouring samples, by channel.
     jerk: [f32; CHANNELS],
     /// Sums of products of pairs of channels, lower triangle.
@@ -97,8 +97,8 @@ impl WindowFeatures {
             origin: [0.0; CHANNELS],
             previous: [0.0; CHANNELS],
             sum: [0.0; CHANNELS],
-            least: [0.0; CHANNELS],
-            most: [0.0; CHANNELS],
+            minima: [0.0; CHANNELS],
+            maxima: [0.0; CHANNELS],
             jerk: [0.0; CHANNELS],
             products: [0.0; PAIRS],
             lagged: [[0.0; CHANNELS]; LAGS.len()],
@@ -144,14 +144,14 @@ impl WindowFeatures {
     fn add(&mut self, value: &[f32; CHANNELS]) {
         let t = self.count;
         for (channel, &v) in value.iter().enumerate() {
-            bump(&mut self.sum, channel, v);
+            add_to_channel(&mut self.sum, channel, v);
             if t > 0 {
-                bump(&mut self.jerk, channel, (v - at(&self.previous, channel)).abs());
+                add_to_channel(&mut self.jerk, channel, (v - at(&self.previous, channel)).abs());
             }
         }
-        for ((least, most), &v) in self.least.iter_mut().zip(&mut self.most).zip(value) {
-            *least = least.min(v);
-            *most = most.max(v);
+        for ((minimum, maximum), &v) in self.minima.iter_mut().zip(&mut self.maxima).zip(value) {
+            *minimum = minimum.min(v);
+            *maximum = maximum.max(v);
         }
         let pairs = (0..CHANNELS).flat_map(|i| (0..=i).map(move |j| (i, j)));
         for (product, (i, j)) in self.products.iter_mut().zip(pairs) {
@@ -161,13 +161,13 @@ impl WindowFeatures {
             let before = self.history.get((t + HISTORY - lag) % HISTORY).filter(|_| t >= lag);
             for (channel, &v) in value.iter().enumerate() {
                 match before {
-                    Some(before) => bump(lagged, channel, v * at(before, channel)),
-                    None => bump(head, channel, v),
+                    Some(before) => add_to_channel(lagged, channel, v * at(before, channel)),
+                    None => add_to_channel(head, channel, v),
                 }
             }
         }
-        if let Some(place) = self.history.get_mut(t % HISTORY) {
-            *place = *value;
+        if let Some(slot) = self.history.get_mut(t % HISTORY) {
+            *slot = *value;
         }
         self.previous = *value;
     }
@@ -175,10 +175,10 @@ impl WindowFeatures {
     /// Computes the features from the sums.
     fn write(&self, out: &mut [f32; FEATURES]) {
         const N: f32 = WINDOW as f32;
-        let mut places = out.iter_mut();
+        let mut targets = out.iter_mut();
         let mut put = |value: f32| {
-            if let Some(place) = places.next() {
-                *place = value;
+            if let Some(target) = targets.next() {
+                *target = value;
             }
         };
         let mean = |c: usize| at(&self.sum, c) / N;
@@ -195,10 +195,10 @@ impl WindowFeatures {
             put(sqrtf(squares(c) / N) / DEVIATION.divisor(c));
         }
         for c in 0..CHANNELS {
-            put((mean(c) - at(&self.least, c)) / EXTREME.divisor(c));
+            put((mean(c) - at(&self.minima, c)) / EXTREME.divisor(c));
         }
         for c in 0..CHANNELS {
-            put((at(&self.most, c) - mean(c)) / EXTREME.divisor(c));
+            put((at(&self.maxima, c) - mean(c)) / EXTREME.divisor(c));
         }
         for c in 0..CHANNELS {
             put(at(&self.jerk, c) / (N - 1.0) / JERK.divisor(c));
@@ -231,7 +231,7 @@ fn at(values: &[f32; CHANNELS], channel: usize) -> f32 {
 }
 
 /// Adds `by` to the value of a channel.
-fn bump(values: &mut [f32; CHANNELS], channel: usize, by: f32) {
+fn add_to_channel(values: &mut [f32; CHANNELS], channel: usize, by: f32) {
     if let Some(value) = values.get_mut(channel) {
         *value += by;
     }
@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     /// Reference implementation in f64 with two passes, written from the table of the module documentation.
-    fn reference(window: &[[f32; CHANNELS]]) -> [f64; FEATURES] {
+    fn compute_reference(window: &[[f32; CHANNELS]]) -> [f64; FEATURES] {
         let n = window.len() as f64;
         let column = |c: usize| window.iter().map(|row| f64::from(row[c])).collect::<Vec<f64>>();
         let mean = |c: usize| column(c).iter().sum::<f64>() / n;
@@ -269,7 +269,7 @@ mod tests {
             out.extend((0..6).map(|c| {
                 let (x, m) = (column(c), mean(c));
                 let sum: f64 = x.iter().zip(&x[lag..]).map(|(a, b)| (a - m) * (b - m)).sum();
-                0.5 * sum / (square(&x, m) + still(c))
+                0.5 * sum / (sum_squared_deviations(&x, m) + still(c))
             }));
         }
         for i in 0..6 {
@@ -284,12 +284,12 @@ mod tests {
     }
 
     /// Returns the sum of the squared deviations from the mean.
-    fn square(x: &[f64], mean: f64) -> f64 {
+    fn sum_squared_deviations(x: &[f64], mean: f64) -> f64 {
         x.iter().map(|v| (v - mean) * (v - mean)).sum()
     }
 
     /// Returns a window of sines with noise and offsets, with gravity as the offset of channel 2.
-    fn window(seed: u32, amplitude: f32) -> [[f32; CHANNELS]; WINDOW] {
+    fn generate_window(seed: u32, amplitude: f32) -> [[f32; CHANNELS]; WINDOW] {
         let mut state = seed;
         let mut noise = || {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -308,16 +308,19 @@ mod tests {
     #[test]
     fn one_pass_equals_a_two_pass_reference() {
         for (seed, amplitude) in [(1, 1.0), (2, 0.01), (3, 0.0), (4, 8.0)] {
-            let rows = window(seed, amplitude);
+            let rows = generate_window(seed, amplitude);
             let (mut extractor, mut out) = (WindowFeatures::new(), [0.0; FEATURES]);
             // The second window through the same extractor must not depend on the first.
             for _ in 0..2 {
                 let done: Vec<bool> = rows.iter().map(|row| extractor.push(row, &mut out)).collect();
                 assert_eq!(done.iter().filter(|d| **d).count(), 1);
                 assert_eq!(done.last(), Some(&true));
-                for (index, (got, want)) in out.iter().zip(reference(&rows)).enumerate() {
-                    let error = (f64::from(*got) - want).abs();
-                    assert!(error < 2e-5 * want.abs().max(1.0), "feature {index}: {got} instead of {want}");
+                for (index, (computed, expected)) in out.iter().zip(compute_reference(&rows)).enumerate() {
+                    let error = (f64::from(*computed) - expected).abs();
+                    assert!(
+                        error < 2e-5 * expected.abs().max(1.0),
+                        "feature {index}: {computed} instead of {expected}"
+                    );
                 }
             }
         }

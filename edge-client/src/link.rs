@@ -160,9 +160,9 @@ where
 {
     let progress = session.handle(clock(), event, out);
     if progress.sent > 0 {
-        let mut rest = out.get(..progress.sent).unwrap_or_default();
-        while !rest.is_empty() {
-            rest = unwritten(io.write(rest)?, rest)?;
+        let mut unsent = out.get(..progress.sent).unwrap_or_default();
+        while !unsent.is_empty() {
+            unsent = unwritten(io.write(unsent)?, unsent)?;
         }
         io.flush()?;
     }
@@ -303,9 +303,9 @@ async fn write<IO: embedded_io_async::Write>(io: &mut IO, bytes: &[u8]) -> Resul
     if bytes.is_empty() {
         return Ok(());
     }
-    let mut rest = bytes;
-    while !rest.is_empty() {
-        rest = unwritten(io.write(rest).await?, rest)?;
+    let mut unsent = bytes;
+    while !unsent.is_empty() {
+        unsent = unwritten(io.write(unsent).await?, unsent)?;
     }
     Ok(io.flush().await?)
 }

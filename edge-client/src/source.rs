@@ -91,7 +91,7 @@ impl Targets<'_> {
         let outputs = y.len();
         y.iter_mut()
             .enumerate()
-            .all(|(output, place)| self.value(index, output, outputs).map(|value| *place = value).is_some())
+            .all(|(output, target)| self.value(index, output, outputs).map(|value| *target = value).is_some())
     }
 
     /// Writes targets `first..first + 4` into `y` (C fours). Returns false if one is missing or its class is
@@ -103,8 +103,8 @@ impl Targets<'_> {
             return next.map(|values| *four = *values).is_some();
         }
         let outputs = y.len();
-        y.as_flattened_mut().iter_mut().enumerate().all(|(place, y)| {
-            self.value(first + place % 4, place / 4, outputs).map(|value| *y = value).is_some()
+        y.as_flattened_mut().iter_mut().enumerate().all(|(index, y)| {
+            self.value(first + index % 4, index / 4, outputs).map(|value| *y = value).is_some()
         })
     }
 }

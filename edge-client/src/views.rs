@@ -26,8 +26,8 @@ impl<const D: usize, const K: usize, const C: usize> Linear<Workspace<D, K, C>> 
     pub fn set_representation_matrix(&mut self, b: &SMatrix<f32, D, K>) {
         let mut row_major = b.transpose();
         let parts = self.memory_mut().parts();
-        for (place, value) in parts.representation.iter_mut().zip(row_major.iter_mut()) {
-            *place = *value;
+        for (target, value) in parts.representation.iter_mut().zip(row_major.iter_mut()) {
+            *target = *value;
         }
         self.accept_representation();
     }

@@ -164,10 +164,10 @@ pub fn split_body<'a>(
     if body.len() != expected {
         return Err(Error::LengthMismatch { expected, got: body.len() });
     }
-    let mut rest = body;
+    let mut remaining = body;
     Ok(tensors.iter().enumerate().filter(|(_, t)| t.chunk == 0).map(move |(index, tensor)| {
-        let (bytes, tail) = rest.split_at_checked(tensor.byte_len()).unwrap_or((rest, &[]));
-        rest = tail;
+        let (bytes, after) = remaining.split_at_checked(tensor.byte_len()).unwrap_or((remaining, &[]));
+        remaining = after;
         (index, tensor, bytes)
     }))
 }

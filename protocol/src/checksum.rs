@@ -111,8 +111,8 @@ mod tests {
     proptest! {
         /// Tests that the compiled implementation agrees with the device's, for any split of the bytes.
         #[test]
-        fn host_and_device_checksums_agree(bytes in proptest::collection::vec(any::<u8>(), 0..5000), cut in any::<usize>()) {
-            let (first, second) = bytes.split_at(cut % (bytes.len() + 1));
+        fn host_and_device_checksums_agree(bytes in proptest::collection::vec(any::<u8>(), 0..5000), split in any::<usize>()) {
+            let (first, second) = bytes.split_at(split % (bytes.len() + 1));
             let mut device = small::Digest::new();
             device.update(&bytes);
             let mut host = Digest::new();

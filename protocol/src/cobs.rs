@@ -61,14 +61,14 @@ mod runs {
     pub fn encode_in_place(out: &mut [u8], start: usize, end: usize) -> Option<usize> {
         let (mut read, mut write) = (start, 0);
         loop {
-            let rest = out.get(read..end)?;
-            let block = rest.get(..BLOCK).unwrap_or(rest);
+            let unread = out.get(read..end)?;
+            let block = unread.get(..BLOCK).unwrap_or(unread);
             let run = first_zero(block).unwrap_or(block.len());
             // Moves the run behind its code byte.
-            let place = out.get_mut(write..read + run)?;
+            let target = out.get_mut(write..read + run)?;
             let from = read.checked_sub(write).filter(|from| *from > 0)?;
-            place.copy_within(from.., 1);
-            *place.first_mut()? = u8::try_from(run + 1).ok()?;
+            target.copy_within(from.., 1);
+            *target.first_mut()? = u8::try_from(run + 1).ok()?;
             read += run;
             write += run + 1;
             if read == end {
@@ -89,9 +89,15 @@ mod tests {
     use super::{bytewise, encode_in_place, first_zero};
 
     /// Strategy for byte strings with as many zeros as in floats, with only zeros, or without zeros.
-    fn bytes() -> impl Strategy<Value = std::vec::Vec<u8>> {
-        let of = |most| proptest::collection::vec(0..=most, 0..1200);
-        prop_oneof![of(255u8), of(1), of(20), of(0), of(255).prop_map(|b| b.iter().map(|b| b | 1).collect())]
+    fn byte_strings() -> impl Strategy<Value = std::vec::Vec<u8>> {
+        let up_to = |max| proptest::collection::vec(0..=max, 0..1200);
+        prop_oneof![
+            up_to(255u8),
+            up_to(1),
+            up_to(20),
+            up_to(0),
+            up_to(255).prop_map(|b| b.iter().map(|b| b | 1).collect())
+        ]
     }
 
     proptest! {
@@ -99,7 +105,7 @@ mod tests {
 
         /// Tests that the compiled implementation agrees with the device's.
         #[test]
-        fn host_and_device_encodings_agree(bytes in bytes()) {
+        fn host_and_device_encodings_agree(bytes in byte_strings()) {
             let start = bytes.len().div_ceil(254).max(1);
             let end = start + bytes.len();
             let mut host = std::vec![0xa5; end + 1];

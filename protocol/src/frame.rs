@@ -44,8 +44,8 @@ pub fn crc32c_f32(values: &[f32]) -> u32 {
     let mut digest = Digest::new();
     let mut bytes = [0u8; 4 * FLOATS];
     for block in values.chunks(FLOATS) {
-        for (place, value) in bytes.chunks_exact_mut(4).zip(block) {
-            place.copy_from_slice(&value.to_le_bytes());
+        for (target, value) in bytes.chunks_exact_mut(4).zip(block) {
+            target.copy_from_slice(&value.to_le_bytes());
         }
         digest.update(bytes.get(..4 * block.len()).unwrap_or_default());
     }
@@ -99,12 +99,12 @@ pub(crate) fn encode_in<M: Message>(
     mut close: impl FnMut(&mut [u8]),
     out: &mut [u8],
 ) -> Result<usize, Error> {
-    let got = out.len();
-    let (start, end) = plain_frame(got);
-    let place = out.get_mut(start.saturating_add(envelope.before)..end).unwrap_or_default();
-    let head_len =
-        codec::write(message, place).ok_or(Error::BufferTooSmall { needed: got.saturating_add(1), got })?;
-    complete(envelope, start..end, head_len, body_len, fill, &mut close, out)
+    let capacity = out.len();
+    let (start, end) = plain_frame(capacity);
+    let target = out.get_mut(start.saturating_add(envelope.before)..end).unwrap_or_default();
+    let head_len = codec::write(message, target)
+        .ok_or(Error::BufferTooSmall { needed: capacity.saturating_add(1), got: capacity })?;
+    complete_frame(envelope, start..end, head_len, body_len, fill, &mut close, out)
 }
 
 /// Returns the range of the unencoded frame in a buffer of `length` bytes. The last byte of the buffer is
@@ -115,25 +115,25 @@ fn plain_frame(length: usize) -> (usize, usize) {
     (end.div_ceil(255), end)
 }
 
-/// Adds the body and the envelope to the message of `head_len` bytes in `place`, and encodes the frame.
+/// Adds the body and the envelope to the message of `head_len` bytes in `range`, and encodes the frame.
 #[cfg_attr(target_os = "none", inline(never))]
-fn complete(
+fn complete_frame(
     envelope: Envelope,
-    place: Range<usize>,
+    range: Range<usize>,
     head_len: usize,
     body_len: usize,
     fill: &mut dyn FnMut(&mut [u8]),
     close: &mut dyn FnMut(&mut [u8]),
     out: &mut [u8],
 ) -> Result<usize, Error> {
-    let got = out.len();
-    let start = place.start;
+    let capacity = out.len();
+    let start = range.start;
     let head_end = envelope.before + head_len;
     let body_end = head_end.saturating_add(body_len);
     let len = body_end.saturating_add(envelope.after);
     let needed = wire_capacity(len);
-    let small = Error::BufferTooSmall { needed, got };
-    let frame = out.get_mut(place).and_then(|place| place.get_mut(..len)).ok_or(small)?;
+    let small = Error::BufferTooSmall { needed, got: capacity };
+    let frame = out.get_mut(range).and_then(|bytes| bytes.get_mut(..len)).ok_or(small)?;
     fill(frame.get_mut(head_end..body_end).unwrap_or_default());
     close(frame);
     cobs::encode_in_place(out, start, start + len).ok_or(small)
@@ -244,9 +244,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Decoder<B> {
 
     /// Consumes `input` up to the end of at most one frame.
     pub fn feed(&mut self, input: &mut &[u8]) -> FeedResult<'_> {
-        while let Some((&byte, rest)) = input.split_first() {
+        while let Some((&byte, after)) = input.split_first() {
             if byte == 0 {
-                *input = rest;
+                *input = after;
                 match self.finish() {
                     Ok(Some(Decoded::Checked(end))) => {
                         let message = self.buffer.as_ref().get(HEADER..end).unwrap_or_default();
@@ -266,7 +266,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Decoder<B> {
                 continue;
             }
             if self.block == 0 {
-                *input = rest;
+                *input = after;
                 if self.zero_after {
                     self.push(&[0]);
                 }
@@ -291,8 +291,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Decoder<B> {
     /// Appends decoded bytes to the current frame, or discards the frame if it is too long.
     fn push(&mut self, bytes: &[u8]) {
         match self.buffer.as_mut().get_mut(self.len..self.len + bytes.len()) {
-            Some(place) => {
-                place.copy_from_slice(bytes);
+            Some(target) => {
+                target.copy_from_slice(bytes);
                 self.len += bytes.len();
             }
             None => self.discard = Some(FrameError::Oversize),
@@ -309,7 +309,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Decoder<B> {
         let decoded = match discard {
             Some(reason) => Err(reason),
             None if block != 0 => Err(FrameError::Framing),
-            None => check(self.buffer.as_ref().get(..len).unwrap_or_default()),
+            None => check_frame(self.buffer.as_ref().get(..len).unwrap_or_default()),
         };
         let counter = match decoded {
             Ok(Decoded::Checked(_)) => &mut self.counters.accepted,
@@ -334,7 +334,7 @@ enum Decoded {
 }
 
 /// Verifies a decoded frame as far as possible without a key.
-fn check(frame: &[u8]) -> Result<Decoded, FrameError> {
+fn check_frame(frame: &[u8]) -> Result<Decoded, FrameError> {
     let (checked, check) = frame.split_last_chunk::<CHECK>().ok_or(FrameError::Framing)?;
     match checked.first() {
         Some(&HEADER_CRC32C) if crc32c(checked).to_le_bytes() == *check => {

@@ -15,7 +15,7 @@ impl fmt::Display for Requirement {
             Self::Tensors(count) => write!(f, "{count} tensors in one direction of a round"),
             Self::TotalElements(count) => write!(f, "{count} elements in one direction of a round"),
             Self::Privacy(budget) => {
-                write!(f, "noise in updates, with a privacy budget of at most {:.6}", units(budget))
+                write!(f, "noise in updates, with a privacy budget of at most {:.6}", to_ratio(budget))
             }
         }
     }
@@ -53,7 +53,7 @@ impl fmt::Display for DeclineReason {
             Self::UpdateNonFinite => f.write_str("the update would not be finite"),
             Self::Device => f.write_str("the device could not read its samples or write its storage"),
             Self::Budget { left } => {
-                write!(f, "the rest of the device's privacy budget is too small: {:.6}", units(left))
+                write!(f, "the rest of the device's privacy budget is too small: {:.6}", to_ratio(left))
             }
             Self::Entropy => f.write_str("the device has no entropy for its noise"),
         }
@@ -80,6 +80,6 @@ impl core::error::Error for Rejection {}
 
 /// Converts a privacy cost to the ratio of squared sensitivity to variance.
 #[allow(clippy::cast_precision_loss, reason = "for a message")]
-fn units(count: u64) -> f64 {
+fn to_ratio(count: u64) -> f64 {
     count as f64 / f64::from(1 << 30)
 }

@@ -141,25 +141,25 @@ impl Encoding {
         }
         let largest = self.largest();
         // The loop has no early exit, so that the compiler can vectorise it.
-        let sound =
-            cfg!(feature = "wide") && values.iter().fold(true, |sound, v| sound & (v.abs() <= largest));
-        if !sound && let Some(index) = values.iter().position(|v| v.is_nan() || v.abs() > largest) {
+        let all_fit =
+            cfg!(feature = "wide") && values.iter().fold(true, |all_fit, v| all_fit & (v.abs() <= largest));
+        if !all_fit && let Some(index) = values.iter().position(|v| v.is_nan() || v.abs() > largest) {
             return Err(Error::NonFinite { index });
         }
         match self {
             Self::F32 => {
-                for (place, value) in out.as_chunks_mut().0.iter_mut().zip(values) {
-                    *place = value.to_le_bytes();
+                for (target, value) in out.as_chunks_mut().0.iter_mut().zip(values) {
+                    *target = value.to_le_bytes();
                 }
             }
             Self::F16 => {
-                for (place, value) in out.as_chunks_mut().0.iter_mut().zip(values) {
-                    *place = f16::from_f32(*value).to_le_bytes();
+                for (target, value) in out.as_chunks_mut().0.iter_mut().zip(values) {
+                    *target = f16::from_f32(*value).to_le_bytes();
                 }
             }
             Self::I8 => {
-                for (place, block) in out.chunks_mut(I8_BLOCK + 4).zip(values.chunks(I8_BLOCK)) {
-                    encode_i8_block(block, place);
+                for (target, block) in out.chunks_mut(I8_BLOCK + 4).zip(values.chunks(I8_BLOCK)) {
+                    encode_i8_block(block, target);
                 }
             }
         }
@@ -178,21 +178,21 @@ impl Encoding {
         }
         match self {
             Self::F32 => {
-                for (place, raw) in out.iter_mut().zip(bytes.as_chunks().0) {
-                    *place = f32::from_le_bytes(*raw);
+                for (target, raw) in out.iter_mut().zip(bytes.as_chunks().0) {
+                    *target = f32::from_le_bytes(*raw);
                 }
             }
             Self::F16 => {
-                for (place, raw) in out.iter_mut().zip(bytes.as_chunks().0) {
-                    *place = f16::from_le_bytes(*raw).to_f32();
+                for (target, raw) in out.iter_mut().zip(bytes.as_chunks().0) {
+                    *target = f16::from_le_bytes(*raw).to_f32();
                 }
             }
             Self::I8 => {
                 for (block, raw) in out.chunks_mut(I8_BLOCK).zip(bytes.chunks(I8_BLOCK + 4)) {
                     if let Some((scale, quanta)) = raw.split_first_chunk() {
                         let scale = f32::from_le_bytes(*scale);
-                        for (place, quantum) in block.iter_mut().zip(quanta) {
-                            *place = scale * f32::from(quantum.cast_signed());
+                        for (target, quantum) in block.iter_mut().zip(quanta) {
+                            *target = scale * f32::from(quantum.cast_signed());
                         }
                     }
                 }
@@ -207,10 +207,10 @@ impl Encoding {
 const TO_INTEGER: f32 = 12_582_912.0;
 
 /// Encodes one block: its scale, then its bytes.
-fn encode_i8_block(block: &[f32], place: &mut [u8]) {
+fn encode_i8_block(block: &[f32], target: &mut [u8]) {
     let largest = block.iter().fold(0.0f32, |m, v| m.max(v.abs()));
     let scale = largest / 127.0;
-    let Some((head, quanta)) = place.split_first_chunk_mut() else { return };
+    let Some((head, quanta)) = target.split_first_chunk_mut() else { return };
     *head = scale.to_le_bytes();
     for (quantum, value) in quanta.iter_mut().zip(block) {
         // The scale underflows to zero if all values of the block are very small.

@@ -11,7 +11,7 @@ use fedspan_engine::aggregate::{RoundAggregate, Rule, TRIM, UpdateWeight};
 use fedspan_engine::{DeviceId, Tensor as Update, Weighting};
 use fedspan_protocol::frame::{Decoder, FeedResult, encode};
 use fedspan_protocol::message::{
-    Descriptors, HeadSolve, RoundId, RoundOpen, Task as Wire, ToDevice, Upload, decode,
+    Descriptors, HeadSolve, RoundId, RoundOpen, Task as WireTask, ToDevice, Upload, decode,
 };
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use fedspan_sim_core::run::{NoProgress, run};
@@ -23,7 +23,7 @@ fn main() {
 }
 
 /// Returns pseudo-random values.
-fn numbers(count: usize, seed: u32) -> Vec<f32> {
+fn pseudo_random_values(count: usize, seed: u32) -> Vec<f32> {
     let mut state = seed;
     let mut next = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -32,8 +32,8 @@ fn numbers(count: usize, seed: u32) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-fn basis(d: usize, k: usize) -> Vec<f32> {
-    let mut b = numbers(d * k, 3);
+fn orthonormal_basis(d: usize, k: usize) -> Vec<f32> {
+    let mut b = pseudo_random_values(d * k, 3);
     fedspan_protocol::orthonormal::orthonormalise(&mut b, k).expect("full rank");
     b
 }
@@ -41,17 +41,20 @@ fn basis(d: usize, k: usize) -> Vec<f32> {
 /// Task of the head in all benchmarked updates.
 const HEAD: HeadSolve = HeadSolve::LeastSquares { ridge: 0.0 };
 
-fn opening(d: usize, k: usize) -> RoundOpen {
+fn round_opening(d: usize, k: usize) -> RoundOpen {
     let tensor = TensorDescriptor::inline(Role::Representation, Encoding::F32, d as u16, k as u16);
-    let task = Wire::FedRep { step_size: 0.1, head: HEAD, upload: Upload::Gradient, encoding: Encoding::F32 };
+    let task =
+        WireTask::FedRep { step_size: 0.1, head: HEAD, upload: Upload::Gradient, encoding: Encoding::F32 };
     RoundOpen { id: RoundId { round: 1, stage: 0 }, task, tensors: Descriptors::from_iter([tensor]) }
 }
 
 /// Benchmarks one FedRep update with the device's code: solves the head, then computes the gradient factors.
 fn update<const D: usize, const K: usize>(bencher: Bencher, m: usize) {
-    let (x, y, b) = (numbers(m * D, 1), numbers(m, 2), basis(D, K));
+    let x = pseudo_random_values(m * D, 1);
+    let y = pseudo_random_values(m, 2);
+    let b = orthonormal_basis(D, K);
     let mut client = Linear::new(Workspace::<D, K>::new());
-    client.open(&opening(D, K)).expect("opens");
+    client.open(&round_opening(D, K)).expect("opens");
     client.tensor_mut(0).expect("there is one").copy_from_slice(&b);
     client.verify().expect("orthonormal");
     let mut source = Recording::regression(&x, &y, D, 1);
@@ -62,9 +65,9 @@ fn update<const D: usize, const K: usize>(bencher: Bencher, m: usize) {
 
 /// Benchmarks the same update with nalgebra in f32: normal equations, then the rank-one gradient.
 fn update_nalgebra(bencher: Bencher, d: usize, k: usize, m: usize) {
-    let x = DMatrix::from_row_slice(m, d, &numbers(m * d, 1));
-    let y = DVector::from_row_slice(&numbers(m, 2));
-    let b = DMatrix::from_row_slice(d, k, &basis(d, k));
+    let x = DMatrix::from_row_slice(m, d, &pseudo_random_values(m * d, 1));
+    let y = DVector::from_row_slice(&pseudo_random_values(m, 2));
+    let b = DMatrix::from_row_slice(d, k, &orthonormal_basis(d, k));
     bencher.counter(ItemsCount::new(1usize)).bench_local(|| {
         let z = black_box(&x) * &b;
         let w = (z.transpose() * &z).cholesky().expect("full rank").solve(&(z.transpose() * &y));
@@ -122,13 +125,13 @@ mod power_784_10_100 {
 
     /// Benchmarks one iteration with the device's code, with or without noise.
     fn client<P: Mechanism>(bencher: Bencher, mut client: Linear<PowerWorkspace<D, R>, P>) {
-        let (x, y) = (numbers(S * D, 1), numbers(S, 2));
+        let (x, y) = (pseudo_random_values(S * D, 1), pseudo_random_values(S, 2));
         let tensor = TensorDescriptor::inline(Role::Subspace, Encoding::F32, D as u16, R as u16);
         let (rows, upload) = (PowerRows::Features, PowerUpload::Product);
-        let task = Wire::FedPower { iterations: 1, rows, upload, encoding: Encoding::F32 };
+        let task = WireTask::FedPower { iterations: 1, rows, upload, encoding: Encoding::F32 };
         let id = RoundId { round: 1, stage: 0 };
         client.open(&RoundOpen { id, task, tensors: Descriptors::from_iter([tensor]) }).expect("opens");
-        client.tensor_mut(0).expect("there is one").copy_from_slice(&basis(D, R));
+        client.tensor_mut(0).expect("there is one").copy_from_slice(&orthonormal_basis(D, R));
         client.verify().expect("orthonormal");
         let mut source = Recording::regression(&x, &y, D, 1);
         bencher.counter(ItemsCount::new(S)).bench_local(|| {
@@ -170,8 +173,8 @@ mod power_784_10_100 {
 
     #[divan::bench]
     fn nalgebra(bencher: Bencher) {
-        let x = DMatrix::from_row_slice(S, D, &numbers(S * D, 1));
-        let z = DMatrix::from_row_slice(D, R, &basis(D, R));
+        let x = DMatrix::from_row_slice(S, D, &pseudo_random_values(S * D, 1));
+        let z = DMatrix::from_row_slice(D, R, &orthonormal_basis(D, R));
         bencher.counter(ItemsCount::new(S)).bench_local(|| x.tr_mul(&(black_box(&x) * &z)));
     }
 }
@@ -185,21 +188,21 @@ mod codec_20_2 {
 
     #[divan::bench]
     fn encode_frame(bencher: Bencher) {
-        let message = ToDevice::RoundOpen(opening(20, 2));
+        let message = ToDevice::RoundOpen(round_opening(20, 2));
         let (body, mut out) = (vec![0x5a; BODY], vec![0; 512]);
         bencher.counter(BytesCount::new(BODY)).bench_local(|| {
-            encode(black_box(&message), BODY, |place| place.copy_from_slice(&body), &mut out).expect("fits")
+            encode(black_box(&message), BODY, |buffer| buffer.copy_from_slice(&body), &mut out).expect("fits")
         });
     }
 
     #[divan::bench]
     fn decode_frame(bencher: Bencher) {
-        let message = ToDevice::RoundOpen(opening(20, 2));
+        let message = ToDevice::RoundOpen(round_opening(20, 2));
         let mut wire = vec![0; 512];
-        let n = encode(&message, BODY, |place| place.fill(0x5a), &mut wire).expect("fits");
+        let length = encode(&message, BODY, |buffer| buffer.fill(0x5a), &mut wire).expect("fits");
         let mut decoder = Decoder::new([0u8; 256]);
         bencher.counter(BytesCount::new(BODY)).bench_local(|| {
-            let mut input = black_box(&wire[..n]);
+            let mut input = black_box(&wire[..length]);
             let FeedResult::Message(bytes) = decoder.feed(&mut input) else {
                 unreachable!("one whole frame")
             };
@@ -262,10 +265,14 @@ mod simulation {
 )]
 fn aggregate(bencher: Bencher, (rule, n): (Rule, u32)) {
     let (d, k) = (64, 4);
-    let held = basis(d, k);
-    let reference = fedspan_engine::linalg::from_f32(d, k, &held);
+    let common_basis = orthonormal_basis(d, k);
+    let reference = fedspan_engine::linalg::from_f32(d, k, &common_basis);
     let update = |device: u32| {
-        let values = held.iter().zip(numbers(d * k, device)).map(|(b, noise)| b + 0.1 * noise).collect();
+        let values = common_basis
+            .iter()
+            .zip(pseudo_random_values(d * k, device))
+            .map(|(b, noise)| b + 0.1 * noise)
+            .collect();
         [Update { role: Role::Representation, rows: d as u16, cols: k as u16, values }]
     };
     let updates: Vec<_> = (0..n).map(update).collect();

@@ -13,9 +13,9 @@ pub const NAME: &str = if cfg!(feature = "micromath") { "micromath" } else { "li
 /// Number of random rows of logits.
 const ROWS: usize = 200_000;
 /// Largest number of logits in a random row.
-const WIDEST: usize = 31;
+const MAX_LOGITS: usize = 31;
 /// Largest difference of two logits in the grid, and width of the range of random logits.
-const FAR: f64 = 40.0;
+const MAX_DIFFERENCE: f64 = 40.0;
 /// Number of steps of the grid of two logits in each direction.
 const STEPS: i32 = 10_000;
 
@@ -36,14 +36,15 @@ impl Errors {
     pub fn measure() -> Self {
         let mut errors = Self::default();
         for step in -STEPS..=STEPS {
-            errors.add(&[0.0, (FAR * f64::from(step) / f64::from(STEPS)) as f32]);
+            errors.add(&[0.0, (MAX_DIFFERENCE * f64::from(step) / f64::from(STEPS)) as f32]);
         }
         let mut random = ChaCha8Rng::seed_from_u64(1);
         let mut uniform = || f64::from(random.next_u32()) / f64::from(u32::MAX);
         for _ in 0..ROWS {
-            let (count, width) = (2 + (uniform() * (WIDEST - 1) as f64) as usize, uniform() * FAR);
+            let (count, width) =
+                (2 + (uniform() * (MAX_LOGITS - 1) as f64) as usize, uniform() * MAX_DIFFERENCE);
             let logits: Vec<f32> =
-                (0..count.min(WIDEST)).map(|_| (width * (uniform() - 0.5)) as f32).collect();
+                (0..count.min(MAX_LOGITS)).map(|_| (width * (uniform() - 0.5)) as f32).collect();
             errors.add(&logits);
         }
         errors
@@ -51,18 +52,18 @@ impl Errors {
 
     /// Compares the probabilities and the cross-entropy of one row of logits with f64.
     fn add(&mut self, logits: &[f32]) {
-        let wide = || logits.iter().map(|&logit| f64::from(logit));
-        let most = wide().fold(f64::NEG_INFINITY, f64::max);
-        let sum: f64 = wide().map(|logit| (logit - most).exp()).sum();
+        let logits_f64 = || logits.iter().map(|&logit| f64::from(logit));
+        let max_logit = logits_f64().fold(f64::NEG_INFINITY, f64::max);
+        let sum: f64 = logits_f64().map(|logit| (logit - max_logit).exp()).sum();
         // `softmax_errors` returns the probabilities, minus 1 for the true class, which is the first class.
-        let mut got = logits.to_vec();
-        let sound = softmax_errors(&mut got, &[0], 1.0);
-        for (place, (got, logit)) in got.iter().zip(wide()).enumerate() {
-            let true_class = if place == 0 { 1.0 } else { 0.0 };
-            let error = (f64::from(*got) + true_class - (logit - most).exp() / sum).abs();
-            self.softmax = if sound { self.softmax.max(error) } else { f64::INFINITY };
+        let mut probabilities = logits.to_vec();
+        let is_finite = softmax_errors(&mut probabilities, &[0], 1.0);
+        for (class, (probability, logit)) in probabilities.iter().zip(logits_f64()).enumerate() {
+            let true_class = if class == 0 { 1.0 } else { 0.0 };
+            let error = (f64::from(*probability) + true_class - (logit - max_logit).exp() / sum).abs();
+            self.softmax = if is_finite { self.softmax.max(error) } else { f64::INFINITY };
         }
-        let loss = sum.ln() + most - f64::from(logits.first().copied().unwrap_or(0.0));
+        let loss = sum.ln() + max_logit - f64::from(logits.first().copied().unwrap_or(0.0));
         self.cross_entropy = self.cross_entropy.max((cross_entropy(logits, 0) - loss).abs());
         self.rows += 1;
     }
@@ -87,8 +88,8 @@ mod tests {
     #[test]
     fn softmax_error_is_that_of_the_exponential() {
         let errors = Errors::measure();
-        let (least, most) = if cfg!(feature = "micromath") { (1e-4, 1e-3) } else { (0.0, 1e-6) };
-        assert!((least..most).contains(&errors.softmax), "{errors:?}");
+        let (min, max) = if cfg!(feature = "micromath") { (1e-4, 1e-3) } else { (0.0, 1e-6) };
+        assert!((min..max).contains(&errors.softmax), "{errors:?}");
         assert!(errors.cross_entropy < 1e-13, "{errors:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Helpers of tests: keys of a fleet, in a key store next to the server's state and for each device.
+//! Test helpers: keys of a fleet, in a key store next to the server's state and for each device.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -31,12 +31,12 @@ pub fn keys(state: &Path, devices: u64) -> Result<(Protection, BTreeMap<u64, Key
     };
     let store = store.map_err(|error| error.to_string())?;
     let table = store.keys();
-    let known = |device| Some((device, table.lookup(DeviceId(device), 0)?.key().clone()));
-    let given = (0..devices).filter_map(known).collect();
-    Ok((Protection::Keys(store, Box::new(ChaCha20Rng::seed_from_u64(2))), given))
+    let key_of = |device| Some((device, table.lookup(DeviceId(device), 0)?.key().clone()));
+    let device_keys = (0..devices).filter_map(key_of).collect();
+    Ok((Protection::Keys(store, Box::new(ChaCha20Rng::seed_from_u64(2))), device_keys))
 }
 
-/// Returns the identity of a device that has its key. `life` counts the starts of the device; each start uses
+/// Returns the identity of a device that has its key. `life` counts the boots of the device; each boot uses
 /// other random numbers.
 #[must_use]
 pub fn identity(device: u64, key: &Key, life: u64) -> Identity {

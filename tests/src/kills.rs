@@ -72,26 +72,26 @@ pub struct Report {
 /// # Errors
 /// The first finding of [`audit`], or the reason why the run failed.
 pub async fn run(server: &Path, kills: u32, seed: u64) -> Result<Report, String> {
-    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let describe = |error: &dyn std::fmt::Display| error.to_string();
     let scenario =
-        Scenario::parse("kills", &format!("{SCENARIO}{SECTIONS}"), &[]).map_err(|error| text(&error))?;
-    let dataset = Arc::new(scenario.dataset(scenario.seed).map_err(|error| text(&error))?);
+        Scenario::parse("kills", &format!("{SCENARIO}{SECTIONS}"), &[]).map_err(|error| describe(&error))?;
+    let dataset = Arc::new(scenario.dataset(scenario.seed).map_err(|error| describe(&error))?);
     let directory = std::env::temp_dir().join(format!("fedspan-kills-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&directory);
-    std::fs::create_dir_all(&directory).map_err(|error| text(&error))?;
+    std::fs::create_dir_all(&directory).map_err(|error| describe(&error))?;
     let (state, config) = (directory.join("state"), directory.join("fleet.toml"));
     let fleet = fleet_of(&scenario, &dataset, &state, SECTIONS).replace("tcp = ", "plaintext = true\ntcp = ")
         + "[rounds]\ndeadline = 0\n[limits]\nupdates = 1000000\n";
-    std::fs::write(&config, fleet).map_err(|error| text(&error))?;
+    std::fs::write(&config, fleet).map_err(|error| describe(&error))?;
     let random = &mut ChaCha8Rng::seed_from_u64(seed);
     let acks = ObservedAcks::default();
     let (address, _) = watch::channel(None);
     let mut devices = JoinSet::new();
     let mut recovery = Vec::new();
     for number in 0..=kills {
-        let began = Instant::now();
-        let (mut child, listening) = start(server, &config)?;
-        recovery.push(began.elapsed().as_millis());
+        let start = Instant::now();
+        let (mut child, listening) = start_server(server, &config)?;
+        recovery.push(start.elapsed().as_millis());
         address.send_replace(Some(listening));
         if number == 0 {
             for index in 0..DEVICES {
@@ -102,15 +102,15 @@ pub async fn run(server: &Path, kills: u32, seed: u64) -> Result<Report, String>
                     let Some(mut session) = client_session(&scenario, &dataset, index, identity, true) else {
                         return;
                     };
-                    let began = tokio::time::Instant::now();
+                    let start = tokio::time::Instant::now();
                     loop {
-                        let at = *address.borrow_and_update();
-                        if let Some(at) = at
-                            && let Ok(stream) = TcpStream::connect(at).await
+                        let server_address = *address.borrow_and_update();
+                        if let Some(server_address) = server_address
+                            && let Ok(stream) = TcpStream::connect(server_address).await
                         {
                             let _ = stream.set_nodelay(true);
                             let recorder = AckRecorder::new(stream, index as u64, acks.clone());
-                            let _ = run_session_over(&mut session, recorder, began).await;
+                            let _ = run_session_over(&mut session, recorder, start).await;
                         }
                         tokio::time::sleep(Duration::from_millis(5)).await;
                     }
@@ -123,11 +123,11 @@ pub async fn run(server: &Path, kills: u32, seed: u64) -> Result<Report, String>
         // rounds.
         let life = if number == 0 || number == kills { 1000 } else { life };
         tokio::time::sleep(Duration::from_millis(life)).await;
-        let ended = child.try_wait().map_err(|error| text(&error))?;
-        if let Some(status) = ended {
+        let exit_status = child.try_wait().map_err(|error| describe(&error))?;
+        if let Some(status) = exit_status {
             return Err(format!("the server exited by itself after {number} kills: {status}"));
         }
-        child.kill().and_then(|()| child.wait()).map_err(|error| text(&error))?;
+        child.kill().and_then(|()| child.wait()).map_err(|error| describe(&error))?;
         if number % 100 == 99 {
             eprintln!("{} kills", number + 1);
         }
@@ -135,13 +135,13 @@ pub async fn run(server: &Path, kills: u32, seed: u64) -> Result<Report, String>
     devices.shutdown().await;
     recovery.sort_unstable();
     let recovery =
-        [recovery.len() / 2, recovery.len() - 1].map(|place| recovery.get(place).copied().unwrap_or(0));
-    // Another start and an orderly stop bring the journal's file up to date with the store.
-    let (mut child, _) = start(server, &config)?;
+        [recovery.len() / 2, recovery.len() - 1].map(|index| recovery.get(index).copied().unwrap_or(0));
+    // One more run and an orderly stop bring the journal's file up to date with the store.
+    let (mut child, _) = start_server(server, &config)?;
     let stopped = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
-    stopped.and_then(|_| child.wait()).map_err(|error| text(&error))?;
+    stopped.and_then(|_| child.wait()).map_err(|error| describe(&error))?;
     let Audit { mid_round, rounds, counted } = audit(&scenario, &state, DEVICES, &acks)?;
-    std::fs::remove_dir_all(&directory).map_err(|error| text(&error))?;
+    std::fs::remove_dir_all(&directory).map_err(|error| describe(&error))?;
     Ok(Report { kills, mid_round, rounds, counted, acknowledged: acks.count(), recovery })
 }
 
@@ -149,7 +149,7 @@ pub async fn run(server: &Path, kills: u32, seed: u64) -> Result<Report, String>
 ///
 /// # Errors
 /// If the server cannot be started or does not print its address.
-pub fn start(server: &Path, config: &Path) -> Result<(Child, SocketAddr), String> {
+pub fn start_server(server: &Path, config: &Path) -> Result<(Child, SocketAddr), String> {
     let mut command = Command::new(server);
     command.args(["serve", "--config"]).arg(config).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().map_err(|error| format!("{}: {error}", server.display()))?;
@@ -157,7 +157,8 @@ pub fn start(server: &Path, config: &Path) -> Result<(Child, SocketAddr), String
     if let Some(out) = child.stdout.take() {
         BufReader::new(out).read_line(&mut line).map_err(|error| error.to_string())?;
     }
-    let address = line.strip_prefix("listening on ").and_then(|rest| rest.split(',').next()?.parse().ok());
+    let address =
+        line.strip_prefix("listening on ").and_then(|remaining| remaining.split(',').next()?.parse().ok());
     address
         .map(|address| (child, address))
         .ok_or_else(|| format!("the server printed {line:?} instead of its address"))

@@ -1,4 +1,4 @@
-//! Helpers of the tests across crates: a server on a free port, simulated clients as tokio tasks, and the
+//! Test helpers for tests across crates: a server on a free port, simulated clients as tokio tasks, and the
 //! code of the programs that measure servers, devices and tables.
 
 #![forbid(unsafe_code)]
@@ -108,16 +108,16 @@ pub async fn device(
 ) -> Result<SimSession, String> {
     let mut session = client_session(&scenario, &dataset, index, identity, true)
         .ok_or("the scenario has no client of this index")?;
-    let began = Instant::now();
+    let start = Instant::now();
     for _ in 0..200 {
-        let ended = run_session(&mut session, &address.to_string(), began).await;
+        let result = run_session(&mut session, &address.to_string(), start).await;
         if session.is_fitted() {
             return Ok(session);
         }
         if let Some(refusal) = session.refusal() {
             return Err(refusal.to_string());
         }
-        if ended.is_err() {
+        if result.is_err() {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
     }

@@ -7,8 +7,8 @@
 pub fn with_list(file: &str, name: &str, list: &str) -> Result<String, String> {
     let begin = format!("{name} = [\n");
     match file.split_once(&begin) {
-        Some((before, rest)) => {
-            let (_, after) = rest.split_once("]\n").ok_or_else(|| format!("{name} has no end"))?;
+        Some((before, after_begin)) => {
+            let (_, after) = after_begin.split_once("]\n").ok_or_else(|| format!("{name} has no end"))?;
             Ok(format!("{before}{begin}{list}]\n{after}"))
         }
         None => Ok(format!("{file}{begin}{list}]\n")),
@@ -21,8 +21,8 @@ pub fn with_list(file: &str, name: &str, list: &str) -> Result<String, String> {
 /// If a mark is missing.
 pub fn with_table(text: &str, begin: &str, end: &str, table: &str) -> Result<String, String> {
     let missing = |mark: &str| format!("no '{}'", mark.trim());
-    let (before, rest) = text.split_once(begin).ok_or_else(|| missing(begin))?;
-    let (_, after) = rest.split_once(end).ok_or_else(|| missing(end))?;
+    let (before, after_begin) = text.split_once(begin).ok_or_else(|| missing(begin))?;
+    let (_, after) = after_begin.split_once(end).ok_or_else(|| missing(end))?;
     Ok(format!("{before}{begin}{table}{end}{after}"))
 }
 

@@ -53,7 +53,10 @@ pub fn audit(
     acks: &ObservedAcks,
 ) -> Result<Audit, String> {
     let lines = journal::read(&state.join(journal::FILE)).map_err(|error| error.to_string())?;
-    let (mut counted, mut rounds, mut mid_round) = (BTreeSet::new(), 0, 0);
+    let mut counted = BTreeSet::new();
+    let mut rounds = 0;
+    let mut mid_round = 0;
+    // Devices counted in the open round.
     let mut open: BTreeSet<DeviceId> = BTreeSet::new();
     let mut representation = None;
     for line in &lines {
@@ -83,14 +86,14 @@ pub fn audit(
             _ => {}
         }
     }
-    let mut counts = BTreeSet::new();
+    let mut acknowledged = BTreeSet::new();
     for (device, round, outcome) in acks.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
         if !counted.contains(&(DeviceId(*device), *round)) {
             return Err(format!(
                 "device {device} received {outcome:?} for round {round}, but the journal has no such update"
             ));
         }
-        if *outcome == AckOutcome::Counted && !counts.insert((*device, *round)) {
+        if *outcome == AckOutcome::Counted && !acknowledged.insert((*device, *round)) {
             return Err(format!("device {device} received Counted twice for round {round}"));
         }
     }

@@ -17,7 +17,7 @@ use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{Hello, ToDevice, ToServer, decode};
 use getrandom::SysRng;
 
-use crate::kills::start;
+use crate::kills::start_server;
 use crate::load::{capabilities, memory_of};
 
 /// Frame limit of the device that reconnects, in bytes.
@@ -83,51 +83,56 @@ fn measure_in(
     );
     std::fs::write(&config, &text).map_err(|error| error.to_string())?;
     let fleet = Fleet::parse("fleet.toml", &text).map_err(|error| error.to_string())?;
-    let lines = fill(&fleet, devices, rounds)?;
-    let mut found = Vec::new();
+    let lines = fill_store(&fleet, devices, rounds)?;
+    let mut recovery_times = Vec::new();
     for _ in 0..times {
-        let began = Instant::now();
-        let (mut child, address) = start(server, &config)?;
+        let start = Instant::now();
+        let (mut child, address) = start_server(server, &config)?;
         await_round(address, DeviceId(devices - 1)).map_err(|error| error.to_string())?;
-        found.push(began.elapsed());
+        recovery_times.push(start.elapsed());
         let _ = child.kill();
         let _ = child.wait();
     }
-    found.sort();
+    recovery_times.sort();
     let bytes = std::fs::metadata(state.join(FILE)).map_err(|error| error.to_string())?.len();
-    let (mut child, address) = start(server, &config)?;
-    let exported = await_round(address, DeviceId(devices - 1))
+    let (mut child, address) = start_server(server, &config)?;
+    let export = await_round(address, DeviceId(devices - 1))
         .map_err(|error| error.to_string())
-        .and_then(|()| export(server, child.id(), &config, &directory.join("out")));
+        .and_then(|()| measure_export(server, child.id(), &config, &directory.join("out")));
     let _ = child.kill();
     let _ = child.wait();
-    Ok(Report { lines, bytes, times: found, export: exported? })
+    Ok(Report { lines, bytes, times: recovery_times, export: export? })
 }
 
 /// Exports the state of the running server.
-fn export(program: &Path, server: u32, config: &Path, to: &Path) -> Result<Export, String> {
-    let text = |error: Error| error.to_string();
-    let before = memory_of(server).map_err(text)?;
-    let began = Instant::now();
+fn measure_export(
+    program: &Path,
+    server: u32,
+    config: &Path,
+    out_directory: &Path,
+) -> Result<Export, String> {
+    let describe = |error: Error| error.to_string();
+    let before = memory_of(server).map_err(describe)?;
+    let start = Instant::now();
     let mut command = Command::new(program);
-    command.args(["export", "--config"]).arg(config).arg("--out").arg(to);
-    let mut child = command.spawn().map_err(text)?;
+    command.args(["export", "--config"]).arg(config).arg("--out").arg(out_directory);
+    let mut child = command.spawn().map_err(describe)?;
     let mut client = 0;
     let status = loop {
         // The system reports no memory for a process that is about to end.
         client = memory_of(child.id()).map_or(client, |memory| client.max(memory.peak));
-        if let Some(status) = child.try_wait().map_err(text)? {
+        if let Some(status) = child.try_wait().map_err(describe)? {
             break status;
         }
         std::thread::sleep(Duration::from_millis(2));
     };
-    let took = began.elapsed();
+    let took = start.elapsed();
     if !status.success() {
         return Err(format!("export: {status}"));
     }
-    let files = std::fs::read_dir(to).map_err(text)?;
+    let files = std::fs::read_dir(out_directory).map_err(describe)?;
     let bytes = files.filter_map(|file| Some(file.ok()?.metadata().ok()?.len())).sum();
-    let after = memory_of(server).map_err(text)?;
+    let after = memory_of(server).map_err(describe)?;
     Ok(Export { took, client, server: after.peak.saturating_sub(before.peak), bytes })
 }
 
@@ -161,29 +166,29 @@ fn await_round(address: SocketAddr, device: DeviceId) -> std::io::Result<()> {
 }
 
 /// Fills the store with the rounds; returns the number of journal entries.
-fn fill(fleet: &Fleet, devices: u64, rounds: u32) -> Result<u64, String> {
+fn fill_store(fleet: &Fleet, devices: u64, rounds: u32) -> Result<u64, String> {
     let store = Store::open(&fleet.state, SysRng).map_err(|error| error.to_string())?;
-    let about = Campaign {
+    let campaign = Campaign {
         configuration: fleet.fingerprint(),
         number: 1,
         expected: fleet.expected,
         journal: Some(0),
     };
     let (mut coordinator, _) =
-        DurableEngine::new(fleet.engine(), store, &about).map_err(|error| error.to_string())?;
+        DurableEngine::new(fleet.engine(), store, &campaign).map_err(|error| error.to_string())?;
     (0..devices).for_each(|device| coordinator.handle(Millis::ZERO, Event::Joined(DeviceId(device))));
     for round in 0..=rounds {
-        let settled = coordinator.flush().map_err(|error| error.to_string())?;
-        let opening = settled.actions.into_iter().find_map(|action| match action {
+        let flushed = coordinator.flush().map_err(|error| error.to_string())?;
+        let opening = flushed.actions.into_iter().find_map(|action| match action {
             Action::Open(_, opening) => Some(opening),
             _ => None,
         });
         let opening = opening.ok_or("no round was opened")?;
-        let last = if round == rounds { devices.saturating_sub(1) } else { devices };
-        for device in 0..last {
-            let update = answer(DeviceId(device), &opening);
+        let answering = if round == rounds { devices.saturating_sub(1) } else { devices };
+        for device in 0..answering {
+            let update = create_update(DeviceId(device), &opening);
             coordinator.handle(Millis::new(u64::from(round) + 1), Event::Update(DeviceId(device), update));
-            if device % 256 == 255 && device + 1 < last {
+            if device % 256 == 255 && device + 1 < answering {
                 coordinator.flush().map_err(|error| error.to_string())?;
             }
         }
@@ -192,12 +197,12 @@ fn fill(fleet: &Fleet, devices: u64, rounds: u32) -> Result<u64, String> {
     Ok(coordinator.lines())
 }
 
-/// Makes an update of a device with arbitrary values.
-fn answer(device: DeviceId, opening: &RoundBroadcast) -> Update {
+/// Creates an update of a device with arbitrary values.
+fn create_update(device: DeviceId, opening: &RoundBroadcast) -> Update {
     let expects = &opening.request.expects;
-    let tensor = |(place, tensor): (usize, &fedspan_protocol::tensor::TensorDescriptor)| {
+    let tensor = |(index, tensor): (usize, &fedspan_protocol::tensor::TensorDescriptor)| {
         #[allow(clippy::cast_precision_loss, reason = "any number will do")]
-        let value = |number: usize| ((number * 37 + place) as u64 + device.0 % 101) as f32 * 1e-4;
+        let value = |number: usize| ((number * 37 + index) as u64 + device.0 % 101) as f32 * 1e-4;
         let values = (0..tensor.elements()).map(value).collect();
         Tensor { role: tensor.role, rows: tensor.rows, cols: tensor.cols, values }
     };

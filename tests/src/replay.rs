@@ -28,13 +28,13 @@ pub fn replay(
     let mut engine = engine(scenario, dataset, scenario.seed, None);
     let build = DeviceFactory::new(scenario, dataset, scenario.seed, SeedSource::System)
         .map_err(|error| error.to_string())?;
-    let gate = gate(scenario, &build, &engine);
+    let acceptor = gate(scenario, &build, &engine);
     let mut devices = Vec::new();
     let mut actions = Vec::new();
     for index in 0..dataset.clients.len() {
         let session = client_session(scenario, dataset, index, Identity::plaintext(index as u64), false)
             .ok_or("no such client")?;
-        let mut device = SimDevice::connect(session, Arc::clone(&gate));
+        let mut device = SimDevice::connect(session, Arc::clone(&acceptor));
         device.inbox.clear();
         device.pump();
         devices.push(device);

@@ -1,4 +1,4 @@
-//! Tests of the cost of an update on each core, compared with `budgets.toml`. They fail if a figure grows by
+//! Tests of the cost of an update on each core, compared with `budgets.toml`. They fail if a value grows by
 //! more than 2 % or a bit of a result changes. `tests/boards` measures and then runs this test; with
 //! FEDSPAN_REGENERATE_BUDGETS=1 it writes new budgets and the tables of the documents.
 #![cfg(feature = "emulation")]
@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use crate::budget::{
-    BOARDS, GeneratedTable, Key, List, Rows, builds, core_name, is_estimated, lines, regenerating, tables,
-    word, write_list,
+    BOARDS, GeneratedTable, Key, List, Rows, builds, core_name, is_estimated, read_json_lines, regenerating,
+    tables, value_text, write_list,
 };
 use serde_json::Value;
 
@@ -43,7 +43,7 @@ fn measured_bits(lines: &[Value]) -> Bits {
     for line in lines {
         let key = LIST.key(line);
         let checksums: BTreeMap<_, _> =
-            BITS.iter().map(|name| ((*name).to_owned(), word(&line[*name]))).collect();
+            BITS.iter().map(|name| ((*name).to_owned(), value_text(&line[*name]))).collect();
         let known = bits.entry(key[PROBLEM..].to_vec()).or_insert_with(|| checksums.clone());
         assert_eq!(*known, checksums, "{key:?} has other bits than another core");
     }
@@ -61,7 +61,7 @@ fn known_bits() -> Bits {
 fn write_bits(bits: &Bits) {
     let tables = bits.iter().map(|(key, checksums)| {
         let bits = BITS.iter().map(|name| format!("{name} = {:?}", checksums[*name]));
-        LIST.named(&LIST.keys[PROBLEM..], key).chain(bits).collect()
+        LIST.format_assignments(&LIST.keys[PROBLEM..], key).chain(bits).collect()
     });
     write_list("bits", tables);
 }
@@ -78,8 +78,8 @@ fn thousands(count: u64) -> String {
 /// Kinds of arithmetic: suffix of the table's row, and the code paths of the two problems.
 const NUMERICS: [(&str, [&str; 2]); 2] = [("", ["normal", "triangular"]), (" in i16", ["i16", "i16-ill"])];
 
-/// Makes the table of the README.
-fn table(rows: &Rows) -> String {
+/// Formats the table of the README.
+fn format_update_table(rows: &Rows) -> String {
     let mut text = String::from("| core, opt-level |");
     for (d, k, m) in SHAPES {
         let _ = write!(text, " ({d}, {k}, {m}) |");
@@ -117,9 +117,9 @@ fn table(rows: &Rows) -> String {
     text
 }
 
-/// Makes the table of both kinds of arithmetic for the README of the boards: instructions of the update in
+/// Formats the table of both kinds of arithmetic for the README of the boards: instructions of the update in
 /// f32 and i16, and their ratio.
-fn arithmetics(rows: &Rows) -> String {
+fn format_arithmetic_table(rows: &Rows) -> String {
     let mut text = String::from("| core |");
     for (d, k, m) in SHAPES {
         let _ = write!(text, " ({d}, {k}, {m}): f32, i16 | |");
@@ -160,18 +160,18 @@ const README_TABLE: GeneratedTable = GeneratedTable {
 
 #[test]
 fn update_keeps_its_budget_and_its_bits() {
-    let lines = lines("target/boards/measured.jsonl");
+    let lines = read_json_lines("target/boards/measured.jsonl");
     let (rows, bits) = (LIST.measured(&lines), measured_bits(&lines));
     assert_eq!(rows.len(), builds() * SHAPES.len() * PATHS, "every core, level, shape and path");
-    for (key, figures) in &rows {
+    for (key, values) in &rows {
         let estimated = is_estimated(&key[0], &key[1]);
-        assert_eq!(figures.len(), LIST.figures.len() - usize::from(!estimated), "{key:?} lacks a figure");
+        assert_eq!(values.len(), LIST.figures.len() - usize::from(!estimated), "{key:?} lacks a value");
     }
     if regenerating() {
         LIST.write(&rows);
         write_bits(&bits);
-        README_TABLE.write(&table(&rows));
-        ARITHMETICS_TABLE.write(&arithmetics(&rows));
+        README_TABLE.write(&format_update_table(&rows));
+        ARITHMETICS_TABLE.write(&format_arithmetic_table(&rows));
     } else {
         assert_eq!(bits, known_bits(), "the result of the update has changed");
         LIST.check(&rows);
@@ -180,6 +180,6 @@ fn update_keeps_its_budget_and_its_bits() {
 
 #[test]
 fn readmes_show_the_budgets() {
-    README_TABLE.check(|| table(&LIST.budgets()), "tests/boards");
-    ARITHMETICS_TABLE.check(|| arithmetics(&LIST.budgets()), "tests/boards");
+    README_TABLE.check(|| format_update_table(&LIST.budgets()), "tests/boards");
+    ARITHMETICS_TABLE.check(|| format_arithmetic_table(&LIST.budgets()), "tests/boards");
 }

@@ -9,7 +9,9 @@
 use std::collections::{BTreeMap, HashSet};
 use std::convert::Infallible;
 
-use crate::common::{Board, DEVICE, ServerEnd, gate, keys, opening, protected, uncobs};
+use crate::common::{
+    Board, DEVICE, ServerEnd, active_keys, decode_cobs, encrypted_acceptor, key_protection, round_broadcast,
+};
 use crate::torn_flash::{Tear, Torn, WORD, torn_erasures, torn_writes};
 use fedspan_aggregator::connection::PeerMessage;
 use fedspan_client::Millis;
@@ -21,10 +23,12 @@ use fedspan_client::session::Config;
 use fedspan_client::store::{FlashStore, record_len};
 use fedspan_client::{Event, Linear};
 use fedspan_hostile::Random;
+use fedspan_protocol::frame::{HEADER_ANSWER, HEADER_CRC32C};
 use fedspan_protocol::message::{Ack, AckOutcome, Privacy, ToDevice, ToServer, decode};
 
 /// Number of flash pages.
 const PAGES: usize = 2;
+/// Size of the device's saved state (its record) in flash, in bytes.
 const BYTES: usize = record_len(2, 1).next_multiple_of(WORD);
 /// Time of a slot in which the device computes silently, in milliseconds.
 const SLOT: u64 = 5_000;
@@ -48,20 +52,20 @@ type Task = Linear<StreamingWorkspace<20, 2>, Clipped<Gaussian<Repeated>>>;
 /// Device with the flash store.
 type Device = Board<FlashStore<Torn, BYTES>, Task>;
 
-fn settings() -> PrivacySettings {
+fn privacy_settings() -> PrivacySettings {
     PrivacySettings::new(NoiseMultiplier::from_square(1 << 16).unwrap(), 1 << 50, 100, Millis::new(SLOT))
         .unwrap()
 }
 
 /// Starts a device with the contents of a flash.
-fn device(flash: &Torn) -> Device {
-    let noise = Gaussian::new(settings(), Repeated(Random(5)), MinEntropy::new(6).unwrap());
+fn start_device(flash: &Torn) -> Device {
+    let noise = Gaussian::new(privacy_settings(), Repeated(Random(5)), MinEntropy::new(6).unwrap());
     let clipped = Clipped::new(noise, Clip::new(1.0).unwrap());
     let task = Linear::private(StreamingWorkspace::new(), clipped).unwrap();
     let end = u32::try_from(flash.image().len()).unwrap();
     let store = FlashStore::new(flash.clone(), 0..end).unwrap();
     // The session, too, has the same random numbers after every start.
-    Board::with_task(Config::new(DEVICE), protected(), task, store, 7)
+    Board::with_task(Config::new(DEVICE), key_protection(), task, store, 7)
 }
 
 /// Everything that an observer of the link and of the server has seen.
@@ -83,7 +87,8 @@ struct Observer {
 }
 
 impl Observer {
-    fn link(&mut self) {
+    /// Forgets hello and answer of the last connection, because another one begins.
+    fn begin_connection(&mut self) {
         let hello = std::mem::take(&mut self.hello);
         self.hellos.insert(hello);
         self.answer.clear();
@@ -91,29 +96,29 @@ impl Observer {
 
     /// Checks a frame that the device has sent.
     fn check_frame(&mut self, frame: &[u8]) -> Result<(), String> {
-        let plain = uncobs(frame);
-        if plain[0] == 0x10 {
+        let decoded = decode_cobs(frame);
+        if decoded[0] == HEADER_CRC32C {
             if self.hellos.contains(frame) {
                 return Err("a hello was sent on two connections".into());
             }
             self.hello = frame.to_vec();
-            let Ok((ToServer::Hello(hello), _)) = decode::<ToServer>(&plain[1..plain.len() - 4]) else {
+            let Ok((ToServer::Hello(hello), _)) = decode::<ToServer>(&decoded[1..decoded.len() - 4]) else {
                 return Err("a plain frame is not a hello".into());
             };
             let Privacy::Gaussian { spent, release, .. } = hello.capabilities.privacy else {
                 return Err("the hello states no privacy".into());
             };
-            let paid = self.updates.len() as u64 * u64::from(release);
-            if spent < self.stated.max(paid) || spent == u64::MAX {
+            let sent = self.updates.len() as u64 * u64::from(release);
+            if spent < self.stated.max(sent) || spent == u64::MAX {
                 return Err(format!(
-                    "the hello states {spent} spent, {paid} were sent, {} were stated before",
+                    "the hello states {spent} spent, {sent} were sent, {} were stated before",
                     self.stated
                 ));
             }
             self.stated = spent;
             return Ok(());
         }
-        let counter = u64::from_le_bytes(plain[1..9].try_into().unwrap());
+        let counter = u64::from_le_bytes(decoded[1..9].try_into().unwrap());
         if self.nonces.insert((self.hello.clone(), self.answer.clone(), counter)) {
             Ok(())
         } else {
@@ -132,7 +137,7 @@ impl Observer {
 
 /// Exchanges frames until both ends are silent or the power has failed. The server acknowledges updates only
 /// if `acks` is set.
-fn exchange(
+fn exchange_until_silent(
     device: &mut Device,
     server: &mut ServerEnd,
     observer: &mut Observer,
@@ -154,8 +159,8 @@ fn exchange(
                 observer.counted += 1;
             }
         }
-        down.extend(server.frames());
-        if let Some(answer) = down.iter().find(|frame| uncobs(frame)[0] == 0x12) {
+        down.extend(server.take_frames());
+        if let Some(answer) = down.iter().find(|frame| decode_cobs(frame)[0] == HEADER_ANSWER) {
             observer.answer.clone_from(answer);
         }
         up = device.receive_all(&down);
@@ -170,31 +175,38 @@ fn exchange(
 
 /// Runs one start of the device and some rounds. The second round is acknowledged only on a new connection.
 /// Returns false if the power failed.
-fn live(flash: &Torn, observer: &mut Observer, rounds: u32) -> Result<bool, String> {
-    let gate = gate(&keys(), observer.hellos.len() as u64);
-    let mut device = device(flash);
-    let before = observer.counted;
-    let newest = observer.updates.keys().next_back().copied().unwrap_or(0);
-    if device.session.last_round() < newest && !flash.is_dead() {
+fn run_device_life(flash: &Torn, observer: &mut Observer, rounds: u32) -> Result<bool, String> {
+    let acceptor = encrypted_acceptor(&active_keys(), observer.hellos.len() as u64);
+    let mut device = start_device(flash);
+    let counted_before = observer.counted;
+    let last_sent = observer.updates.keys().next_back().copied().unwrap_or(0);
+    if device.session.last_round() < last_sent && !flash.is_dead() {
         return Err(format!(
-            "round {newest} was sent, but the device knows only round {}",
+            "round {last_sent} was sent, but the device knows only round {}",
             device.session.last_round()
         ));
     }
-    let first = device.session.last_round().max(newest) + 1;
-    let mut server = ServerEnd::new(&gate);
+    let first = device.session.last_round().max(last_sent) + 1;
+    let mut server = ServerEnd::new(&acceptor);
     for round in first..first + rounds {
-        let retried = round == first + 1;
-        for link in 0..=u32::from(retried) {
+        let is_retried = round == first + 1;
+        for link in 0..=u32::from(is_retried) {
             if round == first || link > 0 {
-                observer.link();
-                device.event(Event::LinkDown);
-                server = ServerEnd::new(&gate);
+                observer.begin_connection();
+                device.handle_event(Event::LinkDown);
+                server = ServerEnd::new(&acceptor);
                 let hello = device.link_up();
-                exchange(&mut device, &mut server, observer, flash, hello, true)?;
+                exchange_until_silent(&mut device, &mut server, observer, flash, hello, true)?;
             }
-            server.connection.open(&opening(round));
-            exchange(&mut device, &mut server, observer, flash, Vec::new(), !retried || link > 0)?;
+            server.connection.open(&round_broadcast(round));
+            exchange_until_silent(
+                &mut device,
+                &mut server,
+                observer,
+                flash,
+                Vec::new(),
+                !is_retried || link > 0,
+            )?;
         }
     }
     let counters = device.session.counters();
@@ -204,76 +216,94 @@ fn live(flash: &Torn, observer: &mut Observer, rounds: u32) -> Result<bool, Stri
     if flash.is_dead() {
         return Ok(false);
     }
-    if observer.counted < before + rounds || counters.storage + counters.ledger_lost > 0 {
-        return Err(format!("{} of {rounds} rounds counted, {counters:?}", observer.counted - before));
+    if observer.counted < counted_before + rounds || counters.storage + counters.ledger_lost > 0 {
+        return Err(format!(
+            "{} of {rounds} rounds counted, {counters:?}",
+            observer.counted - counted_before
+        ));
     }
     Ok(true)
 }
 
 /// Runs the device once for each of the wanted cuts.
-fn cuts(
+fn for_each_cut(
     image: &[u8],
     observer: &Observer,
     rounds: u32,
     wanted: impl Fn(usize, usize) -> bool,
-    mut each: impl FnMut(usize, Tear, &Torn, Observer, Result<bool, String>),
+    mut handle_cut: impl FnMut(usize, Tear, &Torn, Observer, Result<bool, String>),
 ) {
-    let whole = Torn::with(image.to_vec());
-    live(&whole, &mut observer.clone(), rounds).expect("the campaign succeeds without a cut");
-    for (at, erases) in whole.done().into_iter().enumerate() {
-        let tears = if erases { torn_erasures(at as u64) } else { torn_writes(at as u64) };
-        for (_, tear) in tears.into_iter().enumerate().filter(|(turn, _)| wanted(at, *turn)) {
-            let (flash, mut observer) = (Torn::cut(image, at, tear), observer.clone());
-            let ended = live(&flash, &mut observer, rounds);
-            each(at, tear, &flash, observer, ended);
+    let uncut_flash = Torn::with(image.to_vec());
+    run_device_life(&uncut_flash, &mut observer.clone(), rounds)
+        .expect("the campaign succeeds without a cut");
+    for (operation, erases) in uncut_flash.done().into_iter().enumerate() {
+        let tears = if erases { torn_erasures(operation as u64) } else { torn_writes(operation as u64) };
+        for (_, tear) in tears.into_iter().enumerate().filter(|(turn, _)| wanted(operation, *turn)) {
+            let (flash, mut observer) = (Torn::cut(image, operation, tear), observer.clone());
+            let outcome = run_device_life(&flash, &mut observer, rounds);
+            handle_cut(operation, tear, &flash, observer, outcome);
         }
     }
 }
 
-/// Cuts the power at every operation of several lives, and at pairs of operations (a sample of them unless
-/// `all`).
-fn cut_everywhere(all: bool) {
+/// Cuts the power at every operation of several lives, and at pairs of operations. Without `every_pair`, at a
+/// sample of the pairs.
+fn cut_everywhere(every_pair: bool) {
     let (flash, mut observer) = (Torn::new(PAGES), Observer::default());
-    let (mut once, mut twice, mut lives, mut violations) = (0, 0, 0, 0);
-    let mut check = |ended: &Result<bool, String>, context: &dyn Fn() -> String| {
-        if let Err(violation) = ended {
+    let mut single_cuts = 0;
+    let mut double_cuts = 0;
+    let mut lives = 0;
+    let mut violations = 0;
+    let mut check = |outcome: &Result<bool, String>, context: &dyn Fn() -> String| {
+        if let Err(violation) = outcome {
             violations += 1;
             println!("{}: {violation}", context());
         }
-        ended.is_ok()
+        outcome.is_ok()
     };
     while flash.erased() < PAGES + 2 {
-        cuts(
+        for_each_cut(
             &flash.image(),
             &observer,
             ROUNDS,
             |_, _| true,
-            |at, tear, flash, observer, ended| {
-                once += 1;
-                let context = || format!("life {lives}, {at}, {tear:?}");
-                let whole = Torn::with(flash.image());
-                if !check(&ended, &context) || !check(&live(&whole, &mut observer.clone(), 1), &context) {
+            |operation, tear, flash, observer, outcome| {
+                single_cuts += 1;
+                let context = || format!("life {lives}, {operation}, {tear:?}");
+                let flash_copy = Torn::with(flash.image());
+                if !check(&outcome, &context)
+                    || !check(&run_device_life(&flash_copy, &mut observer.clone(), 1), &context)
+                {
                     return;
                 }
-                // The second cut occurs during the following start and its first round.
-                let wanted = |second, turn| all || turn % 9 == (once + second) % 9;
-                cuts(&flash.image(), &observer, 1, wanted, |second, again, flash, mut observer, ended| {
-                    twice += 1;
-                    let context = || format!("{}, {second}, {again:?}", context());
-                    let whole = Torn::with(flash.image());
-                    let _ = check(&ended, &context) && check(&live(&whole, &mut observer, 1), &context);
-                });
+                // The second cut occurs during the following start and its first round. The sample has one of
+                // nine tears per pair of operations.
+                let is_sampled =
+                    |second_operation, turn| every_pair || turn % 9 == (single_cuts + second_operation) % 9;
+                for_each_cut(
+                    &flash.image(),
+                    &observer,
+                    1,
+                    is_sampled,
+                    |second_operation, second_tear, flash, mut observer, outcome| {
+                        double_cuts += 1;
+                        let context = || format!("{}, {second_operation}, {second_tear:?}", context());
+                        let flash_copy = Torn::with(flash.image());
+                        let _ = check(&outcome, &context)
+                            && check(&run_device_life(&flash_copy, &mut observer, 1), &context);
+                    },
+                );
             },
         );
-        assert_eq!(live(&flash, &mut observer, ROUNDS), Ok(true));
+        assert_eq!(run_device_life(&flash, &mut observer, ROUNDS), Ok(true));
         lives += 1;
     }
     println!(
-        "{lives} lives of {ROUNDS} rounds, {} erasures: {once} cuts, {twice} pairs of cuts, {violations} violations",
+        "{lives} lives of {ROUNDS} rounds, {} erasures: {single_cuts} cuts, {double_cuts} pairs of cuts, {violations} violations",
         flash.erased()
     );
     assert_eq!(violations, 0);
-    assert!(once > 1_000 && twice > 10_000);
+    assert!(single_cuts > 1_000 && double_cuts > 10_000);
 }
 
 #[test]

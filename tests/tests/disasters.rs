@@ -39,8 +39,8 @@ fn random_worlds_break_no_invariant() {
     // These seeds differ from the default ones of the program `disasters`.
     let mut faults = Faults::default();
     for seed in 1_000_000..1_000_040 {
-        let report =
-            run(seed, Kind::Hectic, &mut NoWatcher).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        let report = run(seed, Kind::Hectic, &mut NoWatcher)
+            .unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
         assert!(report.rounds > 0 && report.counted > 0, "seed {seed}");
         faults.add(&report.faults);
     }

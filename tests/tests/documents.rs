@@ -43,7 +43,7 @@ impl Repository {
             .iter()
             .filter(|file| Path::new(file).ends_with("Cargo.toml"))
             .filter_map(|file| {
-                let manifest: DocumentMut = text(file).parse().unwrap();
+                let manifest: DocumentMut = read_file(file).parse().unwrap();
                 let name = manifest.get("package")?.get("name")?.as_str()?.to_owned();
                 Some((name, Path::new(file).parent().unwrap().to_owned()))
             })
@@ -64,16 +64,17 @@ impl Repository {
     /// of the root. A name without a folder may be the name of any file.
     fn fault_of_file(&self, document: &str, cited: &str) -> Option<String> {
         let folder = Path::new(document).parent().unwrap();
-        let from_root = normal(Path::new(cited));
-        let from_folder = normal(&folder.join(cited));
+        let from_root = normalise(Path::new(cited));
+        let from_folder = normalise(&folder.join(cited));
         if [from_root, from_folder].into_iter().flatten().any(|path| self.exists(&path)) {
             return None;
         }
-        let (first, is_path) = cited.split_once('/').map_or((cited, false), |(first, _)| (first, true));
-        let ends = self.files.iter().any(|file| file.ends_with(&format!("/{cited}")));
-        match is_path && self.exists(Path::new(first)) {
-            false if ends => None,
-            true if ends => {
+        let (first_folder, is_path) =
+            cited.split_once('/').map_or((cited, false), |(first_folder, _)| (first_folder, true));
+        let is_end_of_path = self.files.iter().any(|file| file.ends_with(&format!("/{cited}")));
+        match is_path && self.exists(Path::new(first_folder)) {
+            false if is_end_of_path => None,
+            true if is_end_of_path => {
                 Some(format!("cites {cited}, which is neither below the root nor below {folder:?}"))
             }
             _ => Some(format!("cites {cited}, and no file has this name")),
@@ -85,7 +86,7 @@ impl Repository {
         let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
         let path = match file {
             "" => PathBuf::from(document),
-            _ => match normal(&Path::new(document).parent().unwrap().join(file)) {
+            _ => match normalise(&Path::new(document).parent().unwrap().join(file)) {
                 Some(path) if self.exists(&path) => path,
                 _ => return Some(format!("links {target}, and there is no such file")),
             },
@@ -94,36 +95,38 @@ impl Repository {
         if anchor.is_empty() || !is_document {
             return None;
         }
-        let document = text(path.to_str().unwrap());
+        let document = read_file(path.to_str().unwrap());
         let headings = document.lines().filter(|line| line.starts_with('#')).map(anchor_of);
-        let found = headings.into_iter().any(|heading| heading == anchor);
-        (!found).then(|| format!("links {target}, and {} has no such heading", path.display()))
+        let has_heading = headings.into_iter().any(|heading| heading == anchor);
+        (!has_heading).then(|| format!("links {target}, and {} has no such heading", path.display()))
     }
 
     /// Returns the reason why a cargo command would run nothing: it names a crate, a test program or a test
     /// that does not exist.
     fn fault_of_command(&self, command: &str) -> Option<String> {
         let words: Vec<&str> = command.split_whitespace().take_while(|word| *word != "#").collect();
-        let after = |option: &str| {
+        let values_of = |option: &str| {
             words.windows(2).filter(|pair| pair[0] == option).map(|pair| pair[1]).collect::<Vec<_>>()
         };
-        let packages = after("-p");
+        let packages = values_of("-p");
         let unknown = packages.iter().find(|name| !self.crates.contains_key(**name));
         if let Some(name) = unknown {
             return Some(format!("{command:?}: no crate is called {name}"));
         }
-        let (Some(program), Some(package)) = (after("--test").pop(), packages.last()) else { return None };
+        let (Some(program), Some(package)) = (values_of("--test").pop(), packages.last()) else {
+            return None;
+        };
         let folder = &self.crates[*package];
         let Some(main) = self.test_program(folder, program) else {
             return Some(format!("{command:?}: {package} has no test program {program}"));
         };
-        let modules = text(main.to_str().unwrap());
+        let modules = read_file(main.to_str().unwrap());
         let tests = main.parent().unwrap().to_str().unwrap().to_owned();
         let sources: String = self
             .files
             .iter()
             .filter(|file| file.starts_with(&tests) && file.ends_with(".rs"))
-            .map(|file| text(file))
+            .map(|file| read_file(file))
             .collect();
         let filters = words.iter().skip_while(|word| **word != "--test").skip(2);
         for filter in filters.filter(|word| !word.starts_with('-')) {
@@ -144,7 +147,7 @@ impl Repository {
 
     /// Returns the main file of a test program.
     fn test_program(&self, folder: &Path, program: &str) -> Option<PathBuf> {
-        let manifest: DocumentMut = text(folder.join("Cargo.toml").to_str().unwrap()).parse().unwrap();
+        let manifest: DocumentMut = read_file(folder.join("Cargo.toml").to_str().unwrap()).parse().unwrap();
         let listed = manifest.get("test").and_then(|tests| tests.as_array_of_tables());
         let listed = listed.into_iter().flatten();
         let path = listed
@@ -155,26 +158,26 @@ impl Repository {
     }
 }
 
-fn text(file: &str) -> String {
+fn read_file(file: &str) -> String {
     std::fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
 /// Returns the path without `.` and `..`; `None` if the path leaves the repository.
-fn normal(path: &Path) -> Option<PathBuf> {
-    let mut normal = PathBuf::new();
+fn normalise(path: &Path) -> Option<PathBuf> {
+    let mut normalised = PathBuf::new();
     for part in path.components() {
         match part {
             Component::CurDir => {}
             Component::ParentDir => {
-                if !normal.pop() {
+                if !normalised.pop() {
                     return None;
                 }
             }
-            Component::Normal(name) => normal.push(name),
+            Component::Normal(name) => normalised.push(name),
             Component::RootDir | Component::Prefix(_) => return None,
         }
     }
-    Some(normal)
+    Some(normalised)
 }
 
 /// Returns the anchor that repository hosts generate for a heading.
@@ -188,13 +191,16 @@ fn anchor_of(heading: &str) -> String {
 }
 
 /// Returns the targets of the links in a line, except those with a scheme.
-fn links(line: &str) -> impl Iterator<Item = &str> {
-    let targets = line.split("](").skip(1).filter_map(|rest| rest.split_once(')').map(|(target, _)| target));
+fn links_in(line: &str) -> impl Iterator<Item = &str> {
+    let targets = line
+        .split("](")
+        .skip(1)
+        .filter_map(|after_text| after_text.split_once(')').map(|(target, _)| target));
     targets.filter(|target| !target.contains("://"))
 }
 
 /// Returns the names of files in a line. A list such as `{a,b}` gives one name for each element.
-fn files(line: &str) -> Vec<String> {
+fn file_names_in(line: &str) -> Vec<String> {
     let words = line.split(|c: char| !(c.is_alphanumeric() || "_-./{,}:".contains(c)));
     let words = words.map(|word| word.trim_end_matches(['.', ',', ':'])).filter(|word| !word.contains(':'));
     let words = words.flat_map(|word| match (word.split_once('{'), word.rsplit_once('}')) {
@@ -214,8 +220,10 @@ fn files(line: &str) -> Vec<String> {
 }
 
 /// Returns the cargo commands of a document: lines of code blocks, and words between backquotes.
-fn commands(document: &str) -> Vec<String> {
-    let (mut commands, mut prose, mut in_block) = (Vec::new(), String::new(), false);
+fn cargo_commands_in(document: &str) -> Vec<String> {
+    let mut commands = Vec::new();
+    let mut prose = String::new();
+    let mut in_block = false;
     for line in document.lines() {
         if line.trim_start().starts_with("```") {
             in_block = !in_block;
@@ -234,24 +242,29 @@ fn commands(document: &str) -> Vec<String> {
 fn documents_cite_existing_files_and_tests() {
     let repository = Repository::read();
     let mut faults = Vec::new();
-    let mut checked = [0; 3];
+    let mut checked_links = 0;
+    let mut checked_files = 0;
+    let mut checked_commands = 0;
     for document in repository.documents() {
-        let text = text(document);
+        let text = read_file(document);
         for (number, line) in (1..).zip(text.lines()) {
-            let (links, files): (Vec<_>, _) = (links(line).collect(), files(line));
-            checked[0] += links.len();
-            checked[1] += files.len();
+            let (links, files): (Vec<_>, _) = (links_in(line).collect(), file_names_in(line));
+            checked_links += links.len();
+            checked_files += files.len();
             let links = links.into_iter().filter_map(|target| repository.fault_of_link(document, target));
             let files = files.iter().filter_map(|file| repository.fault_of_file(document, file));
             faults.extend(links.chain(files).map(|fault| format!("{document}:{number}: {fault}")));
         }
-        let commands = commands(&text);
-        checked[2] += commands.len();
+        let commands = cargo_commands_in(&text);
+        checked_commands += commands.len();
         let commands = commands.iter().filter_map(|command| repository.fault_of_command(command));
         faults.extend(commands.map(|fault| format!("{document}: {fault}")));
     }
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));
-    assert!(checked[0] > 50 && checked[1] > 150 && checked[2] > 40, "{checked:?}");
+    assert!(
+        checked_links > 50 && checked_files > 150 && checked_commands > 40,
+        "too few citations: {checked_links} links, {checked_files} files, {checked_commands} commands"
+    );
 }
 
 #[test]
@@ -286,7 +299,10 @@ fn missing_files_and_tests_are_faults() {
     ] {
         assert_eq!(repository.fault_of_command(command).is_some(), is_fault, "{command}");
     }
-    assert_eq!(files("see `a/{b,c}.rs`, D.md; my.toml, x/y.toml."), ["a/b.rs", "a/c.rs", "D.md", "x/y.toml"]);
-    assert_eq!(commands("Run `cargo\ntest -p a`.\n```sh\ncargo b\n```\n").len(), 2);
+    assert_eq!(
+        file_names_in("see `a/{b,c}.rs`, D.md; my.toml, x/y.toml."),
+        ["a/b.rs", "a/c.rs", "D.md", "x/y.toml"]
+    );
+    assert_eq!(cargo_commands_in("Run `cargo\ntest -p a`.\n```sh\ncargo b\n```\n").len(), 2);
     assert_eq!(anchor_of("## Cores without floating-point (M0)"), "cores-without-floating-point-m0");
 }

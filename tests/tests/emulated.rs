@@ -34,7 +34,7 @@ impl EmulationWatcher for Silent {
 static FIRMWARE: Mutex<BTreeMap<&str, PathBuf>> = Mutex::const_new(BTreeMap::new());
 
 /// Builds the firmware of a core, or returns the copy of an earlier build.
-async fn firmware(core: &Core, built: &mut MutexGuard<'_, BTreeMap<&'static str, PathBuf>>) -> PathBuf {
+async fn build_firmware(core: &Core, built: &mut MutexGuard<'_, BTreeMap<&'static str, PathBuf>>) -> PathBuf {
     let root = root();
     if let Some(firmware) = built.get(core.name) {
         return firmware.clone();
@@ -76,7 +76,7 @@ impl World {
         Self { core, scenario, boards, link: Link::Pipes, plaintext: false, faults: Vec::new(), scratch }
     }
 
-    fn over(self, link: Link) -> Self {
+    fn with_link(self, link: Link) -> Self {
         Self { link, ..self }
     }
 
@@ -87,7 +87,7 @@ impl World {
     /// Runs the fleet in a temporary folder.
     async fn try_run(&self) -> Result<EmulationResult, EmulateError> {
         let mut built = FIRMWARE.lock().await;
-        let firmware = firmware(&self.core, &mut built).await;
+        let firmware = build_firmware(&self.core, &mut built).await;
         let plan = Plan {
             scenario: &self.scenario,
             boards: self.boards,
@@ -111,10 +111,15 @@ impl World {
         assert_eq!((emulated.status.phase.as_str(), emulated.status.round), ("finished", rounds), "{word}");
         assert_eq!(emulated.status.updates.rejected(), 0, "{:?}", emulated.status);
         assert_eq!(emulated.boards.len(), self.boards);
-        let last = learnt(&emulated).last().expect("a round was recorded");
-        assert_eq!(last["round"], rounds, "the last round was recorded");
-        let b = replay(&self.scenario, &self.dataset(), &counted(&emulated)).expect("a campaign");
-        assert_eq!(bits(&self.served()), bits(&b), "{word}: the served representation equals the replay");
+        let last = representation_rounds(&emulated).last().expect("no round was recorded");
+        assert_eq!(last["round"], rounds, "the last round was not recorded");
+        let b =
+            replay(&self.scenario, &self.board_dataset(), &counted_devices(&emulated)).expect("a campaign");
+        assert_eq!(
+            bits(&self.served_representation()),
+            bits(&b),
+            "{word}: the served representation differs from the replay"
+        );
         for board in &emulated.boards {
             assert_eq!(board.number("lost"), 0, "{}", board.line);
             assert_eq!(board.number("storage"), 0, "{}", board.line);
@@ -126,7 +131,7 @@ impl World {
     }
 
     /// Returns the data of the clients that have a board.
-    fn dataset(&self) -> Dataset {
+    fn board_dataset(&self) -> Dataset {
         let mut dataset = self.scenario.dataset(self.scenario.seed).expect("data");
         assert!(self.boards <= dataset.clients.len());
         dataset.clients.truncate(self.boards);
@@ -134,7 +139,7 @@ impl World {
     }
 
     /// Returns the representation in the server's state, row-major.
-    fn served(&self) -> Vec<f32> {
+    fn served_representation(&self) -> Vec<f32> {
         let committed =
             store::read(&self.scratch.path().join("state")).expect("readable").expect("committed");
         let shape = self.core.firmware.shape();
@@ -149,37 +154,42 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// Returns the rounds that change the representation: start and training.
-fn learnt(emulated: &EmulationResult) -> impl Iterator<Item = &serde_json::Value> {
+/// Returns the rounds that change the representation: the initial representation and training.
+fn representation_rounds(emulated: &EmulationResult) -> impl Iterator<Item = &serde_json::Value> {
     emulated.rounds.iter().filter(|round| round["phase"] != "ridge")
 }
 
 /// Returns the clients that counted in each round, by index.
-fn counted(emulated: &EmulationResult) -> Vec<BTreeSet<DeviceId>> {
-    let each = |round: &serde_json::Value| {
+fn counted_devices(emulated: &EmulationResult) -> Vec<BTreeSet<DeviceId>> {
+    let devices_of = |round: &serde_json::Value| {
         let participants = round["participants"].as_array().expect("a list").iter();
         participants.map(|device| DeviceId(device.as_u64().expect("a number") - 1)).collect()
     };
-    learnt(emulated).map(each).collect()
+    representation_rounds(emulated).map(devices_of).collect()
 }
 
 /// Runs a fleet without faults. Each board must count in every round. If every client has a board, each must
 /// learn the same as its simulated client.
 async fn run_without_faults(world: World) -> EmulationResult {
     let emulated = world.run().await;
-    // The exchanges are the rounds (start, training, ridge choice) and the final head.
-    let exchanges = emulated.rounds.len() as u64 + 1;
+    // Each board computes one update per round (initial representation, training, ridge choice), and the final
+    // head.
+    let updates_per_board = emulated.rounds.len() as u64 + 1;
     for board in &emulated.boards {
         let line = &board.line;
-        assert_eq!((board.number("counted"), board.number("saved")), (exchanges, exchanges), "{line}");
+        assert_eq!(
+            (board.number("counted"), board.number("saved")),
+            (updates_per_board, updates_per_board),
+            "{line}"
+        );
         assert_eq!((board.number("restored"), board.number("unusable")), (0, 0), "{line}");
         // On a serial line the server requests a hello in plaintext before it has identified the device.
         assert!(board.number("unopened") == 0 && board.number("unsealed") <= 1, "{line}");
     }
     if world.boards == 8 {
-        let (_, each) = expected(&world.scenario).expect("simulation");
-        assert_eq!(each.len(), 8, "a client for each board");
-        for (board, client) in emulated.boards.iter().zip(&each) {
+        let (_, simulated_clients) = expected(&world.scenario).expect("simulation");
+        assert_eq!(simulated_clients.len(), 8, "the numbers of clients and boards differ");
+        for (board, client) in emulated.boards.iter().zip(&simulated_clients) {
             assert!(client.agrees(board), "{} {client:?}", board.line);
         }
     }
@@ -190,7 +200,7 @@ async fn run_without_faults(world: World) -> EmulationResult {
 async fn emulated_fleet_learns_what_the_simulator_learns() {
     run_without_faults(World::new("m4", 8, 20)).await;
     // The same with the UART driver.
-    run_without_faults(World::new("m4", 8, 3).over(Link::Uart)).await;
+    run_without_faults(World::new("m4", 8, 3).with_link(Link::Uart)).await;
     for core in CORES.iter().filter(|core| core.firmware == Firmware::Watch && core.name != "m4") {
         run_without_faults(World::new(core.name, 2, 3)).await;
     }
@@ -199,22 +209,22 @@ async fn emulated_fleet_learns_what_the_simulator_learns() {
 /// Tests a fleet without keys, as used on a test bench: encryption must not change the learnt bits.
 #[tokio::test(flavor = "multi_thread")]
 async fn plaintext_fleet_learns_the_same_and_reports_plaintext() {
-    let clear = run_without_faults(World::new("m4", 8, 3).in_plaintext()).await;
-    let sealed = run_without_faults(World::new("m4", 8, 3)).await;
-    for (clear, sealed) in clear.boards.iter().zip(&sealed.boards) {
-        for learnt in ["representation", "head", "right"] {
-            assert_eq!(clear.line[learnt], sealed.line[learnt], "{}", clear.line);
+    let plaintext = run_without_faults(World::new("m4", 8, 3).in_plaintext()).await;
+    let encrypted = run_without_faults(World::new("m4", 8, 3)).await;
+    for (plaintext, encrypted) in plaintext.boards.iter().zip(&encrypted.boards) {
+        for result in ["representation", "head", "right"] {
+            assert_eq!(plaintext.line[result], encrypted.line[result], "{}", plaintext.line);
         }
-        assert!(clear.number("up") < sealed.number("up"), "{} {}", clear.line, sealed.line);
+        assert!(plaintext.number("up") < encrypted.number("up"), "{} {}", plaintext.line, encrypted.line);
     }
-    run_without_faults(World::new("m0", 2, 3).over(Link::Uart).in_plaintext()).await;
+    run_without_faults(World::new("m0", 2, 3).with_link(Link::Uart).in_plaintext()).await;
 }
 
 /// Tests the smallest board: (20, 2) must train in 16 KiB of RAM in total.
 #[tokio::test(flavor = "multi_thread")]
 async fn smallest_board_trains_in_16_kib() {
     for (link, rounds) in [(Link::Pipes, 40), (Link::Uart, 5)] {
-        let emulated = run_without_faults(World::new("m0", 8, rounds).over(link)).await;
+        let emulated = run_without_faults(World::new("m0", 8, rounds).with_link(link)).await;
         for board in &emulated.boards {
             let (statics, stack) = (board.number("static"), board.number("stack"));
             assert!(statics > 0 && stack > 0 && statics + stack <= 16 << 10, "{}", board.line);
@@ -222,8 +232,9 @@ async fn smallest_board_trains_in_16_kib() {
     }
 }
 
-/// Checks that each start restored the record that was saved last. At least one interrupted life (from a
-/// start to an interruption) must have saved two records, so that lives ended at each message of a round.
+/// Checks that each boot restored the record (the state that the device saves in flash) that was saved last.
+/// At least one interrupted life (from a boot to an interruption) must have saved two records, so that lives
+/// ended at each message of a round.
 fn check_restored_records(board: &BoardReport) {
     let mut last: Option<&serde_json::Value> = None;
     let mut saved = Vec::new();
@@ -243,20 +254,26 @@ fn check_restored_records(board: &BoardReport) {
 
 /// Interrupts boards `1..=n` after the first message of a life, then after the second, and so on. Each
 /// interruption costs at most one round, so the campaign has more rounds than the boards have lives.
-async fn run_with_interruptions(mut world: World, n: usize, power_cuts: u32, resets: u32) {
-    world.faults = (1..=n).map(|board| BoardFaults { board, power_cuts, resets, flash: None }).collect();
+async fn run_with_interruptions(mut world: World, interrupted: usize, power_cuts: u32, resets: u32) {
+    world.faults =
+        (1..=interrupted).map(|board| BoardFaults { board, power_cuts, resets, flash: None }).collect();
     let emulated = world.run().await;
-    let counted = counted(&emulated);
-    for board in &emulated.boards[..n] {
+    let counted = counted_devices(&emulated);
+    for board in &emulated.boards[..interrupted] {
         let starts = board.record_lines.iter().filter(|line| line.get("start").is_some()).count();
-        assert_eq!(starts, 1 + (power_cuts + resets) as usize, "all interruptions happened before the end");
+        assert_eq!(
+            starts,
+            1 + (power_cuts + resets) as usize,
+            "some interruptions did not happen before the end"
+        );
         assert_eq!(board.number("resets"), u64::from(resets), "{}", board.line);
         check_restored_records(board);
         // Each board must have counted in some rounds and not in others.
-        let missed = counted.iter().filter(|round| !round.contains(&DeviceId(board.device - 1))).count();
-        assert!(missed > 0 && missed < counted.len(), "{missed} of {}", counted.len());
+        let missed_rounds =
+            counted.iter().filter(|round| !round.contains(&DeviceId(board.device - 1))).count();
+        assert!(missed_rounds > 0 && missed_rounds < counted.len(), "{missed_rounds} of {}", counted.len());
     }
-    for board in &emulated.boards[n..] {
+    for board in &emulated.boards[interrupted..] {
         assert_eq!(board.number("counted"), emulated.rounds.len() as u64 + 1, "{}", board.line);
         assert_eq!(board.number("declined"), 0, "{}", board.line);
     }
@@ -265,27 +282,28 @@ async fn run_with_interruptions(mut world: World, n: usize, power_cuts: u32, res
 #[tokio::test(flavor = "multi_thread")]
 async fn board_reset_at_any_message_restores_its_record() {
     run_with_interruptions(World::new("m0", 3, 40), 2, 0, 12).await;
-    run_with_interruptions(World::new("m0", 3, 40).over(Link::Uart), 1, 0, 12).await;
+    run_with_interruptions(World::new("m0", 3, 40).with_link(Link::Uart), 1, 0, 12).await;
     run_with_interruptions(World::new("m4", 2, 200), 1, 0, 130).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn board_without_power_at_any_message_restores_its_record() {
     run_with_interruptions(World::new("m0", 3, 40), 2, 12, 0).await;
-    run_with_interruptions(World::new("m0", 3, 60).over(Link::Uart), 1, 12, 12).await;
+    run_with_interruptions(World::new("m0", 3, 60).with_link(Link::Uart), 1, 12, 12).await;
     run_with_interruptions(World::new("m4", 2, 200), 1, 130, 0).await;
 }
 
 /// Returns flash contents that are not a record: noise, all zero, mostly erased, and data of another
 /// firmware.
-fn contents(seed: u64) -> Vec<Vec<u8>> {
+fn invalid_flash_contents(seed: u64) -> Vec<Vec<u8>> {
     const SIZE: usize = 8192;
     let mut random = stream(seed, Purpose::Device, 0);
-    let mut noise = |keep: fn(u8) -> u8| (0..SIZE).map(|_| keep(random.bits() as u8)).collect::<Vec<u8>>();
-    let whole = noise(|byte| byte);
-    let sparse = noise(|byte| if byte < 250 { 0xff } else { byte });
-    let text = b"another program's data\n".iter().copied().cycle().take(SIZE).collect();
-    vec![whole, vec![0; SIZE], sparse, text]
+    let mut draw_bytes =
+        |transform: fn(u8) -> u8| (0..SIZE).map(|_| transform(random.bits() as u8)).collect::<Vec<u8>>();
+    let random_bytes = draw_bytes(|byte| byte);
+    let mostly_erased = draw_bytes(|byte| if byte < 250 { 0xff } else { byte });
+    let other_data = b"another program's data\n".iter().copied().cycle().take(SIZE).collect();
+    vec![random_bytes, vec![0; SIZE], mostly_erased, other_data]
 }
 
 /// Tests that boards with noise in their flash report it, start without a record, and learn the same as with
@@ -295,20 +313,24 @@ async fn run_with_noise_in_flash(core: &str, rounds: u32, seeds: std::ops::Range
         let mut world = World::new(core, 4, rounds);
         let faults =
             |(index, flash)| BoardFaults { board: index + 1, flash: Some(flash), ..BoardFaults::default() };
-        world.faults = contents(seed).into_iter().enumerate().map(faults).collect();
+        world.faults = invalid_flash_contents(seed).into_iter().enumerate().map(faults).collect();
         let emulated = world.run().await;
-        let exchanges = emulated.rounds.len() as u64 + 1;
+        let updates_per_board = emulated.rounds.len() as u64 + 1;
         for board in &emulated.boards {
             let line = &board.line;
             assert_eq!((board.number("restored"), board.number("unusable")), (0, 1), "{line}");
-            assert_eq!((board.number("counted"), board.number("saved")), (exchanges, exchanges), "{line}");
+            assert_eq!(
+                (board.number("counted"), board.number("saved")),
+                (updates_per_board, updates_per_board),
+                "{line}"
+            );
             assert!(
                 board.stderr.contains("the flash holds no record; starting without one"),
                 "{}",
                 board.stderr
             );
         }
-        assert!(counted(&emulated).iter().all(|round| round.len() == 4));
+        assert!(counted_devices(&emulated).iter().all(|round| round.len() == 4));
     }
 }
 

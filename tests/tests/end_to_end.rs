@@ -38,19 +38,20 @@ samples = 300
 noise_std = 0.3
 "#;
 
-async fn agrees(sections: &str) {
-    agree(DATA, sections).await;
+/// Compares the representation that a campaign learns from [`DATA`] with that of a simulation, bit for bit.
+async fn assert_regression_agrees(sections: &str) {
+    assert_agrees(DATA, sections).await;
 }
 
 /// Compares the representation of a real campaign with that of a simulation, bit for bit.
-async fn agree(data: &str, sections: &str) {
+async fn assert_agrees(data: &str, sections: &str) {
     let (_, served, simulated) = served_and_simulated(data, sections).await;
     assert_eq!(bits(&served), bits(&simulated));
 }
 
 /// Returns status and representation of a real campaign, and the representation of its simulation.
 async fn served_and_simulated(data: &str, sections: &str) -> (Status, Matrix, Matrix) {
-    let (status, state, simulated, scenario) = campaign(data, sections).await;
+    let (status, state, simulated, scenario) = run_and_simulate(data, sections).await;
     let (d, k) = (scenario.dataset(scenario.seed).expect("data").features, scenario.model.k);
     let served = Matrix::from_column_slice(d, k, &state[..d * k]);
     let served = orthonormal(&served).expect("full rank");
@@ -58,10 +59,10 @@ async fn served_and_simulated(data: &str, sections: &str) -> (Status, Matrix, Ma
 }
 
 /// Compares the shared layers of a network in a real campaign with those in its simulation, bit for bit.
-async fn agree_on_layers(sections: &str) {
+async fn assert_layers_agree(sections: &str) {
     let data = "seed = 3\n[data]\nkind = \"digits\"\n[data.partition]\nclients = 6\nclasses = 4\n\
                 [split]\nby = \"classes\"\ntest = 0.5\n";
-    let (_, state, simulated, _) = campaign(data, sections).await;
+    let (_, state, simulated, _) = run_and_simulate(data, sections).await;
     let layers: Vec<u32> =
         simulated.layers.iter().flat_map(|layer| layer.values.iter().map(|v| v.to_bits())).collect();
     let served: Vec<u32> = state.iter().map(|value| (*value as f32).to_bits()).collect();
@@ -71,7 +72,7 @@ async fn agree_on_layers(sections: &str) {
 }
 
 /// Runs a real campaign and its simulation; returns status, final state and the simulation's outcome.
-async fn campaign(data: &str, sections: &str) -> (Status, Vec<f64>, Outcome, Scenario) {
+async fn run_and_simulate(data: &str, sections: &str) -> (Status, Vec<f64>, Outcome, Scenario) {
     let scenario = Scenario::parse("test", &format!("{data}{sections}"), &[]).expect("scenario");
     let simulated = run(&scenario, scenario.seed, &mut NoProgress).expect("simulation");
     let dataset = Arc::new(scenario.dataset(scenario.seed).expect("data"));
@@ -103,7 +104,7 @@ async fn fleet_chooses_the_ridge_that_the_simulation_chooses() {
     let data = "seed = 3\n[data]\nkind = \"digits\"\n[data.partition]\nclients = 6\nclasses = 4\n\
                 [split]\nby = \"classes\"\ntest = 0.5\n";
     let model = "[model]\nk = 6\n[algorithm]\nname = \"fedrep\"\nrounds = 3\nstep_size = 0.5\n";
-    let (_, state, simulated, _) = campaign(data, model).await;
+    let (_, state, simulated, _) = run_and_simulate(data, model).await;
     let ridge = simulated.ridge.expect("the fleet's choice");
     let (devices, sums) =
         state[state.len() - ridge.scores.len() - 1..].split_first().expect("the state ends with the scores");
@@ -113,7 +114,7 @@ async fn fleet_chooses_the_ridge_that_the_simulation_chooses() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dense_body_agrees() {
-    agree_on_layers(
+    assert_layers_agree(
         "[model]\nkind = \"mlp\"\nhidden = [16, 8]\n[algorithm]\nname = \"fedrep\"\nrounds = 3\nhead_epochs = 2\n",
     )
     .await;
@@ -121,7 +122,7 @@ async fn dense_body_agrees() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn convolutional_network_agrees() {
-    agree_on_layers(
+    assert_layers_agree(
         "[model]\nkind = \"cnn\"\nfilters = [6]\nside = 3\nhidden = [12]\n[algorithm]\nname = \"fedrep\"\nrounds = 3\n\
          head_epochs = 2\n",
     )
@@ -130,7 +131,7 @@ async fn convolutional_network_agrees() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lstm_network_agrees() {
-    agree_on_layers(
+    assert_layers_agree(
         "[model]\nkind = \"lstm\"\ncells = 6\nhidden = [12]\n[algorithm]\nname = \"fedrep\"\nrounds = 3\n\
          head_epochs = 2\n",
     )
@@ -142,7 +143,7 @@ async fn lstm_network_agrees() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn network_adapters_agree() {
     for name in ["rolora", "flexlora"] {
-        agree_on_layers(&format!(
+        assert_layers_agree(&format!(
             "[model]\nkind = \"lora-mlp\"\nrank = 4\nwidth = 12\n[algorithm]\nname = \"{name}\"\nrounds = 4\nbody_epochs = 2\n\
              step_size = 0.3\n"
         ))
@@ -157,14 +158,14 @@ async fn linear_adapters_agree() {
                 heterogeneity = 0.3\n";
     let model = "[model]\nkind = \"lora-linear\"\nrank = 2\n[algorithm]\nname = \"rolora\"\nrounds = 10\nstep_size = 0.3\n";
     let half = "[participation]\npolicy = \"fraction\"\nr = 0.5\n";
-    for more in [half, "upload = \"f16\"\ndownload = \"i8\"\n"] {
-        agree(data, &format!("{model}{more}")).await;
+    for variant in [half, "upload = \"f16\"\ndownload = \"i8\"\n"] {
+        assert_agrees(data, &format!("{model}{variant}")).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn last_layers_in_half_precision_agree() {
-    agree_on_layers(
+    assert_layers_agree(
         "[model]\nkind = \"mlp\"\nhidden = [16, 8]\n[algorithm]\nname = \"lg-fedavg\"\nrounds = 3\nshared_layers = 2\n\
          upload = \"f16\"\ndownload = \"f16\"\n",
     )
@@ -173,37 +174,40 @@ async fn last_layers_in_half_precision_agree() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fedrep_with_full_participation_agrees() {
-    agrees("[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 20\nstep_size = 0.25\n").await;
+    assert_regression_agrees(
+        "[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 20\nstep_size = 0.25\n",
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn power_start_with_i8_downloads_and_f16_uploads_agrees() {
     let sections = "[model]\nk = 5\ninit = \"power\"\n[algorithm]\nname = \"fedrep\"\nrounds = 10\nstep_size = 0.2\n\
                     download = \"i8\"\nupload = \"f16\"\nsend = \"representation\"\nweighting = \"samples\"\n";
-    agrees(sections).await;
+    assert_regression_agrees(sections).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn gd_gd_with_a_random_half_agrees() {
     let sections = "[model]\nk = 2\n[algorithm]\nname = \"gd-gd\"\nrounds = 15\nstep_size = 0.2\n\
                     [participation]\npolicy = \"fraction\"\nr = 0.5\n";
-    agrees(sections).await;
+    assert_regression_agrees(sections).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fedavg_agrees() {
     let sections =
         "[model]\nk = 2\n[algorithm]\nname = \"fedavg\"\nrounds = 10\nstep_size = 0.1\nlocal_steps = 3\n";
-    agrees(sections).await;
+    assert_regression_agrees(sections).await;
 }
 
 const POWER: &str =
     "[model]\nk = 3\n[algorithm]\nname = \"fedpower\"\niterations = 5\nlocal_steps = 2\ndecay = true\n";
 
-/// Tests FedPower with alignment, where each exchange except the last sends the basis as well as the product.
+/// Tests FedPower with alignment, where each round except the last sends the basis as well as the product.
 #[tokio::test(flavor = "multi_thread")]
 async fn fedpower_agrees() {
-    agree(ROWS, POWER).await;
+    assert_agrees(ROWS, POWER).await;
 }
 
 /// Tests FedPower with noise: devices keep a ledger, the server keeps an account and enforces the promised
@@ -215,6 +219,6 @@ async fn fedpower_with_noise_finds_the_same_subspace() {
     let privacy = status.privacy.expect("an account");
     assert!(privacy.epsilon <= 20.0 && privacy.epsilon > 19.99, "{}", privacy.epsilon);
     assert_eq!((privacy.devices.len(), privacy.fell_back), (12, 0));
-    let apart = principal_angle_distance(&served, &simulated);
-    assert!(apart < 0.9 && apart > 1e-3, "similar subspaces, different noise: {apart}");
+    let distance = principal_angle_distance(&served, &simulated);
+    assert!(distance < 0.9 && distance > 1e-3, "similar subspaces, different noise: {distance}");
 }

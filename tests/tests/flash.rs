@@ -1,5 +1,5 @@
 //! Tests of the flash and static RAM of firmware, compared with the list `flash` in `budgets.toml`. They fail
-//! if a figure grows by more than 2 %. `tests/firmware` measures and then runs this test; with
+//! if a value grows by more than 2 %. `tests/firmware` measures and then runs this test; with
 //! FEDSPAN_REGENERATE_BUDGETS=1 it writes a new list and the tables of the documents.
 #![cfg(feature = "emulation")]
 
@@ -7,24 +7,24 @@ use std::fmt::Write;
 
 use fedspan_xtask::boards::Linked;
 
-use crate::budget::{BOARDS, GeneratedTable, List, Rows, lines, regenerating};
+use crate::budget::{BOARDS, GeneratedTable, List, Rows, read_json_lines, regenerating};
 
 /// List of the sizes of firmware.
 const LIST: List = List {
     name: "flash",
     keys: &["program", "target", "opt_level", "shape"],
-    // Both figures are in bytes.
+    // Both sizes are in bytes.
     figures: &["flash", "ram"],
     numbers: &[],
 };
 
 /// Number of programs built for each board of real hardware.
 const PROGRAMS: usize = 2;
-/// Shape of the variant whose figures are the base for the cost of features.
-const LEAST: &str = "64-4";
+/// Shape of the variant without features, from which the cost of each feature is measured.
+const BASE_SHAPE: &str = "64-4";
 
-/// Makes the table of the README.
-fn table(sizes: &Rows) -> String {
+/// Formats the table of the README.
+fn format_flash_table(sizes: &Rows) -> String {
     let mut text = String::from(
         "| core, opt-level | flash at (20, 2) | (64, 4) | (128, 8) | of that, the board | static RAM at (64, 4) |\n\
          | --- | --- | --- | --- | --- | --- |\n",
@@ -33,61 +33,57 @@ fn table(sizes: &Rows) -> String {
     let bytes = |words, figure: &str| look_up(words).expect("measured")[figure];
     for (index, core) in BOARDS.cores.iter().enumerate() {
         let (name, target) = (&core.name, core.target.as_str());
-        let board = bytes(["least/null", target, "s", ""], "flash");
+        let board_flash = bytes(["least/null", target, "s", ""], "flash");
         for level in ["s", "3+s", "3"] {
             if level != "s" && index > 0 {
                 continue;
             }
             let _ = write!(text, "| {name}, {level} |");
             for shape in ["20-2", "64-4", "128-8"] {
-                let figures = look_up(["least/client", target, level, shape]);
-                let _ = write!(
-                    text,
-                    " {} |",
-                    figures.map_or(String::new(), |figures| figures["flash"].to_string())
-                );
+                let size = look_up(["least/client", target, level, shape]);
+                let _ = write!(text, " {} |", size.map_or(String::new(), |size| size["flash"].to_string()));
             }
             let ram = bytes(["least/client", target, level, "64-4"], "ram");
-            let _ = writeln!(text, " {board} | {ram} |");
+            let _ = writeln!(text, " {board_flash} | {ram} |");
         }
     }
     text
 }
 
-/// Makes the table of flash and RAM of a network, for the README of the boards.
-fn networks(sizes: &Rows) -> String {
+/// Formats the table of flash and RAM of a network, for the README of the boards.
+fn format_network_table(sizes: &Rows) -> String {
     let mut text = String::from("| core | flash | static RAM |\n| --- | --- | --- |\n");
     for core in &BOARDS.cores {
         let name = &core.name;
-        let figures = &sizes[&["least/network", core.target.as_str(), "s", "64-32-7"].map(str::to_owned)[..]];
-        let _ = writeln!(text, "| {name} | {} | {} |", figures["flash"], figures["ram"]);
+        let size = &sizes[&["least/network", core.target.as_str(), "s", "64-32-7"].map(str::to_owned)[..]];
+        let _ = writeln!(text, "| {name} | {} | {} |", size["flash"], size["ram"]);
     }
     text
 }
 
-/// Makes the table of the cost of each feature, for the README of the boards.
-fn features(sizes: &Rows) -> String {
+/// Formats the table of the cost of each feature, for the README of the boards.
+fn format_feature_table(sizes: &Rows) -> String {
     let mut text = String::from(
         "| feature | for | core | flash at (64, 4) | more | static RAM |\n| --- | --- | --- | --- | --- | --- |\n",
     );
     let look_up =
         |target: &str, shape: &str| &sizes[&["least/client", target, "s", shape].map(str::to_owned)[..]];
-    let added: Vec<_> = BOARDS.linked.iter().filter(|linked| linked.purpose.is_some()).collect();
+    let feature_builds: Vec<_> = BOARDS.linked.iter().filter(|linked| linked.purpose.is_some()).collect();
     // The rows without a feature have the same cores as the rows with one.
-    let none = Linked { label: LEAST.to_owned(), purpose: None, ..added[0].clone() };
-    for linked in [&none].into_iter().chain(added) {
-        let feature = linked.label.strip_prefix(LEAST).expect("the shape").trim_start_matches('-');
+    let base_build = Linked { label: BASE_SHAPE.to_owned(), purpose: None, ..feature_builds[0].clone() };
+    for linked in [&base_build].into_iter().chain(feature_builds) {
+        let feature = linked.label.strip_prefix(BASE_SHAPE).expect("the shape").trim_start_matches('-');
         let label = if feature.is_empty() { "none of them".to_owned() } else { format!("`{feature}`") };
         let purpose = linked.purpose.as_deref().unwrap_or_default();
         let is_linked = |name: &String| linked.cores.as_ref().is_none_or(|cores| cores.contains(name));
         for core in BOARDS.cores.iter().filter(|core| is_linked(&core.name)) {
             let name = &core.name;
-            let (least, figures) = (look_up(&core.target, LEAST), look_up(&core.target, &linked.label));
-            let more = figures["flash"] as i64 - least["flash"] as i64;
+            let (base, size) = (look_up(&core.target, BASE_SHAPE), look_up(&core.target, &linked.label));
+            let additional_flash = size["flash"] as i64 - base["flash"] as i64;
             let _ = writeln!(
                 text,
-                "| {label} | {purpose} | {name} | {} | {more} | {} |",
-                figures["flash"], figures["ram"]
+                "| {label} | {purpose} | {name} | {} | {additional_flash} | {} |",
+                size["flash"], size["ram"]
             );
         }
     }
@@ -116,17 +112,17 @@ const README_TABLE: GeneratedTable = GeneratedTable {
 
 #[test]
 fn firmware_keeps_its_budget() {
-    let sizes = LIST.measured(&lines("target/boards/sizes.jsonl"));
+    let sizes = LIST.measured(&read_json_lines("target/boards/sizes.jsonl"));
     let expected = BOARDS.hardware.len() * PROGRAMS + BOARDS.links().count();
     assert_eq!(sizes.len(), expected, "every board, core, level and shape");
-    for (key, figures) in &sizes {
-        assert_eq!(figures.len(), LIST.figures.len(), "{key:?} lacks a figure");
+    for (key, values) in &sizes {
+        assert_eq!(values.len(), LIST.figures.len(), "{key:?} lacks a value");
     }
     if regenerating() {
         LIST.write(&sizes);
-        README_TABLE.write(&table(&sizes));
-        NETWORKS_TABLE.write(&networks(&sizes));
-        FEATURES_TABLE.write(&features(&sizes));
+        README_TABLE.write(&format_flash_table(&sizes));
+        NETWORKS_TABLE.write(&format_network_table(&sizes));
+        FEATURES_TABLE.write(&format_feature_table(&sizes));
     } else {
         LIST.check(&sizes);
     }
@@ -134,7 +130,7 @@ fn firmware_keeps_its_budget() {
 
 #[test]
 fn readmes_show_the_budgets() {
-    README_TABLE.check(|| table(&LIST.budgets()), "tests/firmware");
-    NETWORKS_TABLE.check(|| networks(&LIST.budgets()), "tests/firmware");
-    FEATURES_TABLE.check(|| features(&LIST.budgets()), "tests/firmware");
+    README_TABLE.check(|| format_flash_table(&LIST.budgets()), "tests/firmware");
+    NETWORKS_TABLE.check(|| format_network_table(&LIST.budgets()), "tests/firmware");
+    FEATURES_TABLE.check(|| format_feature_table(&LIST.budgets()), "tests/firmware");
 }

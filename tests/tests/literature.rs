@@ -4,7 +4,7 @@
 use fedspan_sim_core::run::{NoProgress, Outcome, run};
 use fedspan_sim_core::scenario::Scenario;
 
-fn simulate(changes: &[&str], seed: u64) -> Outcome {
+fn simulate_linear(changes: &[&str], seed: u64) -> Outcome {
     let text = Scenario::built_in("linear").expect("built in");
     let changes: Vec<String> = changes.iter().map(|&change| change.to_owned()).collect();
     let scenario = Scenario::parse("linear", text, &changes).expect("scenario");
@@ -18,7 +18,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 fn median_distance(changes: &[&str], seeds: std::ops::Range<u64>) -> f64 {
-    median(seeds.map(|seed| simulate(changes, seed).scores.distance.expect("a truth")).collect())
+    median(seeds.map(|seed| simulate_linear(changes, seed).scores.distance.expect("a truth")).collect())
 }
 
 /// Tests figure 3: d = 10, k = 2, m = 5, r = 0.1, fixed noisy samples, 200 rounds.
@@ -40,22 +40,22 @@ fn more_clients_learn_a_better_representation() {
 fn exact_head_beats_one_gradient_step() {
     for n in [50, 100, 500, 1000] {
         let clients = format!("data.clients={n}");
-        let common = [clients.as_str(), "algorithm.rounds=50", "evaluate_every=50"];
-        let gd = |step: f64, head_step: f64, seeds| {
+        let common_changes = [clients.as_str(), "algorithm.rounds=50", "evaluate_every=50"];
+        let gd_gd_distance = |step: f64, head_step: f64, seeds| {
             let (step, head) =
                 (format!("algorithm.step_size={step}"), format!("algorithm.head_step_size={head_step}"));
-            let mut changes = common.to_vec();
+            let mut changes = common_changes.to_vec();
             changes.extend(["algorithm.name=gd-gd", &step, &head]);
             median_distance(&changes, seeds)
         };
         let grid = [0.25, 0.5, 1.0].into_iter().flat_map(|s| [0.1, 0.25, 0.5, 1.0].map(|h| (s, h)));
-        let (tuned, (step, head)) = grid
-            .map(|(s, h)| (gd(s, h, 101..111), (s, h)))
+        let (tuned_distance, (step, head)) = grid
+            .map(|(s, h)| (gd_gd_distance(s, h, 101..111), (s, h)))
             .min_by(|a, b| a.0.total_cmp(&b.0))
             .expect("a grid");
-        let (fedrep, gd_gd) = (median_distance(&common, 1..21), gd(step, head, 1..21));
+        let (fedrep, gd_gd) = (median_distance(&common_changes, 1..21), gd_gd_distance(step, head, 1..21));
         println!(
-            "n = {n}: FedRep {fedrep:.4}, GD-GD {gd_gd:.4} (steps {step}, {head}; {tuned:.4} when tuned)"
+            "n = {n}: FedRep {fedrep:.4}, GD-GD {gd_gd:.4} (steps {step}, {head}; {tuned_distance:.4} when tuned)"
         );
         assert!(fedrep < gd_gd, "n = {n}: {fedrep} against {gd_gd}");
     }
@@ -79,11 +79,11 @@ fn distance_contracts_at_the_expected_rate() {
         let step = format!("algorithm.step_size={eta}");
         let rates: Vec<f64> = (1..11)
             .map(|seed| {
-                let all = [&changes[..], &[step.as_str()]].concat();
-                let outcome = simulate(&all, seed);
-                let at =
+                let all_changes = [&changes[..], &[step.as_str()]].concat();
+                let outcome = simulate_linear(&all_changes, seed);
+                let distance_after =
                     |round: usize| outcome.rounds[round].scores.expect("evaluated").distance.expect("truth");
-                (at(20) / at(0)).powf(1.0 / 20.0)
+                (distance_after(20) / distance_after(0)).powf(1.0 / 20.0)
             })
             .collect();
         let rate = median(rates);
@@ -96,24 +96,24 @@ fn distance_contracts_at_the_expected_rate() {
 #[test]
 fn new_clients_need_k_samples_not_d() {
     let text = Scenario::built_in("new-clients").expect("built in");
-    let error = |name: &str, m: usize, more: &[&str]| {
+    let newcomer_error = |name: &str, m: usize, further_changes: &[&str]| {
         let mut changes = vec![
             format!("algorithm.name={name}"),
             format!("data.new_samples={m}"),
             "evaluate_every=1000".to_owned(),
         ];
-        changes.extend(more.iter().map(|&change| change.to_owned()));
+        changes.extend(further_changes.iter().map(|&change| change.to_owned()));
         let scenario = Scenario::parse("new-clients", text, &changes).expect("scenario");
-        let each = |seed| {
+        let error_of_seed = |seed| {
             let outcome = run(&scenario, seed, &mut NoProgress).expect("runs");
             fedspan_sim_core::evaluate::average(&outcome.newcomers).test_mse.expect("tested")
         };
-        median((1..6).map(each).collect())
+        median((1..6).map(error_of_seed).collect())
     };
     for m in [2, 5, 10, 20] {
-        let fedrep = error("fedrep", m, &[]);
-        let single = error("fedavg", m, &["algorithm.step_size=0.1", "model.init=random"]);
-        let local = error("local-only", m, &[]);
+        let fedrep = newcomer_error("fedrep", m, &[]);
+        let single = newcomer_error("fedavg", m, &["algorithm.step_size=0.1", "model.init=random"]);
+        let local = newcomer_error("local-only", m, &[]);
         println!(
             "m_new = {m}: FedRep {fedrep:.5}, single model with own head {single:.5}, local-only {local:.5}"
         );

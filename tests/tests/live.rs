@@ -19,9 +19,10 @@ use getrandom::SysRng;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
+/// Real duration of one unit of the scenario's simulated time.
 const UNIT: Duration = Duration::from_millis(5);
 
-const TEXT: &str = r#"
+const SCENARIO_TEXT: &str = r#"
 seed = 3
 [data]
 kind = "linear-regression"
@@ -52,18 +53,18 @@ const ADAPTIVE: &str = "policy = \"doubling\"\nn0 = 2\n";
 const FIXED: &str = "policy = \"doubling\"\nn0 = 2\nschedule = \"fixed\"\nstage_rounds = 3\n";
 const COHORT: &str = "policy = \"doubling\"\nn0 = 2\ncohort = 8\nschedule = \"fixed\"\nstage_rounds = 3\n";
 
-fn data(scenario: &Scenario) -> Dataset {
+fn load_data(scenario: &Scenario) -> Dataset {
     scenario.dataset(scenario.seed).expect("data")
 }
 
-async fn run(scenario: &Scenario, state: &Path) -> (Status, Vec<JournalEntry>) {
-    let dataset = data(scenario);
+async fn run_campaign(scenario: &Scenario, state: &Path) -> (Status, Vec<JournalEntry>) {
+    let dataset = load_data(scenario);
     let plan = Plan { scenario, dataset: &dataset, unit: UNIT, state };
     let status = live::run(&plan, std::future::pending(), |_| {}).await.expect("a campaign");
     (status, journal::read(&state.join(journal::FILE)).expect("a journal"))
 }
 
-fn commits(lines: &[JournalEntry]) -> usize {
+fn count_commits(lines: &[JournalEntry]) -> usize {
     lines.iter().filter(|line| matches!(line, JournalEntry::Committed(_))).count()
 }
 
@@ -75,32 +76,31 @@ fn assert_no_difference(check: &ReplayCheck, rounds: usize) {
 }
 
 /// Runs a campaign with a participation policy and checks that its journal replays without a difference.
-async fn replays_with(participation: &str) -> Vec<JournalEntry> {
+async fn assert_policy_replays(participation: &str) -> Vec<JournalEntry> {
     let scenario = scenario(participation);
     let state = tempfile::tempdir().unwrap();
-    let (status, lines) = run(&scenario, state.path()).await;
+    let (status, lines) = run_campaign(&scenario, state.path()).await;
     assert_eq!(status.phase, "finished");
     assert_eq!(status.journal_lost, 0);
-    assert_eq!(commits(&lines), 12);
+    assert_eq!(count_commits(&lines), 12);
     let check = check_replay(&scenario, &lines).expect("the same campaign");
     assert_no_difference(&check, 12);
     let timed = check.timed_rounds();
     assert_eq!(timed.len(), 13);
-    assert!(timed.iter().all(|at| at.distance.is_some()));
+    assert!(timed.iter().all(|round| round.distance.is_some()));
     // The journal contains every answer of the server, and the counts agree with the status.
-    let outcomes = |wanted: Outcome| {
-        let answered =
-            |line: &&JournalEntry| matches!(line, JournalEntry::Answered(one) if one.outcome == wanted);
+    let count_outcomes = |outcome: Outcome| {
+        let answered = |line: &&JournalEntry| matches!(line, JournalEntry::Answered(answer) if answer.outcome == outcome);
         lines.iter().filter(answered).count() as u64
     };
-    assert_eq!(outcomes(Outcome::Counted), status.updates.counted);
-    assert_eq!(outcomes(Outcome::Late), status.updates.late);
+    assert_eq!(count_outcomes(Outcome::Counted), status.updates.counted);
+    assert_eq!(count_outcomes(Outcome::Late), status.updates.late);
     lines
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn adaptive_schedule_replays_identically() {
-    let lines = replays_with(ADAPTIVE).await;
+    let lines = assert_policy_replays(ADAPTIVE).await;
     // The first round waits for all devices, which calibrates the clock.
     let first = lines.iter().find_map(|line| match line {
         JournalEntry::Opened(opened) if opened.phase == JournalPhase::Training => Some(opened.target),
@@ -111,7 +111,7 @@ async fn adaptive_schedule_replays_identically() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fixed_schedule_replays_identically() {
-    let lines = replays_with(FIXED).await;
+    let lines = assert_policy_replays(FIXED).await;
     let targets: Vec<usize> = lines
         .iter()
         .filter_map(|line| match line {
@@ -124,53 +124,57 @@ async fn fixed_schedule_replays_identically() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn other_policies_replay_identically() {
-    replays_with(COHORT).await;
-    replays_with("policy = \"first-arrivals\"\nn = 5\n").await;
-    replays_with("policy = \"doubling\"\nn0 = 2\nby = \"samples\"\n").await;
-    replays_with("policy = \"full\"\n").await;
+    assert_policy_replays(COHORT).await;
+    assert_policy_replays("policy = \"first-arrivals\"\nn = 5\n").await;
+    assert_policy_replays("policy = \"doubling\"\nn0 = 2\nby = \"samples\"\n").await;
+    assert_policy_replays("policy = \"full\"\n").await;
 }
 
-/// Tests a fleet-wide scale of the features, and a start (initial representation) computed with this scale.
+/// Tests a fleet-wide scale of the features, and an initial representation computed with this scale.
 /// The server must compute the same bits as the simulator, and its journal must be replayable.
 #[tokio::test(flavor = "multi_thread")]
 async fn fleet_scale_has_the_same_bits() {
-    let text = TEXT
+    let text = SCENARIO_TEXT
         .replace("fresh = true", "scale = \"fleet\"")
         .replace("[model]\nk = 2", "[model]\nk = 2\ninit = \"power\"");
     let scenario = Scenario::parse("test", &format!("{text}policy = \"full\"\n"), &[]).expect("scenario");
     let state = tempfile::tempdir().unwrap();
-    let (status, lines) = run(&scenario, state.path()).await;
+    let (status, lines) = run_campaign(&scenario, state.path()).await;
     assert_eq!((status.phase.as_str(), status.updates.rejected()), ("finished", 0));
-    // The commits are two exchanges of sums, the start, and the training rounds.
-    assert!(commits(&lines) > 12 + 2);
+    // The commits are two rounds that collect sums for the scale, the initial representation, and the training
+    // rounds.
+    assert!(count_commits(&lines) > 12 + 2);
     // Every device counts in every round, so the model depends only on the data.
-    let same = check_replay(&scenario, &lines).expect("the same campaign");
-    assert_no_difference(&same, commits(&lines));
+    let check = check_replay(&scenario, &lines).expect("the same campaign");
+    assert_no_difference(&check, count_commits(&lines));
 
-    let dataset = data(&scenario);
+    let dataset = load_data(&scenario);
     let mut fleet = campaign(&scenario, &dataset, state.path()).expect("a server's campaign");
     fleet.state = state.path().to_owned();
-    let out = tempfile::tempdir().unwrap();
-    let to = out.path().join("model");
-    fedspan_aggregator::export::export(&fleet, &to).expect("exported");
+    let directory = tempfile::tempdir().unwrap();
+    let model_folder = directory.path().join("model");
+    fedspan_aggregator::export::export(&fleet, &model_folder).expect("exported");
     let simulated = fedspan_sim_core::run::Job::prepare(&scenario, scenario.seed).expect("a job");
     let outcome = simulated.run(&mut fedspan_sim_core::run::NoProgress).expect("a run");
     let scale = outcome.scale.expect("found");
     let read = |name: &str| -> Vec<f64> {
-        let npy = std::fs::read(to.join(name)).expect("an array");
+        let npy = std::fs::read(model_folder.join(name)).expect("an array");
         let header = 10 + usize::from(u16::from_le_bytes([npy[8], npy[9]]));
         let (values, _) = npy[header..].as_chunks::<8>();
         values.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect()
     };
     let exported = read("scale.npy");
-    let found: Vec<f64> = scale.shift().iter().chain(scale.factor()).map(|value| f64::from(*value)).collect();
-    assert_eq!(exported, found);
-    let b = outcome.representation.expect("a representation");
-    let same =
-        read("representation.npy").iter().zip(b.transpose().iter()).all(|(a, b)| (a - b).abs() < 1e-12);
-    assert!(same && !b.is_empty());
+    let simulated_scale: Vec<f64> =
+        scale.shift().iter().chain(scale.factor()).map(|value| f64::from(*value)).collect();
+    assert_eq!(exported, simulated_scale);
+    let representation = outcome.representation.expect("a representation");
+    let is_equal = read("representation.npy")
+        .iter()
+        .zip(representation.transpose().iter())
+        .all(|(a, b)| (a - b).abs() < 1e-12);
+    assert!(is_equal && !representation.is_empty());
     assert!(scale.factor().iter().all(|factor| *factor != 1.0));
-    let model = std::fs::read(to.join("model.safetensors")).expect("model.safetensors");
+    let model = std::fs::read(model_folder.join("model.safetensors")).expect("model.safetensors");
     assert!(String::from_utf8_lossy(&model).contains("1.scale"));
 }
 
@@ -178,13 +182,13 @@ async fn fleet_scale_has_the_same_bits() {
 /// not count.
 #[tokio::test(flavor = "multi_thread")]
 async fn stateful_heads_replay_identically() {
-    let text = TEXT.replace("[model]\nk = 2", "[model]\nk = 2\ninit = \"moments\"");
+    let text = SCENARIO_TEXT.replace("[model]\nk = 2", "[model]\nk = 2\ninit = \"moments\"");
     let text = text.replace("name = \"fedrep\"", "name = \"gd-gd\"");
     let scenario = Scenario::parse("test", &format!("{text}{FIXED}"), &[]).expect("scenario");
     let state = tempfile::tempdir().unwrap();
-    let (_, lines) = run(&scenario, state.path()).await;
-    assert_no_difference(&check_replay(&scenario, &lines).expect("the same campaign"), commits(&lines));
-    assert!(commits(&lines) > 12);
+    let (_, lines) = run_campaign(&scenario, state.path()).await;
+    assert_no_difference(&check_replay(&scenario, &lines).expect("the same campaign"), count_commits(&lines));
+    assert!(count_commits(&lines) > 12);
 }
 
 /// Change of a journal entry.
@@ -194,26 +198,26 @@ type Change<'a> = &'a dyn Fn(&mut JournalEntry);
 async fn replay_finds_any_changed_decision() {
     let scenario = scenario(ADAPTIVE);
     let state = tempfile::tempdir().unwrap();
-    let (_, lines) = run(&scenario, state.path()).await;
-    let changed = |which: usize, change: Change<'_>| {
+    let (_, lines) = run_campaign(&scenario, state.path()).await;
+    let check_changed = |decision: usize, change: Change<'_>| {
         let mut lines = lines.clone();
         let decisions = lines
             .iter_mut()
             .filter(|line| matches!(line, JournalEntry::Opened(_) | JournalEntry::Committed(_)));
-        change(decisions.into_iter().nth(which).unwrap());
+        change(decisions.into_iter().nth(decision).unwrap());
         check_replay(&scenario, &lines).expect("the same campaign")
     };
     // The changed entries are the opening and the commit of the sixth round.
-    let flips: [(usize, Change<'_>); 6] = [
-        (10, &|line| matches_opened(line, |opened| opened.target = 17 - opened.target)),
-        (10, &|line| matches_opened(line, |opened| opened.stage += 1)),
-        (10, &|line| matches_opened(line, |opened| opened.cohort.truncate(15))),
-        (10, &|line| matches_opened(line, |opened| opened.number += 1)),
-        (11, &|line| matches_committed(line, |committed| committed.participants.reverse())),
-        (11, &|line| matches_committed(line, |committed| committed.representation = "0".repeat(8))),
+    let changes: [(usize, Change<'_>); 6] = [
+        (10, &|line| change_opened(line, |opened| opened.target = 17 - opened.target)),
+        (10, &|line| change_opened(line, |opened| opened.stage += 1)),
+        (10, &|line| change_opened(line, |opened| opened.cohort.truncate(15))),
+        (10, &|line| change_opened(line, |opened| opened.number += 1)),
+        (11, &|line| change_committed(line, |committed| committed.participants.reverse())),
+        (11, &|line| change_committed(line, |committed| committed.representation = "0".repeat(8))),
     ];
-    for (which, change) in flips {
-        let check = changed(which, change);
+    for (decision, change) in changes {
+        let check = check_changed(decision, change);
         assert_eq!(check.replay.rounds(), 5);
         let difference = check.replay.difference().expect("a difference");
         assert!(difference.journal.is_some() && difference.simulator.is_some());
@@ -221,14 +225,14 @@ async fn replay_finds_any_changed_decision() {
     }
 }
 
-fn matches_opened(line: &mut JournalEntry, change: impl Fn(&mut journal::Opened)) {
+fn change_opened(line: &mut JournalEntry, change: impl Fn(&mut journal::Opened)) {
     match line {
         JournalEntry::Opened(opened) => change(opened),
         other => panic!("{other:?}"),
     }
 }
 
-fn matches_committed(line: &mut JournalEntry, change: impl Fn(&mut journal::Committed)) {
+fn change_committed(line: &mut JournalEntry, change: impl Fn(&mut journal::Committed)) {
     match line {
         JournalEntry::Committed(committed) => change(committed),
         other => panic!("{other:?}"),
@@ -239,19 +243,19 @@ fn matches_committed(line: &mut JournalEntry, change: impl Fn(&mut journal::Comm
 async fn any_prefix_of_a_journal_replays_identically() {
     let scenario = scenario(ADAPTIVE);
     let state = tempfile::tempdir().unwrap();
-    let (_, lines) = run(&scenario, state.path()).await;
+    let (_, lines) = run_campaign(&scenario, state.path()).await;
     let text = std::fs::read(state.path().join(journal::FILE)).unwrap();
-    for part in (0..40).map(|part| text.len() * part / 40) {
+    for length in (0..40).map(|length| text.len() * length / 40) {
         // The journal is cut at any place, mostly within a line.
-        let whole = journal::parse("torn", &text[..part]).expect("whole lines");
-        assert_eq!(whole[..], lines[..whole.len()]);
-        match check_replay(&scenario, &whole) {
-            Ok(check) => assert_no_difference(&check, commits(&whole)),
-            Err(error) => assert!(whole.is_empty(), "{error}"),
+        let complete_lines = journal::parse("torn", &text[..length]).expect("whole lines");
+        assert_eq!(complete_lines[..], lines[..complete_lines.len()]);
+        match check_replay(&scenario, &complete_lines) {
+            Ok(check) => assert_no_difference(&check, count_commits(&complete_lines)),
+            Err(error) => assert!(complete_lines.is_empty(), "{error}"),
         }
     }
     // If a counted answer is missing, the replay makes another decision.
-    let counted = |line: &JournalEntry| matches!(line, JournalEntry::Answered(one) if one.outcome == Outcome::Counted && one.round == 3);
+    let counted = |line: &JournalEntry| matches!(line, JournalEntry::Answered(answer) if answer.outcome == Outcome::Counted && answer.round == 3);
     let mut missing = lines.clone();
     missing.remove(lines.iter().position(counted).unwrap());
     let check = check_replay(&scenario, &missing).expect("the same campaign");
@@ -261,7 +265,7 @@ async fn any_prefix_of_a_journal_replays_identically() {
 
 #[test]
 fn malformed_line_is_reported_with_its_number() {
-    for (text, wrong) in [
+    for (text, expected) in [
         ("garbage\n", 1),
         ("{\"event\":\"opened\"}\n", 1),
         ("{\"event\":\"began\",\"after\":0,\"expected\":2,\"configuration\":\"\"}\n\n", 2),
@@ -274,8 +278,8 @@ fn malformed_line_is_reported_with_its_number() {
     ] {
         match journal::parse("name", text.as_bytes()) {
             Err(error @ JournalError::Line { line, .. }) => {
-                assert_eq!(line, wrong, "{text:?}");
-                assert!(error.to_string().starts_with(&format!("name: line {wrong}: ")), "{error}");
+                assert_eq!(line, expected, "{text:?}");
+                assert!(error.to_string().starts_with(&format!("name: line {expected}: ")), "{error}");
             }
             other => panic!("{text:?}: {other:?}"),
         }
@@ -286,7 +290,7 @@ fn malformed_line_is_reported_with_its_number() {
 async fn journal_of_another_campaign_is_refused() {
     let served = scenario(FIXED);
     let state = tempfile::tempdir().unwrap();
-    let (_, lines) = run(&served, state.path()).await;
+    let (_, lines) = run_campaign(&served, state.path()).await;
     let message = |changes: &[&str]| {
         let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
         let other = Scenario::parse("other", &format!("{TEXT}{FIXED}"), &changes).unwrap();
@@ -325,8 +329,8 @@ async fn journal_of_another_campaign_is_refused() {
     ));
 }
 
-/// End of a run of the server.
-enum End {
+/// Ways in which a run of the server ends.
+enum RunEnd {
     /// The campaign is finished.
     Finished,
     /// The server is stopped during or after this training round.
@@ -336,8 +340,8 @@ enum End {
 }
 
 /// Runs a server for a campaign with devices that do not sleep.
-async fn serve(scenario: &Scenario, state: &Path, end: End) {
-    let dataset = Arc::new(data(scenario));
+async fn serve(scenario: &Scenario, state: &Path, end: RunEnd) {
+    let dataset = Arc::new(load_data(scenario));
     let server = Server::bind(campaign(scenario, &dataset, state).unwrap(), 1, SysRng, Protection::Plaintext)
         .await
         .unwrap();
@@ -359,9 +363,9 @@ async fn serve(scenario: &Scenario, state: &Path, end: End) {
             address,
         ));
     }
-    if let End::Stopped(round) | End::Crashed(round) = end {
-        let mut now = 0;
-        while now < round {
+    if let RunEnd::Stopped(round) | RunEnd::Crashed(round) = end {
+        let mut current_round = 0;
+        while current_round < round {
             let mut line = None;
             // The server may not listen yet, so errors are ignored.
             let _ = query(state, "status", |text| {
@@ -369,16 +373,16 @@ async fn serve(scenario: &Scenario, state: &Path, end: End) {
                 Ok(())
             })
             .await;
-            now = line.and_then(|line| line["round"].as_u64()).unwrap_or(now);
+            current_round = line.and_then(|line| line["round"].as_u64()).unwrap_or(current_round);
         }
     }
     match end {
-        End::Crashed(_) => {
+        RunEnd::Crashed(_) => {
             serving.abort();
             let _ = serving.await;
         }
         _ => {
-            if matches!(end, End::Stopped(_)) {
+            if matches!(end, RunEnd::Stopped(_)) {
                 stop.send(()).unwrap();
             }
             serving.await.unwrap().unwrap();
@@ -389,10 +393,14 @@ async fn serve(scenario: &Scenario, state: &Path, end: End) {
 
 /// Starts a server and stops it before any device joins.
 async fn serve_without_devices(scenario: &Scenario, state: &Path) {
-    let server =
-        Server::bind(campaign(scenario, &data(scenario), state).unwrap(), 1, SysRng, Protection::Plaintext)
-            .await
-            .unwrap();
+    let server = Server::bind(
+        campaign(scenario, &load_data(scenario), state).unwrap(),
+        1,
+        SysRng,
+        Protection::Plaintext,
+    )
+    .await
+    .unwrap();
     server.serve(std::future::ready(()), true).await.unwrap();
 }
 
@@ -404,14 +412,14 @@ async fn campaign_of_several_server_runs_replays_identically() {
         let scenario = Scenario::parse("test", &format!("{TEXT}{participation}"), &rounds).unwrap();
         let state = tempfile::tempdir().unwrap();
         serve_without_devices(&scenario, state.path()).await;
-        serve(&scenario, state.path(), End::Stopped(5)).await;
+        serve(&scenario, state.path(), RunEnd::Stopped(5)).await;
         serve_without_devices(&scenario, state.path()).await;
-        serve(&scenario, state.path(), End::Crashed(60)).await;
-        serve(&scenario, state.path(), End::Finished).await;
+        serve(&scenario, state.path(), RunEnd::Crashed(60)).await;
+        serve(&scenario, state.path(), RunEnd::Finished).await;
         let lines = journal::read(&state.path().join(journal::FILE)).unwrap();
         assert_eq!(lines.iter().filter(|line| matches!(line, JournalEntry::Resumed(_))).count(), 3);
         // No round is repeated, regardless of the updates that it had counted when the server ended.
-        assert_eq!(commits(&lines), 200);
+        assert_eq!(count_commits(&lines), 200);
         assert_no_difference(&check_replay(&scenario, &lines).expect("the same campaign"), 200);
         // The replay reports lines that are missing before a restart.
         let second = lines
@@ -435,7 +443,7 @@ async fn campaign_of_several_server_runs_replays_identically() {
 #[tokio::test(flavor = "multi_thread")]
 async fn server_without_a_journal_writes_none() {
     let scenario = scenario(FIXED);
-    let dataset = data(&scenario);
+    let dataset = load_data(&scenario);
     let state = tempfile::tempdir().unwrap();
     let mut fleet = campaign(&scenario, &dataset, state.path()).unwrap();
     fleet.journal = false;

@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 /// Number of honest devices.
 const DEVICES: usize = 300;
 /// Number of hostile peers of each kind.
-const EACH: usize = 30;
+const PEERS_PER_KIND: usize = 30;
 /// Largest number of connections from one address.
 const PER_ADDRESS: usize = 80;
 /// Connection slots for unauthenticated peers: fewer than needed, and the address of the crowd always
@@ -26,12 +26,13 @@ const UNAUTHENTICATED: usize = 200;
 /// Number of connections from one address that send nothing.
 const CROWD: usize = 300;
 
-const ALL: [Kind; 7] =
+/// Kinds of hostile peers.
+const KINDS: [Kind; 7] =
     [Kind::Drip, Kind::Stall, Kind::Loris, Kind::Noise, Kind::Endless, Kind::Junk, Kind::Stranger];
 
 /// Opens connections that send nothing. The returned tasks wait until the server closes each connection, and
 /// yield the number of bytes received.
-async fn crowd(address: SocketAddr, from: Ipv4Addr) -> JoinSet<usize> {
+async fn connect_crowd(address: SocketAddr, from: Ipv4Addr) -> JoinSet<usize> {
     let mut waiting = JoinSet::new();
     for _ in 0..CROWD {
         let socket = TcpSocket::new_v4().unwrap();
@@ -67,7 +68,7 @@ async fn surplus_device_gets_retry_after() {
     }
     let received = devices[2].receive().await;
     assert!(matches!(received, Ok(ToDevice::RetryAfter { .. })), "{received:?}");
-    assert!(devices[2].receive().await.is_err(), "the server closes the connection");
+    assert!(devices[2].receive().await.is_err(), "the server did not close the connection");
     drop(devices);
     stop.send(()).unwrap();
     let counters = serving.await.unwrap().unwrap().connections;
@@ -79,7 +80,7 @@ async fn hostile_peers_cost_no_update_and_are_all_counted() {
     let directory = tempfile::tempdir().unwrap();
     let plan = Plan {
         devices: DEVICES,
-        insiders: 2 * EACH + 1,
+        insiders: 2 * PEERS_PER_KIND + 1,
         frame_limit: 256,
         seed: 1,
         limits: format!(
@@ -106,8 +107,8 @@ async fn hostile_peers_cost_no_update_and_are_all_counted() {
 
     let mut hostile = JoinSet::new();
     let mut identities = insiders.into_iter();
-    for (kind, net) in ALL.into_iter().zip(1..) {
-        for index in 0..EACH {
+    for (kind, net) in KINDS.into_iter().zip(1..) {
+        for index in 0..PEERS_PER_KIND {
             let identity = if kind.has_key() { identities.next() } else { None };
             let index = u64::from(net) * 1000 + index as u64;
             let peer = Hostile { kind, index, from: Some(Ipv4Addr::new(127, 0, 2, net)), identity };
@@ -117,11 +118,11 @@ async fn hostile_peers_cost_no_update_and_are_all_counted() {
             hostile.spawn(connected.until_closed());
         }
     }
-    let crowded = crowd(address, Ipv4Addr::new(127, 0, 3, 1)).await;
+    let crowd = connect_crowd(address, Ipv4Addr::new(127, 0, 3, 1)).await;
     let from = Some(Ipv4Addr::new(127, 0, 4, 1).into());
     let _newcomer = Device::join(address, from, newcomer, 0).await.expect("welcome");
     let (mut rounds, mut ended) = (1, 0);
-    while ended < EACH * ALL.len() {
+    while ended < PEERS_PER_KIND * KINDS.len() {
         assert_eq!(clients.round(pace, || Ok(())).await.unwrap().counted, DEVICES);
         rounds += 1;
         while let Some(task) = hostile.try_join_next() {
@@ -130,8 +131,8 @@ async fn hostile_peers_cost_no_update_and_are_all_counted() {
         }
     }
     assert!(
-        crowded.join_all().await.iter().all(|received| *received == 0),
-        "an unauthenticated peer receives nothing"
+        crowd.join_all().await.iter().all(|received| *received == 0),
+        "an unauthenticated peer received bytes"
     );
     // One more round, because the server core may not have received the end of the last connection yet.
     assert_eq!(clients.round(pace, || Ok(())).await.unwrap().counted, DEVICES);
@@ -141,17 +142,17 @@ async fn hostile_peers_cost_no_update_and_are_all_counted() {
     let status = serving.await.unwrap().unwrap();
     let (counters, updates) = (status.connections, status.updates);
     assert_eq!(updates.counted, (rounds * DEVICES) as u64);
-    let each = EACH as u64;
+    let peers = PEERS_PER_KIND as u64;
     // `Stall` peers have started an update of the first round.
-    assert_eq!((updates.duplicate, updates.late, updates.declined), (0, each, 0));
-    assert_eq!(counters.welcomed, DEVICES as u64 + 2 * each + 1, "{counters:?}");
-    assert_eq!(counters.slow, 2 * each, "{counters:?}");
-    assert_eq!(counters.refused, each, "{counters:?}");
+    assert_eq!((updates.duplicate, updates.late, updates.declined), (0, peers, 0));
+    assert_eq!(counters.welcomed, DEVICES as u64 + 2 * peers + 1, "{counters:?}");
+    assert_eq!(counters.slow, 2 * peers, "{counters:?}");
+    assert_eq!(counters.refused, peers, "{counters:?}");
     assert_eq!(counters.turned_away, 0, "{counters:?}");
     // On a slow machine the hello timeout of a `Junk` peer may expire before its flood limit.
     let strangers = counters.no_hello + counters.flood + counters.evicted + counters.dropped;
-    assert_eq!(strangers, 4 * each + CROWD as u64, "{counters:?}");
-    assert!(counters.no_hello >= each, "{counters:?}");
+    assert_eq!(strangers, 4 * peers + CROWD as u64, "{counters:?}");
+    assert!(counters.no_hello >= peers, "{counters:?}");
     assert!(counters.evicted >= (CROWD - UNAUTHENTICATED) as u64, "{counters:?}");
     assert!(counters.dropped_frames > 0 && counters.forged_frames > 0 && counters.unsealed_frames > 0);
     // The devices are still connected; every other connection ended for exactly one reason.
@@ -165,5 +166,5 @@ async fn hostile_peers_cost_no_update_and_are_all_counted() {
         + counters.refused
         + counters.revoked
         + counters.ended;
-    assert_eq!(ended, EACH as u64 * ALL.len() as u64 + CROWD as u64, "{counters:?}");
+    assert_eq!(ended, PEERS_PER_KIND as u64 * KINDS.len() as u64 + CROWD as u64, "{counters:?}");
 }

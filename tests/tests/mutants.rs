@@ -5,7 +5,7 @@ use std::path::Path;
 use fedspan_xtask::mutants::Mutant;
 
 /// Returns the number of mutants in a directory; fails if one of them cannot be inserted.
-fn fitting(directory: &str) -> usize {
+fn count_fitting_mutants(directory: &str) -> usize {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut count = 0;
     for entry in std::fs::read_dir(root.join(directory)).unwrap() {
@@ -25,10 +25,10 @@ fn fitting(directory: &str) -> usize {
 
 #[test]
 fn disaster_mutants_fit_the_sources() {
-    assert_eq!(fitting("tests/mutants"), 12);
+    assert_eq!(count_fitting_mutants("tests/mutants"), 12);
 }
 
 #[test]
 fn thread_mutants_fit_the_sources() {
-    assert_eq!(fitting("tests/threads/bugs"), 12);
+    assert_eq!(count_fitting_mutants("tests/threads/bugs"), 12);
 }

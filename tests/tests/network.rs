@@ -1,11 +1,11 @@
 //! Tests of the cost of training a network on some cores, compared with the list `network` in `budgets.toml`.
-//! They fail if a figure grows by more than 2 %. `tests/boards` measures and then runs this test; with
+//! They fail if a value grows by more than 2 %. `tests/boards` measures and then runs this test; with
 //! FEDSPAN_REGENERATE_BUDGETS=1 it writes a new list and the table of the boards' README.
 #![cfg(feature = "emulation")]
 
 use std::fmt::Write;
 
-use crate::budget::{BOARDS, GeneratedTable, Key, List, Rows, core_name, lines, regenerating};
+use crate::budget::{BOARDS, GeneratedTable, Key, List, Rows, core_name, read_json_lines, regenerating};
 
 /// List of the costs of training a network.
 const LIST: List = List {
@@ -38,18 +38,18 @@ fn measured() -> impl Iterator<Item = (&'static str, &'static str, bool)> {
     })
 }
 
-fn key(model: &str, core: &str) -> Key {
+fn row_key(model: &str, core: &str) -> Key {
     [core, "s", model, "64", &SAMPLES.to_string()].map(str::to_owned).to_vec()
 }
 
-/// Makes the table of the README.
-fn table(rows: &Rows) -> String {
+/// Formats the table of the README.
+fn format_network_table(rows: &Rows) -> String {
     let mut text = String::from(
         "| network | core | instructions of a sample | in an epoch of the last part | cycles of a sample | stack | workspace |\n\
          | --- | --- | --- | --- | --- | --- | --- |\n",
     );
     for (model, core, _) in measured() {
-        let row = &rows[&key(model, core)];
+        let row = &rows[&row_key(model, core)];
         let thousands = |n: u64| format!("{:.1}", n as f64 / 1e3);
         let cycles = row.get("cycles").map_or(String::new(), |cycles| thousands(cycles / SAMPLES));
         let cells = [thousands(row["instructions"]), thousands(row["last"]), cycles].join(" | ");
@@ -67,15 +67,15 @@ const README_TABLE: GeneratedTable = GeneratedTable {
 
 #[test]
 fn training_keeps_its_budget() {
-    let rows = LIST.measured(&lines("target/boards/trained.jsonl"));
+    let rows = LIST.measured(&read_json_lines("target/boards/trained.jsonl"));
     for (model, core, cycles) in measured() {
-        let figures = LIST.figures.len() - usize::from(!cycles);
-        assert_eq!(rows[&key(model, core)].len(), figures, "{model} on {core} lacks a figure");
+        let expected = LIST.figures.len() - usize::from(!cycles);
+        assert_eq!(rows[&row_key(model, core)].len(), expected, "{model} on {core} lacks a value");
     }
     assert_eq!(rows.len(), measured().count(), "every network on every core");
     if regenerating() {
         LIST.write(&rows);
-        README_TABLE.write(&table(&rows));
+        README_TABLE.write(&format_network_table(&rows));
     } else {
         LIST.check(&rows);
     }
@@ -83,5 +83,5 @@ fn training_keeps_its_budget() {
 
 #[test]
 fn readme_shows_the_budgets() {
-    README_TABLE.check(|| table(&LIST.budgets()), "tests/boards");
+    README_TABLE.check(|| format_network_table(&LIST.budgets()), "tests/boards");
 }

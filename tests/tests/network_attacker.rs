@@ -4,13 +4,15 @@
 use std::sync::Arc;
 
 use crate::common::{
-    Board, DEVICE, OTHER, ServerEnd, WELCOME, connected, converse, gate, keys, opening, plain, plain_open,
-    protected, react, recording, requirements, round, uncobs, unopened,
+    Board, DEVICE, OTHER, ServerEnd, WELCOME, active_keys, connect_device, count_undecrypted, decode_cobs,
+    encode_plain, encode_plain_round, encrypted_acceptor, exchange_frames, handle_server_events,
+    key_protection, record_connection, requirements, round_broadcast, run_round,
 };
 use fedspan_aggregator::connection::{Acceptor, PeerMessage};
 use fedspan_client::Event;
 use fedspan_client::store::NoStore;
 use fedspan_hostile::Random;
+use fedspan_protocol::frame::{HEADER_ANSWER, HEADER_SEALED};
 use fedspan_protocol::limits::WIRE_VERSION;
 use fedspan_protocol::message::{
     Ack, AckOutcome, Capabilities, Chunk, Decline, DeclineReason, Descriptors, Fault, Hello, Missing, Model,
@@ -21,17 +23,19 @@ use fedspan_protocol::message::{
 /// one. It rejects all other recorded frames, and no device joins.
 #[test]
 fn recording_joins_nowhere_and_changes_nothing() {
-    let gate = gate(&keys(), 1);
-    let (up, down) = recording(&gate, 5);
+    let acceptor = encrypted_acceptor(&active_keys(), 1);
+    let (up, down) = record_connection(&acceptor, 5);
     // The frames are replayed on a new connection: in order, backwards and twice.
     let backwards: Vec<Vec<u8>> = up.iter().rev().cloned().collect();
     for frames in [&up, &backwards, &[up.clone(), up.clone()].concat()] {
         for persistent in [false, true] {
-            let mut server = if persistent { ServerEnd::persistent(&gate) } else { ServerEnd::new(&gate) };
+            let mut server =
+                if persistent { ServerEnd::persistent(&acceptor) } else { ServerEnd::new(&acceptor) };
             let answers = server.receive(frames);
             assert!(server.events.is_empty(), "{:?}", server.events);
             assert!(answers.iter().all(|frame| {
-                uncobs(frame)[0] == 0x12 || *frame == plain(&ToDevice::Fault(Fault::Greet))
+                decode_cobs(frame)[0] == HEADER_ANSWER
+                    || *frame == encode_plain(&ToDevice::Fault(Fault::Greet))
             }));
             // Updates exceed the frame limit of an unauthenticated peer.
             let traffic = server.connection.traffic();
@@ -39,18 +43,18 @@ fn recording_joins_nowhere_and_changes_nothing() {
         }
     }
     // The frames are replayed into a device's connection, before and during a round, at both ends.
-    let (mut board, mut server) = connected(&gate, NoStore, 6);
+    let (mut board, mut server) = connect_device(&acceptor, NoStore, 6);
     for number in 1..=3 {
         let answers = server.receive(&up);
         assert!(server.events.is_empty(), "{:?}", server.events);
         // The server answers the recorded hello; the device ignores this answer.
-        assert_eq!(answers.iter().map(|frame| uncobs(frame)[0]).collect::<Vec<_>>(), [0x12]);
-        let before = unopened(&board);
+        assert_eq!(answers.iter().map(|frame| decode_cobs(frame)[0]).collect::<Vec<_>>(), [HEADER_ANSWER]);
+        let before = count_undecrypted(&board);
         assert!(board.receive_all(&answers).is_empty());
         assert!(board.receive_all(&down).is_empty());
-        assert_eq!(unopened(&board) - before, 1 + u32::try_from(down.len()).unwrap());
-        server.connection.open(&opening(number));
-        let open = server.frames();
+        assert_eq!(count_undecrypted(&board) - before, 1 + u32::try_from(down.len()).unwrap());
+        server.connection.open(&round_broadcast(number));
+        let open = server.take_frames();
         let update = board.receive_all(&open);
         assert!(board.receive_all(&down).is_empty());
         server.receive(&up);
@@ -59,12 +63,12 @@ fn recording_joins_nowhere_and_changes_nothing() {
         let ack = Ack { id: update.id, outcome: AckOutcome::Counted };
         server.connection.send(ToDevice::Ack(ack));
         server.events.clear();
-        let ack = server.frames();
+        let ack = server.take_frames();
         assert!(board.receive_all(&ack).is_empty());
         assert_eq!(board.session.counters().counted, number);
     }
     // The device's own frames are rejected as replays.
-    let (device_frames, _) = round(&mut board, &mut server, 4);
+    let (device_frames, _) = run_round(&mut board, &mut server, 4);
     let before = server.connection.traffic().replayed;
     server.receive(&device_frames);
     assert!(server.events.is_empty());
@@ -75,10 +79,11 @@ fn recording_joins_nowhere_and_changes_nothing() {
 /// intact frame is accepted afterwards.
 #[test]
 fn frame_with_any_flipped_bit_is_rejected() {
-    let gate = gate(&keys(), 1);
-    let (mut board, mut server) = (Board::new(DEVICE, protected(), NoStore, 1), ServerEnd::new(&gate));
+    let acceptor = encrypted_acceptor(&active_keys(), 1);
+    let (mut board, mut server) =
+        (Board::new(DEVICE, key_protection(), NoStore, 1), ServerEnd::new(&acceptor));
     let mut flips = 0u32;
-    let flipped = |frame: &[u8], bit: usize| {
+    let flip_bit = |frame: &[u8], bit: usize| {
         let mut frame = frame.to_vec();
         frame[bit / 8] ^= 1 << (bit % 8);
         // The flip may have removed the delimiter.
@@ -86,29 +91,34 @@ fn frame_with_any_flipped_bit_is_rejected() {
         frame
     };
     let mut up = board.link_up();
-    let (mut done, mut up_frames, mut down_frames) = (0, 0, 0);
+    let mut updates = 0;
+    let mut up_frames = 0;
+    let mut down_frames = 0;
     while !up.is_empty() {
         for frame in &up {
             for bit in 0..8 * frame.len() {
                 flips += 1;
                 let before = server.connection.traffic().protocol_errors();
-                assert!(server.receive(&[flipped(frame, bit)]).is_empty(), "an answer to damage");
+                assert!(server.receive(&[flip_bit(frame, bit)]).is_empty(), "a damaged frame was answered");
                 assert!(server.events.is_empty(), "{:?}", server.events);
-                assert!(server.connection.traffic().protocol_errors() > before, "not counted");
+                assert!(
+                    server.connection.traffic().protocol_errors() > before,
+                    "the damaged frame was not counted"
+                );
             }
             up_frames += 1;
             server.connection.receive(frame, &mut server.events);
         }
-        let mut down = server.frames();
-        react(&mut server, 1, &mut done);
-        down.extend(server.frames());
+        let mut down = server.take_frames();
+        handle_server_events(&mut server, 1, &mut updates);
+        down.extend(server.take_frames());
         up.clear();
         for frame in &down {
             for bit in 0..8 * frame.len() {
                 flips += 1;
                 let before = board.rejected();
-                assert!(board.receive(&flipped(frame, bit)).is_empty(), "an answer to damage");
-                assert!(!board.last.close && board.rejected() > before);
+                assert!(board.receive(&flip_bit(frame, bit)).is_empty(), "a damaged frame was answered");
+                assert!(!board.last_progress.close && board.rejected() > before);
             }
             down_frames += 1;
             up.extend(board.receive(frame));
@@ -133,50 +143,52 @@ fn plain_messages() -> Vec<Vec<u8>> {
         ToDevice::Fault(Fault::Unexpected),
         ToDevice::Fault(Fault::Tensors),
     ];
-    let mut all: Vec<_> = messages.iter().map(plain).collect();
-    all.push(plain_open(&opening(1)));
-    all.push(plain_open(&opening(9)));
-    all
+    let mut frames: Vec<_> = messages.iter().map(encode_plain).collect();
+    frames.push(encode_plain_round(&round_broadcast(1)));
+    frames.push(encode_plain_round(&round_broadcast(9)));
+    frames
 }
 
 #[test]
 fn plain_messages_are_ignored() {
-    let gate = gate(&keys(), 1);
+    let acceptor = encrypted_acceptor(&active_keys(), 1);
     // The messages arrive while the device waits for the answer to its hello.
-    let (mut board, mut server) = (Board::new(DEVICE, protected(), NoStore, 1), ServerEnd::new(&gate));
+    let (mut board, mut server) =
+        (Board::new(DEVICE, key_protection(), NoStore, 1), ServerEnd::new(&acceptor));
     let hello = board.link_up();
     for frame in plain_messages() {
         let before = board.session.counters().unsealed;
         assert!(board.receive(&frame).is_empty());
-        assert!(!board.last.close);
+        assert!(!board.last_progress.close);
         assert_eq!(board.session.counters().unsealed, before + 1);
     }
     assert!(
-        board.receive(&plain(&ToDevice::Fault(Fault::Greet))).is_empty(),
-        "the device has just said hello"
+        board.receive(&encode_plain(&ToDevice::Fault(Fault::Greet))).is_empty(),
+        "the device repeated the hello that it has just sent"
     );
-    converse(&mut board, &mut server, hello);
-    assert_eq!(server.joined(), 1);
+    exchange_frames(&mut board, &mut server, hello);
+    assert_eq!(server.count_hellos(), 1);
     server.events.clear();
     // The messages arrive after the welcome, before and during a round.
-    let more = [
+    let further_messages = [
         ToDevice::RetryAfter { milliseconds: u32::MAX },
         ToDevice::RetryAfter { milliseconds: 0 },
         ToDevice::Refused(Refusal::UnknownDevice),
         ToDevice::Refused(Refusal::KeyNeeded),
     ];
-    let all: Vec<_> = plain_messages().into_iter().chain(more.iter().map(plain)).collect();
-    for frame in &all {
+    let frames: Vec<_> =
+        plain_messages().into_iter().chain(further_messages.iter().map(encode_plain)).collect();
+    for frame in &frames {
         assert!(board.receive(frame).is_empty());
-        assert!(!board.last.close);
+        assert!(!board.last_progress.close);
     }
-    server.connection.open(&opening(1));
-    let open = server.frames();
+    server.connection.open(&round_broadcast(1));
+    let open = server.take_frames();
     let update = board.receive_all(&open);
     assert_eq!(update.len(), 1);
-    for frame in &all {
+    for frame in &frames {
         assert!(board.receive(frame).is_empty());
-        assert!(!board.last.close);
+        assert!(!board.last_progress.close);
     }
     let counters = board.session.counters();
     assert_eq!(
@@ -205,7 +217,7 @@ fn plain_messages_are_ignored() {
         total_elements: 42,
         privacy: Privacy::None,
     };
-    let foreign = Hello { wire_version: WIRE_VERSION + 1, ..Hello::new(DEVICE, capabilities) };
+    let other_version = Hello { wire_version: WIRE_VERSION + 1, ..Hello::new(DEVICE, capabilities) };
     for frame in [
         ToServer::Update(Update { id, samples: 1, skipped: 0, tensors: Descriptors::new() }),
         ToServer::Decline(Decline { id, reason: DeclineReason::Device }),
@@ -213,67 +225,70 @@ fn plain_messages_are_ignored() {
         ToServer::Alive,
         ToServer::Hello(Hello::new(DEVICE, capabilities)),
         ToServer::Hello(Hello::new(OTHER, capabilities)),
-        ToServer::Hello(foreign),
+        ToServer::Hello(other_version),
     ] {
         let before = server.connection.traffic().unsealed;
-        assert!(server.receive(&[plain(&frame)]).is_empty(), "{frame:?}");
+        assert!(server.receive(&[encode_plain(&frame)]).is_empty(), "{frame:?}");
         assert!(server.events.is_empty(), "{:?}", server.events);
         assert_eq!(server.connection.traffic().unsealed, before + 1, "{frame:?}");
     }
     server.receive(&update);
-    assert_eq!(server.updates(), 1);
+    assert_eq!(server.count_updates(), 1);
 }
 
 /// Tests that the three plain messages that a device accepts have only the effects stated in SPEC.md.
 #[test]
 fn accepted_plain_messages_have_bounded_effects() {
-    let gate = gate(&keys(), 1);
+    let acceptor = encrypted_acceptor(&active_keys(), 1);
     // RetryAfter before the answer causes a pause of at most a minute.
     for milliseconds in [0, 1, 59_999, 60_000, 60_001, u32::MAX] {
-        let mut board = Board::new(DEVICE, protected(), NoStore, 1);
+        let mut board = Board::new(DEVICE, key_protection(), NoStore, 1);
         board.link_up();
-        board.receive(&plain(&ToDevice::RetryAfter { milliseconds }));
-        assert!(board.last.close);
-        board.event(Event::LinkDown);
-        assert!(board.last.wake.as_u64() <= board.now + 60_000, "{milliseconds}");
+        board.receive(&encode_plain(&ToDevice::RetryAfter { milliseconds }));
+        assert!(board.last_progress.close);
+        board.handle_event(Event::LinkDown);
+        assert!(board.last_progress.wake.as_u64() <= board.now + 60_000, "{milliseconds}");
     }
     // Refused before the answer has the same effect as a lost link, any number of times.
-    let mut board = Board::new(DEVICE, protected(), NoStore, 1);
+    let mut board = Board::new(DEVICE, key_protection(), NoStore, 1);
     let mut hellos = Vec::new();
     for _ in 0..20 {
         let hello = board.link_up();
-        assert!(!hellos.contains(&hello), "a handshake for each attempt");
+        assert!(!hellos.contains(&hello), "two attempts sent the same hello");
         hellos.push(hello);
-        board.receive(&plain(&ToDevice::Refused(Refusal::UnknownDevice)));
-        assert!(board.last.close && board.session.refusal().is_none());
-        board.event(Event::LinkDown);
-        assert!(board.last.wake.as_u64() > board.now && board.last.wake.as_u64() <= board.now + 60_000);
-        board.now = board.last.wake.as_u64();
+        board.receive(&encode_plain(&ToDevice::Refused(Refusal::UnknownDevice)));
+        assert!(board.last_progress.close && board.session.refusal().is_none());
+        board.handle_event(Event::LinkDown);
+        assert!(
+            board.last_progress.wake.as_u64() > board.now
+                && board.last_progress.wake.as_u64() <= board.now + 60_000
+        );
+        board.now = board.last_progress.wake.as_u64();
     }
     // After the welcome, any number of Greet faults cause one new handshake, and the round continues.
-    let (mut board, mut server) = connected(&gate, NoStore, 1);
+    let (mut board, mut server) = connect_device(&acceptor, NoStore, 1);
     board.now += 10_000;
-    server.connection.open(&opening(1));
-    let open = server.frames();
+    server.connection.open(&round_broadcast(1));
+    let open = server.take_frames();
     let update = board.receive_all(&open);
-    assert_eq!(update.len(), 1, "the update, which is lost");
-    let greet = plain(&ToDevice::Fault(Fault::Greet));
+    assert_eq!(update.len(), 1, "the device sent no update");
+    let greet = encode_plain(&ToDevice::Fault(Fault::Greet));
     let sent: Vec<_> = (0..1_000).flat_map(|_| board.receive(&greet)).collect();
-    assert_eq!(sent.len(), 1, "one hello");
-    let (mut done, mut up) = (0, sent);
+    assert_eq!(sent.len(), 1, "the faults did not cause exactly one hello");
+    let (mut updates, mut up) = (0, sent);
     loop {
         let mut down = server.receive(&up);
-        react(&mut server, 1, &mut done);
-        down.extend(server.frames());
+        handle_server_events(&mut server, 1, &mut updates);
+        down.extend(server.take_frames());
         if down.is_empty() {
             break;
         }
         up = board.receive_all(&down);
     }
-    assert_eq!((done, board.session.counters().counted, board.session.counters().declined), (1, 1, 0));
+    assert_eq!((updates, board.session.counters().counted, board.session.counters().declined), (1, 1, 0));
     // No further handshake starts shortly afterwards, because each handshake costs a write to flash.
     let sent: Vec<_> = (0..1_000).flat_map(|_| board.receive(&greet)).collect();
-    assert!(sent.is_empty(), "no handshake shortly after the last one");
+    assert!(sent.is_empty(), "a handshake started shortly after the last one");
     board.now += 2_000;
     assert_eq!((0..1_000).flat_map(|_| board.receive(&greet)).count(), 1);
 }
@@ -281,22 +296,26 @@ fn accepted_plain_messages_have_bounded_effects() {
 /// Tests an attacker who removes the greeting from a hello.
 #[test]
 fn hello_without_greeting_is_refused() {
-    let (mut board, mut server) =
-        (Board::new(DEVICE, protected(), NoStore, 1), ServerEnd::new(&gate(&keys(), 1)));
-    let hello = uncobs(&board.link_up()[0]);
+    let (mut board, mut server) = (
+        Board::new(DEVICE, key_protection(), NoStore, 1),
+        ServerEnd::new(&encrypted_acceptor(&active_keys(), 1)),
+    );
+    let hello = decode_cobs(&board.link_up()[0]);
     let (message, _) = fedspan_protocol::message::decode::<ToServer>(&hello[1..hello.len() - 4]).unwrap();
-    let down = server.receive(&[plain(&message)]);
-    assert_eq!(down, [plain(&ToDevice::Refused(Refusal::KeyNeeded))]);
-    assert!(board.receive_all(&down).is_empty() && board.last.close && board.session.refusal().is_none());
+    let down = server.receive(&[encode_plain(&message)]);
+    assert_eq!(down, [encode_plain(&ToDevice::Refused(Refusal::KeyNeeded))]);
+    assert!(
+        board.receive_all(&down).is_empty() && board.last_progress.close && board.session.refusal().is_none()
+    );
     // A device with a key does not join a server without keys, whether genuine or pretended.
-    let mut board = Board::new(DEVICE, protected(), NoStore, 1);
+    let mut board = Board::new(DEVICE, key_protection(), NoStore, 1);
     let mut server = ServerEnd::new(&Arc::new(Acceptor::plaintext(requirements(), WELCOME)));
     board.link_up();
-    let down = server.receive(&[plain(&message)]);
-    assert_eq!((server.joined(), down.len()), (1, 1));
-    assert!(board.receive_all(&down).is_empty(), "a plain welcome is ignored");
-    server.connection.open(&opening(1));
-    let open = server.frames();
+    let down = server.receive(&[encode_plain(&message)]);
+    assert_eq!((server.count_hellos(), down.len()), (1, 1));
+    assert!(board.receive_all(&down).is_empty(), "the device accepted a plain welcome");
+    server.connection.open(&round_broadcast(1));
+    let open = server.take_frames();
     assert!(board.receive_all(&open).is_empty());
     assert_eq!(board.session.counters().unsealed, 2);
 }
@@ -304,13 +323,13 @@ fn hello_without_greeting_is_refused() {
 /// Tests that random frames with sealed headers, and invented answers, are counted and have no other effect.
 #[test]
 fn noise_with_sealed_headers_is_only_counted() {
-    let (mut board, mut server) = connected(&gate(&keys(), 1), NoStore, 1);
-    let mut waiting = Board::new(DEVICE, protected(), NoStore, 2);
+    let (mut board, mut server) = connect_device(&encrypted_acceptor(&active_keys(), 1), NoStore, 1);
+    let mut waiting = Board::new(DEVICE, key_protection(), NoStore, 2);
     waiting.link_up();
     let mut random = Random(9);
     for _ in 0..3_000 {
         let length = random.below(60);
-        let mut frame = vec![0x11 + random.below(2) as u8];
+        let mut frame = vec![HEADER_SEALED + random.below(2) as u8];
         frame.extend((0..length).map(|_| 1 + random.below(255) as u8));
         if random.once_in(2) && length >= 8 {
             // The counter of the frame has not been used.
@@ -323,6 +342,6 @@ fn noise_with_sealed_headers_is_only_counted() {
     }
     assert!(board.rejected() >= 3_000 && waiting.rejected() >= 3_000);
     assert!(server.connection.traffic().protocol_errors() >= 3_000);
-    round(&mut board, &mut server, 1);
+    run_round(&mut board, &mut server, 1);
     assert_eq!(board.session.counters().counted, 1);
 }

@@ -45,11 +45,11 @@ struct World {
     _state: tempfile::TempDir,
 }
 
-async fn world() -> World {
-    world_of(CAMPAIGN).await
+async fn start_world() -> World {
+    start_world_with(CAMPAIGN).await
 }
 
-async fn world_of(campaign: &str) -> World {
+async fn start_world_with(campaign: &str) -> World {
     let scenario = Scenario::parse("test", SCENARIO, &[]).expect("scenario");
     let dataset = Arc::new(scenario.dataset(scenario.seed).expect("data"));
     let state = tempfile::tempdir().expect("a directory");
@@ -89,10 +89,10 @@ impl World {
     }
 }
 
-fn frame(message: &ToServer) -> Vec<u8> {
+fn encode_frame(message: &ToServer) -> Vec<u8> {
     let mut out = vec![0; 600];
-    let n = encode(message, 0, |_| {}, &mut out).expect("fits");
-    out.truncate(n);
+    let length = encode(message, 0, |_| {}, &mut out).expect("fits");
+    out.truncate(length);
     out
 }
 
@@ -102,14 +102,16 @@ async fn send_and_read(address: SocketAddr, bytes: &[u8]) -> Vec<ToDevice> {
     // The server may close the connection during this write.
     let _ = socket.write_all(bytes).await;
     let mut answer = Vec::new();
-    let closed = tokio::time::timeout(Duration::from_secs(8), async {
+    let until_closed = tokio::time::timeout(Duration::from_secs(8), async {
         let mut buffer = [0; 4096];
         while let Ok(n @ 1..) = socket.read(&mut buffer).await {
             answer.extend_from_slice(&buffer[..n]);
         }
     });
-    closed.await.expect("the server closes the connection");
-    let (mut decoder, mut input, mut messages) = (Decoder::new([0u8; 4096]), answer.as_slice(), Vec::new());
+    until_closed.await.expect("the server closes the connection");
+    let mut decoder = Decoder::new([0u8; 4096]);
+    let mut input = answer.as_slice();
+    let mut messages = Vec::new();
     loop {
         match decoder.feed(&mut input) {
             FeedResult::NeedMore => return messages,
@@ -122,28 +124,41 @@ async fn send_and_read(address: SocketAddr, bytes: &[u8]) -> Vec<ToDevice> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_hello_gets_a_typed_refusal() {
-    let world = world().await;
-    let good = world.hello(77);
+    let world = start_world().await;
+    let valid = world.hello(77);
     let address = world.server.address;
-    let ask = |hello: Hello| async move { send_and_read(address, &frame(&ToServer::Hello(hello))).await };
+    let answer_to =
+        |hello: Hello| async move { send_and_read(address, &encode_frame(&ToServer::Hello(hello))).await };
 
-    let version = Hello { wire_version: 99, ..good };
-    assert_eq!(ask(version).await, [ToDevice::Refused(Refusal::WireVersion { served: good.wire_version })]);
-    let schema = Hello { schema_hash: 1, ..good };
-    assert_eq!(ask(schema).await, [ToDevice::Refused(Refusal::Schema { served: good.schema_hash })]);
+    let other_version = Hello { wire_version: 99, ..valid };
+    assert_eq!(
+        answer_to(other_version).await,
+        [ToDevice::Refused(Refusal::WireVersion { served: valid.wire_version })]
+    );
+    let other_schema = Hello { schema_hash: 1, ..valid };
+    assert_eq!(
+        answer_to(other_schema).await,
+        [ToDevice::Refused(Refusal::Schema { served: valid.schema_hash })]
+    );
 
-    let mut shape = good;
-    shape.capabilities.model = Model::linear(21, 2, 1);
+    let mut other_shape = valid;
+    other_shape.capabilities.model = Model::linear(21, 2, 1);
     let expected = Model::linear(20, 2, 1);
-    assert_eq!(ask(shape).await, [ToDevice::Refused(Refusal::Model { expected })]);
+    assert_eq!(answer_to(other_shape).await, [ToDevice::Refused(Refusal::Model { expected })]);
 
-    let mut tasks = good;
-    tasks.capabilities.tasks = 0;
-    assert_eq!(ask(tasks).await, [ToDevice::Refused(Refusal::Capability(Requirement::Tasks(0b11)))]);
+    let mut without_tasks = valid;
+    without_tasks.capabilities.tasks = 0;
+    assert_eq!(
+        answer_to(without_tasks).await,
+        [ToDevice::Refused(Refusal::Capability(Requirement::Tasks(0b11)))]
+    );
 
-    let mut limit = good;
-    limit.capabilities.frame_limit = 16;
-    assert_eq!(ask(limit).await, [ToDevice::Refused(Refusal::FrameLimit { min: 128, max: 16384 })]);
+    let mut small_frames = valid;
+    small_frames.capabilities.frame_limit = 16;
+    assert_eq!(
+        answer_to(small_frames).await,
+        [ToDevice::Refused(Refusal::FrameLimit { min: 128, max: 16384 })]
+    );
 
     let status = world.finish().await;
     assert_eq!(status.connections.refused, 5);
@@ -152,42 +167,42 @@ async fn invalid_hello_gets_a_typed_refusal() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_slow_flooding_and_endless_peers_are_cut_off() {
-    let world = world().await;
+    let world = start_world().await;
     let address = world.server.address;
     // The peers send nothing at all, an incomplete hello, garbage frames, and a frame without an end.
     assert!(send_and_read(address, &[]).await.is_empty());
-    let hello = frame(&ToServer::Hello(world.hello(50)));
+    let hello = encode_frame(&ToServer::Hello(world.hello(50)));
     assert!(send_and_read(address, &hello[..hello.len() - 3]).await.is_empty());
     let garbage: Vec<u8> =
         (0..20_000u32).map(|i| if i % 40 == 39 { 0 } else { (i % 251) as u8 + 1 }).collect();
     send_and_read(address, &garbage).await;
     assert!(send_and_read(address, &vec![7; 100_000]).await.is_empty());
     // A welcomed device stops in the middle of a frame.
-    let mut half = frame(&ToServer::Hello(world.hello(51)));
-    half.extend_from_slice(&hello[..10]);
-    let messages = send_and_read(address, &half).await;
+    let mut incomplete = encode_frame(&ToServer::Hello(world.hello(51)));
+    incomplete.extend_from_slice(&hello[..10]);
+    let messages = send_and_read(address, &incomplete).await;
     assert!(matches!(messages.as_slice(), [ToDevice::Welcome(_)]), "{messages:?}");
     let status = world.finish().await;
-    let ends = status.connections;
-    assert_eq!(ends.no_hello, 3, "{ends:?}");
-    assert_eq!(ends.flood, 1, "{ends:?}");
-    assert_eq!(ends.slow, 1, "{ends:?}");
-    assert!(ends.dropped_frames > 64, "{ends:?}");
+    let counters = status.connections;
+    assert_eq!(counters.no_hello, 3, "{counters:?}");
+    assert_eq!(counters.flood, 1, "{counters:?}");
+    assert_eq!(counters.slow, 1, "{counters:?}");
+    assert!(counters.dropped_frames > 64, "{counters:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unrequested_update_does_not_count() {
-    let world = world().await;
-    let mut bytes = frame(&ToServer::Hello(world.hello(60)));
+    let world = start_world().await;
+    let mut bytes = encode_frame(&ToServer::Hello(world.hello(60)));
     let id = RoundId { round: 1, stage: 0 };
-    bytes.extend(frame(&ToServer::Update(Update {
+    bytes.extend(encode_frame(&ToServer::Update(Update {
         id,
         samples: 1,
         skipped: 0,
         tensors: Vec::new().into_iter().collect(),
     })));
-    bytes.extend(frame(&ToServer::Alive));
-    bytes.extend(frame(&ToServer::Hello(world.hello(61))));
+    bytes.extend(encode_frame(&ToServer::Alive));
+    bytes.extend(encode_frame(&ToServer::Hello(world.hello(61))));
     let mut socket = TcpStream::connect(world.server.address).await.expect("connects");
     socket.write_all(&bytes).await.expect("writes");
     let mut buffer = [0; 512];
@@ -209,8 +224,8 @@ async fn unrequested_update_does_not_count() {
 /// Tests a device that repeats its hello, because the server may answer every hello with a whole round.
 #[tokio::test(flavor = "multi_thread")]
 async fn device_that_repeats_hello_is_cut_off() {
-    let world = world_of(&CAMPAIGN.replace("deadline = 5", "deadline = 600")).await;
-    let hello = frame(&ToServer::Hello(world.hello(60)));
+    let world = start_world_with(&CAMPAIGN.replace("deadline = 5", "deadline = 600")).await;
+    let hello = encode_frame(&ToServer::Hello(world.hello(60)));
     let messages = send_and_read(world.server.address, &hello.repeat(100)).await;
     let welcomes = messages.iter().filter(|message| matches!(message, ToDevice::Welcome(_))).count();
     // There is no welcome if all hellos arrived in one read.
@@ -224,16 +239,16 @@ async fn device_that_repeats_hello_is_cut_off() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn surplus_connection_gets_retry_after() {
-    let world = world().await;
+    let world = start_world().await;
     let address = world.server.address;
     let mut idle = Vec::new();
     for device in 60..72 {
         let mut socket = TcpStream::connect(address).await.expect("connects");
-        socket.write_all(&frame(&ToServer::Hello(world.hello(device)))).await.expect("writes");
+        socket.write_all(&encode_frame(&ToServer::Hello(world.hello(device)))).await.expect("writes");
         assert!(socket.read(&mut [0; 64]).await.expect("welcome") > 0);
         idle.push(socket);
     }
-    let hello = frame(&ToServer::Hello(world.hello(72)));
+    let hello = encode_frame(&ToServer::Hello(world.hello(72)));
     let answer = send_and_read(address, &hello).await;
     assert!(matches!(answer[..], [ToDevice::RetryAfter { milliseconds: 15_000..=30_000 }]), "{answer:?}");
     // The server closes a connection after it has freed the slot.

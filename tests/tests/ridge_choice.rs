@@ -18,7 +18,7 @@ use fedspan_engine::{Action, DeviceId, Engine, Event as EngineEvent, Phase};
 use fedspan_protocol::frame::{Decoder, FeedResult};
 use fedspan_protocol::message::{
     CHOOSES_RIDGE, Capabilities, DeclineReason, Descriptors, HeadSolve, Model, RoundId, RoundOpen,
-    Task as Wire, Welcome,
+    Task as WireTask, Welcome,
 };
 use fedspan_protocol::tensor::Role;
 use rand_chacha::ChaCha20Rng;
@@ -35,9 +35,9 @@ const M: usize = 24;
 
 /// A model whose firmware lacks the feature `ridge-choice`. The model answers like a client built without
 /// this feature (see `edge-client/tests/ridge_choice.rs`).
-struct Plain<T>(T);
+struct WithoutRidgeChoice<T>(T);
 
-impl<T: Task> Task for Plain<T> {
+impl<T: Task> Task for WithoutRidgeChoice<T> {
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = self.0.capabilities();
         capabilities.roles &= !(CHOOSES_RIDGE | Role::RidgeScores.bit());
@@ -49,7 +49,7 @@ impl<T: Task> Task for Plain<T> {
     }
     fn open(&mut self, round: &RoundOpen) -> Result<(), DeclineReason> {
         match round.task {
-            Wire::RidgeScores { .. } => Err(DeclineReason::Task),
+            WireTask::RidgeScores { .. } => Err(DeclineReason::Task),
             task if task.without_ridge_choice().is_some() => Err(DeclineReason::Parameter),
             _ => self.0.open(round),
         }
@@ -94,18 +94,18 @@ impl<T: Task> Task for Plain<T> {
 
 /// A task that reports how its last head was fitted.
 trait Fitted: Task {
-    fn last(&self) -> HeadFit;
+    fn last_fit(&self) -> HeadFit;
 }
 
 impl<M: Memory> Fitted for Linear<M> {
-    fn last(&self) -> HeadFit {
+    fn last_fit(&self) -> HeadFit {
         self.head_fits().last
     }
 }
 
-impl<T: Fitted> Fitted for Plain<T> {
-    fn last(&self) -> HeadFit {
-        self.0.last()
+impl<T: Fitted> Fitted for WithoutRidgeChoice<T> {
+    fn last_fit(&self) -> HeadFit {
+        self.0.last_fit()
     }
 }
 
@@ -114,56 +114,57 @@ trait Device {
     /// Returns the server's end of the connection.
     fn connection(&mut self) -> &mut Connection;
     /// Exchanges frames until both ends are silent; returns the server's events.
-    fn pump(&mut self, event: Option<Event<'_>>) -> Vec<PeerMessage>;
+    fn exchange_frames(&mut self, event: Option<Event<'_>>) -> Vec<PeerMessage>;
     /// Returns how the last head was fitted.
-    fn last(&self) -> HeadFit;
+    fn last_fit(&self) -> HeadFit;
 }
 
 /// A session connected to the server's end.
 struct Pair<T> {
-    session: Session<T, Owned, NoStore, ChaCha20Rng>,
+    session: Session<T, OwnedSamples, NoStore, ChaCha20Rng>,
     connection: Connection,
     decoder: Decoder<Vec<u8>>,
 }
 
 /// Sample source with the data of a device.
-struct Owned {
+struct OwnedSamples {
     x: Vec<f32>,
     classes: Vec<u8>,
-    given: bool,
+    /// True if the samples of this pass were returned.
+    is_exhausted: bool,
 }
 
-impl SampleSource for Owned {
+impl SampleSource for OwnedSamples {
     fn rewind(&mut self, _: RoundId) -> Result<(), SourceError> {
-        self.given = false;
+        self.is_exhausted = false;
         Ok(())
     }
     fn next(&mut self) -> Option<Samples<'_>> {
-        let given = std::mem::replace(&mut self.given, true);
-        (!given).then_some(Samples { x: &self.x, targets: Targets::Classes(&self.classes) })
+        let was_exhausted = std::mem::replace(&mut self.is_exhausted, true);
+        (!was_exhausted).then_some(Samples { x: &self.x, targets: Targets::Classes(&self.classes) })
     }
 }
 
-/// Makes random samples in which the features depend on the class.
-fn samples(seed: u32) -> Owned {
+/// Draws random samples in which the features depend on the class.
+fn draw_samples(seed: u32) -> OwnedSamples {
     let mut state = seed.wrapping_mul(747_796_405).wrapping_add(1);
     let mut noise = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         (state >> 8) as f32 / 8_388_608.0 - 1.0
     };
     let classes: Vec<u8> = (0..M).map(|i| (i % C) as u8).collect();
-    let x = (0..M * D).map(|place| noise() + 2.0 * f32::from(u8::from(place % D == place / D % C))).collect();
-    Owned { x, classes, given: false }
+    let x = (0..M * D).map(|index| noise() + 2.0 * f32::from(u8::from(index % D == index / D % C))).collect();
+    OwnedSamples { x, classes, is_exhausted: false }
 }
 
 impl<T: Fitted> Pair<T> {
-    fn new(device: u64, task: T, gate: &Arc<Acceptor>) -> Self {
+    fn new(device: u64, task: T, acceptor: &Arc<Acceptor>) -> Self {
         let random = ChaCha20Rng::seed_from_u64(device);
         let seed = u32::try_from(device).unwrap();
         let (config, protection) = (Config::new(device), Protection::Plaintext);
-        let session = Session::new(config, protection, task, samples(seed), NoStore, random);
+        let session = Session::new(config, protection, task, draw_samples(seed), NoStore, random);
         let decoder = Decoder::new(vec![0; config.frame_limit.into()]);
-        Self { session, connection: Connection::new(Arc::clone(gate)), decoder }
+        Self { session, connection: Connection::new(Arc::clone(acceptor)), decoder }
     }
 }
 
@@ -172,10 +173,10 @@ impl<T: Fitted> Device for Pair<T> {
         &mut self.connection
     }
 
-    fn pump(&mut self, event: Option<Event<'_>>) -> Vec<PeerMessage> {
+    fn exchange_frames(&mut self, event: Option<Event<'_>>) -> Vec<PeerMessage> {
         let mut out = vec![0; self.session.config().transmit_capacity()];
         let mut inbound = Vec::new();
-        let mut step = |session: &mut Session<T, Owned, NoStore, ChaCha20Rng>,
+        let mut step = |session: &mut Session<T, OwnedSamples, NoStore, ChaCha20Rng>,
                         connection: &mut Connection,
                         event: Event<'_>| {
             let mut progress = session.handle(Millis::ZERO, event, &mut out);
@@ -199,8 +200,8 @@ impl<T: Fitted> Device for Pair<T> {
         inbound
     }
 
-    fn last(&self) -> HeadFit {
-        self.session.task().last()
+    fn last_fit(&self) -> HeadFit {
+        self.session.task().last_fit()
     }
 }
 
@@ -209,7 +210,7 @@ const FLEET: &str = "[devices]\nexpected = 3\n[data]\nd = 6\noutputs = 3\n[model
 
 /// Runs a campaign to its end. Returns, for each device, the number of heads that were requested without a
 /// choice, and how the last head was fitted.
-fn campaign(
+fn run_campaign(
     text: &str,
     build: impl Fn(&Arc<Acceptor>) -> Vec<Box<dyn Device>>,
 ) -> (Engine, Vec<(u32, HeadFit)>) {
@@ -220,12 +221,12 @@ fn campaign(
         if text.contains("i16") { fedspan_protocol::message::Numeric::I16 } else { Default::default() };
     let requirements = Requirements::new(model, &engine.requests(), None).with_numeric(numeric);
     let welcome = Welcome { campaign: 1, idle_milliseconds: 60_000 };
-    let gate = Arc::new(Acceptor::plaintext(requirements, welcome));
-    let mut devices = build(&gate);
+    let acceptor = Arc::new(Acceptor::plaintext(requirements, welcome));
+    let mut devices = build(&acceptor);
     let mut actions = Vec::new();
     let mut events: Vec<(u64, PeerMessage)> = Vec::new();
     for (id, device) in (0..).zip(&mut devices) {
-        events.extend(device.pump(Some(Event::LinkUp)).into_iter().map(|inbound| (id, inbound)));
+        events.extend(device.exchange_frames(Some(Event::LinkUp)).into_iter().map(|inbound| (id, inbound)));
     }
     while !events.is_empty() {
         for (id, inbound) in events.drain(..) {
@@ -250,28 +251,32 @@ fn campaign(
             }
         }
         for (id, device) in (0..).zip(&mut devices) {
-            events.extend(device.pump(None).into_iter().map(|inbound| (id, inbound)));
+            events.extend(device.exchange_frames(None).into_iter().map(|inbound| (id, inbound)));
         }
     }
     assert_eq!(engine.phase(), Phase::Finished);
-    let fits =
-        devices.iter_mut().map(|device| (device.connection().traffic().unchosen, device.last())).collect();
+    let fits = devices
+        .iter_mut()
+        .map(|device| (device.connection().traffic().unchosen, device.last_fit()))
+        .collect();
     (engine, fits)
 }
 
-fn chooses(id: u64, gate: &Arc<Acceptor>) -> Box<dyn Device> {
-    Box::new(Pair::new(id, Linear::new(Workspace::<D, K, C>::new()), gate))
+fn choosing_device(id: u64, acceptor: &Arc<Acceptor>) -> Box<dyn Device> {
+    Box::new(Pair::new(id, Linear::new(Workspace::<D, K, C>::new()), acceptor))
 }
 
-fn plain(id: u64, gate: &Arc<Acceptor>) -> Box<dyn Device> {
-    Box::new(Pair::new(id, Plain(Linear::new(Workspace::<D, K, C>::new())), gate))
+fn default_ridge_device(id: u64, acceptor: &Arc<Acceptor>) -> Box<dyn Device> {
+    Box::new(Pair::new(id, WithoutRidgeChoice(Linear::new(Workspace::<D, K, C>::new())), acceptor))
 }
 
 #[test]
 fn mixed_fleet_gets_heads_from_all_devices() {
-    let (engine, fits) = campaign(FLEET, |gate| vec![chooses(0, gate), plain(1, gate), chooses(2, gate)]);
+    let (engine, fits) = run_campaign(FLEET, |acceptor| {
+        vec![choosing_device(0, acceptor), default_ridge_device(1, acceptor), choosing_device(2, acceptor)]
+    });
     let chosen = engine.chosen_ridge().unwrap();
-    assert_eq!(chosen.devices, 2, "only devices with the feature score ridges");
+    assert_eq!(chosen.devices, 2, "a device without the feature scored ridges");
     assert!(
         matches!(engine.final_head(), HeadSolve::LeaveOneOut { fallback_ridge } if fallback_ridge == chosen.ridge)
     );
@@ -288,7 +293,8 @@ fn mixed_fleet_gets_heads_from_all_devices() {
 /// Tests that the default ridge is published and used if no device scores ridges.
 #[test]
 fn fleet_without_the_feature_gets_the_default_ridge() {
-    let (engine, fits) = campaign(FLEET, |gate| (0..3).map(|id| plain(id, gate)).collect());
+    let (engine, fits) =
+        run_campaign(FLEET, |acceptor| (0..3).map(|id| default_ridge_device(id, acceptor)).collect());
     let chosen = engine.chosen_ridge().unwrap();
     assert_eq!(
         (chosen.devices, f64::from(chosen.ridge)),
@@ -301,7 +307,13 @@ fn fleet_without_the_feature_gets_the_default_ridge() {
 #[test]
 fn configured_ridge_applies_to_all_devices() {
     let text = format!("{FLEET}final_ridge = 0.25\n");
-    let (engine, fits) = campaign(&text, |gate| vec![chooses(0, gate), plain(1, gate), plain(2, gate)]);
+    let (engine, fits) = run_campaign(&text, |acceptor| {
+        vec![
+            choosing_device(0, acceptor),
+            default_ridge_device(1, acceptor),
+            default_ridge_device(2, acceptor),
+        ]
+    });
     assert_eq!(engine.chosen_ridge(), None);
     assert!(fits.iter().all(|(unchosen, fit)| (*unchosen, fit.ridge) == (0, 0.25)));
 }
@@ -310,11 +322,11 @@ fn configured_ridge_applies_to_all_devices() {
 #[test]
 fn fixed_point_device_takes_the_published_ridge() {
     let text = format!("{FLEET}numeric = \"i16\"\n");
-    let build = |gate: &Arc<Acceptor>| -> Vec<Box<dyn Device>> {
-        let device = |id| Box::new(Pair::new(id, Linear::new(FixedWorkspace::<D, K, C>::new()), gate));
+    let build = |acceptor: &Arc<Acceptor>| -> Vec<Box<dyn Device>> {
+        let device = |id| Box::new(Pair::new(id, Linear::new(FixedWorkspace::<D, K, C>::new()), acceptor));
         (0..3).map(|id| device(id) as Box<dyn Device>).collect()
     };
-    let (engine, fits) = campaign(&text, build);
+    let (engine, fits) = run_campaign(&text, build);
     let chosen = engine.chosen_ridge().unwrap();
     assert_eq!(chosen.devices, 3);
     assert!(fits.iter().all(|(unchosen, fit)| (*unchosen, fit.ridge) == (1, chosen.ridge)));

@@ -104,7 +104,7 @@ impl World {
 }
 
 /// Copies bytes. One of `one_in` bytes is lost, doubled or changed.
-async fn noise(
+async fn copy_with_noise(
     mut from: ReadHalf<DuplexStream>,
     mut to: WriteHalf<DuplexStream>,
     one_in: u64,
@@ -130,12 +130,12 @@ async fn noise(
 }
 
 /// Creates a noisy line and returns its two ends.
-fn noisy(one_in: u64, seed: u64) -> (DuplexStream, DuplexStream) {
-    let ((near, a), (b, far)) = (duplex(4096), duplex(4096));
+fn noisy_line(one_in: u64, seed: u64) -> (DuplexStream, DuplexStream) {
+    let ((server_end, a), (b, device_end)) = (duplex(4096), duplex(4096));
     let ((a_in, a_out), (b_in, b_out)) = (split(a), split(b));
-    tokio::spawn(noise(a_in, b_out, one_in, stream(seed, Purpose::Device, 0)));
-    tokio::spawn(noise(b_in, a_out, one_in, stream(seed, Purpose::Device, 1)));
-    (near, far)
+    tokio::spawn(copy_with_noise(a_in, b_out, one_in, stream(seed, Purpose::Device, 0)));
+    tokio::spawn(copy_with_noise(b_in, a_out, one_in, stream(seed, Purpose::Device, 1)));
+    (server_end, device_end)
 }
 
 /// Tests noisy lines, in virtual time.
@@ -146,21 +146,21 @@ async fn noisy_line_only_slows_a_campaign_down() {
         let mut devices = JoinSet::new();
         let mut lines = Vec::new();
         for index in 0..5 {
-            let (near, far) = noisy(one_in, index as u64);
-            lines.push(near);
+            let (server_end, device_end) = noisy_line(one_in, index as u64);
+            lines.push(server_end);
             let mut session = world.session(index);
             devices.spawn(async move {
                 let mut dropped = 0;
-                let (began, mut far) = (Instant::now(), far);
+                let (start, mut device_end) = (Instant::now(), device_end);
                 while !session.is_fitted() {
-                    let closed = run_session_over(&mut session, &mut far, began).await;
+                    let closed = run_session_over(&mut session, &mut device_end, start).await;
                     assert!(session.refusal().is_none());
                     let frames = closed.frames;
                     dropped += frames.oversize + frames.framing + frames.check + frames.header;
-                    tokio::time::sleep_until(began + Duration::from_millis(closed.retry_at.as_u64())).await;
+                    tokio::time::sleep_until(start + Duration::from_millis(closed.retry_at.as_u64())).await;
                 }
                 // The line stays open, because the server may still request a hello.
-                (session.counters(), dropped, far)
+                (session.counters(), dropped, device_end)
             });
         }
         let fleet = world.fleet().replace("[devices]", "[devices]\nabsence = 1e6");
@@ -175,40 +175,40 @@ async fn noisy_line_only_slows_a_campaign_down() {
         let status = server.end.await.expect("no panic").expect("served");
         assert_eq!((status.phase.as_str(), status.round), ("finished", 6));
         assert_eq!(status.updates.rejected(), 0, "{status:?}");
-        assert_eq!(status.updates.counted, 5 * 7, "each once: {status:?}");
+        assert_eq!(status.updates.counted, 5 * 7, "an update did not count exactly once: {status:?}");
         let dropped: u32 = ended.iter().map(|(_, dropped, _)| dropped).sum();
         assert!(dropped > 0 && ended.iter().all(|(counters, _, _)| counters.malformed == 0));
         world.check_against_simulation();
     }
 }
 
-/// Runs a session until the line is closed or the head is fitted. `began` is time 0 of the session.
-async fn take_part(session: &mut SimSession, line: &mut DuplexStream, began: Instant) {
+/// Runs a session until the line is closed or the head is fitted. `start` is time 0 of the session.
+async fn run_until_fitted(session: &mut SimSession, line: &mut DuplexStream, start: Instant) {
     while !session.is_fitted() {
-        let closed = run_session_over(session, &mut *line, began).await;
+        let closed = run_session_over(session, &mut *line, start).await;
         assert!(session.refusal().is_none() && closed.error.is_none());
-        tokio::time::sleep_until(began + Duration::from_millis(closed.retry_at.as_u64())).await;
+        tokio::time::sleep_until(start + Duration::from_millis(closed.retry_at.as_u64())).await;
     }
 }
 
 /// Runs a session until the device has received `bytes` bytes, then interrupts it.
-async fn until_received(
+async fn run_until_received(
     bytes: usize,
     session: &mut SimSession,
     line: &mut (impl AsyncRead + AsyncWrite + Unpin),
-    began: Instant,
+    start: Instant,
 ) {
-    let (near, mut far) = duplex(4096);
+    let (session_end, mut wire_end) = duplex(4096);
     let mut received = 0;
-    let device = run_session_over(session, near, began);
+    let device = run_session_over(session, session_end, start);
     let wire = async {
         let (mut up, mut down) = ([0; 256], [0; 1]);
         while received < bytes {
             tokio::select! {
-                n = far.read(&mut up) => line.write_all(&up[..n.expect("the device")]).await.expect("the line"),
+                n = wire_end.read(&mut up) => line.write_all(&up[..n.expect("the device")]).await.expect("the line"),
                 n = line.read(&mut down) => {
                     received += n.expect("the line");
-                    far.write_all(&down).await.expect("the device");
+                    wire_end.write_all(&down).await.expect("the device");
                 }
             }
         }
@@ -228,17 +228,17 @@ async fn restarted_board_rejoins() {
         let mut devices = JoinSet::new();
         let mut lines = Vec::new();
         for index in 0..5 {
-            let (near, mut far) = duplex(4096);
-            lines.push(near);
-            let (mut session, again) = (world.session(index), world.session(index));
+            let (server_end, mut device_end) = duplex(4096);
+            lines.push(server_end);
+            let (mut session, restarted_session) = (world.session(index), world.session(index));
             devices.spawn(async move {
-                let began = Instant::now();
+                let start = Instant::now();
                 if index == 0 {
-                    until_received(received, &mut session, &mut far, began).await;
-                    session = again;
+                    run_until_received(received, &mut session, &mut device_end, start).await;
+                    session = restarted_session;
                 }
-                take_part(&mut session, &mut far, began).await;
-                far
+                run_until_fitted(&mut session, &mut device_end, start).await;
+                device_end
             });
         }
         let server = world.serve(&world.fleet(), lines).await;
@@ -260,55 +260,55 @@ async fn restarted_server_reconnects_its_boards() {
     let mut bridges: Vec<(DuplexStream, DuplexStream)> = Vec::new();
     let mut lines = Vec::new();
     for index in 0..5 {
-        let ((near, wire), (other, mut far)) = (duplex(4096), duplex(4096));
-        lines.push(near);
-        bridges.push((wire, other));
+        let ((server_end, server_side), (board_side, mut device_end)) = (duplex(4096), duplex(4096));
+        lines.push(server_end);
+        bridges.push((server_side, board_side));
         let mut session = world.session(index);
         devices.spawn(async move {
-            take_part(&mut session, &mut far, Instant::now()).await;
-            (session.counters(), far)
+            run_until_fitted(&mut session, &mut device_end, Instant::now()).await;
+            (session.counters(), device_end)
         });
     }
-    let first = world.serve(&world.fleet(), lines).await;
+    let first_server = world.serve(&world.fleet(), lines).await;
     // The first server runs until it has sent a part of the campaign.
-    let mut passed = 0;
-    while passed < 5 * 900 {
-        for (wire, other) in &mut bridges {
+    let mut bytes_sent = 0;
+    while bytes_sent < 5 * 900 {
+        for (server_side, board_side) in &mut bridges {
             let (mut up, mut down) = ([0; 64], [0; 64]);
             tokio::select! {
                 biased;
-                n = wire.read(&mut down) => {
+                n = server_side.read(&mut down) => {
                     let n = n.expect("the server");
-                    passed += n;
-                    other.write_all(&down[..n]).await.expect("the board");
+                    bytes_sent += n;
+                    board_side.write_all(&down[..n]).await.expect("the board");
                 }
-                n = other.read(&mut up) => wire.write_all(&up[..n.expect("the board")]).await.expect("the server"),
+                n = board_side.read(&mut up) => server_side.write_all(&up[..n.expect("the board")]).await.expect("the server"),
                 () = tokio::time::sleep(Duration::from_millis(1)) => {}
             }
         }
     }
-    first.stop.send(()).expect("the server runs");
-    let status = first.end.await.expect("no panic").expect("served");
+    first_server.stop.send(()).expect("the server runs");
+    let status = first_server.end.await.expect("no panic").expect("served");
     assert!(status.round > 0 && status.round < 6, "{status:?}");
     // The next server uses the same lines.
     let mut lines = Vec::new();
-    for (_, mut other) in bridges {
-        let (near, mut wire) = duplex(4096);
-        lines.push(near);
-        tokio::spawn(async move { tokio::io::copy_bidirectional(&mut wire, &mut other).await });
+    for (_, mut board_side) in bridges {
+        let (server_end, mut server_side) = duplex(4096);
+        lines.push(server_end);
+        tokio::spawn(async move { tokio::io::copy_bidirectional(&mut server_side, &mut board_side).await });
     }
-    let second = world.serve(&world.fleet(), lines).await;
+    let second_server = world.serve(&world.fleet(), lines).await;
     while let Some(device) = devices.join_next().await {
         let (counters, _line) = device.expect("no panic");
         assert!(counters.rehandshakes >= 1, "{counters:?}");
     }
-    let status = second.end.await.expect("no panic").expect("served");
+    let status = second_server.end.await.expect("no panic").expect("served");
     assert_eq!((status.phase.as_str(), status.round), ("finished", 6));
     world.check_against_simulation();
 }
 
 /// Returns the names of the terminals that this process has open.
-fn terminals() -> BTreeSet<PathBuf> {
+fn open_terminals() -> BTreeSet<PathBuf> {
     let open = std::fs::read_dir("/proc/self/fd").expect("a list");
     open.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
         // The server may still have a terminal open whose other end is closed: "/dev/pts/0 (deleted)".
@@ -318,14 +318,14 @@ fn terminals() -> BTreeSet<PathBuf> {
 
 /// Opens a pseudo-terminal and links the server's end under `name`. The name stays the same when another
 /// cable is plugged in.
-fn plug(name: &Path) -> (SerialPort, SerialPort) {
+fn plug_in(name: &Path) -> (SerialPort, SerialPort) {
     /// Lock that is held while a terminal is opened, so that tests in parallel threads do not confuse their
     /// terminals.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock().expect("no test panics while plugging");
-    let before = terminals();
+    let before = open_terminals();
     let (board, port) = SerialPort::pair().expect("a pseudo-terminal");
-    let path = terminals().difference(&before).next().cloned().expect("its name");
+    let path = open_terminals().difference(&before).next().cloned().expect("no terminal was opened");
     let _ = std::fs::remove_file(name);
     std::os::unix::fs::symlink(path, name).expect("a link");
     (board, port)
@@ -340,30 +340,30 @@ async fn serial_port_may_be_unplugged_and_plugged_in_again() {
     let fleet = world.fleet().replace("[devices]", &format!("serial = [{}]\n[devices]", ports.join(", ")));
     let server = world.serve(&fleet, Vec::new()).await;
     let mut devices = JoinSet::new();
-    let (plugged_in, again) = oneshot::channel();
+    let (plugged_in, plugged_in_again) = oneshot::channel();
     let mut plugged_in = Some(plugged_in);
     for (index, name) in names.iter().enumerate() {
         let (mut session, name) = (world.session(index), name.clone());
         let unplugged = plugged_in.take();
         devices.spawn(async move {
-            let (mut board, mut port) = plug(&name);
-            let began = Instant::now();
+            let (mut board, mut port) = plug_in(&name);
+            let start = Instant::now();
             if let Some(plugged_in) = unplugged {
                 // The cable is unplugged within the welcome, then plugged in with another terminal.
-                until_received(20, &mut session, &mut board, began).await;
+                run_until_received(20, &mut session, &mut board, start).await;
                 drop((board, port));
-                (board, port) = plug(&name);
+                (board, port) = plug_in(&name);
                 plugged_in.send(()).expect("the test waits");
             }
             while !session.is_fitted() {
-                let closed = run_session_over(&mut session, &mut board, began).await;
-                tokio::time::sleep_until(began + Duration::from_millis(closed.retry_at.as_u64())).await;
+                let closed = run_session_over(&mut session, &mut board, start).await;
+                tokio::time::sleep_until(start + Duration::from_millis(closed.retry_at.as_u64())).await;
             }
             (board, port)
         });
     }
     // Training starts when the fifth device has joined.
-    again.await.expect("the cable is plugged in again");
+    plugged_in_again.await.expect("the cable is plugged in again");
     let session =
         device(world.scenario.clone(), Arc::clone(&world.dataset), 4, world.identity(4), server.address);
     session.await.expect("the device on TCP");

@@ -69,28 +69,28 @@ impl Listener for Simulated {
     }
 }
 
-fn scenario() -> Scenario {
+fn parse_scenario() -> Scenario {
     Scenario::parse("shell", &format!("{SCENARIO}{CAMPAIGN}"), &[]).expect("scenario")
 }
 
 /// Runs a device that reconnects when its session requests it, until its head is fitted.
-async fn device(scenario: Scenario, index: usize, acks: ObservedAcks) -> turmoil::Result {
+async fn run_device(scenario: Scenario, index: usize, acks: ObservedAcks) -> turmoil::Result {
     let dataset = scenario.dataset(scenario.seed)?;
     let mut session = client_session(&scenario, &dataset, index, Identity::plaintext(index as u64), true)
         .ok_or_else(|| format!("device {index} has no data, and so no session"))?;
-    let began = Instant::now();
+    let start = Instant::now();
     while !session.is_fitted() {
-        let again = match TcpStream::connect(("server", PORT)).await {
+        let reconnect_at = match TcpStream::connect(("server", PORT)).await {
             Ok(stream) => {
                 let recorder = AckRecorder::new(stream, index as u64, acks.clone());
-                began
+                start
                     + Duration::from_millis(
-                        run_session_over(&mut session, recorder, began).await.retry_at.as_u64(),
+                        run_session_over(&mut session, recorder, start).await.retry_at.as_u64(),
                     )
             }
             Err(_) => Instant::now() + Duration::from_millis(500),
         };
-        tokio::time::sleep_until(again).await;
+        tokio::time::sleep_until(reconnect_at).await;
     }
     Ok(())
 }
@@ -98,20 +98,20 @@ async fn device(scenario: Scenario, index: usize, acks: ObservedAcks) -> turmoil
 /// Injects one fault, waits, and ends it. Returns true if the campaign finished in the meantime.
 fn inject_fault(sim: &mut Sim<'_>, random: &mut Stream, counts: &mut [u32; 3]) -> turmoil::Result<bool> {
     let device = format!("device-{}", random.bits() % DEVICES as u64);
-    let mut duration = |most| Duration::from_millis(1 + random.bits() % most);
-    let until = sim.elapsed() + duration(3_000);
+    let mut draw_duration = |max| Duration::from_millis(1 + random.bits() % max);
+    let fault_end = sim.elapsed() + draw_duration(3_000);
     // Kind 1 crashes the server, 2 partitions a link, 3 holds a link.
-    let kind = duration(3).as_millis();
+    let kind = draw_duration(3).as_millis();
     // A held link must be released before the idle timeout.
-    let until_released = sim.elapsed() + duration(1_500);
+    let until_released = sim.elapsed() + draw_duration(1_500);
     match kind {
         1 => sim.crash("server"),
         2 => sim.partition("server", device.as_str()),
         _ => sim.hold("server", device.as_str()),
     }
-    let until = if kind == 3 { until_released } else { until };
+    let fault_end = if kind == 3 { until_released } else { fault_end };
     let mut finished = false;
-    while !finished && sim.elapsed() < until {
+    while !finished && sim.elapsed() < fault_end {
         finished = sim.step()?;
     }
     match kind {
@@ -127,8 +127,8 @@ fn inject_fault(sim: &mut Sim<'_>, random: &mut Stream, counts: &mut [u32; 3]) -
 
 /// Runs a campaign with faults. Returns the journal, the audited totals, and the numbers of crashes,
 /// partitions and holds.
-fn campaign(seed: u64, state: &Path) -> Result<(String, Audit, [u32; 3]), Box<dyn std::error::Error>> {
-    let scenario = scenario();
+fn run_campaign(seed: u64, state: &Path) -> Result<(String, Audit, [u32; 3]), Box<dyn std::error::Error>> {
+    let scenario = parse_scenario();
     let dataset = Arc::new(scenario.dataset(scenario.seed)?);
     let text = fleet_of(&scenario, &dataset, state, CAMPAIGN).replace("tcp = ", "plaintext = true\ntcp = ")
         + "[rounds]\ndeadline = 0\n[limits]\nidle = 5\n";
@@ -153,7 +153,7 @@ fn campaign(seed: u64, state: &Path) -> Result<(String, Audit, [u32; 3]), Box<dy
     });
     let acks = ObservedAcks::default();
     for index in 0..DEVICES {
-        sim.client(format!("device-{index}"), device(scenario.clone(), index, acks.clone()));
+        sim.client(format!("device-{index}"), run_device(scenario.clone(), index, acks.clone()));
     }
     let mut random = stream(seed, Purpose::Network, 0);
     let mut counts = [0; 3];
@@ -182,10 +182,10 @@ fn campaign(seed: u64, state: &Path) -> Result<(String, Audit, [u32; 3]), Box<dy
 #[ignore = "started by the tests below; to run it alone: FEDSPAN_SEED=N cargo test -p fedspan-tests --test all -- shell:: --ignored --nocapture"]
 fn campaign_of_one_seed() {
     let seed = std::env::var("FEDSPAN_SEED").expect("FEDSPAN_SEED").parse().expect("a number");
-    let scenario = scenario();
+    let scenario = parse_scenario();
     let state = tempfile::tempdir().unwrap();
     let (journal, totals, [crashes, partitions, holds]) =
-        campaign(seed, state.path()).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        run_campaign(seed, state.path()).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     assert_eq!((totals.rounds, totals.counted), (ROUNDS, (ROUNDS + 1) * DEVICES), "seed {seed}");
     let stored = store::read(state.path()).expect("readable").expect("a campaign");
     let served = Matrix::from_column_slice(20, 2, &stored.checkpoint.expect("a checkpoint").state[..40]);
@@ -199,16 +199,16 @@ fn campaign_of_one_seed() {
 /// Runs one seed in a separate process. Returns the numbers of crashes, partitions, holds and crashes in the
 /// middle of a round, and the CRC of the journal.
 fn run_in_process(seed: u64) -> [u64; 5] {
-    let ran = Command::new(std::env::current_exe().unwrap())
+    let process = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "shell::campaign_of_one_seed", "--ignored", "--nocapture"])
         .env("FEDSPAN_SEED", seed.to_string())
         .output()
         .unwrap();
-    let output = String::from_utf8_lossy(&ran.stdout);
+    let output = String::from_utf8_lossy(&process.stdout);
     let numbers =
-        output.lines().find_map(|line| line.strip_prefix("results ")).filter(|_| ran.status.success());
-    let numbers =
-        numbers.unwrap_or_else(|| panic!("seed {seed}: {output}{}", String::from_utf8_lossy(&ran.stderr)));
+        output.lines().find_map(|line| line.strip_prefix("results ")).filter(|_| process.status.success());
+    let numbers = numbers
+        .unwrap_or_else(|| panic!("seed {seed}: {output}{}", String::from_utf8_lossy(&process.stderr)));
     let numbers: Vec<u64> = numbers.split(' ').map(|number| number.parse().unwrap()).collect();
     numbers.try_into().unwrap()
 }
@@ -228,7 +228,7 @@ fn model_after_network_faults_equals_that_of_the_simulator() {
 
 #[test]
 fn same_seed_gives_the_same_run() {
-    let once = run_in_process(3);
-    assert_eq!(once, run_in_process(3));
-    assert_ne!(once, run_in_process(4));
+    let results = run_in_process(3);
+    assert_eq!(results, run_in_process(3));
+    assert_ne!(results, run_in_process(4));
 }

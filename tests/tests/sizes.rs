@@ -7,31 +7,31 @@ use fedspan_sim_core::run::{NoProgress, run};
 use fedspan_sim_core::scenario::Scenario;
 
 /// Compares the sizes of the workspaces of one shape with formulas.
-fn check<const D: usize, const K: usize, const C: usize>() {
-    let least = Workspace::<D, K, C>::new().parts_ref().shape.arithmetic_minimum();
-    let size = size_of::<Workspace<D, K, C>>();
+fn check_sizes<const D: usize, const K: usize, const C: usize>() {
+    let minimum = Workspace::<D, K, C>::new().parts_ref().shape.arithmetic_minimum();
+    let workspace = size_of::<Workspace<D, K, C>>();
     let streaming = size_of::<StreamingWorkspace<D, K, C>>();
     let fixed = size_of::<FixedWorkspace<D, K, C>>();
     println!(
-        "({D}, {K}, {C}): workspace {size}, arithmetic minimum {least}, streaming {streaming}, in i16 {fixed}"
+        "({D}, {K}, {C}): workspace {workspace}, arithmetic minimum {minimum}, streaming {streaming}, in i16 {fixed}"
     );
-    assert_eq!(size, 4 * (2 * K * C + D * K + D * C + K * K + K + C));
+    assert_eq!(workspace, 4 * (2 * K * C + D * K + D * C + K * K + K + C));
     // A streaming workspace has additional sums over products, and a block of eight rows.
-    assert_eq!(streaming, size + 4 * D * K + 32 * (K + C));
+    assert_eq!(streaming, workspace + 4 * D * K + 32 * (K + C));
     // The workspace stores a triangular k x k matrix in full, but the minimum counts only the triangle.
-    assert_eq!(size - least, 2 * K * (K - 1));
+    assert_eq!(workspace - minimum, 2 * K * (K - 1));
     // A fixed-point workspace has additional integers, and a scale for the integers of the representation.
     let integers = 2 * (D * K + D + K + C + K * C) + 2;
-    assert_eq!(fixed, (size + integers).next_multiple_of(4));
+    assert_eq!(fixed, (workspace + integers).next_multiple_of(4));
 }
 
 #[test]
 fn workspace_has_the_size_of_its_formula() {
-    check::<20, 2, 1>();
-    check::<57, 8, 7>();
-    check::<58, 24, 7>();
-    check::<64, 4, 1>();
-    check::<128, 8, 1>();
+    check_sizes::<20, 2, 1>();
+    check_sizes::<57, 8, 7>();
+    check_sizes::<58, 24, 7>();
+    check_sizes::<64, 4, 1>();
+    check_sizes::<128, 8, 1>();
 }
 
 #[test]

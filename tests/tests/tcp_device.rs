@@ -24,7 +24,7 @@ const SECTIONS: &str = "[model]\nk = 24\n[algorithm]\nname = \"fedrep\"\nrounds 
 
 /// Formats samples in the format that the example reads. `{}` prints the shortest number that is parsed as
 /// the same bits.
-fn lines(set: &Set) -> String {
+fn format_samples(set: &Set) -> String {
     let Labels::Classes(classes) = &set.y else { panic!("classes") };
     let mut text = String::from("# features, class\n");
     for (x, class) in set.x.chunks(D).zip(classes) {
@@ -34,7 +34,7 @@ fn lines(set: &Set) -> String {
     text
 }
 
-fn options(address: String, identity: Identity, samples: Source) -> Options {
+fn options_for(address: String, identity: Identity, samples: Source) -> Options {
     Options { address, identity, samples, state: None }
 }
 
@@ -51,21 +51,21 @@ async fn example_devices_learn_the_bits_of_the_simulator() {
     let server = start_with(&fleet, protection, Vec::new(), true).await.expect("server");
     let address = server.address.to_string();
     // A device without a key is refused with a readable message.
-    let bare = options(address.clone(), Identity::Plaintext(0), Source::Synthetic(1));
-    let refused = tokio::task::spawn_blocking(move || run(&bare)).await.expect("no panic");
+    let keyless_options = options_for(address.clone(), Identity::Plaintext(0), Source::Synthetic(1));
+    let refused = tokio::task::spawn_blocking(move || run(&keyless_options)).await.expect("no panic");
     assert_eq!(refused, Err("refused: the server encrypts frames, and the device has no key".to_owned()));
 
     let mut devices = tokio::task::JoinSet::new();
     for (device, client) in (0u64..).zip(&dataset.clients) {
-        let place = |name: &str| state.path().join(format!("device-{device}.{name}"));
-        let (record, data) = (place("bin"), place("csv"));
+        let device_file = |name: &str| state.path().join(format!("device-{device}.{name}"));
+        let (record, data) = (device_file("bin"), device_file("csv"));
         let mut bytes = [0xFF; 512];
         let provision = Provision { device, key: keys[&device].clone(), noise: None };
         let length = provision.write(&mut bytes).expect("a record");
         fs::write(&record, &bytes[..length]).expect("written");
-        fs::write(&data, lines(&client.train)).expect("written");
-        let mut device_options = options(address.clone(), Identity::Record(record), Source::File(data));
-        device_options.state = Some(place("state"));
+        fs::write(&data, format_samples(&client.train)).expect("written");
+        let mut device_options = options_for(address.clone(), Identity::Record(record), Source::File(data));
+        device_options.state = Some(device_file("state"));
         devices.spawn_blocking(move || run(&device_options));
     }
     for line in devices.join_all().await {
@@ -81,11 +81,11 @@ async fn example_devices_learn_the_bits_of_the_simulator() {
     let bits = |matrix: &Matrix| matrix.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
     assert_eq!(bits(&served), bits(&simulated.representation.expect("a representation")));
     // The store contains the head and the last round for a later start of the device.
-    let mut again = FileStore::open(Some(&state.path().join("device-0.state"))).expect("a store");
+    let mut reopened_store = FileStore::open(Some(&state.path().join("device-0.state"))).expect("a store");
     let mut head = [0.0; K * C];
-    let header = again.load(&mut head).expect("readable").expect("a record");
+    let header = reopened_store.load(&mut head).expect("readable").expect("a record");
     assert!(header.round == 7 && head.iter().any(|value| *value != 0.0));
-    assert!(again.load_handshakes().expect("readable") > 0);
+    assert!(reopened_store.load_handshakes().expect("readable") > 0);
 }
 
 /// Tests that a block of README.md consists of the lines between the marks of the example, without their
@@ -95,29 +95,29 @@ fn readme_shows_the_code_of_the_example() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let read = |path: &str| fs::read_to_string(root.join(path)).expect("readable");
     let example = read("edge-client/examples/tcp_device.rs");
-    let (_, rest) = example.split_once("    // README\n").expect("a first mark");
-    let (shown, _) = rest.split_once("    // end\n").expect("a last mark");
-    let shown: String =
-        shown.lines().map(|line| format!("{}\n", line.strip_prefix("    ").expect("an indent"))).collect();
-    assert!(shown.lines().count() >= 10);
-    assert!(read("README.md").contains(&format!("```rust\n{shown}```\n")), "README.md should show:\n{shown}");
+    let (_, after_mark) = example.split_once("    // README\n").expect("a first mark");
+    let (block, _) = after_mark.split_once("    // end\n").expect("a last mark");
+    let block: String =
+        block.lines().map(|line| format!("{}\n", line.strip_prefix("    ").expect("an indent"))).collect();
+    assert!(block.lines().count() >= 10);
+    assert!(read("README.md").contains(&format!("```rust\n{block}```\n")), "README.md should show:\n{block}");
 }
 
-fn parse(arguments: &str) -> Result<Options, String> {
+fn parse_arguments(arguments: &str) -> Result<Options, String> {
     Options::parse(arguments.split_whitespace().map(str::to_owned))
 }
 
 #[test]
 fn arguments_are_read_or_named() {
-    let whole = "localhost:4410 --record one.bin --data one.csv --state one.state";
+    let arguments = "localhost:4410 --record one.bin --data one.csv --state one.state";
     let expected = Options {
         address: "localhost:4410".to_owned(),
         identity: Identity::Record("one.bin".into()),
         samples: Source::File("one.csv".into()),
         state: Some("one.state".into()),
     };
-    assert_eq!(parse(whole), Ok(expected));
-    assert!(parse("--synthetic 3 --plaintext 7 [::1]:1").is_ok());
+    assert_eq!(parse_arguments(arguments), Ok(expected));
+    assert!(parse_arguments("--synthetic 3 --plaintext 7 [::1]:1").is_ok());
     for (arguments, problem) in [
         ("", "the server's ADDRESS is missing"),
         ("a:1", "missing: either --record or --plaintext"),
@@ -136,7 +136,7 @@ fn arguments_are_read_or_named() {
             "found address a:0, allowed: HOST:PORT with a port from 1 to 65535",
         ),
     ] {
-        assert_eq!(parse(arguments), Err(problem.to_owned()), "{arguments}");
+        assert_eq!(parse_arguments(arguments), Err(problem.to_owned()), "{arguments}");
     }
     for option in ["--record", "--plaintext", "--data", "--synthetic", "--state", "--help"] {
         assert!(USAGE.contains(option));
@@ -148,10 +148,10 @@ fn samples_are_read_or_their_line_is_named() {
     let row = |class: &str| format!("{}{class}\n", "0.5, ".repeat(D));
     let data = Data::parse(&format!("# a comment\n{}\n{}", row("0"), row("6"))).expect("two samples");
     assert_eq!((data.x, data.classes), (vec![0.5; 2 * D], vec![0, 6]));
-    let short = format!("{}1,2\n", row("1"));
+    let short_row = format!("{}1,2\n", row("1"));
     for (text, problem) in [
         (String::new(), "no samples in it".to_owned()),
-        (short, format!("line 2: found 2 values, allowed: {D} features and a class")),
+        (short_row, format!("line 2: found 2 values, allowed: {D} features and a class")),
         (row("7"), "line 1: found class \"7\", allowed: 0 to 6".to_owned()),
         (
             row("1").replacen("0.5", "NaN", 1),
@@ -160,9 +160,9 @@ fn samples_are_read_or_their_line_is_named() {
     ] {
         assert_eq!(Data::parse(&text), Err(problem));
     }
-    let (one, two) = (Data::synthetic(1), Data::synthetic(2));
-    assert_eq!((one.classes.len(), &one), (20 * C, &Data::synthetic(1)));
-    assert!(one != two && one.classes == two.classes);
+    let (first, second) = (Data::synthetic(1), Data::synthetic(2));
+    assert_eq!((first.classes.len(), &first), (20 * C, &Data::synthetic(1)));
+    assert!(first != second && first.classes == second.classes);
 }
 
 #[test]
@@ -175,14 +175,15 @@ fn files_that_cannot_be_used_are_named() {
     // The record was never written, and the data file does not exist.
     fs::write(path("erased"), [0xFF; 512]).expect("written");
     let address = "127.0.0.1:1".to_owned();
-    let erased = options(address.clone(), Identity::Record(path("erased")), Source::Synthetic(1));
+    let erased = options_for(address.clone(), Identity::Record(path("erased")), Source::Synthetic(1));
     assert!(run(&erased).expect_err("erased").starts_with(&path("erased").display().to_string()));
-    let missing = options(address.clone(), Identity::Plaintext(1), Source::File(path("none")));
+    let missing = options_for(address.clone(), Identity::Plaintext(1), Source::File(path("none")));
     assert!(run(&missing).expect_err("missing").starts_with(&path("none").display().to_string()));
-    let nobody = run(&options(address, Identity::Plaintext(1), Source::Synthetic(1))).expect_err("no server");
+    let unreachable =
+        run(&options_for(address, Identity::Plaintext(1), Source::Synthetic(1))).expect_err("no server");
     assert!(
-        nobody.starts_with("127.0.0.1:1: ") && nobody.ends_with("a server must listen there"),
-        "{nobody}"
+        unreachable.starts_with("127.0.0.1:1: ") && unreachable.ends_with("a server must listen there"),
+        "{unreachable}"
     );
     // A reopened store must have the same counters and head.
     let mut store = FileStore::open(Some(&path("state"))).expect("a new store");
@@ -192,11 +193,11 @@ fn files_that_cannot_be_used_are_named() {
         .save(&Record { campaign: u64::MAX, round: 9, representation: u32::MAX, head: &[1.5, -0.0] })
         .expect("written");
     store.save_handshakes(128).expect("written");
-    let mut again = FileStore::open(Some(&path("state"))).expect("the store");
+    let mut reopened = FileStore::open(Some(&path("state"))).expect("the store");
     let mut head = [0.0f32; 2];
-    let header = again.load(&mut head).expect("readable").expect("a record");
+    let header = reopened.load(&mut head).expect("readable").expect("a record");
     assert_eq!((header.campaign, header.round, header.representation), (u64::MAX, 9, u32::MAX));
     assert_eq!(head.map(f32::to_bits), [1.5f32, -0.0].map(f32::to_bits));
-    assert_eq!((again.load_spent(), again.load_handshakes()), (Ok(5), Ok(128)));
-    assert_eq!(again.load(&mut [0.0; 3]), Ok(None));
+    assert_eq!((reopened.load_spent(), reopened.load_handshakes()), (Ok(5), Ok(128)));
+    assert_eq!(reopened.load(&mut [0.0; 3]), Ok(None));
 }

@@ -41,7 +41,7 @@ const ALLOWED: [(&str, usize, &str); 9] = [
 #[test]
 fn tests_do_not_depend_on_wall_clock() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let mut found = BTreeMap::new();
+    let mut calls_of_file = BTreeMap::new();
     for file in rust_files(root).unwrap() {
         let path = file.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
         // Other programs and libraries in `tests` measure times, and `xtask` runs other programs.
@@ -54,13 +54,13 @@ fn tests_do_not_depend_on_wall_clock() {
         let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
         let count = lines.filter(|line| CALLS.iter().any(|call| line.contains(call))).count();
         if count > 0 {
-            found.insert(path, count);
+            calls_of_file.insert(path, count);
         }
     }
     let allowed: BTreeMap<String, usize> =
         ALLOWED.iter().map(|&(path, count, _)| (path.to_owned(), count)).collect();
     assert_eq!(
-        found, allowed,
+        calls_of_file, allowed,
         "wait for a condition or use a virtual clock; if neither is possible, change the list with the reason"
     );
 }

@@ -45,26 +45,28 @@ impl ConstantColumn {
     #[inline(never)]
     pub fn find(r: &mut [f32], block: &[Eight], rows: usize) -> Self {
         let k = block.len();
-        let (mut found, mut varies) = (None, false);
+        let (mut constant_column, mut others_vary) = (None, false);
         for (column, values) in block.iter().enumerate() {
             let [first, ..] = *values;
             if values.iter().take(rows).any(|value| *value != first) {
-                varies = true;
+                others_vary = true;
             } else if first.abs() >= SMALLEST {
-                found = u16::try_from(column).ok().map(|column| Self { column, value: first });
+                constant_column = u16::try_from(column).ok().map(|column| Self { column, value: first });
             }
         }
-        let Some(found) = found.filter(|_| varies && rows > 1) else { return Self::NONE };
+        let Some(constant_column) = constant_column.filter(|_| others_vary && rows > 1) else {
+            return Self::NONE;
+        };
         for (row, [first, ..]) in block.iter().enumerate() {
             put(r, row * k, *first);
         }
         // The value of the constant column is not stored in `r`: the entry takes the value of the column
         // swapped with it.
         let first = take(r, 0);
-        if found.column > 0 {
-            put(r, found.column() * k, first);
+        if constant_column.column > 0 {
+            put(r, constant_column.column() * k, first);
         }
-        found
+        constant_column
     }
 
     /// Returns true while a column is constant.
@@ -127,13 +129,13 @@ impl ConstantColumn {
     #[inline(always)]
     pub fn subtract(&self, r: &[f32], block: &mut [Eight]) {
         if *self != Self::NONE {
-            self.change(r, block);
+            self.transform_block(r, block);
         }
     }
 
     /// Swaps the columns of a block and subtracts the first sample.
     #[inline(never)]
-    fn change(&self, r: &[f32], block: &mut [Eight]) {
+    fn transform_block(&self, r: &[f32], block: &mut [Eight]) {
         self.swap_columns(block);
         let k = block.len();
         if let Some((column, others)) = block.split_first_mut().filter(|_| self.is_some()) {
@@ -159,21 +161,21 @@ impl ConstantColumn {
     /// Zeroes columns of the finished factor whose deviations are rounding errors. Returns true if no column
     /// was zeroed.
     pub fn zero_rounding_columns(&self, r: &mut [f32], k: usize) -> bool {
-        let mut all = true;
+        let mut none_zeroed = true;
         let root = at(r, 0) / self.value;
         for i in (1..k).filter(|_| self.is_some()) {
-            let size = (at(r, i * k) * root).abs() * LEAST_DEVIATION;
+            let threshold = (at(r, i * k) * root).abs() * LEAST_DEVIATION;
             let deviations = squares(r.get(k..).unwrap_or_default(), i, k);
             // In this form of the condition a NaN counts as no deviation.
-            let deviates = deviations > size * size || size * size == 0.0;
+            let deviates = deviations > threshold * threshold || threshold * threshold == 0.0;
             if !deviates {
                 for row in 1..=i {
                     take(r, row * k + i);
                 }
-                all = false;
+                none_zeroed = false;
             }
         }
-        all
+        none_zeroed
     }
 
     /// Writes the weights of the original columns into `w` (k x c), which holds the weights of the columns of

@@ -36,13 +36,13 @@ impl Convolution {
     /// Returns the number of rows of the output; 0 if a filter is higher than the image.
     #[must_use]
     pub const fn out_height(&self) -> usize {
-        places(self.height, self.rows, self.stride)
+        count_positions(self.height, self.rows, self.stride)
     }
 
     /// Returns the number of pixels in a row of the output; 0 if a filter is wider than the image.
     #[must_use]
     pub const fn out_width(&self) -> usize {
-        places(self.width, self.columns, self.stride)
+        count_positions(self.width, self.columns, self.stride)
     }
 
     /// Returns the number of patches of an image, which are the pixels of the output.
@@ -79,14 +79,14 @@ impl Convolution {
     /// depend on.
     #[must_use]
     pub const fn strip(&self, count: usize) -> Self {
-        Self { height: count.saturating_sub(1) * step(self.stride) + self.rows, ..*self }
+        Self { height: count.saturating_sub(1) * step_size(self.stride) + self.rows, ..*self }
     }
 
     /// Returns the start of each row of each patch in an image, patch by patch, and the length of such a row
     /// in values.
     fn runs(self) -> (impl Iterator<Item = usize>, usize) {
         let line = self.width * self.channels;
-        let step = step(self.stride);
+        let step = step_size(self.stride);
         let corner = move |y: usize, x: usize| y * step * line + x * step * self.channels;
         let patches =
             (0..self.out_height()).flat_map(move |y| (0..self.out_width()).map(move |x| corner(y, x)));
@@ -159,13 +159,13 @@ impl MaxPooling {
     /// Returns the number of rows of the output.
     #[must_use]
     pub const fn out_height(&self) -> usize {
-        places(self.height, self.rows, self.rows)
+        count_positions(self.height, self.rows, self.rows)
     }
 
     /// Returns the number of pixels in a row of the output.
     #[must_use]
     pub const fn out_width(&self) -> usize {
-        places(self.width, self.columns, self.columns)
+        count_positions(self.width, self.columns, self.columns)
     }
 
     /// Returns the number of values of an image.
@@ -180,25 +180,25 @@ impl MaxPooling {
         self.out_height() * self.out_width() * self.channels
     }
 
-    /// Pools `images` (n x inputs): `out` receives the maxima, n x outputs, and `kept` their indices in the
-    /// windows, counted row by row from zero. The first of equal values is chosen; a NaN counts as the
+    /// Pools `images` (n x inputs): `out` receives the maxima, n x outputs, and `pool_indices` their indices
+    /// in the windows, counted row by row from zero. The first of equal values is chosen; a NaN counts as the
     /// largest value, so that it reaches the output.
-    pub fn forward(&self, images: &[f32], out: &mut [f32], kept: &mut [u8]) {
+    pub fn forward(&self, images: &[f32], out: &mut [f32], pool_indices: &mut [u8]) {
         let (image, pooled) = (self.inputs().max(1), self.outputs().max(1));
         let channels = self.channels.max(1);
-        let outputs = out.chunks_exact_mut(pooled).zip(kept.chunks_exact_mut(pooled));
-        for (image, (out, kept)) in images.chunks_exact(image).zip(outputs) {
-            let pixels = out.chunks_exact_mut(channels).zip(kept.chunks_exact_mut(channels));
-            for (pixel, (out, kept)) in pixels.enumerate() {
+        let outputs = out.chunks_exact_mut(pooled).zip(pool_indices.chunks_exact_mut(pooled));
+        for (image, (out, pool_indices)) in images.chunks_exact(image).zip(outputs) {
+            let pixels = out.chunks_exact_mut(channels).zip(pool_indices.chunks_exact_mut(channels));
+            for (pixel, (out, pool_indices)) in pixels.enumerate() {
                 for (number, start) in (0..=u8::MAX).zip(self.window(pixel)) {
                     let values = image.get(start..start + channels).unwrap_or_default();
                     let first = number == 0;
-                    for ((out, kept), &value) in out.iter_mut().zip(kept.iter_mut()).zip(values) {
+                    for ((out, index), &value) in out.iter_mut().zip(pool_indices.iter_mut()).zip(values) {
                         // Written without branches, so that every value takes the same work.
                         let larger = first | (value > *out) | (value.is_nan() & !out.is_nan());
-                        *out = select(larger, value, *out);
+                        *out = select_value(larger, value, *out);
                         let mask = u8::from(larger).wrapping_neg();
-                        *kept = (number & mask) | (*kept & !mask);
+                        *index = (number & mask) | (*index & !mask);
                     }
                 }
             }
@@ -207,19 +207,19 @@ impl MaxPooling {
 
     /// Propagates errors back: the inputs that were maxima get the errors of the outputs (`delta`, n x
     /// outputs), all other inputs get zero. `out` receives n x inputs.
-    pub fn backward(&self, delta: &[f32], kept: &[u8], out: &mut [f32]) {
+    pub fn backward(&self, delta: &[f32], pool_indices: &[u8], out: &mut [f32]) {
         let (image, pooled) = (self.inputs().max(1), self.outputs().max(1));
         let channels = self.channels.max(1);
-        let outputs = delta.chunks_exact(pooled).zip(kept.chunks_exact(pooled));
+        let outputs = delta.chunks_exact(pooled).zip(pool_indices.chunks_exact(pooled));
         out.fill(0.0);
-        for (image, (delta, kept)) in out.chunks_exact_mut(image).zip(outputs) {
-            for (pixel, (delta, kept)) in
-                delta.chunks_exact(channels).zip(kept.chunks_exact(channels)).enumerate()
+        for (image, (delta, pool_indices)) in out.chunks_exact_mut(image).zip(outputs) {
+            for (pixel, (delta, pool_indices)) in
+                delta.chunks_exact(channels).zip(pool_indices.chunks_exact(channels)).enumerate()
             {
                 for (number, start) in (0..=u8::MAX).zip(self.window(pixel)) {
                     let errors = image.get_mut(start..start + channels).unwrap_or_default();
-                    for ((error, delta), &kept) in errors.iter_mut().zip(delta).zip(kept) {
-                        if kept == number {
+                    for ((error, delta), &index) in errors.iter_mut().zip(delta).zip(pool_indices) {
+                        if index == number {
                             *error = *delta;
                         }
                     }
@@ -238,21 +238,21 @@ impl MaxPooling {
     }
 }
 
-/// Returns `one` if `first` is true, else `other`. Uses masks, which compilers vectorise.
-fn select(first: bool, one: f32, other: f32) -> f32 {
-    let mask = u32::from(first).wrapping_neg();
-    f32::from_bits((one.to_bits() & mask) | (other.to_bits() & !mask))
+/// Returns `if_true` if `choose_first` is true, else `if_false`. Uses masks, which compilers vectorise.
+fn select_value(choose_first: bool, if_true: f32, if_false: f32) -> f32 {
+    let mask = u32::from(choose_first).wrapping_neg();
+    f32::from_bits((if_true.to_bits() & mask) | (if_false.to_bits() & !mask))
 }
 
 /// Returns the stride, or one for a stride of zero.
-const fn step(stride: usize) -> usize {
+const fn step_size(stride: usize) -> usize {
     if stride == 0 { 1 } else { stride }
 }
 
 /// Returns the number of positions of a window of `size` in `length` pixels with this `stride`.
-const fn places(length: usize, size: usize, stride: usize) -> usize {
+const fn count_positions(length: usize, size: usize, stride: usize) -> usize {
     match length.checked_sub(size) {
-        Some(rest) if size > 0 => rest / step(stride) + 1,
+        Some(remaining) if size > 0 => remaining / step_size(stride) + 1,
         _ => 0,
     }
 }

@@ -45,41 +45,41 @@ pub fn elements(s: &[f32], w: &[f32], k: usize, c: usize, scale: f32, first: usi
         return;
     }
     let (row, column) = (first / k, first % k);
-    let (mut s, mut rest) = (s.get(row * c..).unwrap_or_default(), out);
+    let (mut s, mut remaining) = (s.get(row * c..).unwrap_or_default(), out);
     if column > 0 {
-        let begun = rest.len().min(k - column);
-        let (begun, after) = rest.split_at_mut_checked(begun).unwrap_or_default();
+        let begun = remaining.len().min(k - column);
+        let (begun, after) = remaining.split_at_mut_checked(begun).unwrap_or_default();
         part_of_row(s, w.get(column * c..).unwrap_or_default(), c, scale, begun);
-        (s, rest) = (s.get(c..).unwrap_or_default(), after);
+        (s, remaining) = (s.get(c..).unwrap_or_default(), after);
     }
     if c == 1 {
-        let (rows, last) = rest.split_at_mut_checked(rest.len() / k * k).unwrap_or_default();
+        let (rows, last) = remaining.split_at_mut_checked(remaining.len() / k * k).unwrap_or_default();
         whole_rows(s, w, k, scale, rows);
-        (s, rest) = (s.get(rows.len() / k..).unwrap_or_default(), last);
+        (s, remaining) = (s.get(rows.len() / k..).unwrap_or_default(), last);
     }
-    for own in rest.chunks_mut(k) {
-        part_of_row(s, w, c, scale, own);
+    for row_part in remaining.chunks_mut(k) {
+        part_of_row(s, w, c, scale, row_part);
         s = s.get(c..).unwrap_or_default();
     }
 }
 
 /// Computes whole rows of `G` for one output: four columns of all rows at a time.
 fn whole_rows(s: &[f32], w: &[f32], k: usize, scale: f32, out: &mut [f32]) {
-    let (fours, rest) = w.as_chunks::<4>();
+    let (fours, last_weights) = w.as_chunks::<4>();
     let mut first = 0;
     for w in fours {
         for (row, s) in out.chunks_exact_mut(k).zip(s) {
-            let Some(places) = row.get_mut(first..).and_then(<[f32]>::first_chunk_mut::<4>) else { break };
+            let Some(targets) = row.get_mut(first..).and_then(<[f32]>::first_chunk_mut::<4>) else { break };
             let common = scale * s;
             let [w0, w1, w2, w3] = w;
-            *places = [common * w0, common * w1, common * w2, common * w3];
+            *targets = [common * w0, common * w1, common * w2, common * w3];
         }
         first += 4;
     }
-    for w in rest {
+    for w in last_weights {
         for (row, s) in out.chunks_exact_mut(k).zip(s) {
-            let Some(place) = row.get_mut(first) else { break };
-            *place = scale * s * w;
+            let Some(target) = row.get_mut(first) else { break };
+            *target = scale * s * w;
         }
         first += 1;
     }
@@ -88,8 +88,8 @@ fn whole_rows(s: &[f32], w: &[f32], k: usize, scale: f32, out: &mut [f32]) {
 /// Computes a part of one row of `G`, with the length of `out`, starting at the first column of `w`.
 fn part_of_row(s: &[f32], w: &[f32], c: usize, scale: f32, out: &mut [f32]) {
     let Some(s) = s.get(..c) else { return };
-    for (place, w) in out.iter_mut().zip(w.chunks_exact(c)) {
-        *place = if let ([s], [w]) = (s, w) {
+    for (target, w) in out.iter_mut().zip(w.chunks_exact(c)) {
+        *target = if let ([s], [w]) = (s, w) {
             scale * s * w
         } else {
             scale * s.iter().zip(w).fold(0.0f32, |sum, (a, b)| sum + a * b)

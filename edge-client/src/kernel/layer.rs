@@ -258,18 +258,20 @@ impl Layer {
     /// present, receives the errors of the inputs, n x inputs, computed with the weights before the step.
     pub fn backward(
         &self,
-        seen: ForwardPass<'_>,
+        forward_pass: ForwardPass<'_>,
         delta: &[f32],
         weights: &mut [f32],
         below: Option<&mut [f32]>,
         gradient: Gradient<'_>,
     ) {
-        let x = seen.x;
+        let x = forward_pass.x;
         match self {
             Self::Dense { outputs, .. } => {
                 match below {
                     #[cfg(feature = "recurrent")]
-                    Some(out) if !seen.after_relu => dense::backward_linear(delta, weights, *outputs, out),
+                    Some(out) if !forward_pass.after_relu => {
+                        dense::backward_linear(delta, weights, *outputs, out)
+                    }
                     Some(out) => dense::backward(delta, weights, *outputs, x, out),
                     None => {}
                 }
@@ -285,12 +287,12 @@ impl Layer {
             #[cfg(feature = "convolution")]
             Self::Filters { convolution, pooling } => {
                 let filters = Filters { convolution: *convolution, pooling: *pooling };
-                filters.backward(seen, delta, weights, below, gradient);
+                filters.backward(forward_pass, delta, weights, below, gradient);
             }
             #[cfg(feature = "recurrent")]
             Self::Lstm(lstm) => {
                 let (rows, errors) =
-                    lstm.backward(delta, weights, seen.room.saved, below.unwrap_or_default());
+                    lstm.backward(delta, weights, forward_pass.room.saved, below.unwrap_or_default());
                 gradient.take(rows, errors, lstm.gates(), weights);
             }
         }

@@ -65,7 +65,7 @@ pub fn solve_normal(gram: &mut [f32], rhs: &mut [f32], k: usize, c: usize) -> bo
         let Some((above, row)) = gram.split_at_mut_checked(j * k) else { return false };
         // Computes row j of L from the finished rows, then its pivot.
         for i in 0..j {
-            forward(from(above, i * k), row, 1, i);
+            forward_substitute_row(from(above, i * k), row, 1, i);
         }
         let Some((done, [pivot, ..])) = row.split_at_mut_checked(j) else { return false };
         let square = *pivot - dot(done, done, 1);
@@ -76,30 +76,32 @@ pub fn solve_normal(gram: &mut [f32], rhs: &mut [f32], k: usize, c: usize) -> bo
         *pivot = sqrtf(square);
     }
     for j in 0..k {
-        forward(from(gram, j * k), rhs, c, j);
+        forward_substitute_row(from(gram, j * k), rhs, c, j);
     }
     for j in (0..k).rev() {
-        backward(from(gram, j * k), rhs, c, j);
+        backward_substitute_row(from(gram, j * k), rhs, c, j);
     }
     true
 }
 
 /// Computes row `j` of `rhs <- L^-1 rhs` from the rows above it and from row `j` of `L`.
-fn forward(l: &[f32], rhs: &mut [f32], c: usize, j: usize) {
-    let Some(((l, &[pivot, ..]), (above, own))) = l.split_at_checked(j).zip(rhs.split_at_mut_checked(j * c))
+fn forward_substitute_row(l: &[f32], rhs: &mut [f32], c: usize, j: usize) {
+    let Some(((l, &[pivot, ..]), (above, from_row))) =
+        l.split_at_checked(j).zip(rhs.split_at_mut_checked(j * c))
     else {
         return;
     };
-    solve_row(l, above, own.get_mut(..c).unwrap_or_default(), pivot);
+    solve_row(l, above, from_row.get_mut(..c).unwrap_or_default(), pivot);
 }
 
 /// Computes row `j` of `rhs <- L^-T rhs`, and subtracts its contribution from the rows above it.
-fn backward(l: &[f32], rhs: &mut [f32], c: usize, j: usize) {
-    let Some(((l, &[pivot, ..]), (above, own))) = l.split_at_checked(j).zip(rhs.split_at_mut_checked(j * c))
+fn backward_substitute_row(l: &[f32], rhs: &mut [f32], c: usize, j: usize) {
+    let Some(((l, &[pivot, ..]), (above, from_row))) =
+        l.split_at_checked(j).zip(rhs.split_at_mut_checked(j * c))
     else {
         return;
     };
-    for (output, value) in own.iter_mut().take(c).enumerate() {
+    for (output, value) in from_row.iter_mut().take(c).enumerate() {
         *value /= pivot;
         subtract(*value, l, from_mut(above, output), c);
     }

@@ -41,22 +41,22 @@ pub type Four = [f32; 4];
 #[must_use]
 #[inline(never)]
 pub fn largest(values: &[f32]) -> f32 {
-    f32::from_bits(values.iter().fold(0, |most, value| most.max(value.abs().to_bits())))
+    f32::from_bits(values.iter().fold(0, |max_bits, value| max_bits.max(value.abs().to_bits())))
 }
 
-/// Returns true if no magnitude is larger than `most` and no value is a NaN. Compares bits like [`largest`];
+/// Returns true if no magnitude is larger than `limit` and no value is a NaN. Compares bits like [`largest`];
 /// the sign of a difference is negative for a value that is too large.
 #[must_use]
 #[inline(never)]
-pub fn all_within(values: &[f32], most: f32) -> bool {
-    let most = most.to_bits().cast_signed();
-    let beyond = |value: &f32| most.wrapping_sub(value.abs().to_bits().cast_signed());
-    let (fours, rest) = values.as_chunks();
+pub fn all_within(values: &[f32], limit: f32) -> bool {
+    let limit = limit.to_bits().cast_signed();
+    let beyond = |value: &f32| limit.wrapping_sub(value.abs().to_bits().cast_signed());
+    let (fours, remainder) = values.as_chunks();
     let mut sign = 0;
     for [v0, v1, v2, v3] in fours {
         sign |= beyond(v0) | beyond(v1) | beyond(v2) | beyond(v3);
     }
-    rest.iter().fold(sign, |sign, value| sign | beyond(value)) >= 0
+    remainder.iter().fold(sign, |sign, value| sign | beyond(value)) >= 0
 }
 
 /// Computes `row[j] += sum of a[s] b[j][s]` over four samples, in their order.

@@ -10,21 +10,21 @@ use super::{Four, add_scaled};
 #[inline(never)]
 pub fn project(b: &[f32], x: &[f32], z: &mut [f32]) {
     let k = z.len();
-    let (blocks, rest) = z.as_chunks_mut::<4>();
+    let (blocks, remainder) = z.as_chunks_mut::<4>();
     let mut first = 0;
     for block in blocks {
-        *block = columns(b, k, first, x);
+        *block = project_columns(b, k, first, x);
         first += 4;
     }
-    for z in rest {
-        [*z] = columns(b, k, first, x);
+    for z in remainder {
+        [*z] = project_columns(b, k, first, x);
         first += 1;
     }
 }
 
 /// Computes columns `first..first + W` of `B^T x`.
 #[inline(never)]
-fn columns<const W: usize>(b: &[f32], k: usize, first: usize, x: &[f32]) -> [f32; W] {
+fn project_columns<const W: usize>(b: &[f32], k: usize, first: usize, x: &[f32]) -> [f32; W] {
     let mut sums = [0.0; W];
     for (row, &x) in b.chunks_exact(k.max(1)).zip(x) {
         let Some(row) = row.get(first..).and_then(<[f32]>::first_chunk::<W>) else { break };
@@ -39,19 +39,19 @@ fn columns<const W: usize>(b: &[f32], k: usize, first: usize, x: &[f32]) -> [f32
 #[inline(never)]
 pub fn project_four(b: &[f32], x: [&[f32]; 4], z: &mut [Four]) {
     let k = z.len();
-    let (blocks, rest) = z.as_chunks_mut::<4>();
+    let (blocks, remainder) = z.as_chunks_mut::<4>();
     let mut first = 0;
     for block in blocks {
         four_columns(b, k, first, x, block);
         first += 4;
     }
-    let (pairs, rest) = rest.as_chunks_mut::<2>();
+    let (pairs, remainder) = remainder.as_chunks_mut::<2>();
     for pair in pairs {
         two_columns(b, k, first, x, pair);
         first += 2;
     }
-    for four in rest {
-        *four = x.map(|x| columns::<1>(b, k, first, x)[0]);
+    for four in remainder {
+        *four = x.map(|x| project_columns::<1>(b, k, first, x)[0]);
     }
 }
 

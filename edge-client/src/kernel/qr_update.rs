@@ -33,19 +33,19 @@ pub fn add_eight_rows(r: &mut [f32], qty: &mut [f32], z: &mut [Eight], y: &mut [
     let mut qty = qty.chunks_exact_mut(c);
     for (j, row) in r.chunks_exact_mut(k).enumerate() {
         let Some(qty) = qty.next() else { return };
-        let Some((column, rest)) = later.split_first_mut() else { return };
-        later = rest;
+        let Some((column, remaining)) = later.split_first_mut() else { return };
+        later = remaining;
         let Some((pivot, row)) = row.get_mut(j..).and_then(<[f32]>::split_first_mut) else { return };
-        let [low, high] = halves(column);
+        let [low, high] = split_halves(column);
         // An upper bound of the largest magnitude, which is cheaper to compute than the maximum.
-        let size = magnitudes(low) + magnitudes(high);
+        let size = sum_magnitudes(low) + sum_magnitudes(high);
         if is_negligible(size, *pivot) {
             continue;
         }
         let scale = 1.0 / size;
-        let column = [scaled(low, scale), scaled(high, scale)];
+        let column = [scale_four(low, scale), scale_four(high, scale)];
         let squares = dot(0.0, &column, &column);
-        let growth = growth(*pivot * scale, squares);
+        let growth = pivot_growth(*pivot * scale, squares);
         *pivot += growth * size;
         let reflection = Reflection { top: -growth, column, tau: 2.0 / (growth * growth + squares) };
         for (tops, others) in [(row, &mut *later), (qty, &mut *y)] {
@@ -64,14 +64,14 @@ pub fn add_row(r: &mut [f32], qty: &mut [f32], z: &mut [f32], y: &mut [f32]) {
     let mut qty = qty.chunks_exact_mut(c);
     for (j, row) in r.chunks_exact_mut(k).enumerate() {
         let Some(qty) = qty.next() else { return };
-        let Some((value, rest)) = later.split_first_mut() else { return };
-        later = rest;
+        let Some((value, remaining)) = later.split_first_mut() else { return };
+        later = remaining;
         let Some((pivot, row)) = row.get_mut(j..).and_then(<[f32]>::split_first_mut) else { return };
         let size = value.abs();
         if is_negligible(size, *pivot) {
             continue;
         }
-        let half = growth(*pivot / size, 1.0);
+        let half = pivot_growth(*pivot / size, 1.0);
         *pivot += half * size;
         let half = half.copysign(*value);
         let sine = 2.0 * half / (half * half + 1.0);
@@ -86,7 +86,7 @@ fn is_negligible(size: f32, pivot: f32) -> bool {
 }
 
 /// Returns the growth of a pivot when a column with this sum of squares is added.
-fn growth(pivot: f32, squares: f32) -> f32 {
+fn pivot_growth(pivot: f32, squares: f32) -> f32 {
     squares / (pivot + sqrtf(pivot * pivot + squares))
 }
 
@@ -107,7 +107,7 @@ impl Reflection {
     #[inline(always)]
     fn apply(&self, tops: &mut [f32], others: &mut [Eight]) {
         for (top, other) in tops.iter_mut().zip(others) {
-            let [mut low, mut high] = halves(other);
+            let [mut low, mut high] = split_halves(other);
             let factor = self.tau * dot(self.top * *top, &self.column, &[low, high]);
             *top -= factor * self.top;
             add_scaled(&mut low, self.column[0], -factor);
@@ -120,19 +120,19 @@ impl Reflection {
 
 /// Splits eight values into the first and the last four.
 #[inline(always)]
-/// Returns the sum of the magnitudes.
-fn halves(&[v0, v1, v2, v3, v4, v5, v6, v7]: &Eight) -> [Four; 2] {
+fn split_halves(&[v0, v1, v2, v3, v4, v5, v6, v7]: &Eight) -> [Four; 2] {
     [[v0, v1, v2, v3], [v4, v5, v6, v7]]
 }
 
+/// Returns the sum of the magnitudes.
 #[inline(always)]
-/// Multiplies four values by `scale`.
-fn magnitudes([v0, v1, v2, v3]: Four) -> f32 {
+fn sum_magnitudes([v0, v1, v2, v3]: Four) -> f32 {
     v0.abs() + v1.abs() + v2.abs() + v3.abs()
 }
 
+/// Multiplies four values by `scale`.
 #[inline(always)]
-fn scaled([v0, v1, v2, v3]: Four, scale: f32) -> Four {
+fn scale_four([v0, v1, v2, v3]: Four, scale: f32) -> Four {
     [v0 * scale, v1 * scale, v2 * scale, v3 * scale]
 }
 

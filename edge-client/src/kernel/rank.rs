@@ -85,21 +85,21 @@ pub fn least_squares(
 }
 
 /// Solves `min |R W - Q|` for the `W` of least norm without regard to units, for an `R` whose entries all
-/// have an error relative to the largest column. Singular values below `cut` times the largest are cut. The
-/// arguments and the result are otherwise those of [`least_squares`].
+/// have an error relative to the largest column. Singular values below `cutoff` times the largest are cut.
+/// The arguments and the result are otherwise those of [`least_squares`].
 #[cfg(feature = "i16")]
 #[inline(never)]
-pub fn minimum_norm(r: &mut [f32], q: &mut [f32], scratch: &mut [f32], cut: f32) -> usize {
+pub fn minimum_norm(r: &mut [f32], q: &mut [f32], scratch: &mut [f32], cutoff: f32) -> usize {
     let k = scratch.len();
     let Some(c) = q.len().checked_div(k) else { return 0 };
     let size = sqrtf(dot(r, r, 1));
-    if is_well_conditioned(r, scratch, Some(size), cut) {
+    if is_well_conditioned(r, scratch, Some(size), cutoff) {
         substitute(r, q, k, c);
         return k;
     }
-    let Some(scale) = shrink(r) else { return finish(q, 0) };
+    let Some(scale) = scale_to_one(r) else { return finish(q, 0) };
     orthogonalise_rows(r, q, k, c);
-    let directions = measure(r, scratch, scale, cut);
+    let directions = measure_rows(r, scratch, scale, cutoff);
     directions.weigh(q, scratch, 0.0);
     combine(r, q, scratch);
     finish(q, directions.rank)
@@ -117,11 +117,11 @@ fn finish(w: &mut [f32], rank: usize) -> usize {
 
 /// Returns true if no direction must be cut. Multiplies the inverse by the length of each column, or by
 /// `size` if given.
-fn is_well_conditioned(r: &[f32], scratch: &mut [f32], size: Option<f32>, cut: f32) -> bool {
+fn is_well_conditioned(r: &[f32], scratch: &mut [f32], size: Option<f32>, cutoff: f32) -> bool {
     let k = scratch.len();
     let mut sum = 0.0f32;
     for i in 0..k {
-        let size = size.unwrap_or_else(|| length(r, k, i));
+        let size = size.unwrap_or_else(|| column_length(r, k, i));
         // The condition is negated so that a NaN fails.
         if !(size >= SMALLEST && size.is_finite()) {
             return false;
@@ -129,22 +129,22 @@ fn is_well_conditioned(r: &[f32], scratch: &mut [f32], size: Option<f32>, cut: f
         // Solves x R = size e_i for x, a row of the inverse times `size`.
         let mut right = size;
         for j in i..k {
-            let (done, place) = scratch.split_at_mut_checked(j).unwrap_or_default();
+            let (done, target) = scratch.split_at_mut_checked(j).unwrap_or_default();
             let (done, column) = (from(done, i), from(r, i * k + j));
             let Some(pivot) = column.get((j - i) * k) else { return false };
             let value = (right - dot(done, column, k)) / pivot;
-            if let [place, ..] = place {
-                *place = value;
+            if let [target, ..] = target {
+                *target = value;
             }
             sum += value * value;
             right = 0.0;
         }
     }
-    sum <= 0.25 / (cut * cut)
+    sum <= 0.25 / (cutoff * cutoff)
 }
 
 /// Returns the length of column `i`, down to the diagonal.
-fn length(r: &[f32], k: usize, i: usize) -> f32 {
+fn column_length(r: &[f32], k: usize, i: usize) -> f32 {
     sqrtf(squares(r.get(..i * k + k).unwrap_or_default(), i, k))
 }
 
@@ -178,11 +178,11 @@ pub fn decompose(
     if constant.is_some() {
         constant.centre(r, first, k);
     }
-    let scale = shrink(r)?;
+    let scale = scale_to_one(r)?;
     let root = at(r, 0);
-    lift(r, factors, SMALLEST * scale);
+    lift_short_columns(r, factors, SMALLEST * scale);
     orthogonalise_rows(r, q, k, c);
-    let mut directions = measure(r, squares, scale, RANK_CUT);
+    let mut directions = measure_rows(r, squares, scale, RANK_CUT);
     directions.first_is_free = constant.is_some();
     for (i, factor) in factors.iter().enumerate() {
         multiply(r, i, k, *factor);
@@ -193,7 +193,7 @@ pub fn decompose(
 
 /// Scales the largest entry to one, so that no square overflows. Returns the factor; `None` if the matrix is
 /// zero.
-fn shrink(r: &mut [f32]) -> Option<f32> {
+fn scale_to_one(r: &mut [f32]) -> Option<f32> {
     let size = largest(r);
     // The condition is negated so that a NaN counts as zero.
     if !(size >= SMALLEST && size.is_finite()) {
@@ -207,13 +207,13 @@ fn shrink(r: &mut [f32]) -> Option<f32> {
 /// Lifts columns shorter than the longest by a factor of 32 or more, by the power of two that makes the
 /// factor less than 32. Columns shorter than `smallest` are not changed. `factors` receives the power of two
 /// of each column.
-fn lift(r: &mut [f32], factors: &mut [f32], smallest: f32) {
+fn lift_short_columns(r: &mut [f32], factors: &mut [f32], smallest: f32) {
     let k = factors.len();
     let mut longest = 0.0f32;
-    for (i, place) in factors.iter_mut().enumerate() {
-        *place = sqrtf(squares(r, i, k));
-        if *place > longest {
-            longest = *place;
+    for (i, factor) in factors.iter_mut().enumerate() {
+        *factor = sqrtf(squares(r, i, k));
+        if *factor > longest {
+            longest = *factor;
         }
     }
     for (i, factor) in factors.iter_mut().enumerate() {
@@ -250,7 +250,7 @@ fn orthogonalise_rows(r: &mut [f32], q: &mut [f32], k: usize, c: usize) {
             // Not zipped: for zipped chunks the compiler counts them by a division, and cannot prove that the
             // divisor is nonzero.
             while let (Some(a), Some(q_a)) = (above.split_off_mut(..k), q_above.split_off_mut(..c)) {
-                if let Some((sine, half)) = angle(a, b, tolerance) {
+                if let Some((sine, half)) = rotation_angle(a, b, tolerance) {
                     rotate(sine, half, a, b);
                     rotate(sine, half, q_a, q_b);
                     still = false;
@@ -265,7 +265,7 @@ fn orthogonalise_rows(r: &mut [f32], q: &mut [f32], k: usize, c: usize) {
 
 /// Returns the sine, and the tangent of half the angle, of the rotation that makes two rows orthogonal.
 /// Returns `None` if the rows are orthogonal.
-fn angle(a: &[f32], b: &[f32], tolerance: f32) -> Option<(f32, f32)> {
+fn rotation_angle(a: &[f32], b: &[f32], tolerance: f32) -> Option<(f32, f32)> {
     let (aa, bb, ab) = (dot(a, a, 1), dot(b, b, 1), dot(a, b, 1));
     // A NaN counts as orthogonal.
     (ab.abs() > tolerance * sqrtf(aa) * sqrtf(bb)).then(|| {
@@ -278,8 +278,8 @@ fn angle(a: &[f32], b: &[f32], tolerance: f32) -> Option<(f32, f32)> {
     })
 }
 
-/// Computes the squared lengths of orthogonal rows; 0 for rows shorter than `cut` times the longest.
-fn measure(r: &[f32], squares: &mut [f32], scale: f32, cut: f32) -> Directions {
+/// Computes the squared lengths of orthogonal rows; 0 for rows shorter than `cutoff` times the longest.
+fn measure_rows(r: &[f32], squares: &mut [f32], scale: f32, cutoff: f32) -> Directions {
     let k = squares.len().max(1);
     let mut longest = 0.0f32;
     for (row, square) in r.chunks_exact(k).zip(&mut *squares) {
@@ -290,7 +290,7 @@ fn measure(r: &[f32], squares: &mut [f32], scale: f32, cut: f32) -> Directions {
     }
     let mut rank = 0;
     for square in squares {
-        if *square > cut * cut * longest {
+        if *square > cutoff * cutoff * longest {
             rank += 1;
         } else {
             *square = 0.0;

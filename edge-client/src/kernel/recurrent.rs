@@ -87,7 +87,7 @@ impl Lstm {
     /// input gate.
     pub fn forward(&self, sequences: &[f32], layer: &[f32], memory: &mut [f32], out: &mut [f32]) {
         let Self { steps, channels, cells } = *self;
-        let Some(layer) = self.whole(layer) else { return };
+        let Some(layer) = self.complete_layer(layer) else { return };
         let Memory { capacity, rows, gates, states, row, gate, state } = Memory::split(self, memory);
         let n = (out.len() / cells).min(capacity);
         let n = sequences.len().checked_div(self.inputs()).map_or(n, |sequences| sequences.min(n));
@@ -95,23 +95,23 @@ impl Lstm {
         state.fill(0.0);
         for step in 0..steps {
             for sample in 0..n {
-                let (at, row) = (sample * steps + step, part_mut(row, sample, self.row()));
-                copy(part(sequences, at, channels), row);
-                copy(row, part_mut(rows, at, self.row()));
+                let (row_index, row) = (sample * steps + step, part_mut(row, sample, self.row()));
+                copy_values(part(sequences, row_index, channels), row);
+                copy_values(row, part_mut(rows, row_index, self.row()));
             }
             let rows = row.get(..n * self.row()).unwrap_or_default();
             dense::forward(rows, layer, self.gates(), gate.get_mut(..n * self.gates()).unwrap_or_default());
             for sample in 0..n {
-                let at = sample * steps + step;
+                let row_index = sample * steps + step;
                 let (gate, state) = (part_mut(gate, sample, self.gates()), part_mut(state, sample, cells));
                 let hidden = part_mut(row, sample, self.row()).get_mut(channels..).unwrap_or_default();
-                advance(gate, state, hidden);
-                copy(gate, part_mut(gates, at, self.gates()));
-                copy(state, part_mut(states, at, cells));
+                advance_cells(gate, state, hidden);
+                copy_values(gate, part_mut(gates, row_index, self.gates()));
+                copy_values(state, part_mut(states, row_index, cells));
             }
         }
         for (sample, out) in out.chunks_exact_mut(cells).take(n).enumerate() {
-            copy(part(row, sample, self.row()).get(channels..).unwrap_or_default(), out);
+            copy_values(part(row, sample, self.row()).get(channels..).unwrap_or_default(), out);
         }
     }
 
@@ -132,10 +132,10 @@ impl Lstm {
         out: &mut [f32],
     ) -> (&'a [f32], &'a [f32]) {
         let Self { steps, channels, cells } = *self;
-        let Some(layer) = self.whole(layer) else { return Default::default() };
+        let Some(layer) = self.complete_layer(layer) else { return Default::default() };
         let Memory { capacity, rows, gates, states, row: hidden, gate, state } = Memory::split(self, memory);
         let n = (delta.len() / cells).min(capacity);
-        copy(delta.get(..n * cells).unwrap_or_default(), hidden);
+        copy_values(delta.get(..n * cells).unwrap_or_default(), hidden);
         state.fill(0.0);
         // Rows of weights. The last row of each slice is skipped: the bias, or the first row of the hidden
         // state.
@@ -143,12 +143,12 @@ impl Lstm {
         let from_inputs = layer.get(..(channels + 1) * self.gates()).unwrap_or_default();
         for step in (0..steps).rev() {
             for sample in 0..n {
-                let at = sample * steps + step;
-                let before = if step > 0 { part(states, at - 1, cells) } else { &[] };
-                let gates = part_mut(gates, at, self.gates());
+                let row_index = sample * steps + step;
+                let before = if step > 0 { part(states, row_index - 1, cells) } else { &[] };
+                let gates = part_mut(gates, row_index, self.gates());
                 let errors = (part(hidden, sample, cells), part_mut(state, sample, cells));
-                go_back(gates, part(states, at, cells), before, errors);
-                copy(gates, part_mut(gate, sample, self.gates()));
+                go_back(gates, part(states, row_index, cells), before, errors);
+                copy_values(gates, part_mut(gate, sample, self.gates()));
             }
             if step > 0 {
                 let errors = gate.get(..n * self.gates()).unwrap_or_default();
@@ -163,7 +163,7 @@ impl Lstm {
     }
 
     /// Returns the layer's values, or `None` if the slice is too short.
-    fn whole<'a>(&self, layer: &'a [f32]) -> Option<&'a [f32]> {
+    fn complete_layer<'a>(&self, layer: &'a [f32]) -> Option<&'a [f32]> {
         layer.get(..self.layer()).filter(|_| self.cells > 0)
     }
 }
@@ -187,22 +187,25 @@ impl<'a> Memory<'a> {
     /// Divides the buffer for the sizes of a layer.
     fn split(lstm: &Lstm, memory: &'a mut [f32]) -> Self {
         let capacity = memory.len().checked_div(lstm.memory(1)).unwrap_or(0);
-        let mut rest = memory;
-        let mut cut = |length: usize| {
-            let (own, others) = core::mem::take(&mut rest).split_at_mut_checked(length).unwrap_or_default();
-            rest = others;
-            own
+        let mut remaining = memory;
+        let mut take_buffer = |length: usize| {
+            let (buffer, after) =
+                core::mem::take(&mut remaining).split_at_mut_checked(length).unwrap_or_default();
+            remaining = after;
+            buffer
         };
-        let all = capacity * lstm.steps;
-        let [rows, gates, states] = [lstm.row(), lstm.gates(), lstm.cells].map(|length| cut(all * length));
-        let [row, gate, state] = [lstm.row(), lstm.gates(), lstm.cells].map(|length| cut(capacity * length));
+        let total_steps = capacity * lstm.steps;
+        let [rows, gates, states] =
+            [lstm.row(), lstm.gates(), lstm.cells].map(|length| take_buffer(total_steps * length));
+        let [row, gate, state] =
+            [lstm.row(), lstm.gates(), lstm.cells].map(|length| take_buffer(capacity * length));
         Self { capacity, rows, gates, states, row, gate, state }
     }
 }
 
 /// Computes one step of one sequence: turns sums into gates, and updates `state` and `hidden`.
-fn advance(gates: &mut [f32], state: &mut [f32], hidden: &mut [f32]) {
-    let [inputs, forgets, candidates, outputs] = quarters(gates);
+fn advance_cells(gates: &mut [f32], state: &mut [f32], hidden: &mut [f32]) {
+    let [inputs, forgets, candidates, outputs] = split_gates(gates);
     let gates = inputs.iter_mut().zip(forgets).zip(candidates.iter_mut().zip(outputs));
     for (((i, f), (g, o)), (c, h)) in gates.zip(state.iter_mut().zip(hidden)) {
         (*i, *f, *g, *o) = (sigmoid(*i), sigmoid(*f), libm::tanhf(*g), sigmoid(*o));
@@ -217,7 +220,7 @@ fn advance(gates: &mut [f32], state: &mut [f32], hidden: &mut [f32]) {
 /// the cells, is replaced by the errors before the step.
 fn go_back(gates: &mut [f32], states: &[f32], before: &[f32], errors: (&[f32], &mut [f32])) {
     let before = before.iter().copied().chain(core::iter::repeat(0.0));
-    let [inputs, forgets, candidates, outputs] = quarters(gates);
+    let [inputs, forgets, candidates, outputs] = split_gates(gates);
     let gates = inputs.iter_mut().zip(forgets).zip(candidates.iter_mut().zip(outputs));
     let states = states.iter().zip(before);
     for ((((i, f), (g, o)), (c, before)), (dh, dc)) in gates.zip(states).zip(errors.0.iter().zip(errors.1)) {
@@ -238,7 +241,7 @@ fn sigmoid(x: f32) -> f32 {
 }
 
 /// Splits the gates of all cells into the four kinds of gates.
-fn quarters(gates: &mut [f32]) -> [&mut [f32]; GATES] {
+fn split_gates(gates: &mut [f32]) -> [&mut [f32]; GATES] {
     let mut quarters = gates.chunks_exact_mut((gates.len() / GATES).max(1));
     core::array::from_fn(|_| quarters.next().unwrap_or_default())
 }
@@ -254,8 +257,8 @@ fn part_mut(values: &mut [f32], index: usize, width: usize) -> &mut [f32] {
 }
 
 /// Copies values up to the end of the shorter slice.
-fn copy(values: &[f32], places: &mut [f32]) {
-    for (place, value) in places.iter_mut().zip(values) {
-        *place = *value;
+fn copy_values(values: &[f32], targets: &mut [f32]) {
+    for (target, value) in targets.iter_mut().zip(values) {
+        *target = *value;
     }
 }

@@ -4,11 +4,11 @@
 /// Computes `sum of v[i] x[i step]`.
 #[inline(never)]
 pub fn dot(v: &[f32], x: &[f32], step: usize) -> f32 {
-    let (mut sum, mut place) = (0.0, 0);
+    let (mut sum, mut index) = (0.0, 0);
     for v in v {
-        let Some(x) = x.get(place) else { break };
+        let Some(x) = x.get(index) else { break };
         sum += v * x;
-        place += step;
+        index += step;
     }
     sum
 }
@@ -16,11 +16,11 @@ pub fn dot(v: &[f32], x: &[f32], step: usize) -> f32 {
 /// Computes `x[i step] -= factor v[i]`.
 #[inline(never)]
 pub fn subtract(factor: f32, v: &[f32], x: &mut [f32], step: usize) {
-    let mut place = 0;
+    let mut index = 0;
     for v in v {
-        let Some(x) = x.get_mut(place) else { break };
+        let Some(x) = x.get_mut(index) else { break };
         *x -= factor * v;
-        place += step;
+        index += step;
     }
 }
 
@@ -38,10 +38,10 @@ pub fn rotate(sine: f32, half: f32, a: &mut [f32], b: &mut [f32]) {
 /// Returns the sum of the squares of elements `first`, `first + step`, ... of `values`.
 #[inline(never)]
 pub fn squares(values: &[f32], first: usize, step: usize) -> f32 {
-    let (mut sum, mut place) = (0.0, first);
-    while let Some(value) = values.get(place) {
+    let (mut sum, mut index) = (0.0, first);
+    while let Some(value) = values.get(index) {
         sum += value * value;
-        place += step.max(1);
+        index += step.max(1);
     }
     sum
 }
@@ -49,10 +49,10 @@ pub fn squares(values: &[f32], first: usize, step: usize) -> f32 {
 /// Multiplies elements `first`, `first + step`, ... of `values` by a factor.
 #[inline(never)]
 pub fn multiply(values: &mut [f32], first: usize, step: usize, factor: f32) {
-    let mut place = first;
-    while let Some(value) = values.get_mut(place) {
+    let mut index = first;
+    while let Some(value) = values.get_mut(index) {
         *value *= factor;
-        place += step.max(1);
+        index += step.max(1);
     }
 }
 
@@ -81,8 +81,8 @@ pub fn at(values: &[f32], index: usize) -> f32 {
 
 /// Writes an element, or nothing if the index is out of range.
 pub fn put(values: &mut [f32], index: usize, value: f32) {
-    if let Some(place) = values.get_mut(index) {
-        *place = value;
+    if let Some(target) = values.get_mut(index) {
+        *target = value;
     }
 }
 

@@ -108,15 +108,15 @@ impl NetworkShape {
             !filters.is_empty() && filters.len() <= FILTERS_MAX && hidden.len() <= HIDDEN_AFTER_FILTERS_MAX
         );
         let features = image.height as usize * image.width as usize * image.channels as usize;
-        let mut all = [Filters { count: 0, side: 0, pool: 0 }; FILTERS_MAX];
+        let mut all_filters = [Filters { count: 0, side: 0, pool: 0 }; FILTERS_MAX];
         let mut layer = 0;
         while layer < filters.len() {
             assert!(filters[layer].count >= 1);
-            all[layer] = filters[layer];
+            all_filters[layer] = filters[layer];
             layer += 1;
         }
         let mut shape = Self::unchecked(features, hidden, outputs, batch);
-        shape.front_end = FrontEnd::Filters { image, filters: all };
+        shape.front_end = FrontEnd::Filters { image, filters: all_filters };
         assert!(shape.layer(layer - 1).outputs() >= 1);
         shape.assert_describable();
         shape
@@ -194,8 +194,8 @@ impl NetworkShape {
     const fn assert_describable(&self) {
         let mut layer = 0;
         while layer < self.layers() {
-            let this = self.layer(layer);
-            assert!(this.rows() <= u16::MAX as usize && this.matrix().1 <= u16::MAX as usize);
+            let layer_shape = self.layer(layer);
+            assert!(layer_shape.rows() <= u16::MAX as usize && layer_shape.matrix().1 <= u16::MAX as usize);
             layer += 1;
         }
     }

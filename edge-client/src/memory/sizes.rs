@@ -24,17 +24,17 @@ impl NetworkShape {
     /// the errors of two layers, and the scratch memory of one layer.
     #[must_use]
     pub const fn scratch(&self) -> usize {
-        let made = self.outputs_before(self.layers());
+        let totals = self.outputs_before(self.layers());
         let mut scratch = 0;
         let mut layer = 0;
         while layer < self.layers() {
-            let this = self.layer(layer).scratch();
-            if this > scratch {
-                scratch = this;
+            let layer_scratch = self.layer(layer).scratch();
+            if layer_scratch > scratch {
+                scratch = layer_scratch;
             }
             layer += 1;
         }
-        self.batch * (self.features + made.outputs + made.saved + 2 * self.widest()) + scratch
+        self.batch * (self.features + totals.outputs + totals.saved + 2 * self.widest()) + scratch
     }
 
     /// Returns the number of bytes needed in addition: the classes of a batch, and the pooling indices.
@@ -45,16 +45,16 @@ impl NetworkShape {
 
     /// Returns the sums of the sizes of all layers before `layer`, for one sample.
     pub(crate) const fn outputs_before(&self, layer: usize) -> LayerOutputs {
-        let mut made = LayerOutputs { outputs: 0, saved: 0, pool_indices: 0 };
+        let mut totals = LayerOutputs { outputs: 0, saved: 0, pool_indices: 0 };
         let mut before = 0;
         while before < layer {
-            let this = self.layer(before);
-            made.outputs += this.outputs();
-            made.saved += this.saved();
-            made.pool_indices += this.pool_indices();
+            let layer_shape = self.layer(before);
+            totals.outputs += layer_shape.outputs();
+            totals.saved += layer_shape.saved();
+            totals.pool_indices += layer_shape.pool_indices();
             before += 1;
         }
-        made
+        totals
     }
 
     /// Returns the number of outputs of the widest layer.

@@ -164,22 +164,22 @@ struct Bits<F> {
     /// Word whose bits are being used.
     word: u32,
     /// Number of unused bits of `word`.
-    left: u32,
+    bits_left: u32,
 }
 
 impl<F: FnMut() -> u32> Bits<F> {
     /// Creates a reader without unused bits.
     const fn new(words: F) -> Self {
-        Self { words, word: 0, left: 0 }
+        Self { words, word: 0, bits_left: 0 }
     }
 
     /// Draws one fair bit.
     fn bit(&mut self) -> bool {
-        if self.left == 0 {
+        if self.bits_left == 0 {
             self.word = (self.words)();
-            self.left = u32::BITS;
+            self.bits_left = u32::BITS;
         }
-        self.left -= 1;
+        self.bits_left -= 1;
         let bit = self.word & 1 == 1;
         self.word >>= 1;
         bit
@@ -202,12 +202,12 @@ impl<F: FnMut() -> u32> Bits<F> {
         if p >= q {
             return true;
         }
-        let mut rest = p;
+        let mut remainder = p;
         loop {
-            rest <<= 1;
-            let digit = rest >= q;
+            remainder <<= 1;
+            let digit = remainder >= q;
             if digit {
-                rest -= q;
+                remainder -= q;
             }
             // The first bit of U that differs from the corresponding digit of p/q decides the comparison.
             if self.bit() != digit {
@@ -218,14 +218,14 @@ impl<F: FnMut() -> u32> Bits<F> {
 
     /// Returns true with probability `exp(-p / q)`, for `p < 2^127` and `0 < q < 2^127`.
     fn exponential(&mut self, p: u128, q: u128) -> bool {
-        let mut rest = p;
-        while rest > q {
-            rest -= q;
+        let mut remainder = p;
+        while remainder > q {
+            remainder -= q;
             if !self.fraction(1, 1) {
                 return false;
             }
         }
-        self.fraction(rest, q)
+        self.fraction(remainder, q)
     }
 
     /// Returns true with probability `exp(-p / q)`, for `p <= q`.
@@ -262,11 +262,11 @@ impl<F: FnMut() -> u32> Bits<F> {
     fn gaussian(&mut self, variance: &Variance) -> i64 {
         let Variance { numerator, denominator, scale } = *variance;
         let slope = denominator * u64::from(scale);
-        let over = 2 * u128::from(numerator) * u128::from(slope) * u128::from(scale);
+        let divisor = 2 * u128::from(numerator) * u128::from(slope) * u128::from(scale);
         loop {
             let (magnitude, negative) = self.laplace(scale);
             let distance = u128::from((magnitude * slope).abs_diff(numerator));
-            if self.exponential(distance * distance, over) {
+            if self.exponential(distance * distance, divisor) {
                 let value = magnitude.cast_signed();
                 return if negative { -value } else { value };
             }

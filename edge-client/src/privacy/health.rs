@@ -179,15 +179,15 @@ impl HealthTests {
     /// Returns the [`HealthFailure`] of the first test that fails. The source must then not be used, and
     /// later results are meaningless.
     pub fn test(&mut self, sample: u8) -> Result<(), HealthFailure> {
-        let place = self.samples;
-        self.samples = place.saturating_add(1);
-        self.repetition(sample)?;
-        self.proportion(sample)?;
-        self.recurrence(sample, place)
+        let index = self.samples;
+        self.samples = index.saturating_add(1);
+        self.check_repetition(sample)?;
+        self.check_proportion(sample)?;
+        self.check_recurrence(sample, index)
     }
 
     /// Runs the repetition count test.
-    fn repetition(&mut self, sample: u8) -> Result<(), HealthFailure> {
+    fn check_repetition(&mut self, sample: u8) -> Result<(), HealthFailure> {
         self.run = if self.run > 0 && sample == self.previous { self.run.saturating_add(1) } else { 1 };
         self.previous = sample;
         if self.run >= self.claim.repetition {
@@ -197,28 +197,28 @@ impl HealthTests {
     }
 
     /// Runs the adaptive proportion test.
-    fn proportion(&mut self, sample: u8) -> Result<(), HealthFailure> {
+    fn check_proportion(&mut self, sample: u8) -> Result<(), HealthFailure> {
         if self.seen == 0 {
             self.reference = sample;
             self.count = 0;
         }
         self.seen += 1;
-        let of = self.seen;
-        if of == WINDOW {
+        let total = self.seen;
+        if total == WINDOW {
             self.seen = 0;
         }
         if sample == self.reference {
             self.count += 1;
             if self.count >= self.claim.proportion {
-                return Err(HealthFailure::Proportion { count: self.count, of });
+                return Err(HealthFailure::Proportion { count: self.count, of: total });
             }
         }
         Ok(())
     }
 
     /// Runs the recurrence test.
-    fn recurrence(&mut self, sample: u8, place: u32) -> Result<(), HealthFailure> {
-        let entry = usize::try_from(place).ok().and_then(|place| self.pattern.get_mut(place));
+    fn check_recurrence(&mut self, sample: u8, index: u32) -> Result<(), HealthFailure> {
+        let entry = usize::try_from(index).ok().and_then(|index| self.pattern.get_mut(index));
         if let Some(entry) = entry {
             *entry = sample;
         }
@@ -227,8 +227,8 @@ impl HealthTests {
             equal |= u32::from(first == sample) << bit;
         }
         // Starts with the second sample: at the first one the pattern would match itself.
-        self.matches = if place == 0 { 0 } else { (self.matches << 1 | 1) & equal };
-        let period = place.saturating_sub(PATTERN as u32 - 1);
+        self.matches = if index == 0 { 0 } else { (self.matches << 1 | 1) & equal };
+        let period = index.saturating_sub(PATTERN as u32 - 1);
         if self.matches >> (PATTERN - 1) != 0 {
             return Err(HealthFailure::Recurrence { period });
         }

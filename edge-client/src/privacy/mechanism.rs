@@ -62,12 +62,12 @@ impl PrivacySettings {
         Ok(Self { multiplier, budget, rows_max, iterations_max: 1, slot })
     }
 
-    /// Allows rounds of up to `most` iterations of FedPower, or gradient steps of a head. Rounds with more
-    /// are declined; otherwise a server could make a computation as long as the slot and observe which
-    /// records are slower.
+    /// Allows rounds of up to `iterations_max` iterations of FedPower, or gradient steps of a head. Rounds
+    /// with more are declined; otherwise a server could make a computation as long as the slot and observe
+    /// which records are slower.
     #[must_use]
-    pub const fn with_iterations(self, most: u16) -> Self {
-        Self { iterations_max: most, ..self }
+    pub const fn with_iterations(self, iterations_max: u16) -> Self {
+        Self { iterations_max, ..self }
     }
 
     /// Returns the maximum number of iterations of a round, or of gradient steps of a head.
@@ -111,8 +111,8 @@ impl PrivacySettings {
     pub const fn grid(&self) -> u32 {
         // Exponent of the smallest power of two that is not below `rows_max`; at most 30.
         let rows = u32::BITS - (self.rows_max - 1).leading_zeros();
-        let left = SUM_BITS - rows;
-        if left < GRID_MAX { left } else { GRID_MAX }
+        let bits_left = SUM_BITS - rows;
+        if bits_left < GRID_MAX { bits_left } else { GRID_MAX }
     }
 
     /// Returns the variance of the noise on each entry of a d x `r` product, in squared units of the grid.

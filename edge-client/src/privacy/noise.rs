@@ -85,7 +85,7 @@ impl Drop for Seed {
 #[cfg_attr(target_os = "none", inline(never))]
 pub fn noise(seed: &Seed, coordinate: u64, variance: &Variance) -> i64 {
     let mut stream = Stream::new(seed, coordinate);
-    sample(variance, || stream.word())
+    sample(variance, || stream.next_word())
 }
 
 /// Words of one coordinate's key stream. (Blocks are counted in 32 bits, which a sample does not exhaust.)
@@ -107,7 +107,7 @@ impl Stream {
     }
 
     /// Returns the next word of the key stream.
-    fn word(&mut self) -> u32 {
+    fn next_word(&mut self) -> u32 {
         if self.next >= WORDS {
             self.cipher.write_keystream_block(&mut self.block);
             self.next = 0;

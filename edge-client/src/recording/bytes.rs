@@ -17,22 +17,23 @@ pub(super) fn verify_envelope<'a>(
     magic: &[u8; 4],
     version: u16,
 ) -> Result<&'a [u8], FormatError> {
-    let got = partition.len();
-    let head = partition.get(..header).ok_or(FormatError::Length { needed: header, got })?;
+    let partition_length = partition.len();
+    let head =
+        partition.get(..header).ok_or(FormatError::Length { needed: header, got: partition_length })?;
     if head.iter().all(|&b| b == 0) || head.iter().all(|&b| b == 0xff) {
         return Err(FormatError::Blank);
     }
     if head.get(..4) != Some(magic.as_slice()) {
         return Err(FormatError::Magic);
     }
-    let found = u16_at(head, 4);
-    if found != version {
-        return Err(FormatError::Version(found));
+    let found_version = u16_at(head, 4);
+    if found_version != version {
+        return Err(FormatError::Version(found_version));
     }
     let length = usize::try_from(u32_at(head, 8)).unwrap_or(usize::MAX);
     let needed = length.saturating_add(4);
-    let whole = partition.get(..needed).ok_or(FormatError::Length { needed, got })?;
-    let (checked, check) = whole.split_at_checked(length).ok_or(FormatError::Check)?;
+    let envelope = partition.get(..needed).ok_or(FormatError::Length { needed, got: partition_length })?;
+    let (checked, check) = envelope.split_at_checked(length).ok_or(FormatError::Check)?;
     if crc32c(checked).to_le_bytes() == check { Ok(checked) } else { Err(FormatError::Check) }
 }
 
@@ -41,17 +42,17 @@ pub(super) fn leading_bytes<const N: usize>(bytes: &[u8]) -> [u8; N] {
     bytes.first_chunk().copied().unwrap_or([0; N])
 }
 
-/// Reads a u16 at offset `at`; bytes beyond the end count as zeros.
-pub(super) fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes(leading_bytes(bytes.get(at..).unwrap_or_default()))
+/// Reads a u16 at `offset`; bytes beyond the end count as zeros.
+pub(super) fn u16_at(bytes: &[u8], offset: usize) -> u16 {
+    u16::from_le_bytes(leading_bytes(bytes.get(offset..).unwrap_or_default()))
 }
 
-/// Reads a u32 at offset `at`; bytes beyond the end count as zeros.
-pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(leading_bytes(bytes.get(at..).unwrap_or_default()))
+/// Reads a u32 at `offset`; bytes beyond the end count as zeros.
+pub(super) fn u32_at(bytes: &[u8], offset: usize) -> u32 {
+    u32::from_le_bytes(leading_bytes(bytes.get(offset..).unwrap_or_default()))
 }
 
-/// Reads a u64 at offset `at`; bytes beyond the end count as zeros.
-pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(leading_bytes(bytes.get(at..).unwrap_or_default()))
+/// Reads a u64 at `offset`; bytes beyond the end count as zeros.
+pub(super) fn u64_at(bytes: &[u8], offset: usize) -> u64 {
+    u64::from_le_bytes(leading_bytes(bytes.get(offset..).unwrap_or_default()))
 }

@@ -21,10 +21,10 @@ impl DrawRng {
     #[must_use]
     pub fn new(seed: u64, index: u64) -> Self {
         let mut key = [0u8; 32];
-        for (place, byte) in key.iter_mut().zip(
+        for (target, byte) in key.iter_mut().zip(
             seed.to_le_bytes().into_iter().chain((FIRST.wrapping_add(index)).to_le_bytes()).chain([PURPOSE]),
         ) {
-            *place = byte;
+            *target = byte;
         }
         Self(ChaCha8Rng::from_seed(key))
     }
@@ -51,11 +51,13 @@ impl DrawRng {
         let mut moved = [(usize::MAX, 0); DRAW_MAX];
         for i in 0..count.min(n).min(DRAW_MAX) {
             let j = i + self.below(n - i);
-            let value = |at: usize| moved.iter().find(|(place, _)| *place == at).map_or(at, |(_, v)| *v);
+            let value = |index: usize| {
+                moved.iter().find(|(position, _)| *position == index).map_or(index, |(_, v)| *v)
+            };
             let (value_i, value_j) = (value(i), value(j));
             take(value_j);
             // The value at i has moved to j; position i is not used again.
-            let known = moved.iter().position(|(place, _)| *place == j).unwrap_or(i);
+            let known = moved.iter().position(|(position, _)| *position == j).unwrap_or(i);
             if let Some(entry) = moved.get_mut(known) {
                 *entry = (j, value_i);
             }

@@ -155,7 +155,7 @@ impl Series<'_> {
     /// Returns the number of windows of the series.
     fn windows(&self, hop: u16) -> usize {
         let samples = self.samples.len() / SAMPLE;
-        samples.checked_sub(WINDOW).map_or(0, |rest| rest / usize::from(hop.max(1)) + 1)
+        samples.checked_sub(WINDOW).map_or(0, |remaining| remaining / usize::from(hop.max(1)) + 1)
     }
 }
 
@@ -185,8 +185,8 @@ impl<'a> Recording<'a> {
         let checked = verify_envelope(partition, HEADER, &MAGIC, VERSION)?;
         let head = partition.get(..HEADER).unwrap_or(checked);
         let mut scale = [0.0; CHANNELS];
-        for (index, place) in scale.iter_mut().enumerate() {
-            *place = f32::from_bits(u32_at(head, 40 + 4 * index));
+        for (index, target) in scale.iter_mut().enumerate() {
+            *target = f32::from_bits(u32_at(head, 40 + 4 * index));
         }
         let header = Header {
             classes: u16_at(head, 12),
@@ -219,27 +219,27 @@ impl<'a> Recording<'a> {
 
     /// Checks the fields and lengths of all series.
     fn check_series(&self) -> Result<(), FormatError> {
-        let mut left = self.samples.len();
+        let mut remaining = self.samples.len();
         for (index, bytes) in self.series.chunks_exact(SERIES).enumerate() {
-            let wrong = |field| FormatError::Series { index, field };
+            let series_error = |field| FormatError::Series { index, field };
             let count = usize::try_from(u32_at(bytes, 4)).unwrap_or(usize::MAX);
-            let length = count.checked_mul(SAMPLE).ok_or(wrong("the number of samples"))?;
-            left = left.checked_sub(length).ok_or(wrong("the number of samples"))?;
+            let length = count.checked_mul(SAMPLE).ok_or(series_error("the number of samples"))?;
+            remaining = remaining.checked_sub(length).ok_or(series_error("the number of samples"))?;
         }
-        if left > 0 {
+        if remaining > 0 {
             return Err(FormatError::Header("the length"));
         }
         for (index, series) in self.series().enumerate() {
-            let wrong = |field| FormatError::Series { index, field };
+            let series_error = |field| FormatError::Series { index, field };
             let windows = series.windows(self.header.hop);
             if u16::from(series.class) >= self.header.classes {
-                return Err(wrong("the class"));
+                return Err(series_error("the class"));
             }
             if usize::from(series.train) > windows {
-                return Err(wrong("the training part"));
+                return Err(series_error("the training part"));
             }
             if series.test.start > series.test.end || usize::from(series.test.end) > windows {
-                return Err(wrong("the test part"));
+                return Err(series_error("the test part"));
             }
         }
         // Window numbers are 16 bits wide.
@@ -259,11 +259,11 @@ impl<'a> Recording<'a> {
 
     /// Returns the series in order.
     pub fn series(&self) -> impl Iterator<Item = Series<'a>> + use<'a> {
-        let mut rest = self.samples;
+        let mut remaining = self.samples;
         self.series.chunks_exact(SERIES).map(move |bytes| {
             let length = usize::try_from(u32_at(bytes, 4)).unwrap_or(usize::MAX).saturating_mul(SAMPLE);
-            let (samples, after) = rest.split_at_checked(length).unwrap_or_default();
-            rest = after;
+            let (samples, after) = remaining.split_at_checked(length).unwrap_or_default();
+            remaining = after;
             Series {
                 class: bytes.first().copied().unwrap_or(0),
                 train: u16_at(bytes, 8),
@@ -333,10 +333,10 @@ impl<'a> Recording<'a> {
         let mut extractor = WindowFeatures::new();
         for bytes in window.samples.chunks_exact(SAMPLE) {
             let mut sample = [0.0; CHANNELS];
-            for ((place, raw), scale) in sample.iter_mut().zip(bytes.chunks_exact(2)).zip(&self.header.scale)
+            for ((target, raw), scale) in sample.iter_mut().zip(bytes.chunks_exact(2)).zip(&self.header.scale)
             {
                 // Computed in f32, like in the simulator.
-                *place = f32::from(i16::from_le_bytes(leading_bytes(raw))) * scale;
+                *target = f32::from(i16::from_le_bytes(leading_bytes(raw))) * scale;
             }
             extractor.push(&sample, out);
         }
@@ -362,15 +362,15 @@ pub fn write(header: &Header, series: &[Series<'_>], mut write: impl FnMut(&[u8]
     for scale in header.scale {
         write(&scale.to_le_bytes());
     }
-    for one in series {
-        write(&[one.class, 0, 0, 0]);
-        write(&u32::try_from(one.samples.len() / SAMPLE).unwrap_or(u32::MAX).to_le_bytes());
-        write(&one.train.to_le_bytes());
-        write(&one.test.start.to_le_bytes());
-        write(&one.test.end.to_le_bytes());
+    for entry in series {
+        write(&[entry.class, 0, 0, 0]);
+        write(&u32::try_from(entry.samples.len() / SAMPLE).unwrap_or(u32::MAX).to_le_bytes());
+        write(&entry.train.to_le_bytes());
+        write(&entry.test.start.to_le_bytes());
+        write(&entry.test.end.to_le_bytes());
         write(&[0; 2]);
     }
-    for one in series {
-        write(one.samples);
+    for entry in series {
+        write(entry.samples);
     }
 }

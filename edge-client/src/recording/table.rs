@@ -93,7 +93,7 @@ impl<'a> Table<'a> {
 #[derive(Clone, Debug)]
 pub struct Rows<'a, const D: usize> {
     /// Bytes of all rows of the part.
-    all: &'a [u8],
+    bytes: &'a [u8],
     /// Number of rows read in the current pass.
     next: usize,
     x: [f32; D],
@@ -104,8 +104,8 @@ impl<'a, const D: usize> Rows<'a, D> {
     /// Creates a source over the rows of `part`. Returns `None` if the table does not have `D` features.
     #[must_use]
     pub fn new(table: &Table<'a>, part: Split) -> Option<Self> {
-        let all = table.bytes(part);
-        (table.features == D).then_some(Self { all, next: 0, x: [0.0; D], y: [0.0] })
+        let bytes = table.bytes(part);
+        (table.features == D).then_some(Self { bytes, next: 0, x: [0.0; D], y: [0.0] })
     }
 }
 
@@ -116,10 +116,10 @@ impl<const D: usize> SampleSource for Rows<'_, D> {
     }
 
     fn at(&mut self, index: usize) -> Option<Samples<'_>> {
-        let row = self.all.get(index.checked_mul(4 * (D + 1))?..)?.get(..4 * (D + 1))?;
+        let row = self.bytes.get(index.checked_mul(4 * (D + 1))?..)?.get(..4 * (D + 1))?;
         let values = row.chunks_exact(4).map(|bytes| f32::from_le_bytes(leading_bytes(bytes)));
-        for (place, value) in self.x.iter_mut().chain(&mut self.y).zip(values) {
-            *place = value;
+        for (target, value) in self.x.iter_mut().chain(&mut self.y).zip(values) {
+            *target = value;
         }
         Some(Samples { x: &self.x, targets: Targets::Values(&self.y) })
     }

@@ -26,8 +26,8 @@ impl WindowList {
     fn draw(recording: &Recording<'_>, count: u16, index: u64) -> Self {
         let mut list = Self::NONE;
         draw_per_class(recording, count.into(), index, |number| {
-            if let Some(place) = list.numbers.get_mut(list.len) {
-                *place = number;
+            if let Some(target) = list.numbers.get_mut(list.len) {
+                *target = number;
                 list.len += 1;
             }
         });
@@ -75,20 +75,20 @@ impl<'a> WearerSource<'a> {
     /// Creates a source over `recording`. If `room` is large enough, the features of all training windows are
     /// computed into it once.
     #[must_use]
-    pub fn new(recording: Recording<'a>, room: &'a mut [[f32; FEATURES]]) -> Self {
+    pub fn new(recording: Recording<'a>, buffer: &'a mut [[f32; FEATURES]]) -> Self {
         let header = recording.header();
         let labelled = match header.labelled_per_class {
             0 => WindowList::NONE,
             count => WindowList::draw(&recording, count, header.wearer),
         };
-        let cache = match room.get_mut(..recording.training_windows()) {
-            Some(room) => {
-                for (number, place) in room.iter_mut().enumerate() {
+        let cache = match buffer.get_mut(..recording.training_windows()) {
+            Some(buffer) => {
+                for (number, features) in buffer.iter_mut().enumerate() {
                     if let Some(window) = recording.training(number) {
-                        recording.features(&window, place);
+                        recording.features(&window, features);
                     }
                 }
-                Some(&*room)
+                Some(&*buffer)
             }
             None => None,
         };

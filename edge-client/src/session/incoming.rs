@@ -115,8 +115,8 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     fn decode_tensors(&mut self, tensors: &Descriptors, body: &[u8]) -> Result<(), DeclineReason> {
         let parts = split_body(tensors, body).map_err(|_| DeclineReason::Tensors)?;
         for (index, descriptor, bytes) in parts {
-            let place = self.task.tensor_mut(index).ok_or(DeclineReason::Tensors)?;
-            descriptor.encoding.decode(bytes, place).map_err(|_| DeclineReason::Tensors)?;
+            let buffer = self.task.tensor_mut(index).ok_or(DeclineReason::Tensors)?;
+            descriptor.encoding.decode(bytes, buffer).map_err(|_| DeclineReason::Tensors)?;
         }
         Ok(())
     }
@@ -127,11 +127,11 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             return self.state.unexpected();
         }
         match self.state.assembly.accept(chunk, body.len()) {
-            Ok(Some(place)) => {
-                let encoding = self.state.assembly.tensors().get(place.tensor).map(|t| t.encoding);
-                let buffer = self.task.tensor_mut(place.tensor);
+            Ok(Some(range)) => {
+                let encoding = self.state.assembly.tensors().get(range.tensor).map(|t| t.encoding);
+                let buffer = self.task.tensor_mut(range.tensor);
                 if let (Some(encoding), Some(buffer)) =
-                    (encoding, buffer.and_then(|b| b.get_mut(place.elements)))
+                    (encoding, buffer.and_then(|b| b.get_mut(range.elements)))
                     && encoding.decode(body, buffer).is_err()
                 {
                     return self.state.unexpected();

@@ -48,11 +48,11 @@ impl Ledger {
     /// # Errors
     /// [`DeclineReason::Budget`] with the unspent budget, if the cost is larger.
     pub fn check_budget(&self, privacy: Privacy, cost: u64) -> Result<(), DeclineReason> {
-        let left = match privacy {
+        let budget_left = match privacy {
             Privacy::Gaussian { budget, .. } => budget.saturating_sub(self.spent),
             _ => 0,
         };
-        if cost > left { Err(DeclineReason::Budget { left }) } else { Ok(()) }
+        if cost > budget_left { Err(DeclineReason::Budget { left: budget_left }) } else { Ok(()) }
     }
 
     /// Adds a cost that [`check_budget`](Self::check_budget) has admitted, and writes the total to storage.

@@ -209,9 +209,9 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
                 self.secure.reset();
                 // The time at which the device notices the loss depends on the duration of its computation;
                 // the end of the slot does not.
-                let lost = self.state.silent_until.max(now);
-                if self.state.link_down(lost) {
-                    self.schedule_reconnect(lost);
+                let noticed = self.state.silent_until.max(now);
+                if self.state.link_down(noticed) {
+                    self.schedule_reconnect(noticed);
                 }
             }
             Event::Message(bytes) if self.secure.is_plaintext() => self.dispatch_message(now, bytes),

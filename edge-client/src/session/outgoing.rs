@@ -48,9 +48,9 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             for (index, tensor) in range.tensors.clone().zip(tensors) {
                 let elements = range.elements_of(tensor);
                 let length = tensor.encoding.byte_len(elements.len());
-                let (bytes, rest) = body.split_at_mut_checked(length).unwrap_or_default();
+                let (bytes, after) = body.split_at_mut_checked(length).unwrap_or_default();
                 finite &= write_elements(&self.task, index, tensor, elements, bytes);
-                body = rest;
+                body = after;
             }
         };
         let encoded = self.secure.encode(&message, body, fill, out).ok();
@@ -207,14 +207,14 @@ fn write_elements(
 ) -> bool {
     let mut block = [0.0f32; I8_BLOCK];
     let stride = descriptor.encoding.byte_len(I8_BLOCK);
-    let mut rest = range;
+    let mut remaining = range;
     for bytes in out.chunks_mut(stride) {
-        let values = block.get_mut(..I8_BLOCK.min(rest.len())).unwrap_or_default();
-        task.emit(index, rest.start, values);
+        let values = block.get_mut(..I8_BLOCK.min(remaining.len())).unwrap_or_default();
+        task.emit(index, remaining.start, values);
         if descriptor.encoding.encode(values, bytes).is_err() {
             return false;
         }
-        rest.start += values.len();
+        remaining.start += values.len();
     }
     true
 }

@@ -95,8 +95,8 @@ impl CounterCopy {
     /// Creates a copy with this value.
     pub fn new(kind: CounterKind, value: u64) -> Self {
         let mut copy = Self { bytes: [0; MAX_LEN], length: kind.length() };
-        let all = kind.magic().iter().copied().chain(value.to_le_bytes());
-        copy.bytes.iter_mut().zip(all).for_each(|(place, byte)| *place = byte);
+        let content = kind.magic().iter().copied().chain(value.to_le_bytes());
+        copy.bytes.iter_mut().zip(content).for_each(|(target, byte)| *target = byte);
         if let Some((checked, check)) =
             copy.bytes.get_mut(..copy.length).and_then(<[u8]>::split_last_chunk_mut)
         {
@@ -154,14 +154,14 @@ pub struct Scanner {
     /// Number of bytes scanned.
     read: u32,
     /// Result of the scan so far.
-    pub found: ScanResult,
+    pub result: ScanResult,
 }
 
 impl Scanner {
     /// Creates a scanner at the start of a range.
     pub fn new() -> Self {
-        let found = ScanResult { newest: [None; CounterKind::SCANNED.len()], is_blank: true };
-        Self { window: [0; MAX_LEN], read: 0, found }
+        let result = ScanResult { newest: [None; CounterKind::SCANNED.len()], is_blank: true };
+        Self { window: [0; MAX_LEN], read: 0, result }
     }
 
     /// Processes the next byte.
@@ -171,14 +171,14 @@ impl Scanner {
             *last = byte;
         }
         self.read = self.read.saturating_add(1);
-        self.found.is_blank &= byte == 0xFF;
+        self.result.is_blank &= byte == 0xFF;
         for kind in CounterKind::SCANNED {
             let bytes = self.window.get(MAX_LEN - kind.length()..).unwrap_or_default();
-            let Some(rest) = bytes.strip_prefix(kind.magic()) else { continue };
-            if let Some(value) = rest.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
+            let Some(after_magic) = bytes.strip_prefix(kind.magic()) else { continue };
+            if let Some(value) = after_magic.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
                 && value <= kind.max_value()
                 && CounterCopy::new(kind, value).bytes() == bytes
-                && let Some(newest) = self.found.newest.get_mut(kind.index())
+                && let Some(newest) = self.result.newest.get_mut(kind.index())
             {
                 *newest = (*newest).max(Some((value, self.read)));
             }

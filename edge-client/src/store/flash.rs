@@ -235,7 +235,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
     #[inline(never)]
     pub(super) fn fetch(&mut self, key: u8) -> Result<Option<&[u8]>, StoreError> {
         match block_on(self.map.fetch_item(&mut self.buffer.0, &key)) {
-            Ok(found) => Ok(found),
+            Ok(content) => Ok(content),
             Err(Error::Storage { .. }) if !self.map.flash().take_refused() => Err(StoreError),
             Err(_) => {
                 self.unreadable = true;
@@ -322,9 +322,9 @@ impl<'a> Value<'a> for Item<'_> {
     fn serialize_into(&self, buffer: &mut [u8]) -> Result<usize, SerializationError> {
         let written = match self {
             Self::Record(record) => record_codec::encode(record, buffer),
-            Self::Counter(copy) => buffer.get_mut(..copy.bytes().len()).map(|place| {
-                place.iter_mut().zip(copy.bytes()).for_each(|(place, byte)| *place = *byte);
-                place.len()
+            Self::Counter(copy) => buffer.get_mut(..copy.bytes().len()).map(|target| {
+                target.iter_mut().zip(copy.bytes()).for_each(|(target, byte)| *target = *byte);
+                target.len()
             }),
         };
         written.ok_or(SerializationError::BufferTooSmall)

@@ -48,28 +48,28 @@ impl<F: NorFlash> GuardedFlash<F> {
     pub fn scan(&mut self, range: Range<u32>) -> Result<ScanResult, NorFlashErrorKind> {
         let mut scanner = Scanner::new();
         self.for_each_byte(range, &mut |byte| scanner.push(byte))?;
-        Ok(scanner.found)
+        Ok(scanner.result)
     }
 
     /// Returns true if `range` is blank, except for the remains of interrupted writes of `bytes` at the start
-    /// of `places` and at every further `stride` bytes.
+    /// of `write_range` and at every further `stride` bytes.
     pub fn is_blank_except(
         &mut self,
         range: Range<u32>,
-        places: Range<u32>,
+        write_range: Range<u32>,
         stride: u32,
         bytes: &[u8],
     ) -> Result<bool, NorFlashErrorKind> {
-        let (mut at, mut blank) = (range.start, true);
+        let (mut address, mut is_blank) = (range.start, true);
         let mut index = 0;
         self.for_each_byte(range, &mut |byte| {
-            let inside = places.contains(&at);
+            let inside = write_range.contains(&address);
             let written = bytes.get(index).filter(|_| inside).copied().unwrap_or(0xFF);
             index = if inside && index + 1 < stride as usize { index + 1 } else { 0 };
-            blank &= byte & written == written;
-            at = at.saturating_add(1);
+            is_blank &= byte & written == written;
+            address = address.saturating_add(1);
         })?;
-        Ok(blank)
+        Ok(is_blank)
     }
 
     /// Calls `take` with each byte of `range` in order.
@@ -81,9 +81,9 @@ impl<F: NorFlash> GuardedFlash<F> {
         take: &mut dyn FnMut(u8),
     ) -> Result<(), NorFlashErrorKind> {
         let mut block = Aligned([0; BLOCK]);
-        let most = BLOCK - BLOCK % F::READ_SIZE.clamp(1, BLOCK);
+        let block_length = BLOCK - BLOCK % F::READ_SIZE.clamp(1, BLOCK);
         while !range.is_empty() {
-            let bytes = block.0.get_mut(..most.min(range.len())).unwrap_or_default();
+            let bytes = block.0.get_mut(..block_length.min(range.len())).unwrap_or_default();
             self.flash.read(range.start, bytes).map_err(|error| error.kind())?;
             bytes.iter().for_each(|byte| take(*byte));
             range.start = range.start.saturating_add(bytes.len() as u32);
@@ -95,7 +95,9 @@ impl<F: NorFlash> GuardedFlash<F> {
     /// their first READ_SIZE bytes. The library ignores a mark with fewer than [`MARK_ZEROS_MIN`] zero bits,
     /// and would write its own mark over it.
     pub fn is_half_erased(&mut self, page: Range<u32>) -> Result<bool, NorFlashErrorKind> {
-        let (mut read, mut zeros, mut dirty) = (0, 0, false);
+        let mut read = 0;
+        let mut zeros = 0;
+        let mut dirty = false;
         self.for_each_byte(page, &mut |byte| {
             if read < F::READ_SIZE {
                 zeros += byte.count_zeros();
@@ -116,23 +118,23 @@ impl<F: NorFlash> GuardedFlash<F> {
         let Range { start, end } = self.range;
         let (inside, before, behind) = (self.scan(from..to)?, self.scan(start..from)?, self.scan(to..end)?);
         let newest = |kind| inside.value(kind) > before.value(kind).max(behind.value(kind));
-        let all = !inside.is_blank && before.is_blank && behind.is_blank;
-        Ok((CounterKind::PROTECTED.map(|kind| newest(kind).then(|| inside.end(kind))), all))
+        let only_content = !inside.is_blank && before.is_blank && behind.is_blank;
+        Ok((CounterKind::PROTECTED.map(|kind| newest(kind).then(|| inside.end(kind))), only_content))
     }
 
-    /// Returns true if a write to `place` would overwrite the only copy of a largest value: in a damaged page
-    /// the library may mistake used bytes for free ones. Erased places need no scan of the whole flash.
-    fn would_overwrite_only_copy(&mut self, place: Range<u32>) -> Result<bool, NorFlashErrorKind> {
-        if self.scan(place.clone())?.is_blank {
+    /// Returns true if a write to `target` would overwrite the only copy of a largest value: in a damaged
+    /// page the library may mistake used bytes for free ones. Erased bytes need no scan of the whole flash.
+    fn would_overwrite_only_copy(&mut self, target: Range<u32>) -> Result<bool, NorFlashErrorKind> {
+        if self.scan(target.clone())?.is_blank {
             return Ok(false);
         }
         let Range { start, end } = self.range;
-        let found = self.scan(start..end)?;
+        let scan = self.scan(start..end)?;
         for kind in CounterKind::PROTECTED {
-            let last = start.saturating_add(found.end(kind));
+            let last = start.saturating_add(scan.end(kind));
             let first = last.saturating_sub(kind.length() as u32);
-            let hit = found.value(kind).is_some() && first < place.end && place.start < last;
-            if hit && self.scan(start..last.saturating_sub(1))?.value(kind) != found.value(kind) {
+            let overlaps = scan.value(kind).is_some() && first < target.end && target.start < last;
+            if overlaps && self.scan(start..last.saturating_sub(1))?.value(kind) != scan.value(kind) {
                 return Ok(true);
             }
         }
@@ -141,8 +143,8 @@ impl<F: NorFlash> GuardedFlash<F> {
 
     /// Returns true if `from..to` holds the only copy of a largest value, or all content of the flash.
     fn holds_only_copy(&mut self, from: u32, to: u32) -> Result<bool, NorFlashErrorKind> {
-        let (copies, all) = self.only_copies(from, to)?;
-        Ok(all || copies.iter().any(Option::is_some))
+        let (copies, is_only_content) = self.only_copies(from, to)?;
+        Ok(is_only_content || copies.iter().any(Option::is_some))
     }
 
     /// Erases a page, or refuses if the page holds the only copy of a largest value.

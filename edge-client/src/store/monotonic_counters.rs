@@ -23,30 +23,30 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
     /// Writes the known value of a counter under both of its keys. Returns false if a write was corrupted.
     fn write_counter(&mut self, kind: CounterKind) -> Result<bool, StoreError> {
         let Some(value) = self.known.get(kind) else { return Ok(true) };
-        let mut all = true;
+        let mut all_written = true;
         for key in kind.keys() {
-            all &= self.write(key, &Item::Counter(CounterCopy::new(kind, value)))?;
+            all_written &= self.write(key, &Item::Counter(CounterCopy::new(kind, value)))?;
         }
-        Ok(all)
+        Ok(all_written)
     }
 
     /// Returns true if the known value of a counter is stored under both of its keys.
     fn has_counter(&mut self, kind: CounterKind) -> Result<bool, StoreError> {
         let Some(value) = self.known.get(kind) else { return Ok(true) };
-        let mut all = true;
+        let mut all_present = true;
         for key in kind.keys() {
-            all &= self.fetch(key)? == Some(CounterCopy::new(kind, value).bytes());
+            all_present &= self.fetch(key)? == Some(CounterCopy::new(kind, value).bytes());
         }
-        Ok(all)
+        Ok(all_present)
     }
 
     /// Scans the whole flash for counters, including old copies: the counters are found even in content that
     /// is not readable as items.
     pub(super) fn read_counters(&mut self) -> Result<ScanResult, StoreError> {
         let range = self.map.flash_range();
-        let found = self.map.flash().scan(range).map_err(|_| StoreError)?;
-        CounterKind::PROTECTED.into_iter().for_each(|kind| self.known.raise(kind, found.value(kind)));
-        Ok(found)
+        let scan = self.map.flash().scan(range).map_err(|_| StoreError)?;
+        CounterKind::PROTECTED.into_iter().for_each(|kind| self.known.raise(kind, scan.value(kind)));
+        Ok(scan)
     }
 
     /// Creates a ledger if there is none: with a spent budget of zero if the flash is blank, else with the
@@ -55,14 +55,14 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         let (_, last, _) = self.page_bounds()?;
         let length = MAX_LEN.next_multiple_of(F::WRITE_SIZE) as u32;
         // Places for whole copies, up to the end mark of the page.
-        let (mut place, end) = (
+        let (mut address, end) = (
             last.saturating_add(Self::raw_copy_offset(CounterKind::Spent)?),
             self.map.flash_range().end.saturating_sub(F::WRITE_SIZE as u32),
         );
         let (range, flash) = (self.map.flash_range(), self.map.flash());
         let initial = CounterCopy::new(CounterKind::Spent, 0);
         let blank =
-            flash.is_blank_except(range, place..end, length, initial.bytes()).map_err(|_| StoreError)?;
+            flash.is_blank_except(range, address..end, length, initial.bytes()).map_err(|_| StoreError)?;
         if !blank {
             self.known.raise(CounterKind::Spent, Some(ALL_SPENT));
             return Ok(ALL_SPENT);
@@ -71,13 +71,13 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         // Written before any other content: after a power cut the next start recognises the remains of this
         // write and uses the next place. An interrupted erase could leave arbitrary content instead, and the
         // whole budget would count as spent.
-        while place.saturating_add(length) <= end {
-            let next = place.saturating_add(length);
-            if self.map.flash().scan(place..next).map_err(|_| StoreError)?.is_blank {
-                self.write_raw_copy(place, &initial)?;
+        while address.saturating_add(length) <= end {
+            let next = address.saturating_add(length);
+            if self.map.flash().scan(address..next).map_err(|_| StoreError)?.is_blank {
+                self.write_raw_copy(address, &initial)?;
                 return Ok(0);
             }
-            place = next;
+            address = next;
         }
         self.preserve_counters_in(last)?;
         Ok(0)
@@ -126,8 +126,8 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
             if flash.is_half_erased(first..next).map_err(|_| StoreError)? {
                 let (copies, _) = flash.only_copies(first, next).map_err(|_| StoreError)?;
                 for (kind, copy) in CounterKind::PROTECTED.into_iter().zip(copies) {
-                    let kept = Self::raw_copy_offset(kind)?.saturating_add(kind.length() as u32);
-                    if copy.is_some_and(|end| end < kept) {
+                    let preserved_end = Self::raw_copy_offset(kind)?.saturating_add(kind.length() as u32);
+                    if copy.is_some_and(|end| end < preserved_end) {
                         return Ok(true);
                     }
                 }
@@ -141,13 +141,13 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
     /// holds a copy of each counter, so that a power cut loses no counter.
     pub(super) fn erase_all_but_counters(&mut self) -> Result<(), StoreError> {
         self.erased = self.erased.saturating_add(1);
-        let found = self.read_counters()?;
+        let scan = self.read_counters()?;
         if self.known.get(CounterKind::Spent).is_none() {
             // There may have been a ledger, and blank pages would mean a new device.
             self.known.raise(CounterKind::Spent, Some(ALL_SPENT));
         }
         let (first, last, page) = self.page_bounds()?;
-        let spare = self.spare_page(&found)?;
+        let spare = self.spare_page(&scan)?;
         if spare != last {
             self.preserve_counters_in(spare)?;
         }
@@ -165,28 +165,28 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
     /// Returns the page to erase first: the last of the blank pages; else the last page without the newest
     /// copy of a counter; else the page of the ledger. Without a ledger the whole budget counts as spent,
     /// whereas a lost handshake counter would start again.
-    fn spare_page(&mut self, found: &ScanResult) -> Result<u32, StoreError> {
+    fn spare_page(&mut self, scan: &ScanResult) -> Result<u32, StoreError> {
         let Range { start, end } = self.map.flash_range();
         let (mut first, _, page) = self.page_bounds()?;
-        let mut best = (u8::MAX, first);
+        let mut spare = (u8::MAX, first);
         while first < end {
             let next = first.saturating_add(page);
             let blank = self.map.flash().scan(first..next).map_err(|_| StoreError)?.is_blank;
             let inside = first.saturating_sub(start)..next.saturating_sub(start);
             // `end` is the distance from the start of the flash to the end of a copy.
-            let holds = |kind| inside.contains(&found.end(kind).saturating_sub(1)) && found.end(kind) > 0;
+            let holds = |kind| inside.contains(&scan.end(kind).saturating_sub(1)) && scan.end(kind) > 0;
             let missed = match (holds(CounterKind::Handshakes), holds(CounterKind::Spent)) {
                 _ if blank => 0,
                 (false, false) => 1,
                 (false, true) => 2,
                 (true, _) => 3,
             };
-            if missed <= best.0 {
-                best = (missed, first);
+            if missed <= spare.0 {
+                spare = (missed, first);
             }
             first = next;
         }
-        Ok(best.1)
+        Ok(spare.1)
     }
 
     /// Erases pages that look erased but are not.
@@ -215,19 +215,19 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         }
         for kind in CounterKind::PROTECTED {
             let Some(value) = self.known.get(kind) else { continue };
-            let place = first.saturating_add(Self::raw_copy_offset(kind)?);
-            self.write_raw_copy(place, &CounterCopy::new(kind, value))?;
+            let address = first.saturating_add(Self::raw_copy_offset(kind)?);
+            self.write_raw_copy(address, &CounterCopy::new(kind, value))?;
         }
         Ok(())
     }
 
     /// Writes a copy of a counter to an address, outside the items of the storage library.
-    fn write_raw_copy(&mut self, place: u32, copy: &CounterCopy) -> Result<(), StoreError> {
+    fn write_raw_copy(&mut self, address: u32, copy: &CounterCopy) -> Result<(), StoreError> {
         let length = copy.bytes().len().next_multiple_of(F::WRITE_SIZE);
         let bytes = self.buffer.0.get_mut(..length).ok_or(StoreError)?;
         bytes.fill(0xFF);
-        bytes.iter_mut().zip(copy.bytes()).for_each(|(place, byte)| *place = *byte);
-        self.map.flash().flash.write(place, bytes).map_err(|_| StoreError)
+        bytes.iter_mut().zip(copy.bytes()).for_each(|(target, byte)| *target = *byte);
+        self.map.flash().flash.write(address, bytes).map_err(|_| StoreError)
     }
 
     /// Returns the offset of a raw copy of a counter in its page.

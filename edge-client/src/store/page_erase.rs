@@ -47,14 +47,14 @@ impl<F: NorFlash> GuardedFlash<F> {
     /// Completes an erase that a power cut interrupted.
     pub fn complete_interrupted_erase(&mut self) -> Result<(), NorFlashErrorKind> {
         let (start, end) = (self.range.start, self.range.end);
-        let found = self.scan(start..end)?;
-        let mut full = true;
+        let counters = self.scan(start..end)?;
+        let mut all_full = true;
         for page in self.pages() {
-            full &= self.page_state(page)? == PageState::Full;
+            all_full &= self.page_state(page)? == PageState::Full;
         }
-        let intent = found.value(CounterKind::Erasures).map(|value| {
+        let intent = counters.value(CounterKind::Erasures).map(|value| {
             let page_index = (value & ((1 << PAGE_INDEX_BITS) - 1)) as u32;
-            let inside = found.end(CounterKind::Erasures).saturating_sub(1);
+            let inside = counters.end(CounterKind::Erasures).saturating_sub(1);
             (
                 start.saturating_add(inside / Self::PAGE * Self::PAGE),
                 start.saturating_add(page_index.saturating_mul(Self::PAGE)),
@@ -68,8 +68,8 @@ impl<F: NorFlash> GuardedFlash<F> {
             // All pages are full: one page was about to be reused, and its erase has to be repeated. This is
             // the page after the page with the newest intent. There are no intents before the last page is
             // first used; the erase then concerned the last page.
-            Some((used, page)) if full && page == next(used) => page,
-            _ if full => end.saturating_sub(Self::PAGE),
+            Some((used, page)) if all_full && page == next(used) => page,
+            _ if all_full => end.saturating_sub(Self::PAGE),
             _ => return Ok(()),
         };
         let page_end = page.saturating_add(Self::PAGE);
@@ -79,7 +79,7 @@ impl<F: NorFlash> GuardedFlash<F> {
         let (before, after) = (self.scan(start..page)?, self.scan(page_end..end)?);
         // Also detects a copy that begins in the previous page, where only other software can have written
         // it.
-        let needed = |kind: CounterKind| found.value(kind) > before.value(kind).max(after.value(kind));
+        let needed = |kind: CounterKind| counters.value(kind) > before.value(kind).max(after.value(kind));
         if CounterKind::PROTECTED.into_iter().any(needed) || before.is_blank && after.is_blank {
             return Ok(());
         }
@@ -96,9 +96,9 @@ impl<F: NorFlash> GuardedFlash<F> {
     fn page_state(&mut self, page: u32) -> Result<PageState, NorFlashErrorKind> {
         let last = page.saturating_add((F::ERASE_SIZE - F::READ_SIZE) as u32);
         let mut marked = [false; 2];
-        for (marked, place) in marked.iter_mut().zip([page, last]) {
+        for (marked, address) in marked.iter_mut().zip([page, last]) {
             let mut zeros = 0;
-            self.for_each_byte(place..place.saturating_add(F::READ_SIZE as u32), &mut |byte| {
+            self.for_each_byte(address..address.saturating_add(F::READ_SIZE as u32), &mut |byte| {
                 zeros += byte.count_zeros()
             })?;
             *marked = zeros >= MARK_ZEROS_MIN;
@@ -119,34 +119,34 @@ impl<F: NorFlash> GuardedFlash<F> {
         let word = F::WRITE_SIZE;
         let header = HEADER.next_multiple_of(word);
         let length = (header + CounterKind::Erasures.length().next_multiple_of(word)) as u32;
-        let mut place = used.saturating_add(word as u32);
+        let mut address = used.saturating_add(word as u32);
         let end = used.saturating_add((F::ERASE_SIZE - word) as u32);
         // Walks the items in the same way as the library.
-        while place.saturating_add(length) <= end {
+        while address.saturating_add(length) <= end {
             let (mut bytes, mut read) = ([0xFF; HEADER], 0);
-            self.for_each_byte(place..place.saturating_add(header as u32), &mut |byte| {
-                if let Some(place) = bytes.get_mut(read) {
-                    *place = byte;
+            self.for_each_byte(address..address.saturating_add(header as u32), &mut |byte| {
+                if let Some(target) = bytes.get_mut(read) {
+                    *target = byte;
                 }
                 read += 1;
             })?;
             if bytes == [0xFF; HEADER] {
-                let blank = self.scan(place..place.saturating_add(length))?.is_blank;
-                return Ok(blank.then_some(place));
+                let blank = self.scan(address..address.saturating_add(length))?.is_blank;
+                return Ok(blank.then_some(address));
             }
             let [_, _, _, _, low, high, check @ ..] = bytes;
             let item = header + usize::from(u16::from_le_bytes([low, high])).next_multiple_of(word);
-            let behind = place.saturating_add(item as u32);
-            let whole = check == length_check([low, high]) && behind <= end;
-            place = if whole { behind } else { place.saturating_add(word as u32) };
+            let behind = address.saturating_add(item as u32);
+            let is_complete = check == length_check([low, high]) && behind <= end;
+            address = if is_complete { behind } else { address.saturating_add(word as u32) };
         }
         Ok(None)
     }
 
     /// Writes the intent to erase `page`.
-    fn write_erase_intent(&mut self, place: u32, page: u32) -> Result<(), NorFlashErrorKind> {
-        let found = self.scan(self.range.clone())?;
-        let last = found.value(CounterKind::Erasures).unwrap_or_default() >> PAGE_INDEX_BITS;
+    fn write_erase_intent(&mut self, address: u32, page: u32) -> Result<(), NorFlashErrorKind> {
+        let scan = self.scan(self.range.clone())?;
+        let last = scan.value(CounterKind::Erasures).unwrap_or_default() >> PAGE_INDEX_BITS;
         let page_index = page.saturating_sub(self.range.start) / Self::PAGE;
         let number = last.saturating_add(1) << PAGE_INDEX_BITS | u64::from(page_index);
         if number > CounterKind::Erasures.max_value() || page_index >> PAGE_INDEX_BITS > 0 {
@@ -157,14 +157,14 @@ impl<F: NorFlash> GuardedFlash<F> {
         let header = HEADER.next_multiple_of(F::WRITE_SIZE);
         let mut block = Aligned([0xFF; BLOCK]);
         let head = [[0; 2], [0; 2], length, length_check(length)];
-        block.0.iter_mut().zip(head.as_flattened()).for_each(|(place, byte)| *place = *byte);
-        block.0.iter_mut().skip(header).zip(intent.bytes()).for_each(|(place, byte)| *place = *byte);
-        let all = header + intent.bytes().len().next_multiple_of(F::WRITE_SIZE);
+        block.0.iter_mut().zip(head.as_flattened()).for_each(|(target, byte)| *target = *byte);
+        block.0.iter_mut().skip(header).zip(intent.bytes()).for_each(|(target, byte)| *target = *byte);
+        let total_length = header + intent.bytes().len().next_multiple_of(F::WRITE_SIZE);
         // The header is written first, so that the library never treats the place as free.
-        for part in [0..header, header..all] {
-            let at = place.saturating_add(part.start as u32);
+        for part in [0..header, header..total_length] {
+            let part_address = address.saturating_add(part.start as u32);
             let bytes = block.0.get(part).ok_or(NorFlashErrorKind::OutOfBounds)?;
-            self.flash.write(at, bytes).map_err(|error| error.kind())?;
+            self.flash.write(part_address, bytes).map_err(|error| error.kind())?;
         }
         Ok(())
     }

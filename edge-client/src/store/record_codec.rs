@@ -39,10 +39,10 @@ pub fn encode(record: &Record<'_>, out: &mut [u8]) -> Option<usize> {
     // are at least three bytes apart: every record of less than 768 bytes has a suitable mask. A longer
     // record, chosen by a malicious server, may be refused.
     (0..=u8::MAX).find(|mask| {
-        let mut places = out.iter_mut();
+        let mut targets = out.iter_mut();
         for_each_byte(record, *mask, |byte| {
-            if let Some(place) = places.next() {
-                *place = byte;
+            if let Some(target) = targets.next() {
+                *target = byte;
             }
         });
         !has_magic(out)
@@ -73,11 +73,11 @@ fn for_each_byte(record: &Record<'_>, mask: u8, mut emit: impl FnMut(u8)) {
 /// Decodes a record and writes its head to `head`. Returns `None` and leaves `head` unchanged if the version
 /// or the length differs or a value is not finite.
 pub fn decode(bytes: &[u8], head: &mut [f32]) -> Option<RecordHeader> {
-    let ([version, mask], rest) = bytes.split_first_chunk()?;
-    let (fields, body) = rest.split_first_chunk::<FIELDS>()?;
-    let (values, rest) = body.as_chunks::<4>();
+    let ([version, mask], content) = bytes.split_first_chunk()?;
+    let (fields, body) = content.split_first_chunk::<FIELDS>()?;
+    let (values, surplus) = body.as_chunks::<4>();
     let value = |bytes: &[u8; 4]| f32::from_le_bytes(bytes.map(|byte| byte ^ mask));
-    let fits = *version == VERSION && rest.is_empty() && values.len() == head.len();
+    let fits = *version == VERSION && surplus.is_empty() && values.len() == head.len();
     if !fits || values.iter().any(|bytes| !value(bytes).is_finite()) {
         return None;
     }
@@ -85,8 +85,8 @@ pub fn decode(bytes: &[u8], head: &mut [f32]) -> Option<RecordHeader> {
     let (campaign, fields) = fields.split_first_chunk()?;
     let (round, fields) = fields.split_first_chunk()?;
     let representation = fields.first_chunk()?;
-    for (place, bytes) in head.iter_mut().zip(values) {
-        *place = value(bytes);
+    for (target, bytes) in head.iter_mut().zip(values) {
+        *target = value(bytes);
     }
     Some(RecordHeader {
         campaign: u64::from_le_bytes(*campaign),

@@ -28,7 +28,7 @@ pub fn solve_head(
     head: HeadSolve,
     fits: &mut HeadFits,
     id: RoundId,
-    over: SampleSet,
+    sample_set: SampleSet,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
     let usage = solve(
@@ -37,7 +37,7 @@ pub fn solve_head(
         head,
         fits,
         id,
-        over,
+        sample_set,
         source,
     )?;
     keep_head(parts);
@@ -75,15 +75,15 @@ fn solve(
     head: HeadSolve,
     fits: &mut HeadFits,
     id: RoundId,
-    over: SampleSet,
+    sample_set: SampleSet,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
     let constant = &mut ConstantColumn::default();
     let ridge = match head {
         #[cfg(feature = "ridge-choice")]
         HeadSolve::LeaveOneOut { fallback_ridge: otherwise } => {
-            let usage = run_pass(PassKind::Triangular, parts, cache, constant, id, over, source)?;
-            if leave_one_out::solve(parts, cache.spare(), constant, fits, usage, id, over, source)? {
+            let usage = run_pass(PassKind::Triangular, parts, cache, constant, id, sample_set, source)?;
+            if leave_one_out::solve(parts, cache.spare(), constant, fits, usage, id, sample_set, source)? {
                 return Ok(usage);
             }
             otherwise
@@ -92,7 +92,7 @@ fn solve(
         HeadSolve::Gradient { .. } => 0.0,
         _ => return Err(DeclineReason::Parameter),
     };
-    let usage = run_pass(PassKind::Normal, parts, cache, constant, id, over, source)?;
+    let usage = run_pass(PassKind::Normal, parts, cache, constant, id, sample_set, source)?;
     if usage.samples == 0 {
         return Err(DeclineReason::NoSamples);
     }
@@ -115,7 +115,7 @@ fn solve(
             if solve_by_normal_equations(parts, ridge, usage) {
                 k
             } else {
-                let usage = run_pass(PassKind::Triangular, parts, cache, constant, id, over, source)?;
+                let usage = run_pass(PassKind::Triangular, parts, cache, constant, id, sample_set, source)?;
                 solve_triangular(parts, cache.spare(), constant, ridge, usage)
             }
         }
@@ -249,7 +249,7 @@ fn keep_head(parts: &mut Parts<'_>) {
 
 /// Copies values up to the end of the shorter slice; `copy_from_slice` could panic.
 pub fn copy(to: &mut [f32], from: &[f32]) {
-    for (place, &value) in to.iter_mut().zip(from) {
-        *place = value;
+    for (target, &value) in to.iter_mut().zip(from) {
+        *target = value;
     }
 }

@@ -61,12 +61,12 @@ pub fn solve_head(
     head: HeadSolve,
     fits: &mut HeadFits,
     id: RoundId,
-    over: SampleSet,
+    sample_set: SampleSet,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
     let cache = ProjectionCache { integers: &mut [0; CACHE_LEN], next: 0, filled: 0, selection: false };
     let mut pass = Pass { parts, fixed, cache, usage: Usage::default() };
-    pass.solve(head, fits, id, over, source)?;
+    pass.solve(head, fits, id, sample_set, source)?;
     copy(pass.parts.head, pass.parts.rhs);
     Ok(pass.usage)
 }
@@ -84,7 +84,7 @@ pub fn run(
     let cache = ProjectionCache { integers: &mut [0; CACHE_LEN], next: 0, filled: 0, selection: false };
     let mut pass = Pass { parts, fixed, cache, usage: Usage::default() };
     pass.solve(head, fits, id, SampleSet::Head, source)?;
-    pass.residual(id, source)?;
+    pass.compute_residual(id, source)?;
     copy(pass.parts.head, pass.parts.rhs);
     Ok(pass.usage)
 }
@@ -104,15 +104,15 @@ impl Pass<'_, '_, '_> {
         head: HeadSolve,
         fits: &mut HeadFits,
         id: RoundId,
-        over: SampleSet,
+        sample_set: SampleSet,
         source: &mut dyn SampleSource,
     ) -> Result<(), DeclineReason> {
-        let (gram, products) = self.normal(id, over, source)?;
+        let (gram, products) = self.compute_normal(id, sample_set, source)?;
         let usage = self.usage;
         if usage.samples == 0 {
             return Err(DeclineReason::NoSamples);
         }
-        let Parts { shape, head: own, factor, rhs, residual, z, .. } = &mut *self.parts;
+        let Parts { shape, head: old_head, factor, rhs, residual, z, .. } = &mut *self.parts;
         let k = shape.width;
         let (rank, ridge) = match head {
             // Leave-one-out would need a second pass, so the fallback ridge is used.
@@ -132,8 +132,8 @@ impl Pass<'_, '_, '_> {
                 mirror(factor, k);
                 // `S` is computed later. Until then its buffer (d x C, d >= k) holds the head during gradient
                 // steps.
-                let moving = residual.get_mut(..own.len()).unwrap_or_default();
-                copy(moving, own);
+                let moving = residual.get_mut(..old_head.len()).unwrap_or_default();
+                copy(moving, old_head);
                 gradient_steps(factor, rhs, moving, z, steps, step_size / count(usage));
                 if has_diverged(moving) {
                     return Err(DeclineReason::UpdateNonFinite);
@@ -148,25 +148,25 @@ impl Pass<'_, '_, '_> {
     }
 
     /// Computes `Z^T Z` (its upper triangle) and `Z^T Y`, as integers.
-    fn normal(
+    fn compute_normal(
         &mut self,
         id: RoundId,
-        over: SampleSet,
+        sample_set: SampleSet,
         source: &mut dyn SampleSource,
     ) -> Result<(Sums, Sums), DeclineReason> {
         self.parts.factor.fill(0.0);
         self.parts.rhs.fill(0.0);
         let (mut gram, mut products) = (Sums::new(), Sums::new());
-        self.over(id, over, source, |pass, x, targets, index| {
-            let Some(found) = pass.project(x).filter(|_| pass.read(targets, index)) else {
+        self.run_pass(id, sample_set, source, |pass, x, targets, index| {
+            let Some(projected) = pass.project(x).filter(|_| pass.read(targets, index)) else {
                 return Ok(false);
             };
             let Some(y) = quantise(pass.parts.y, pass.fixed.y) else { return Ok(false) };
-            let z = found.z(&pass.cache, pass.fixed.z);
-            if let Some(aligned) = gram.align(pass.parts.factor, found.scale, found.scale) {
+            let z = projected.z(&pass.cache, pass.fixed.z);
+            if let Some(aligned) = gram.align(pass.parts.factor, projected.scale, projected.scale) {
                 aligned.add_squares(pass.parts.factor, z);
             }
-            if let Some(aligned) = products.align(pass.parts.rhs, found.scale, y) {
+            if let Some(aligned) = products.align(pass.parts.rhs, projected.scale, y) {
                 aligned.add_products(pass.parts.rhs, z, pass.fixed.y);
             }
             Ok(true)
@@ -175,19 +175,21 @@ impl Pass<'_, '_, '_> {
     }
 
     /// Computes `S = X^T (X B W - Y)` for the `W` in `parts.rhs`.
-    fn residual(&mut self, id: RoundId, source: &mut dyn SampleSource) -> Result<(), DeclineReason> {
+    fn compute_residual(&mut self, id: RoundId, source: &mut dyn SampleSource) -> Result<(), DeclineReason> {
         let head = quantise_columns(self.parts.rhs, self.parts.shape.outputs, self.fixed.head)
             .ok_or(DeclineReason::UpdateNonFinite)?;
         self.parts.residual.fill(0.0);
         let mut sums = Sums::new();
-        self.over(id, SampleSet::All, source, |pass, x, targets, index| {
-            let Some(found) = pass.project(x).filter(|_| pass.read(targets, index)) else { return Ok(false) };
-            let exponent = found.scale.exponent() + head.exponent();
-            let z = found.z(&pass.cache, pass.fixed.z);
+        self.run_pass(id, SampleSet::All, source, |pass, x, targets, index| {
+            let Some(projected) = pass.project(x).filter(|_| pass.read(targets, index)) else {
+                return Ok(false);
+            };
+            let exponent = projected.scale.exponent() + head.exponent();
+            let z = projected.z(&pass.cache, pass.fixed.z);
             let exponent = residuals(pass.fixed.head, z, exponent, pass.parts.y);
             let r = narrow(pass.parts.y, exponent, pass.fixed.y);
-            if let Some(aligned) = sums.align(pass.parts.residual, found.sample, r) {
-                aligned.add_outer(pass.parts.residual, x, found.sample, pass.fixed.y);
+            if let Some(aligned) = sums.align(pass.parts.residual, projected.sample, r) {
+                aligned.add_outer(pass.parts.residual, x, projected.sample, pass.fixed.y);
             }
             Ok(true)
         })?;
@@ -196,15 +198,15 @@ impl Pass<'_, '_, '_> {
     }
 
     /// Runs one pass. `each` returns true if it has used the sample.
-    fn over(
+    fn run_pass(
         &mut self,
         id: RoundId,
-        over: SampleSet,
+        sample_set: SampleSet,
         source: &mut dyn SampleSource,
         mut each: impl FnMut(&mut Self, &[f32], Targets<'_>, usize) -> Result<bool, DeclineReason>,
     ) -> Result<(), DeclineReason> {
         let failed = |_| DeclineReason::Device;
-        let selection = over == SampleSet::Head && source.rewind_for_head(id).map_err(failed)?;
+        let selection = sample_set == SampleSet::Head && source.rewind_for_head(id).map_err(failed)?;
         if !selection {
             source.rewind(id).map_err(failed)?;
         }
@@ -225,26 +227,27 @@ impl Pass<'_, '_, '_> {
     fn project(&mut self, x: &[f32]) -> Option<Projected> {
         let Self { parts, fixed, cache, .. } = self;
         let k = fixed.z.len();
-        let (place, filled) = cache.place(k);
-        let slot = place.and_then(|first| cache.integers.get_mut(first..first + 2 + k)).unwrap_or_default();
+        let (cache_index, filled) = cache.claim_slot(k);
+        let slot =
+            cache_index.and_then(|first| cache.integers.get_mut(first..first + 2 + k)).unwrap_or_default();
         if filled {
             let [sample, scale, ..] = *slot else { return None };
             let (sample_scale, scale) = (Scale::from_bits(sample), Scale::from_bits(scale));
-            return (sample != UNUSABLE).then_some(Projected { sample: sample_scale, scale, place });
+            return (sample != UNUSABLE).then_some(Projected { sample: sample_scale, scale, cache_index });
         }
         let wide = project_wide(parts, fixed, x);
         let (scales, z) = slot.split_at_mut_checked(2).unwrap_or_default();
-        let z = if place.is_some() { z } else { &mut *fixed.z };
-        let found = wide.and_then(|(sample, exponent)| {
+        let z = if cache_index.is_some() { z } else { &mut *fixed.z };
+        let projected = wide.and_then(|(sample, exponent)| {
             let scale = narrow(parts.z, exponent, z);
             let fits = scale.exponent() <= EXPONENT_MAX && sample.exponent() <= SAMPLE_EXPONENT_MAX;
-            fits.then_some(Projected { sample, scale, place })
+            fits.then_some(Projected { sample, scale, cache_index })
         });
         if let [sample, scale] = scales {
-            *sample = found.map_or(UNUSABLE, |found| found.sample.to_bits());
-            *scale = found.map_or(UNUSABLE, |found| found.scale.to_bits());
+            *sample = projected.map_or(UNUSABLE, |projected| projected.sample.to_bits());
+            *scale = projected.map_or(UNUSABLE, |projected| projected.scale.to_bits());
         }
-        found
+        projected
     }
 
     /// Reads a target into `parts.y`. Returns false if the target is not usable.
@@ -261,13 +264,13 @@ struct Projected {
     /// Scale of the projection.
     scale: Scale,
     /// Position in the cache; `None` if the projection is in `fixed.z`.
-    place: Option<usize>,
+    cache_index: Option<usize>,
 }
 
 impl Projected {
     /// Returns the k integers of the projection.
     fn z<'a>(&self, cache: &'a ProjectionCache<'_>, fixed: &'a [i16]) -> &'a [i16] {
-        match self.place {
+        match self.cache_index {
             Some(first) => cache.integers.get(first + 2..first + 2 + fixed.len()).unwrap_or_default(),
             None => fixed,
         }
@@ -279,8 +282,8 @@ fn mirror(matrix: &mut [f32], k: usize) {
     for i in 1..k {
         for j in 0..i {
             let value = matrix.get(j * k + i).copied().unwrap_or(0.0);
-            if let Some(place) = matrix.get_mut(i * k + j) {
-                *place = value;
+            if let Some(target) = matrix.get_mut(i * k + j) {
+                *target = value;
             }
         }
     }
@@ -313,7 +316,7 @@ impl ProjectionCache<'_> {
 
     /// Returns the position of the next sample, or `None` if the cache is full. The flag is true if the cache
     /// contains its projection already; otherwise the caller must write the projection.
-    fn place(&mut self, k: usize) -> (Option<usize>, bool) {
+    fn claim_slot(&mut self, k: usize) -> (Option<usize>, bool) {
         let (first, end) = (self.next, self.next.saturating_add(k + 2));
         if end > CACHE_LEN {
             return (None, false);

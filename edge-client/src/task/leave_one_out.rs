@@ -27,7 +27,7 @@ pub fn solve(
     fits: &mut HeadFits,
     usage: Usage,
     id: RoundId,
-    over: SampleSet,
+    sample_set: SampleSet,
     source: &mut dyn SampleSource,
 ) -> Result<bool, DeclineReason> {
     let (k, c) = (parts.shape.width, parts.shape.outputs);
@@ -47,7 +47,7 @@ pub fn solve(
         (LeaveOneOut::new(&directions, squares), directions)
     };
     let mut classes = false;
-    for_each_in(over, id, source, parts.shape.features, |x, targets, index| {
+    for_each_in(sample_set, id, source, parts.shape.features, |x, targets, index| {
         let usable = project_sample(parts, x, targets, index);
         if usable {
             let Parts { shape, factor, rhs, residual, z, y, .. } = &mut *parts;
@@ -81,7 +81,7 @@ pub fn solve(
 /// counts of classes.
 #[inline(never)]
 fn split(room: &mut [f32], k: usize, c: usize) -> (&mut [f32], &mut [f32], &mut [f32]) {
-    let (scratch, rest) = room.split_at_mut_checked(2 * k).unwrap_or_default();
-    let (squares, rest) = rest.split_at_mut_checked(k).unwrap_or_default();
-    (scratch, squares, rest.get_mut(..c).unwrap_or_default())
+    let (scratch, remaining) = room.split_at_mut_checked(2 * k).unwrap_or_default();
+    let (squares, remaining) = remaining.split_at_mut_checked(k).unwrap_or_default();
+    (scratch, squares, remaining.get_mut(..c).unwrap_or_default())
 }

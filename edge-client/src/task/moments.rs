@@ -34,7 +34,7 @@ pub fn power(
         let sum = parts.residual.get_mut(..d).unwrap_or_default();
         sum.fill(0.0);
         usage = for_each(id, source, d, |x, targets, index| {
-            if !targets.write(index, parts.y) || !usable(x) || !usable(parts.y) {
+            if !targets.write(index, parts.y) || !all_usable(x) || !all_usable(parts.y) {
                 return false;
             }
             let projection = dot(x, from(parts.representation, column), k);
@@ -66,7 +66,7 @@ pub fn moment_rows(
     let d = parts.shape.features;
     parts.representation.fill(0.0);
     let usage = for_each(id, source, d, |x, targets, index| {
-        if !targets.write(index, parts.y) || !usable(x) || !usable(parts.y) {
+        if !targets.write(index, parts.y) || !all_usable(x) || !all_usable(parts.y) {
             return false;
         }
         let weight = dot(parts.y, parts.y, 1);
@@ -96,6 +96,6 @@ pub fn moment_elements(d: usize, first: usize, rows: usize) -> Option<usize> {
 }
 
 /// Returns true if no value is too large or NaN.
-fn usable(values: &[f32]) -> bool {
+fn all_usable(values: &[f32]) -> bool {
     all_within(values, MAGNITUDE_MAX)
 }

@@ -4,9 +4,9 @@
 //! A first step searches for a factor with which the squares of the integers `round(factor s_i w_j)` sum to
 //! at most the squared radius. A second step recomputes the integers and writes each integer with its noise
 //! into the memory's second d x k matrix. Both steps are complete before a byte is sent, so the time of
-//! sending does not depend on any record. Both steps compute the integers by [`scaled`] and [`integer`], so
-//! the checked integers are the ones that are sent. Privacy does not depend on the values of sums and factor
-//! ([`Clip`]).
+//! sending does not depend on any record. Both steps compute the integers by [`scaled_elements`] and
+//! [`round_element`], so the checked integers are the ones that are sent. Privacy does not depend on the
+//! values of sums and factor ([`Clip`]).
 
 use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId};
 use libm::sqrtf;
@@ -62,7 +62,7 @@ pub fn fit_radius(parts: &PartsRef<'_>, usage: Usage, clip: &Clip) -> Option<Cli
         return None;
     }
     let mut factor = clip.units_in_one() / count(usage);
-    let peak = peak(parts, factor);
+    let peak = largest_element(parts, factor);
     if !peak.is_finite() {
         return None;
     }
@@ -75,13 +75,13 @@ pub fn fit_radius(parts: &PartsRef<'_>, usage: Usage, clip: &Clip) -> Option<Cli
     // doublings.
     let mut step = 1.0 / 16_384.0;
     for _ in 0..TRIES {
-        let found = length_squared(parts, factor);
-        if found <= units * units {
+        let length_squared_units = length_squared(parts, factor);
+        if length_squared_units <= units * units {
             return Some(ClipFactor { factor, clipped });
         }
         clipped = true;
         #[allow(clippy::cast_precision_loss, reason = "the resulting factor is checked again")]
-        let ratio = units as f32 / sqrtf(found as f32);
+        let ratio = units as f32 / sqrtf(length_squared_units as f32);
         factor *= ratio * (1.0 - step);
         step *= 2.0;
     }
@@ -97,13 +97,13 @@ pub fn add_noise(parts: &mut Parts<'_>, clip: &Clip, factor: Option<f32>, seed: 
     let Some(second) = parts.extra_matrix.as_deref_mut() else { return };
     let (residual, head) = (&*parts.residual, &*parts.head);
     elements(residual, head, shape.width, shape.outputs, factor.unwrap_or(0.0), 0, second);
-    for (coordinate, place) in (0..).zip(second) {
-        let element = if factor.is_some() { integer(*place) } else { 0 };
+    for (coordinate, target) in (0..).zip(second) {
+        let element = if factor.is_some() { round_element(*target) } else { 0 };
         // The element has 17 bits, and the noise 34 bits.
         let noisy = i64::from(element) + noise(seed, coordinate, variance);
         #[allow(clippy::cast_precision_loss, reason = "noisy values may round")]
         let value = noisy as f32 * unit;
-        *place = value;
+        *target = value;
     }
 }
 
@@ -112,40 +112,42 @@ pub fn add_noise(parts: &mut Parts<'_>, clip: &Clip, factor: Option<f32>, seed: 
 pub fn emit(parts: &PartsRef<'_>, clipping: Option<&Clipping>, first: usize, out: &mut [f32]) {
     let has_noise = clipping.is_some_and(Clipping::has_noise);
     let Some(second) = parts.extra_matrix.filter(|_| has_noise) else { return out.fill(f32::NAN) };
-    for (place, &value) in out.iter_mut().zip(second.iter().skip(first)) {
-        *place = value;
+    for (target, &value) in out.iter_mut().zip(second.iter().skip(first)) {
+        *target = value;
     }
 }
 
 /// Returns the sum of the squares of all integers: fewer than 2^32 terms, each below 2^32.
 fn length_squared(parts: &PartsRef<'_>, factor: f32) -> u64 {
-    over_all(parts, factor, 0, |sum, piece| piece.iter().fold(sum, |sum, &v| sum + square(integer(v))))
+    fold_elements(parts, factor, 0, |sum, piece| {
+        piece.iter().fold(sum, |sum, &v| sum + square(round_element(v)))
+    })
 }
 
 /// Returns the largest magnitude of an element.
-fn peak(parts: &PartsRef<'_>, factor: f32) -> f32 {
-    over_all(parts, factor, 0.0, |most: f32, piece| largest(&[most, largest(piece)]))
+fn largest_element(parts: &PartsRef<'_>, factor: f32) -> f32 {
+    fold_elements(parts, factor, 0.0, |max_magnitude: f32, piece| largest(&[max_magnitude, largest(piece)]))
 }
 
 /// Folds over all elements, piece by piece.
-fn over_all<T>(parts: &PartsRef<'_>, factor: f32, start: T, each: impl Fn(T, &[f32]) -> T) -> T {
-    let all = parts.shape.features * parts.shape.width;
+fn fold_elements<T>(parts: &PartsRef<'_>, factor: f32, start: T, each: impl Fn(T, &[f32]) -> T) -> T {
+    let element_count = parts.shape.features * parts.shape.width;
     let mut piece = [0.0; PIECE];
-    (0..all).step_by(PIECE).fold(start, |folded, first| {
-        let values = piece.get_mut(..PIECE.min(all - first)).unwrap_or_default();
-        scaled(parts, factor, first, values);
+    (0..element_count).step_by(PIECE).fold(start, |folded, first| {
+        let values = piece.get_mut(..PIECE.min(element_count - first)).unwrap_or_default();
+        scaled_elements(parts, factor, first, values);
         each(folded, values)
     })
 }
 
 /// Computes elements of `factor S W^T`, starting at element `first`. The bits do not depend on the division
 /// into pieces.
-fn scaled(parts: &PartsRef<'_>, factor: f32, first: usize, out: &mut [f32]) {
+fn scaled_elements(parts: &PartsRef<'_>, factor: f32, first: usize, out: &mut [f32]) {
     let shape = parts.shape;
     elements(parts.residual, parts.head, shape.width, shape.outputs, factor, first, out);
 }
 
 /// Rounds an element to the integer that is sent.
-fn integer(element: f32) -> i32 {
+fn round_element(element: f32) -> i32 {
     halved(element * 2.0)
 }

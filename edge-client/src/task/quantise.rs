@@ -3,13 +3,13 @@
 /// Largest magnitude of a rounded integer. The square of a larger integer would not fit 32 bits.
 pub const LARGEST: i32 = (1 << 16) - 1;
 
-/// Returns the integer nearest to half of `twice`, rounding halves away from zero. NaN becomes 0, and large
+/// Returns the integer nearest to half of `doubled`, rounding halves away from zero. NaN becomes 0, and large
 /// values saturate.
-pub fn halved(twice: f32) -> i32 {
+pub fn halved(doubled: f32) -> i32 {
     // The cast truncates and saturates.
     #[allow(clippy::cast_possible_truncation, reason = "saturates")]
-    let twice = twice as i32;
-    (twice.clamp(1 - 2 * LARGEST, 2 * LARGEST - 1) + twice.signum()) / 2
+    let doubled = doubled as i32;
+    (doubled.clamp(1 - 2 * LARGEST, 2 * LARGEST - 1) + doubled.signum()) / 2
 }
 
 /// Returns the square of an integer.

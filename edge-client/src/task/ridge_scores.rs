@@ -86,7 +86,7 @@ pub fn run(
     parts.residual.fill(0.0);
     let mut known = true;
     let skipped = each_sample(parts, id, source, |parts, class, _| match class {
-        Some(class) => put(parts.residual, class, at(parts.residual, class) + 1.0),
+        Some(class) => put_value(parts.residual, class, at(parts.residual, class) + 1.0),
         None => known = false,
     })?;
     if !known {
@@ -97,27 +97,27 @@ pub fn run(
         return Err(DeclineReason::NoSamples);
     }
     let mut right = [0; RIDGES_MAX];
-    let room = 1 + heads_in_residual(parts.shape);
+    let group_size = 1 + heads_in_residual(parts.shape);
     let mut tried = 0;
     for draw in 0..RIDGE_DRAWS {
         let labelled = add_labelled(parts, grid, draw, id, source)?;
         let mut ridge = grid.first;
-        let mut others = 0;
-        for right in right.get_mut(..grid.count).unwrap_or_default().chunks_mut(room) {
-            for place in 0..right.len() {
-                solve(parts, ridge * labelled, place);
+        let mut unlabelled = 0;
+        for right in right.get_mut(..grid.count).unwrap_or_default().chunks_mut(group_size) {
+            for index in 0..right.len() {
+                solve_head(parts, ridge * labelled, index);
                 ridge *= grid.factor;
             }
-            others = score(parts, grid, draw, right, id, source)?;
+            unlabelled = score_heads(parts, grid, draw, right, id, source)?;
         }
-        tried += others;
+        tried += unlabelled;
     }
     if tried == 0 {
         return Err(DeclineReason::NoSamples);
     }
     parts.residual.fill(0.0);
-    for (place, right) in parts.residual.iter_mut().zip(right).take(grid.count) {
-        *place = exact(right);
+    for (target, right) in parts.residual.iter_mut().zip(right).take(grid.count) {
+        *target = exact(right);
     }
     Ok(Usage { samples: tried, skipped })
 }
@@ -151,21 +151,22 @@ fn begin_draw(parts: &mut Parts<'_>, labels: u32) {
     let classes = parts.shape.outputs;
     for class in 0..classes {
         let count = at(parts.residual, class);
-        put(parts.residual, classes + class, count);
-        put(parts.residual, 2 * classes + class, count.min(exact(labels)));
+        put_value(parts.residual, classes + class, count);
+        put_value(parts.residual, 2 * classes + class, count.min(exact(labels)));
     }
 }
 
 /// Returns true if the draw labels the next sample, whose class is `class`.
 fn is_labelled_next(parts: &mut Parts<'_>, class: usize, number: u32, draw: u32) -> bool {
     let classes = parts.shape.outputs;
-    let (left, needed) = (at(parts.residual, classes + class), at(parts.residual, 2 * classes + class));
+    let (samples_left, labels_needed) =
+        (at(parts.residual, classes + class), at(parts.residual, 2 * classes + class));
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counts below 2^24")]
     let count = |value: f32| value as u32;
-    let labelled = is_labelled(draw, number, count(left), count(needed));
-    put(parts.residual, classes + class, left - 1.0);
+    let labelled = is_labelled(draw, number, count(samples_left), count(labels_needed));
+    put_value(parts.residual, classes + class, samples_left - 1.0);
     if labelled {
-        put(parts.residual, 2 * classes + class, needed - 1.0);
+        put_value(parts.residual, 2 * classes + class, labels_needed - 1.0);
     }
     labelled
 }
@@ -198,59 +199,59 @@ fn heads_in_residual(Shape { features, width, .. }: Shape) -> usize {
     features.saturating_sub(COUNTS).checked_div(width).unwrap_or(0)
 }
 
-/// Returns the head at position `place` of a group: the first is in the model's head, the others follow the
+/// Returns head `index` of a group: the first is in the model's head, the others follow the
 /// counters.
-fn head_of<'a>(head: &'a mut [f32], residual: &'a mut [f32], outputs: usize, place: usize) -> &'a mut [f32] {
+fn head_of<'a>(head: &'a mut [f32], residual: &'a mut [f32], outputs: usize, index: usize) -> &'a mut [f32] {
     let size = head.len();
-    match place.checked_sub(1) {
+    match index.checked_sub(1) {
         None => head,
-        Some(place) => {
-            from_mut(residual, COUNTS * outputs + place * size).get_mut(..size).unwrap_or_default()
+        Some(index) => {
+            from_mut(residual, COUNTS * outputs + index * size).get_mut(..size).unwrap_or_default()
         }
     }
 }
 
-/// Computes the head at position `place` of a group: `(Z^T Z + extra I)^-1 Z^T Y`. The normal equations are
+/// Computes head `index` of a group: `(Z^T Z + extra I)^-1 Z^T Y`. The normal equations are
 /// preserved: the transposed Cholesky factor is stored above their diagonal, and its diagonal in `parts.z`.
 #[inline(never)]
-fn solve(parts: &mut Parts<'_>, extra: f32, place: usize) {
+fn solve_head(parts: &mut Parts<'_>, extra: f32, index: usize) {
     let Parts { shape, head, factor, rhs, residual, z, .. } = parts;
     let (k, c) = (shape.width, shape.outputs);
     let largest = (0..k).map(|j| at(factor, j * k + j)).fold(0.0, f32::max);
-    let least = SMALLEST_PIVOT * (largest + extra);
+    let smallest_pivot = SMALLEST_PIVOT * (largest + extra);
     for j in 0..k {
         for i in 0..j {
-            let value = (at(factor, j * k + i) - products(factor, k, i, i, j)) / at(z, i);
-            put(factor, i * k + j, value);
+            let value = (at(factor, j * k + i) - column_product(factor, k, i, i, j)) / at(z, i);
+            put_value(factor, i * k + j, value);
         }
-        let square = at(factor, j * k + j) + extra - products(factor, k, j, j, j);
-        put(z, j, sqrtf(square.max(least)));
+        let square = at(factor, j * k + j) + extra - column_product(factor, k, j, j, j);
+        put_value(z, j, sqrtf(square.max(smallest_pivot)));
     }
-    let w = head_of(head, residual, c, place);
+    let w = head_of(head, residual, c, index);
     copy(w, rhs);
     for j in 0..k {
         for output in 0..c {
             let above = (0..j).map(|i| at(factor, i * k + j) * at(w, i * c + output)).sum::<f32>();
-            put(w, j * c + output, (at(w, j * c + output) - above) / at(z, j));
+            put_value(w, j * c + output, (at(w, j * c + output) - above) / at(z, j));
         }
     }
     for j in (0..k).rev() {
         let row = from(factor, j * k).get(j + 1..k).unwrap_or_default();
         for output in 0..c {
             let below = dot(row, from(w, (j + 1) * c + output), c);
-            put(w, j * c + output, (at(w, j * c + output) - below) / at(z, j));
+            put_value(w, j * c + output, (at(w, j * c + output) - below) / at(z, j));
         }
     }
 }
 
 /// Returns the dot product of columns `i` and `j` of a k x k matrix, over the first `rows` rows.
-fn products(matrix: &[f32], k: usize, rows: usize, i: usize, j: usize) -> f32 {
+fn column_product(matrix: &[f32], k: usize, rows: usize, i: usize, j: usize) -> f32 {
     (0..rows).map(|row| at(matrix, row * k + i) * at(matrix, row * k + j)).sum()
 }
 
 /// Runs one pass over the unlabelled samples of a draw: adds the number of correct predictions of each head
 /// of a group to `right`. Returns the number of unlabelled samples.
-fn score(
+fn score_heads(
     parts: &mut Parts<'_>,
     grid: Grid,
     draw: u32,
@@ -266,25 +267,25 @@ fn score(
         };
         tried += 1;
         let Parts { shape, head, residual, z, y, .. } = parts;
-        for (place, right) in right.iter_mut().enumerate() {
-            apply_head(head_of(head, residual, shape.outputs, place), z, y);
+        for (index, right) in right.iter_mut().enumerate() {
+            apply_head(head_of(head, residual, shape.outputs, index), z, y);
             *right += u32::from(is_first_largest(y, class));
         }
     })?;
     Ok(tried)
 }
 
-/// Returns true if `place` is the first index of the largest value. Returns false if the value at `place` is
+/// Returns true if `index` is the first index of the largest value. Returns false if the value at `index` is
 /// NaN.
-fn is_first_largest(values: &[f32], place: usize) -> bool {
-    let score = at(values, place);
-    let beats = |(other, value): (usize, &f32)| if other < place { *value < score } else { *value <= score };
+fn is_first_largest(values: &[f32], index: usize) -> bool {
+    let score = at(values, index);
+    let beats = |(other, value): (usize, &f32)| if other < index { *value < score } else { *value <= score };
     score.is_finite() && values.iter().enumerate().all(beats)
 }
 
 /// Writes a value, or nothing if the index is out of range.
-fn put(values: &mut [f32], place: usize, value: f32) {
-    if let Some(old) = values.get_mut(place) {
+fn put_value(values: &mut [f32], index: usize, value: f32) {
+    if let Some(old) = values.get_mut(index) {
         *old = value;
     }
 }

@@ -39,8 +39,8 @@ pub fn push_row(
     };
     let row = number as usize % 8;
     for (column, value) in block_z.iter_mut().chain(&mut *block_y).zip(z.iter().chain(&**y)) {
-        if let Some(place) = column.get_mut(row) {
-            *place = *value;
+        if let Some(target) = column.get_mut(row) {
+            *target = *value;
         }
     }
     if row == 7 {
@@ -67,8 +67,8 @@ pub fn push_four(
     let half = usize::from(!number.is_multiple_of(8));
     for (block, fours) in [(&mut *block_z, z), (&mut *block_y, y)] {
         for (column, &[v0, v1, v2, v3]) in block.iter_mut().zip(fours) {
-            if let Some(place) = column.as_chunks_mut().0.get_mut(half) {
-                *place = [v0, v1, v2, v3];
+            if let Some(target) = column.as_chunks_mut().0.get_mut(half) {
+                *target = [v0, v1, v2, v3];
             }
         }
     }

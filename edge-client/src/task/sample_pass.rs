@@ -66,14 +66,14 @@ pub fn for_each(
 /// Calls `each` with every sample of one pass over a set of samples, and counts the samples for which it
 /// returns true.
 pub fn for_each_in(
-    over: SampleSet,
+    sample_set: SampleSet,
     id: RoundId,
     source: &mut dyn SampleSource,
     features: usize,
     mut each: impl FnMut(&[f32], Targets<'_>, usize) -> bool,
 ) -> Result<Usage, DeclineReason> {
     let mut usage = Usage::default();
-    start(over, id, source)?;
+    start_pass(sample_set, id, source)?;
     while let Some(samples) = source.next() {
         for (index, x) in samples.x.chunks_exact(features.max(1)).enumerate() {
             usage.count(1, each(x, samples.targets, index));
@@ -90,11 +90,11 @@ pub fn project_sample(parts: &mut Parts<'_>, x: &[f32], targets: Targets<'_>, in
         return false;
     }
     project(parts.representation, x, parts.z);
-    usable(parts.z) && usable(parts.y)
+    all_usable(parts.z) && all_usable(parts.y)
 }
 
 /// Returns true if no value is too large or NaN.
-fn usable(values: &[f32]) -> bool {
+fn all_usable(values: &[f32]) -> bool {
     all_within(values, MAGNITUDE_MAX)
 }
 
@@ -107,7 +107,7 @@ pub fn run_pass(
     cache: &mut ProjectionCache,
     constant: &mut ConstantColumn,
     id: RoundId,
-    over: SampleSet,
+    sample_set: SampleSet,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
     if kind == PassKind::Residual {
@@ -117,7 +117,7 @@ pub fn run_pass(
         parts.rhs.fill(0.0);
     }
     *constant = ConstantColumn::NONE;
-    let selection = start(over, id, source)?;
+    let selection = start_pass(sample_set, id, source)?;
     cache.begin(selection);
     let targets = &mut [[0.0; 4]; FOUR_OUTPUTS_MAX];
     let mut pass = Pass { kind, parts, cache, constant, targets, number: 0, usage: Usage::default() };
@@ -128,9 +128,13 @@ pub fn run_pass(
 }
 
 /// Starts a pass. Returns true if the pass is over a selection of the samples.
-fn start(over: SampleSet, id: RoundId, source: &mut dyn SampleSource) -> Result<bool, DeclineReason> {
+fn start_pass(
+    sample_set: SampleSet,
+    id: RoundId,
+    source: &mut dyn SampleSource,
+) -> Result<bool, DeclineReason> {
     let failed = |_| DeclineReason::Device;
-    let selection = over == SampleSet::Head && source.rewind_for_head(id).map_err(failed)?;
+    let selection = sample_set == SampleSet::Head && source.rewind_for_head(id).map_err(failed)?;
     if !selection {
         source.rewind(id).map_err(failed)?;
     }
@@ -153,44 +157,44 @@ struct Pass<'a, 'b> {
 impl Pass<'_, '_> {
     /// Processes the samples of one call of the source.
     fn take(&mut self, samples: Samples<'_>) {
-        let Samples { x: mut rest, targets } = samples;
+        let Samples { x: mut remaining, targets } = samples;
         let d = self.parts.shape.features.max(1);
         let mut index = 0;
         loop {
-            let taken = if self.number.is_multiple_of(4)
-                && let Some((x, after)) = rest.split_at_checked(4 * d)
-                && self.four(x, targets, index)
+            let count = if self.number.is_multiple_of(4)
+                && let Some((x, after)) = remaining.split_at_checked(4 * d)
+                && self.take_four(x, targets, index)
             {
-                rest = after;
+                remaining = after;
                 self.usage.count(4, true);
                 4
-            } else if let Some((x, after)) = rest.split_at_checked(d) {
-                rest = after;
-                let used = self.one(x, targets, index);
+            } else if let Some((x, after)) = remaining.split_at_checked(d) {
+                remaining = after;
+                let used = self.take_one(x, targets, index);
                 self.usage.count(1, used);
                 1
             } else {
                 return;
             };
-            index += taken;
-            self.number += taken;
+            index += count;
+            self.number += count;
         }
     }
 
     /// Processes four samples. Returns false and changes nothing if the samples must be processed one by one.
-    fn four(&mut self, x: &[f32], targets: Targets<'_>, index: usize) -> bool {
+    fn take_four(&mut self, x: &[f32], targets: Targets<'_>, index: usize) -> bool {
         let Shape { features: d, width: k, outputs: c } = self.parts.shape;
         let Some(y) = self.targets.get_mut(..c) else { return false };
         let Some(Slot { z, known, spare }) = self.cache.slot(self.number, 4, k) else { return false };
         let Some(x) = rows_of_four(x, d) else { return false };
         if !known {
             project_four(self.parts.representation, x, z);
-            if !usable(z.as_flattened()) {
+            if !all_usable(z.as_flattened()) {
                 self.cache.end(self.number);
                 return false;
             }
         }
-        if !(targets.write_four(index, y) && usable(y.as_flattened())) {
+        if !(targets.write_four(index, y) && all_usable(y.as_flattened())) {
             return false;
         }
         match self.kind {
@@ -207,8 +211,8 @@ impl Pass<'_, '_> {
     }
 
     /// Processes one sample. Returns false if the sample is not usable.
-    fn one(&mut self, x: &[f32], targets: Targets<'_>, index: usize) -> bool {
-        if !(self.project_one(x) && targets.write(index, self.parts.y) && usable(self.parts.y)) {
+    fn take_one(&mut self, x: &[f32], targets: Targets<'_>, index: usize) -> bool {
+        if !(self.project_one(x) && targets.write(index, self.parts.y) && all_usable(self.parts.y)) {
             return false;
         }
         let parts = &mut *self.parts;
@@ -236,15 +240,15 @@ impl Pass<'_, '_> {
                 }
                 for (four, value) in slot.iter_mut().zip(z.iter_mut()) {
                     match four.get_mut(self.number % 4) {
-                        Some(kept) if known => *value = *kept,
-                        Some(place) => *place = *value,
+                        Some(cached) if known => *value = *cached,
+                        Some(target) => *target = *value,
                         None => {}
                     }
                 }
             }
             None => project(representation, x, z),
         }
-        let usable = usable(z);
+        let usable = all_usable(z);
         if !usable {
             self.cache.end(self.number);
         }
@@ -265,11 +269,11 @@ fn subtract_predictions(w: &[f32], z: &[Four], y: &mut [Four]) {
     let c = y.len();
     for (output, y) in y.iter_mut().enumerate() {
         let mut prediction = [0.0; 4];
-        let mut place = output;
+        let mut index = output;
         for z in z {
-            let Some(w) = w.get(place) else { break };
+            let Some(w) = w.get(index) else { break };
             add_scaled(&mut prediction, *z, *w);
-            place += c;
+            index += c;
         }
         let ([y0, y1, y2, y3], [p0, p1, p2, p3]) = (*y, prediction);
         *y = [p0 - y0, p1 - y1, p2 - y2, p3 - y3];

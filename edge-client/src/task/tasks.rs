@@ -149,7 +149,7 @@ const FIT_HEADS: u16 = TaskKind::FedRep.bit() | TaskKind::FitHead.bit() | TaskKi
 
 /// Returns the capabilities of the pair, from the capabilities of two tasks with the kinds of rounds that
 /// they open.
-fn union(a: &Capabilities, b: &Capabilities) -> Capabilities {
+fn combine_capabilities(a: &Capabilities, b: &Capabilities) -> Capabilities {
     // Every task that fits heads must be able to choose the ridge.
     let chooses = |task: &Capabilities| task.tasks & FIT_HEADS == 0 || task.roles & CHOOSES_RIDGE != 0;
     let of_both = Role::Scale.bit() | if chooses(a) && chooses(b) { 0 } else { CHOOSES_RIDGE };
@@ -163,12 +163,12 @@ fn union(a: &Capabilities, b: &Capabilities) -> Capabilities {
         tensors: a.tensors.max(b.tensors),
         tensor_elements: a.tensor_elements.max(b.tensor_elements),
         total_elements: a.total_elements.max(b.total_elements),
-        privacy: stricter(a.privacy, b.privacy),
+        privacy: stricter_privacy(a.privacy, b.privacy),
     }
 }
 
 /// Returns the larger cost of a release and the smaller budget.
-fn stricter(a: Privacy, b: Privacy) -> Privacy {
+fn stricter_privacy(a: Privacy, b: Privacy) -> Privacy {
     match (a, b) {
         (
             Privacy::Gaussian { release, budget, spent },
@@ -189,7 +189,7 @@ impl<A: Task, B: Task> Task for Tasks<A, B> {
         match (self.of_first, self.of_second) {
             (_, 0) => a,
             (0, _) => b,
-            _ => union(&a, &b),
+            _ => combine_capabilities(&a, &b),
         }
     }
 

@@ -11,27 +11,28 @@ use super::Unsuitable;
 /// zero and [`Self::finish`] returns `None`.
 pub struct Reader<'de> {
     /// Unread bytes; `None` after an error.
-    rest: Option<&'de [u8]>,
+    unread: Option<&'de [u8]>,
 }
 
 impl<'de> Reader<'de> {
     /// Creates a deserializer at the start of `bytes`.
     pub fn new(bytes: &'de [u8]) -> Self {
-        Self { rest: Some(bytes) }
+        Self { unread: Some(bytes) }
     }
 
     /// Returns the unread bytes, or `None` after an error.
     pub fn finish(self) -> Option<&'de [u8]> {
-        self.rest
+        self.unread
     }
 
     /// Reads a number. Not inlined on a device, so that the firmware contains one copy for each type of
     /// number instead of one for each field.
     #[cfg_attr(target_os = "none", inline(never))]
     fn number<T: Deserialize<'de> + Default>(&mut self) -> T {
-        let read = self.rest.and_then(|bytes| postcard::take_from_bytes(bytes).ok());
-        let (value, rest) = read.map_or((T::default(), None), |(value, rest)| (value, Some(rest)));
-        self.rest = rest;
+        let read = self.unread.and_then(|bytes| postcard::take_from_bytes(bytes).ok());
+        let (value, remaining) =
+            read.map_or((T::default(), None), |(value, remaining)| (value, Some(remaining)));
+        self.unread = remaining;
         value
     }
 }
@@ -68,13 +69,13 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
 
     #[inline]
     fn deserialize_tuple<V: Visitor<'de>>(self, length: usize, visitor: V) -> Result<V::Value, Unsuitable> {
-        visitor.visit_seq(Elements { reader: self, left: length })
+        visitor.visit_seq(Elements { reader: self, remaining: length })
     }
 
     #[inline]
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Unsuitable> {
         let length = usize::try_from(self.number::<u32>()).map_err(|_| Unsuitable)?;
-        visitor.visit_seq(Elements { reader: self, left: length })
+        visitor.visit_seq(Elements { reader: self, remaining: length })
     }
 
     #[inline]
@@ -102,7 +103,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
 struct Elements<'a, 'de> {
     reader: &'a mut Reader<'de>,
     /// Number of remaining elements.
-    left: usize,
+    remaining: usize,
 }
 
 impl<'de> SeqAccess<'de> for Elements<'_, 'de> {
@@ -113,8 +114,8 @@ impl<'de> SeqAccess<'de> for Elements<'_, 'de> {
         &mut self,
         seed: T,
     ) -> Result<Option<T::Value>, Unsuitable> {
-        let Some(left) = self.left.checked_sub(1) else { return Ok(None) };
-        self.left = left;
+        let Some(remaining) = self.remaining.checked_sub(1) else { return Ok(None) };
+        self.remaining = remaining;
         seed.deserialize(&mut *self.reader).map(Some)
     }
 }

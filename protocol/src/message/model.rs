@@ -78,7 +78,7 @@ pub struct Filters {
 
 impl Filters {
     /// Packs the two sides into one size: `256 side + pool`.
-    const fn window(self) -> u16 {
+    const fn pack_sides(self) -> u16 {
         u16::from_be_bytes([self.side, self.pool])
     }
 }
@@ -120,9 +120,9 @@ impl Model {
                 width,
                 channels,
                 first.count,
-                first.window(),
+                first.pack_sides(),
                 second.count,
-                second.window(),
+                second.pack_sides(),
                 a,
                 b,
                 outputs,
@@ -167,18 +167,19 @@ impl Model {
     /// Returns the number of values of a sample.
     #[must_use]
     pub fn features(&self) -> usize {
-        let of = |count: usize| self.row().iter().take(count).map(|size| usize::from(*size)).product();
+        let product_of_first =
+            |count: usize| self.used_sizes().iter().take(count).map(|size| usize::from(*size)).product();
         match self.kind {
-            Kind::Linear | Kind::Network | Kind::Adapted => of(1),
-            Kind::Convolutional => of(3),
-            Kind::Recurrent => of(2),
+            Kind::Linear | Kind::Network | Kind::Adapted => product_of_first(1),
+            Kind::Convolutional => product_of_first(3),
+            Kind::Recurrent => product_of_first(2),
         }
     }
 
     /// Returns the number of outputs of the head.
     #[must_use]
     pub fn outputs(&self) -> usize {
-        let last = match (self.kind, self.row()) {
+        let last = match (self.kind, self.used_sizes()) {
             (Kind::Adapted, [row @ .., _, _]) => row.last(),
             (_, row) => row.last(),
         };
@@ -186,21 +187,21 @@ impl Model {
     }
 
     /// Creates a model from its kind and sizes.
-    const fn from_sizes<const N: usize>(kind: Kind, given: [u16; N]) -> Self {
+    const fn from_sizes<const N: usize>(kind: Kind, values: [u16; N]) -> Self {
         let mut sizes = [0; SIZES_MAX];
-        sizes.split_at_mut(N).0.copy_from_slice(&given);
+        sizes.split_at_mut(N).0.copy_from_slice(&values);
         Self { kind, sizes }
     }
 
     /// Returns the sizes that the kind uses.
-    fn row(&self) -> &[u16] {
+    fn used_sizes(&self) -> &[u16] {
         self.sizes.get(..self.kind.sizes()).unwrap_or_default()
     }
 }
 
 impl Serialize for Model {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let row = self.row();
+        let row = self.used_sizes();
         let mut tuple = serializer.serialize_tuple(1 + row.len())?;
         tuple.serialize_element(&u16::from(self.kind as u8))?;
         for size in row {
@@ -241,37 +242,40 @@ impl<'de> Visitor<'de> for ModelVisitor {
 
 impl fmt::Debug for Model {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}({:?})", self.kind, self.row())
+        write!(f, "{:?}({:?})", self.kind, self.used_sizes())
     }
 }
 
 impl fmt::Display for Model {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.kind, self.row()) {
+        match (self.kind, self.used_sizes()) {
             (Kind::Linear, [features, width, outputs]) => {
                 write!(f, "linear, d = {features}, k = {width}, outputs = {outputs}")
             }
             (Kind::Network, [features, dense @ ..]) => {
                 write!(f, "a network of {features}")?;
-                widths(f, dense)
+                write_widths(f, dense)
             }
-            (Kind::Convolutional, [height, width, channels, first, seen, second, then_seen, dense @ ..]) => {
+            (
+                Kind::Convolutional,
+                [height, width, channels, first, first_sides, second, second_sides, dense @ ..],
+            ) => {
                 write!(f, "a network of {height}x{width}x{channels}")?;
-                for (count, seen) in [(first, seen), (second, then_seen)] {
-                    let [side, pool] = seen.to_be_bytes();
+                for (count, sides) in [(first, first_sides), (second, second_sides)] {
+                    let [side, pool] = sides.to_be_bytes();
                     if *count > 0 {
                         write!(f, "-{count} filters of side {side} pooled by {pool}")?;
                     }
                 }
-                widths(f, dense)
+                write_widths(f, dense)
             }
             (Kind::Recurrent, [steps, channels, cells, dense @ ..]) => {
                 write!(f, "a network of {steps}x{channels}-{cells} cells")?;
-                widths(f, dense)
+                write_widths(f, dense)
             }
             (Kind::Adapted, [features, rank, width, dense @ .., high, low]) => {
                 write!(f, "a network of {features}-{width} with an adapter of rank {rank}")?;
-                widths(f, dense)?;
+                write_widths(f, dense)?;
                 write!(f, ", frozen {:#010x}", u32::from(*high) << 16 | u32::from(*low))
             }
             // Unreachable, because the number of sizes follows from the kind.
@@ -281,6 +285,6 @@ impl fmt::Display for Model {
 }
 
 /// Writes the widths of dense layers, each after a hyphen.
-fn widths(f: &mut fmt::Formatter<'_>, dense: &[u16]) -> fmt::Result {
+fn write_widths(f: &mut fmt::Formatter<'_>, dense: &[u16]) -> fmt::Result {
     dense.iter().filter(|width| **width > 0).try_for_each(|width| write!(f, "-{width}"))
 }

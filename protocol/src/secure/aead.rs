@@ -29,23 +29,23 @@ pub const fn nonce(counter: u64) -> [u8; NONCE] {
 /// Encrypts `text` in place and returns the tag over `head` and the encrypted text. Returns `None` if `text`
 /// is longer than the key stream; the text is then partly encrypted and must not be sent.
 pub fn encrypt(key: &[u8; KEY], nonce: &[u8; NONCE], head: &[u8], text: &mut [u8]) -> Option<[u8; TAG]> {
-    apply(key, nonce, BLOCK, text)?;
-    Some(authenticate(key, nonce, head, text)?.finalize().into())
+    apply_key_stream(key, nonce, BLOCK, text)?;
+    Some(compute_authenticator(key, nonce, head, text)?.finalize().into())
 }
 
 /// Verifies `tag`, and only then decrypts `text` in place. Returns false and leaves `text` unchanged if the
 /// tag is wrong.
 #[must_use]
 pub fn decrypt(key: &[u8; KEY], nonce: &[u8; NONCE], head: &[u8], text: &mut [u8], tag: &[u8; TAG]) -> bool {
-    let Some(mac) = authenticate(key, nonce, head, text) else { return false };
+    let Some(mac) = compute_authenticator(key, nonce, head, text) else { return false };
     // The comparison takes constant time.
-    mac.verify(&(*tag).into()).is_ok() && apply(key, nonce, BLOCK, text).is_some()
+    mac.verify(&(*tag).into()).is_ok() && apply_key_stream(key, nonce, BLOCK, text).is_some()
 }
 
 /// Applies the key stream from byte `offset`, a multiple of [`BLOCK`]. Not inlined, so that the states of the
 /// cipher and the authenticator are not on a device's stack at the same time.
 #[cfg_attr(target_os = "none", inline(never))]
-fn apply(key: &[u8; KEY], nonce: &[u8; NONCE], offset: usize, text: &mut [u8]) -> Option<()> {
+fn apply_key_stream(key: &[u8; KEY], nonce: &[u8; NONCE], offset: usize, text: &mut [u8]) -> Option<()> {
     let mut stream = ChaCha20::new(key.into(), nonce.into());
     stream.try_seek(offset).ok()?;
     stream.try_apply_keystream(text).ok()
@@ -53,9 +53,9 @@ fn apply(key: &[u8; KEY], nonce: &[u8; NONCE], offset: usize, text: &mut [u8]) -
 
 /// Returns the authenticator over `head`, `text`, and the lengths of the two.
 #[cfg_attr(target_os = "none", inline(never))]
-fn authenticate(key: &[u8; KEY], nonce: &[u8; NONCE], head: &[u8], text: &[u8]) -> Option<Poly1305> {
+fn compute_authenticator(key: &[u8; KEY], nonce: &[u8; NONCE], head: &[u8], text: &[u8]) -> Option<Poly1305> {
     let mut block = [0; BLOCK];
-    apply(key, nonce, 0, &mut block)?;
+    apply_key_stream(key, nonce, 0, &mut block)?;
     let mut mac = Poly1305::new(block.first_chunk::<KEY>()?.into());
     block.zeroize();
     mac.update_padded(head);

@@ -77,7 +77,7 @@ impl Channel {
         let key = &self.outgoing_key;
         let close = |frame: &mut [u8]| {
             set_header(frame, HEADER_SEALED, &counter.to_le_bytes());
-            encrypt(key, counter, HEADER + COUNTER, frame);
+            encrypt_frame(key, counter, HEADER + COUNTER, frame);
         };
         encode_in(envelope, message, body_len, &mut fill, close, out)
     }
@@ -101,7 +101,7 @@ impl Channel {
         let key = &self.outgoing_key;
         let close = |frame: &mut [u8]| {
             set_header(frame, HEADER_ANSWER, nonce);
-            encrypt(key, 0, HEADER + NONCE, frame);
+            encrypt_frame(key, 0, HEADER + NONCE, frame);
         };
         encode_in(envelope, message, 0, &mut |_| {}, close, out)
     }
@@ -129,15 +129,15 @@ impl Channel {
     /// [`OpenError`] for the reasons of [`Self::open`].
     pub fn try_open(&mut self, frame: &mut [u8]) -> Result<Range<usize>, OpenError> {
         let (before, counter) = match frame.split_first() {
-            Some((&HEADER_SEALED, rest)) => {
-                let counter = rest.first_chunk().ok_or(OpenError::Malformed)?;
+            Some((&HEADER_SEALED, after_header)) => {
+                let counter = after_header.first_chunk().ok_or(OpenError::Malformed)?;
                 (HEADER + COUNTER, u64::from_le_bytes(*counter))
             }
             Some((&HEADER_ANSWER, _)) => (HEADER + NONCE, 0),
             _ => return Err(OpenError::Malformed),
         };
-        let (head, rest) = frame.split_at_mut_checked(before).ok_or(OpenError::Malformed)?;
-        let (secret, tag) = rest.split_last_chunk_mut::<TAG>().ok_or(OpenError::Malformed)?;
+        let (head, after_header) = frame.split_at_mut_checked(before).ok_or(OpenError::Malformed)?;
+        let (secret, tag) = after_header.split_last_chunk_mut::<TAG>().ok_or(OpenError::Malformed)?;
         if !self.window.admits(counter) {
             return Err(OpenError::Replayed);
         }
@@ -160,26 +160,26 @@ pub fn is_answer(frame: &[u8]) -> bool {
 #[must_use]
 pub fn answer_nonce(frame: &[u8]) -> Option<[u8; NONCE]> {
     match frame.split_first() {
-        Some((&HEADER_ANSWER, rest)) => rest.first_chunk().copied(),
+        Some((&HEADER_ANSWER, after_header)) => after_header.first_chunk().copied(),
         _ => None,
     }
 }
 
 /// Writes the header byte and the bytes that follow it.
-fn set_header(frame: &mut [u8], header: u8, rest: &[u8]) {
-    for (place, byte) in frame.iter_mut().zip([header].iter().chain(rest)) {
-        *place = *byte;
+fn set_header(frame: &mut [u8], header: u8, fields: &[u8]) {
+    for (target, byte) in frame.iter_mut().zip([header].iter().chain(fields)) {
+        *target = *byte;
     }
 }
 
 /// Encrypts the frame between its first `before` bytes, which are only authenticated, and the tag, and writes
 /// the tag.
 #[cfg_attr(target_os = "none", inline(never))]
-fn encrypt(key: &[u8; KEY], counter: u64, before: usize, frame: &mut [u8]) {
-    let Some((head, rest)) = frame.split_at_mut_checked(before) else { return };
-    let Some((secret, tag)) = rest.split_last_chunk_mut::<TAG>() else { return };
+fn encrypt_frame(key: &[u8; KEY], counter: u64, before: usize, frame: &mut [u8]) {
+    let Some((head, after_header)) = frame.split_at_mut_checked(before) else { return };
+    let Some((secret, tag)) = after_header.split_last_chunk_mut::<TAG>() else { return };
     match aead::encrypt(key, &aead::nonce(counter), head, secret) {
-        Some(made) => *tag = made,
+        Some(computed_tag) => *tag = computed_tag,
         None => secret.zeroize(),
     }
 }

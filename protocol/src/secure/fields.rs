@@ -2,7 +2,7 @@
 
 /// Returns the next `N` bytes and advances `fields`; `None` if there are fewer bytes.
 pub(super) fn take<const N: usize>(fields: &mut &[u8]) -> Option<[u8; N]> {
-    let (field, rest) = fields.split_first_chunk()?;
-    *fields = rest;
+    let (field, remaining) = fields.split_first_chunk()?;
+    *fields = remaining;
     Some(*field)
 }

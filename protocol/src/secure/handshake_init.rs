@@ -28,9 +28,10 @@ impl HandshakeInit {
     #[must_use]
     pub fn to_bytes(&self) -> [u8; HANDSHAKE_INIT] {
         let mut bytes = [0; HANDSHAKE_INIT];
-        let all = self.epoch.to_le_bytes().into_iter().chain(self.handshake.to_le_bytes()).chain(self.nonce);
-        for (place, byte) in bytes.iter_mut().zip(all) {
-            *place = byte;
+        let fields =
+            self.epoch.to_le_bytes().into_iter().chain(self.handshake.to_le_bytes()).chain(self.nonce);
+        for (target, byte) in bytes.iter_mut().zip(fields) {
+            *target = byte;
         }
         bytes
     }
@@ -38,9 +39,9 @@ impl HandshakeInit {
     /// Decodes the body of a hello. Returns `None` if the body has the wrong length.
     #[must_use]
     pub fn read(body: &[u8]) -> Option<Self> {
-        let (epoch, rest) = body.split_first_chunk()?;
-        let (handshake, rest) = rest.split_first_chunk()?;
-        let nonce = rest.first_chunk()?;
+        let (epoch, remaining) = body.split_first_chunk()?;
+        let (handshake, remaining) = remaining.split_first_chunk()?;
+        let nonce = remaining.first_chunk()?;
         (body.len() == HANDSHAKE_INIT).then_some(Self {
             epoch: u16::from_le_bytes(*epoch),
             handshake: u64::from_le_bytes(*handshake),
@@ -64,17 +65,17 @@ pub fn transcript(hello: &[u8]) -> [u8; 32] {
 pub fn encode_hello(hello: Hello, init: &HandshakeInit, out: &mut [u8]) -> Result<(usize, [u8; 32]), Error> {
     let envelope = Envelope { before: HEADER, after: CHECK };
     let body = init.to_bytes();
-    let mut seen = [0; 32];
+    let mut hello_transcript = [0; 32];
     let close = |frame: &mut [u8]| {
         let end = frame.len().saturating_sub(CHECK);
-        seen = transcript(frame.get(HEADER..end).unwrap_or_default());
+        hello_transcript = transcript(frame.get(HEADER..end).unwrap_or_default());
         close_with_crc(frame);
     };
-    let fill = &mut |place: &mut [u8]| {
-        for (place, byte) in place.iter_mut().zip(body) {
-            *place = byte;
+    let fill = &mut |target: &mut [u8]| {
+        for (target, byte) in target.iter_mut().zip(body) {
+            *target = byte;
         }
     };
     let sent = encode_in(envelope, &ToServer::Hello(hello), HANDSHAKE_INIT, fill, close, out)?;
-    Ok((sent, seen))
+    Ok((sent, hello_transcript))
 }

@@ -106,11 +106,11 @@ impl Provision {
         // Length of the shortest record.
         let needed = PROVISION;
         let truncated = ProvisionError::Truncated { needed, got: bytes.len() };
-        let found: [u8; 4] = take(&mut fields).ok_or(truncated)?;
-        match found {
+        let magic: [u8; 4] = take(&mut fields).ok_or(truncated)?;
+        match magic {
             PROVISION_MAGIC => {}
             [0xff, 0xff, 0xff, 0xff] => return Err(ProvisionError::Erased),
-            _ => return Err(ProvisionError::Magic { found }),
+            _ => return Err(ProvisionError::Magic { found: magic }),
         }
         let version = u16::from_le_bytes(take(&mut fields).ok_or(truncated)?);
         if version != PROVISION_VERSION {
@@ -145,8 +145,8 @@ impl Provision {
     /// # Errors
     /// [`ProvisionError::Truncated`] if `out` is too short. Nothing is then written.
     pub fn write(&self, out: &mut [u8]) -> Result<usize, ProvisionError> {
-        let (needed, got) = (self.length(), out.len());
-        let record = out.get_mut(..needed).ok_or(ProvisionError::Truncated { needed, got })?;
+        let (needed, capacity) = (self.length(), out.len());
+        let record = out.get_mut(..needed).ok_or(ProvisionError::Truncated { needed, got: capacity })?;
         let length = (needed as u16).to_le_bytes();
         let (version, epoch) = (PROVISION_VERSION.to_le_bytes(), self.key.epoch().to_le_bytes());
         let device = self.device.to_le_bytes();

@@ -28,9 +28,9 @@ impl Keys {
     #[cfg_attr(target_os = "none", inline(never))]
     pub fn derive(key: &Key, transcript: &[u8; 32], nonce: &[u8; NONCE]) -> Self {
         // This code needs one copy of HMAC in the firmware; the `hkdf` crate would need three.
-        let mut extracted = authenticate(transcript, &[key.expose()], &[]);
-        let up = authenticate(&extracted, &[CONTEXT, nonce], &[1]);
-        let down = authenticate(&extracted, &[&up, CONTEXT, nonce], &[2]);
+        let mut extracted = compute_hmac(transcript, &[key.expose()], &[]);
+        let up = compute_hmac(&extracted, &[CONTEXT, nonce], &[1]);
+        let down = compute_hmac(&extracted, &[&up, CONTEXT, nonce], &[2]);
         extracted.zeroize();
         Self { up, down }
     }
@@ -45,8 +45,8 @@ impl Keys {
 pub fn derive(secret: &[u8; KEY], info: &[&[u8]]) -> [u8; KEY] {
     // Expands only one block. If the expansion of the `hkdf` crate were used in two places, the firmware
     // would link panics.
-    let mut extracted = authenticate(&[0; KEY], &[secret], &[]);
-    let derived = authenticate(&extracted, info, &[1]);
+    let mut extracted = compute_hmac(&[0; KEY], &[secret], &[]);
+    let derived = compute_hmac(&extracted, info, &[1]);
     extracted.zeroize();
     derived
 }
@@ -55,15 +55,15 @@ pub fn derive(secret: &[u8; KEY], info: &[&[u8]]) -> [u8; KEY] {
 /// already contains; the `hmac` crate would add 0.7 kB of flash. The tests compare this function with that
 /// crate.
 #[cfg_attr(target_os = "none", inline(never))]
-fn authenticate(key: &[u8; KEY], parts: &[&[u8]], last: &[u8]) -> [u8; KEY] {
+fn compute_hmac(key: &[u8; KEY], parts: &[&[u8]], last: &[u8]) -> [u8; KEY] {
     // A key shorter than a block is padded with zeros.
     let mut block = [0; 64];
-    for (place, byte) in block.iter_mut().zip(key) {
-        *place = *byte;
+    for (target, byte) in block.iter_mut().zip(key) {
+        *target = *byte;
     }
-    block.iter_mut().for_each(|place| *place ^= INNER);
+    block.iter_mut().for_each(|byte| *byte ^= INNER);
     let mut inner = hash(&block, parts, last);
-    block.iter_mut().for_each(|place| *place ^= INNER ^ OUTER);
+    block.iter_mut().for_each(|byte| *byte ^= INNER ^ OUTER);
     let tag = hash(&block, &[], &inner);
     block.zeroize();
     inner.zeroize();

@@ -10,19 +10,19 @@ use crate::{Random, Work};
 /// Runs one input. The first byte selects the kind of data: a whole file, a header followed by as many zeros
 /// as the second byte states, a configuration, or numbers to average.
 pub fn adapter_files(bytes: &[u8]) -> Work {
-    let Some(([which, count], rest)) = bytes.split_first_chunk() else {
+    let Some(([kind, count], content)) = bytes.split_first_chunk() else {
         return Work { frames: 1, refused: 1, steps: 1 };
     };
-    let taken = match which % 4 {
-        0 => file(rest),
+    let is_accepted = match kind % 4 {
+        0 => read_file(content),
         1 => {
-            let length = (rest.len() as u64).to_le_bytes();
-            file(&[&length[..], rest, &vec![0; usize::from(*count)]].concat())
+            let length = (content.len() as u64).to_le_bytes();
+            read_file(&[&length[..], content, &vec![0; usize::from(*count)]].concat())
         }
-        2 => config(rest),
-        _ => numbers(*count, rest),
+        2 => parse_config(content),
+        _ => average_numbers(*count, content),
     };
-    Work { frames: 1, refused: u64::from(!taken), steps: 1 }
+    Work { frames: 1, refused: u64::from(!is_accepted), steps: 1 }
 }
 
 /// Checks that an error message is not much longer than the input that it quotes.
@@ -34,7 +34,7 @@ fn check_message(tensor: Option<&str>, fault: &Fault, length: usize) {
 
 /// Reads a safetensors file and compares an accepted header with the `safetensors` crate. Returns false if
 /// the file is rejected.
-fn file(bytes: &[u8]) -> bool {
+fn read_file(bytes: &[u8]) -> bool {
     let header = match Header::read(bytes, bytes.len() as u64) {
         Ok(header) => header,
         Err((tensor, fault)) => {
@@ -42,17 +42,18 @@ fn file(bytes: &[u8]) -> bool {
             return false;
         }
     };
-    let theirs = SafeTensors::deserialize(bytes).expect("what is accepted here");
-    assert_eq!(theirs.len(), header.tensors.len());
+    let safetensors =
+        SafeTensors::deserialize(bytes).expect("this crate accepts a file that safetensors rejects");
+    assert_eq!(safetensors.len(), header.tensors.len());
     let mut end = header.bytes.len() as u64;
     for tensor in &header.tensors {
-        let view = theirs.tensor(&tensor.name).expect("the same name");
+        let view = safetensors.tensor(&tensor.name).expect("the crates read different names");
         assert!(view.shape().iter().map(|side| *side as u64).eq(tensor.shape.iter().copied()));
         assert_eq!(view.dtype().to_string(), tensor.dtype.to_string());
         let begin = usize::try_from(tensor.begin).expect("within the file");
         assert_eq!(view.data().len() as u64, tensor.bytes());
         assert_eq!(view.data().as_ptr(), bytes[begin..].as_ptr());
-        assert_eq!(tensor.begin, end, "no holes");
+        assert_eq!(tensor.begin, end, "there is a hole between two tensors");
         end += tensor.bytes();
     }
     assert_eq!(end, bytes.len() as u64);
@@ -71,7 +72,7 @@ fn file(bytes: &[u8]) -> bool {
 }
 
 /// Parses a configuration; returns false if it is rejected.
-fn config(bytes: &[u8]) -> bool {
+fn parse_config(bytes: &[u8]) -> bool {
     match Config::parse(bytes) {
         Ok(config) => {
             assert_eq!(config.difference(&config), None);
@@ -88,7 +89,7 @@ fn config(bytes: &[u8]) -> bool {
 /// Averages one to four clients of equal length. The mean must have the same bits in any order of the
 /// clients, and whether it is computed over whole blocks or element by element; values that are not finite
 /// must be found.
-fn numbers(count: u8, bytes: &[u8]) -> bool {
+fn average_numbers(count: u8, bytes: &[u8]) -> bool {
     let dtype = [Dtype::F32, Dtype::F16, Dtype::Bf16][usize::from(count / 4) % 3];
     let (clients, size) = (usize::from(count % 4) + 1, dtype.size());
     let elements = bytes.len() / (clients * size);
@@ -108,10 +109,10 @@ fn numbers(count: u8, bytes: &[u8]) -> bool {
         dtype.decode(&block[element * size..], &mut value);
         value[0].is_finite()
     };
-    let done = weighted_mean(&blocks, dtype, total, &mut means, &mut buffers);
-    let sound = (0..elements).all(|element| blocks.iter().all(|(_, block)| finite(block, element)));
-    assert_eq!(done.is_ok(), sound);
-    if let Err((client, element)) = done {
+    let result = weighted_mean(&blocks, dtype, total, &mut means, &mut buffers);
+    let all_finite = (0..elements).all(|element| blocks.iter().all(|(_, block)| finite(block, element)));
+    assert_eq!(result.is_ok(), all_finite);
+    if let Err((client, element)) = result {
         assert!(
             !finite(blocks[client].1, element) && (0..element).all(|before| finite(blocks[client].1, before))
         );
@@ -123,10 +124,10 @@ fn numbers(count: u8, bytes: &[u8]) -> bool {
         for (element, bits) in bits.iter().enumerate() {
             let element_blocks: Vec<(f64, &[u8])> =
                 blocks.iter().map(|(weight, block)| (*weight, &block[element * size..][..size])).collect();
-            let mut found = [0.0];
-            weighted_mean(&element_blocks, dtype, total, &mut found, &mut buffers)
-                .expect("finite, as before");
-            assert_eq!(found[0].to_bits(), *bits);
+            let mut single_mean = [0.0];
+            weighted_mean(&element_blocks, dtype, total, &mut single_mean, &mut buffers)
+                .expect("a value became infinite or NaN");
+            assert_eq!(single_mean[0].to_bits(), *bits);
         }
     }
     true
@@ -139,17 +140,20 @@ pub fn seeds() -> Vec<Vec<u8>> {
     for (dtype, size) in [("F32", 4), ("F16", 2), ("BF16", 2)] {
         for (down, up) in [(".lora_A.weight", ".lora_B.weight"), (".lora_embedding_A", ".lora_embedding_B.x")]
         {
-            let (a, b, c) = (2 * 3 * size, 2 * 3 * size + 2 * size, 2 * 3 * size + 3 * size);
+            // Offsets of the ends of the tensors, which have the shapes [2, 3], [1, 2] and [].
+            let first_end = 2 * 3 * size;
+            let second_end = first_end + 2 * size;
+            let third_end = second_end + size;
             let up = if down.contains("embedding") { up.trim_end_matches(".x") } else { up };
             let text = format!(
-                r#"{{"__metadata__":{{"format":"pt"}},"m{down}":{{"dtype":"{dtype}","shape":[2,3],"data_offsets":[0,{a}]}},
-                "m{up}":{{"dtype":"{dtype}","shape":[1,2],"data_offsets":[{a},{b}]}},
-                "score":{{"dtype":"{dtype}","shape":[],"data_offsets":[{b},{c}]}}}}"#
+                r#"{{"__metadata__":{{"format":"pt"}},"m{down}":{{"dtype":"{dtype}","shape":[2,3],"data_offsets":[0,{first_end}]}},
+                "m{up}":{{"dtype":"{dtype}","shape":[1,2],"data_offsets":[{first_end},{second_end}]}},
+                "score":{{"dtype":"{dtype}","shape":[],"data_offsets":[{second_end},{third_end}]}}}}"#
             );
-            let length = u8::try_from(c).expect("a short file");
+            let length = u8::try_from(third_end).expect("a short file");
             seeds.push([&[1, length], text.as_bytes()].concat());
             let bytes = (text.len() as u64).to_le_bytes();
-            seeds.push([&[0, 0], &bytes[..], text.as_bytes(), &vec![0; c]].concat());
+            seeds.push([&[0, 0], &bytes[..], text.as_bytes(), &vec![0; third_end]].concat());
         }
     }
     for config in [

@@ -47,7 +47,7 @@ pub struct Broken {
 
 /// Returns the share of the refused frames that a target gets, in thousandths. Flash images and files are not
 /// frames; zero gives them a few inputs.
-fn share(target: &str) -> u64 {
+fn share_of(target: &str) -> u64 {
     match target {
         "frame" => 400,
         "accumulator" => 220,
@@ -68,33 +68,35 @@ pub fn run(plan: Plan, only: Option<&str>) -> Result<Vec<Totals>, Broken> {
     let targets = TARGETS.iter().filter(|target| only.is_none_or(|name| name == target.name));
     let mut totals = Vec::new();
     for target in targets {
-        let wanted = match (only, share(target.name)) {
+        let wanted_refusals = match (only, share_of(target.name)) {
             (Some(_), _) => plan.refused,
             (None, 0) => plan.refused / 2_000,
             (None, share) => (plan.refused * share).div_ceil(1000),
         };
-        let part = wanted.div_ceil(plan.threads.max(1));
+        let per_thread = wanted_refusals.div_ceil(plan.threads.max(1));
         let results: Vec<Result<Totals, Broken>> = std::thread::scope(|scope| {
-            let start = |thread| scope.spawn(move || refuse(target, part, plan.seed ^ (thread << 32)));
+            let start = |thread| {
+                scope.spawn(move || run_until_refused(target, per_thread, plan.seed ^ (thread << 32)))
+            };
             let threads: Vec<_> = (0..plan.threads.max(1)).map(start).collect();
             threads.into_iter().map(|thread| thread.join().expect("panics are caught")).collect()
         });
-        let mut all: Option<Totals> = None;
+        let mut merged: Option<Totals> = None;
         for result in results {
             let sum = result?;
-            all = Some(match all {
-                Some(earlier) => earlier.and(sum),
+            merged = Some(match merged {
+                Some(earlier) => earlier.merged_with(sum),
                 None => sum,
             });
         }
-        totals.extend(all);
+        totals.extend(merged);
     }
     Ok(totals)
 }
 
 impl Totals {
     /// Adds the totals of another thread.
-    fn and(mut self, other: Self) -> Self {
+    fn merged_with(mut self, other: Self) -> Self {
         self.inputs += other.inputs;
         self.work.frames += other.work.frames;
         self.work.refused += other.work.refused;
@@ -109,8 +111,10 @@ impl Totals {
 }
 
 /// Runs inputs until `refused` frames have been refused.
-fn refuse(target: &'static Target, refused: u64, seed: u64) -> Result<Totals, Broken> {
-    let (mut random, seeds, mut input) = (Random(seed), (target.seeds)(), Vec::new());
+fn run_until_refused(target: &'static Target, refused: u64, seed: u64) -> Result<Totals, Broken> {
+    let mut random = Random(seed);
+    let seeds = (target.seeds)();
+    let mut input = Vec::new();
     let mut sum = Totals {
         target: target.name,
         inputs: 0,
@@ -135,8 +139,8 @@ fn refuse(target: &'static Target, refused: u64, seed: u64) -> Result<Totals, Br
         sum.most_steps = sum.most_steps.max(work.steps);
         if took > sum.slowest {
             // The machine may have been busy, so an input counts as slow only if it is slow again.
-            let again = (0..4).map(|_| time(target, &input)).min();
-            let took = again.map_or(took, |again| again.min(took));
+            let repeated = (0..4).map(|_| measure_run(target, &input)).min();
+            let took = repeated.map_or(took, |repeated| repeated.min(took));
             if took > sum.slowest {
                 sum.slowest = took;
                 sum.slowest_input.clone_from(&input);
@@ -147,7 +151,7 @@ fn refuse(target: &'static Target, refused: u64, seed: u64) -> Result<Totals, Br
     Ok(sum)
 }
 
-fn time(target: &Target, input: &[u8]) -> Duration {
+fn measure_run(target: &Target, input: &[u8]) -> Duration {
     let start = Instant::now();
     (target.run)(input);
     start.elapsed()

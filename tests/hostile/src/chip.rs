@@ -88,8 +88,8 @@ impl NorFlash for Chip {
         assert!((offset as usize).is_multiple_of(WORD) && bytes.len().is_multiple_of(WORD));
         for (word, values) in (offset..).step_by(WORD).zip(bytes.chunks(WORD)) {
             state.spend()?;
-            for (place, value) in state.range(word, WORD)?.iter_mut().zip(values) {
-                *place &= value;
+            for (stored, value) in state.range(word, WORD)?.iter_mut().zip(values) {
+                *stored &= value;
             }
         }
         Ok(())

@@ -23,15 +23,15 @@ pub fn device_session(bytes: &[u8]) -> Work {
     let mut script = Script::new(bytes);
     let settings = script.byte();
     match settings % 3 {
-        0 => events(script, Bench::new(settings, Workspace::<D, K>::new)),
-        1 => events(script, Bench::new(settings, StreamingWorkspace::<D, K>::new)),
-        _ => events(script, Bench::new(settings, FixedWorkspace::<D, K>::new)),
+        0 => run_events(script, Bench::new(settings, Workspace::<D, K>::new)),
+        1 => run_events(script, Bench::new(settings, StreamingWorkspace::<D, K>::new)),
+        _ => run_events(script, Bench::new(settings, FixedWorkspace::<D, K>::new)),
     }
 }
 
 /// Delivers the events of a script to a device.
-fn events<M: fedspan_client::Memory>(mut script: Script<'_>, mut bench: Bench<M>) -> Work {
-    let honest = messages::all();
+fn run_events<M: fedspan_client::Memory>(mut script: Script<'_>, mut bench: Bench<M>) -> Work {
+    let honest = messages::all_messages();
     let kinds = if bench.server.is_some() { 20 } else { 12 };
     while let Some(kind) = script.next() {
         match kind % kinds {
@@ -39,9 +39,9 @@ fn events<M: fedspan_client::Memory>(mut script: Script<'_>, mut bench: Bench<M>
             1 => bench.link_down(),
             2 => {
                 let milliseconds = script.word();
-                bench.elapse(u32::from(milliseconds).into());
+                bench.advance_clock(u32::from(milliseconds).into());
             }
-            3 => bench.wake(),
+            3 => bench.advance_to_wake(),
             4 => {
                 let length = script.index();
                 bench.deliver_plain(script.take(length));
@@ -55,18 +55,18 @@ fn events<M: fedspan_client::Memory>(mut script: Script<'_>, mut bench: Bench<M>
                 script.damage(&mut message);
                 bench.deliver_honest(&message);
             }
-            9 => bench.sample(script.byte()),
+            9 => bench.deliver_sample(script.byte()),
             // All messages of one round, inline or in chunks.
             10 => {
-                for message in messages::round(script.index()) {
+                for message in messages::round_messages(script.index()) {
                     bench.deliver_honest(message);
                 }
             }
-            11 => bench.reset(),
+            11 => bench.reset_device(),
             kind => bench.encrypted_event(kind, &mut script),
         }
     }
-    bench.finish()
+    bench.into_work()
 }
 
 /// Returns scripts of rounds as an honest server opens them, for all settings, followed by replays and

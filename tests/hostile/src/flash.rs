@@ -13,7 +13,7 @@ use crate::script::Script;
 
 /// Width of the head.
 const K: usize = 4;
-/// Length of a record with a head of 4 x 1, rounded up to whole words.
+/// Length of a record (the state that a device saves) with a head of 4 x 1, rounded up to whole words.
 const BYTES: usize = record_len(K, 1).next_multiple_of(WORD);
 
 /// Largest number of times that a load or save may visit each word. A page full of foreign records is emptied
@@ -23,12 +23,12 @@ const PASSES: usize = 8 + PAGE / (8 + WORD);
 
 type Flash = FlashStore<Chip, BYTES>;
 
-fn store(chip: &Chip) -> Flash {
-    let end = chip.0.borrow().bytes.len() as u32;
-    FlashStore::new(chip.clone(), 0..end).expect("whole pages")
+fn open_store(chip: &Chip) -> Flash {
+    let capacity = chip.0.borrow().bytes.len() as u32;
+    FlashStore::new(chip.clone(), 0..capacity).expect("whole pages")
 }
 
-fn record(round: u32) -> (RecordHeader, [f32; K]) {
+fn test_record(round: u32) -> (RecordHeader, [f32; K]) {
     (RecordHeader { campaign: 3, round, representation: !round }, [round as f32, -1.0, 0.5, 0.0])
 }
 
@@ -37,66 +37,72 @@ fn record(round: u32) -> (RecordHeader, [f32; K]) {
 pub fn flash_image(bytes: &[u8]) -> Work {
     let mut script = Script::new(bytes);
     let settings = script.byte();
-    let power = match script.byte() {
+    let power_limit = match script.byte() {
         0 => usize::MAX,
         words => usize::from(words) * 4,
     };
     let pages = 2 + usize::from(settings % 3);
-    let private = settings / 24 % 2 == 1;
-    let image = images()[usize::from(private)][pages - 2][usize::from(settings / 3 % 4)].clone();
+    let is_private = settings / 24 % 2 == 1;
+    let image = initial_images()[usize::from(is_private)][pages - 2][usize::from(settings / 3 % 4)].clone();
     let mut bench = Bench { chip: Chip::new(image), work: Work { frames: 1, ..Work::default() } };
-    let full = [usize::MAX, power][usize::from(settings / 12 % 2)];
+    let power = [usize::MAX, power_limit][usize::from(settings / 12 % 2)];
     let mut is_foreign = false;
-    while let Some(low) = script.next() {
+    while let Some(low_byte) = script.next() {
         is_foreign = true;
-        let at = usize::from(u16::from_le_bytes([low, script.byte()]));
+        let position = usize::from(u16::from_le_bytes([low_byte, script.byte()]));
         let length = script.index();
         let mut chip = bench.chip.0.borrow_mut();
-        let (first, size) = (at % chip.bytes.len(), chip.bytes.len());
+        let (first, size) = (position % chip.bytes.len(), chip.bytes.len());
         for (offset, byte) in script.take(length).iter().enumerate() {
             chip.bytes[(first + offset) % size] = *byte;
         }
     }
     // Spent budget that the image records, and the range in which the budget may be afterwards.
     let initial = ledger_copies(&bench.chip.0.borrow().bytes);
-    let newest = initial.iter().copied().max();
-    let spent = newest.unwrap_or_else(|| spent_without_copy(&bench.chip.0.borrow().bytes));
-    let mut paid = spent..=spent;
+    let newest_copy = initial.iter().copied().max();
+    let spent = newest_copy.unwrap_or_else(|| spent_without_copy(&bench.chip.0.borrow().bytes));
+    let mut paid_range = spent..=spent;
     // If foreign bytes were written and the power also fails during the repair, the newest copy may be lost,
     // because an older copy cannot be distinguished from damage. With only one of the two events all checks
     // below hold.
-    let may_lose = is_foreign && full != usize::MAX;
-    bench.chip.0.borrow_mut().power = full;
-    if private {
-        let found = bench.spent();
-        assert!(found == Ok(spent) || full != usize::MAX && found == Err(StoreError), "{found:?} of {spent}");
+    let may_lose = is_foreign && power != usize::MAX;
+    bench.chip.0.borrow_mut().power = power;
+    if is_private {
+        let result = bench.spent();
+        assert!(
+            result == Ok(spent) || power != usize::MAX && result == Err(StoreError),
+            "{result:?} of {spent}"
+        );
     }
-    let found = bench.load();
-    bench.work.refused = u64::from(matches!(found, Ok(None)));
+    let result = bench.load();
+    bench.work.refused = u64::from(matches!(result, Ok(None)));
     // With any image, a record whose save succeeded must be found after a reset.
     for round in 100..104 {
-        let next = paid.end().saturating_add(3);
-        if private && next < ALL_SPENT {
-            paid = if bench.pay(next).is_ok() { next..=next } else { *paid.start()..=next };
+        let next = paid_range.end().saturating_add(3);
+        if is_private && next < ALL_SPENT {
+            paid_range = if bench.pay(next).is_ok() { next..=next } else { *paid_range.start()..=next };
         }
         if bench.save(round).is_ok() {
             bench.chip.0.borrow_mut().power = usize::MAX;
-            assert_eq!(bench.load(), Ok(Some(record(round))));
+            assert_eq!(bench.load(), Ok(Some(test_record(round))));
         }
-        if private && let Ok(spent) = bench.spent() {
-            assert!(paid.contains(&spent) || spent == ALL_SPENT || may_lose, "{spent} of {paid:?}");
-            paid = spent..=spent.max(*paid.end());
+        if is_private && let Ok(spent) = bench.spent() {
+            assert!(
+                paid_range.contains(&spent) || spent == ALL_SPENT || may_lose,
+                "{spent} of {paid_range:?}"
+            );
+            paid_range = spent..=spent.max(*paid_range.end());
         }
     }
     // With the power restored, saving must succeed.
     bench.chip.0.borrow_mut().power = usize::MAX;
     bench.save(200).expect("sound flash");
-    assert_eq!(bench.load(), Ok(Some(record(200))));
+    assert_eq!(bench.load(), Ok(Some(test_record(200))));
     // The ledger is also checked if firmware without privacy has written to this flash, which then is not
     // blank: an existing ledger must survive, and no ledger may be created.
     let spent = bench.spent().expect("sound flash");
-    let known = if private { paid.contains(&spent) } else { newest == Some(spent) };
-    assert!(known || spent == ALL_SPENT || may_lose, "{spent} of {initial:?} and {paid:?}");
+    let known = if is_private { paid_range.contains(&spent) } else { newest_copy == Some(spent) };
+    assert!(known || spent == ALL_SPENT || may_lose, "{spent} of {initial:?} and {paid_range:?}");
     bench.work
 }
 
@@ -116,12 +122,13 @@ fn ledger_copies(bytes: &[u8]) -> Vec<u64> {
 /// image is blank, where the area in which a device starts its ledger may hold partly written first copies
 /// (each power cut adds one); otherwise it is the whole budget.
 fn spent_without_copy(bytes: &[u8]) -> u64 {
-    let place = bytes.len() - PAGE / 2 + 20;
-    let first = [&MAGIC[..], &[0; 8]].concat();
-    let first = [&first[..], &reference::crc32c(&first).to_le_bytes()].concat();
-    let places = place..bytes.len() - WORD;
-    let blank = bytes.iter().enumerate().all(|(at, byte)| {
-        let written = if places.contains(&at) { first[(at - place) % first.len()] } else { 0xFF };
+    let area_start = bytes.len() - PAGE / 2 + 20;
+    let first_copy = [&MAGIC[..], &[0; 8]].concat();
+    let first_copy = [&first_copy[..], &reference::crc32c(&first_copy).to_le_bytes()].concat();
+    let area = area_start..bytes.len() - WORD;
+    let blank = bytes.iter().enumerate().all(|(index, byte)| {
+        let written =
+            if area.contains(&index) { first_copy[(index - area_start) % first_copy.len()] } else { 0xFF };
         byte & written == written
     });
     if blank { 0 } else { ALL_SPENT }
@@ -129,7 +136,7 @@ fn spent_without_copy(bytes: &[u8]) -> u64 {
 
 /// Returns initial images without and with a ledger, for two, three and four pages: erased, all zero, a few
 /// records of which the last holds a NaN, and records in all pages.
-fn images() -> &'static [[[Vec<u8>; 4]; 3]; 2] {
+fn initial_images() -> &'static [[[Vec<u8>; 4]; 3]; 2] {
     static IMAGES: OnceLock<[[[Vec<u8>; 4]; 3]; 2]> = OnceLock::new();
     let with_ledger = |private: bool| {
         [2, 3, 4].map(|pages| {
@@ -149,7 +156,7 @@ fn images() -> &'static [[[Vec<u8>; 4]; 3]; 2] {
             let chip = Chip::new(saved(3));
             let record =
                 Record { campaign: 3, round: 9, representation: 0, head: &[1.0, f32::NAN, 0.0, 0.0] };
-            store(&chip).save(&record).expect("sound flash");
+            open_store(&chip).save(&record).expect("sound flash");
             [vec![0xFF; pages * PAGE], vec![0; pages * PAGE], chip.0.take().bytes, saved(40)]
         })
     };
@@ -175,7 +182,7 @@ impl Bench {
     }
 
     fn save(&mut self, round: u32) -> Result<(), StoreError> {
-        let (RecordHeader { campaign, round, representation }, head) = record(round);
+        let (RecordHeader { campaign, round, representation }, head) = test_record(round);
         self.count(|store| store.save(&Record { campaign, round, representation, head: &head }))
     }
 
@@ -190,7 +197,7 @@ impl Bench {
     /// Runs an operation on a newly opened store and checks its number of flash operations.
     fn count<T>(&mut self, work: impl FnOnce(&mut Flash) -> T) -> T {
         let before = self.chip.operations();
-        let result = work(&mut store(&self.chip));
+        let result = work(&mut open_store(&self.chip));
         let operations = self.chip.operations() - before;
         let words = self.chip.0.borrow().bytes.len() / WORD;
         assert!(operations <= (PASSES * words) as u64, "{operations} operations on {words} words");
@@ -203,8 +210,8 @@ impl Bench {
 pub fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for settings in 0..48u8 {
-        for (power, at) in [(0, 0u16), (0, 4), (3, 30), (20, 512), (200, 508)] {
-            let [low, high] = at.to_le_bytes();
+        for (power, position) in [(0, 0u16), (0, 4), (3, 30), (20, 512), (200, 508)] {
+            let [low, high] = position.to_le_bytes();
             seeds.push(vec![settings, power, low, high, 6, 1, 0x80, 0xFF, 0, 0x7F, 0xFE]);
         }
     }

@@ -9,27 +9,27 @@ use fedspan_protocol::message::Message;
 use crate::reference;
 
 /// Returns all golden frames with their names, without the extension. Empty if the directory does not exist.
-fn golden() -> Vec<(String, Vec<u8>)> {
+fn named_golden_frames() -> Vec<(String, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../protocol/vectors");
-    let mut all = Vec::new();
+    let mut frames = Vec::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         if let Some(name) = name.strip_suffix(".bin").filter(|name| name.starts_with("to_")) {
-            all.push((name.to_owned(), std::fs::read(entry.path()).unwrap_or_default()));
+            frames.push((name.to_owned(), std::fs::read(entry.path()).unwrap_or_default()));
         }
     }
-    all.sort();
-    all
+    frames.sort();
+    frames
 }
 
 /// Returns the golden frames of both directions.
 pub fn golden_frames() -> Vec<Vec<u8>> {
-    golden().into_iter().map(|(_, frame)| frame).collect()
+    named_golden_frames().into_iter().map(|(_, frame)| frame).collect()
 }
 
 /// Returns the messages of the golden frames whose name has this prefix.
 pub fn golden_messages_of(direction: &str) -> Vec<Vec<u8>> {
-    let frames = golden().into_iter().filter(|(name, _)| name.starts_with(direction));
+    let frames = named_golden_frames().into_iter().filter(|(name, _)| name.starts_with(direction));
     frames.filter_map(|(_, frame)| reference::open(&frame[..frame.len() - 1], usize::MAX)).collect()
 }
 
@@ -41,9 +41,9 @@ pub fn golden_messages() -> Vec<Vec<u8>> {
 /// Returns the bytes of a message and its body, as a receiver gets them from the decoder.
 pub fn payload<M: Message>(message: &M, body: &[u8]) -> Vec<u8> {
     let mut wire = vec![0; wire_capacity(body.len() + 400)];
-    let n = encode(message, body.len(), |place| place.copy_from_slice(body), &mut wire).unwrap();
+    let length = encode(message, body.len(), |buffer| buffer.copy_from_slice(body), &mut wire).unwrap();
     let mut decoder = Decoder::new(vec![0; body.len() + 400]);
-    match decoder.feed(&mut &wire[..n]) {
+    match decoder.feed(&mut &wire[..length]) {
         FeedResult::Message(bytes) => bytes.to_vec(),
         other => panic!("an encoded message decodes to {other:?}"),
     }

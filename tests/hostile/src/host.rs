@@ -21,9 +21,9 @@ use peer::Peer;
 
 /// Largest total number of messages from events that send many messages. The limit bounds the time of a short
 /// input.
-const AT_ONCE: usize = 512;
+const BATCH_LIMIT: usize = 512;
 /// The same limit for a connection with keys.
-const AT_ONCE_SEALED: usize = 128;
+const BATCH_LIMIT_SEALED: usize = 128;
 
 /// Runs a script: two bytes of settings (kind of connection, length of a read), then events. The second bit
 /// of the settings adds keys, and the honest device then seals its messages.
@@ -32,7 +32,8 @@ pub fn host_connection(bytes: &[u8]) -> Work {
     let settings = script.byte();
     let mut bench = Bench::new(settings, script.index());
     let honest = messages();
-    let (kinds, mut at_once) = if bench.peer.is_some() { (24, AT_ONCE_SEALED) } else { (16, AT_ONCE) };
+    let (kinds, mut batch_budget) =
+        if bench.peer.is_some() { (24, BATCH_LIMIT_SEALED) } else { (16, BATCH_LIMIT) };
     while let Some(kind) = script.next() {
         match kind % kinds {
             0 => {
@@ -48,22 +49,22 @@ pub fn host_connection(bytes: &[u8]) -> Work {
             }
             // The frame is damaged in transit.
             9 => {
-                let mut frame = bench.frame(&honest[usize::from(script.word()) % honest.len()]);
+                let mut frame = bench.encode_frame(&honest[usize::from(script.word()) % honest.len()]);
                 script.damage(&mut frame);
                 bench.receive(&frame);
             }
-            10 => bench.open(script.index()),
-            11 => bench.close(script.index()),
-            12 => bench.ask(script.byte()),
-            13 => bench.send(script.index()),
+            10 => bench.open_round(script.index()),
+            11 => bench.close_round(script.index()),
+            12 => bench.request_again(script.byte()),
+            13 => bench.send_frames(script.index()),
             14 => {
                 let bytes = std::mem::take(&mut bench.unread);
                 bench.deliver(&bytes);
             }
             // Consecutive honest messages, such as a whole update.
             15 => {
-                let (from, count) = (script.index(), script.index().min(at_once));
-                at_once -= count;
+                let (from, count) = (script.index(), script.index().min(batch_budget));
+                batch_budget -= count;
                 for message in honest.iter().cycle().skip(from).take(count) {
                     bench.deliver_honest(message);
                 }
@@ -71,7 +72,7 @@ pub fn host_connection(bytes: &[u8]) -> Work {
             kind => bench.encrypted_event(kind, &mut script),
         }
     }
-    bench.finish()
+    bench.into_work()
 }
 
 /// A connection under test, with the honest device and the expected counters.
@@ -99,12 +100,12 @@ impl Bench {
     fn new(settings: u8, read: usize) -> Self {
         let persistent = settings % 2 == 1;
         let peer = (settings / 2 % 2 == 1).then(Peer::default);
-        let gate = Arc::new(match &peer {
+        let acceptor = Arc::new(match &peer {
             Some(peer) => Acceptor::encrypted(requirements(), WELCOME, peer.keys(), peer.entropy()),
             None => Acceptor::plaintext(requirements(), WELCOME),
         });
         Self {
-            connection: if persistent { Connection::persistent(gate) } else { Connection::new(gate) },
+            connection: if persistent { Connection::persistent(acceptor) } else { Connection::new(acceptor) },
             peer,
             unread: Vec::new(),
             read: if read == 0 { usize::MAX } else { read },
@@ -119,16 +120,16 @@ impl Bench {
         }
     }
 
-    /// Makes a frame of any message bytes, sealed by the honest device if there are keys.
-    fn frame(&mut self, message: &[u8]) -> Vec<u8> {
+    /// Encodes a frame of any message bytes, sealed by the honest device if there are keys.
+    fn encode_frame(&mut self, message: &[u8]) -> Vec<u8> {
         match &mut self.peer {
-            Some(peer) => peer.seal(message),
+            Some(peer) => peer.seal_message(message),
             None => reference::encode_plain(message),
         }
     }
 
     fn deliver_honest(&mut self, message: &[u8]) {
-        let frame = self.frame(message);
+        let frame = self.encode_frame(message);
         self.receive(&frame);
     }
 
@@ -143,7 +144,7 @@ impl Bench {
             18 => peer.replay(script.index()),
             // A frame that is sealed but never arrives.
             19 => {
-                peer.seal(&honest[usize::from(script.word()) % honest.len()]);
+                peer.seal_message(&honest[usize::from(script.word()) % honest.len()]);
                 return;
             }
             20 => reference::encode_plain(&honest[usize::from(script.word()) % honest.len()]),
@@ -158,13 +159,13 @@ impl Bench {
     fn receive(&mut self, bytes: &[u8]) {
         self.unread.extend_from_slice(bytes);
         while self.unread.len() >= self.read {
-            let rest = self.unread.split_off(self.read);
-            let read = std::mem::replace(&mut self.unread, rest);
-            self.deliver(&read);
+            let unread = self.unread.split_off(self.read);
+            let bytes_read = std::mem::replace(&mut self.unread, unread);
+            self.deliver(&bytes_read);
         }
         if self.read == usize::MAX {
-            let read = std::mem::take(&mut self.unread);
-            self.deliver(&read);
+            let bytes_read = std::mem::take(&mut self.unread);
+            self.deliver(&bytes_read);
         }
     }
 
@@ -182,7 +183,7 @@ impl Bench {
         }
         for inbound in events {
             match inbound {
-                PeerMessage::Hello(hello) => self.greet(&hello),
+                PeerMessage::Hello(hello) => self.record_hello(&hello),
                 PeerMessage::OtherDevice => {
                     assert!(self.greeted);
                     self.faults += 1;
@@ -195,7 +196,7 @@ impl Bench {
                 }
                 PeerMessage::Update(update) => {
                     assert!(self.greeted);
-                    self.update(&update);
+                    self.check_update(&update);
                 }
                 PeerMessage::UnreadUpdate(_) | PeerMessage::Decline(_) | PeerMessage::Alive => {
                     assert!(self.greeted)
@@ -211,14 +212,14 @@ impl Bench {
         );
     }
 
-    fn greet(&mut self, hello: &Hello) {
+    fn record_hello(&mut self, hello: &Hello) {
         self.greeted = true;
         self.limit = usize::from(hello.capabilities.frame_limit).clamp(FRAME_LIMIT_MIN, FRAME_LIMIT_MAX);
         self.own_messages += 1;
     }
 
     /// Checks that an update uses memory only for requested tensors.
-    fn update(&mut self, update: &Update) {
+    fn check_update(&mut self, update: &Update) {
         let opening = self.open.as_ref().expect("an update although no round was opened");
         assert_eq!(update.id, opening.id);
         let requested: usize = opening.request.expects.iter().map(TensorDescriptor::elements).sum();
@@ -231,7 +232,7 @@ impl Bench {
     }
 
     /// Opens a round on the connection, if the device was welcomed.
-    fn open(&mut self, index: usize) {
+    fn open_round(&mut self, index: usize) {
         // The server opens rounds only for devices that it has welcomed.
         if self.greeted && !self.ended {
             let openings = openings();
@@ -243,7 +244,7 @@ impl Bench {
     }
 
     /// Closes a round on the connection, if the device was welcomed.
-    fn close(&mut self, index: usize) {
+    fn close_round(&mut self, index: usize) {
         // The server closes rounds only for devices that it has welcomed.
         if !self.greeted || self.ended {
             return;
@@ -253,8 +254,8 @@ impl Bench {
         self.own_messages += 1;
     }
 
-    fn ask(&mut self, how: u8) {
-        match how % 2 {
+    fn request_again(&mut self, kind: u8) {
+        match kind % 2 {
             0 => self.connection.request_missing(),
             _ => self.connection.resend_round(),
         }
@@ -262,7 +263,7 @@ impl Bench {
     }
 
     /// Sends frames to the device; each frame must be one message within the device's limit.
-    fn send(&mut self, frames: usize) {
+    fn send_frames(&mut self, frames: usize) {
         let mut decoder = Decoder::new(vec![0; self.limit]);
         for _ in 0..frames {
             let mut frame = Vec::new();
@@ -279,24 +280,24 @@ impl Bench {
                 (FeedResult::Sealed(bytes), Some(peer)) => peer.receive(bytes),
                 (other, _) => panic!("{other:?} from {frame:x?}"),
             }
-            assert!(input.is_empty(), "more than a frame");
+            assert!(input.is_empty(), "the server sent more than one frame");
         }
         assert_eq!(self.connection.traffic().unsent, 0);
         self.own_messages = self.own_messages.min(self.connection.pending());
     }
 
     /// Checks that every delimited sequence of the stream was counted, either as a frame or as dropped.
-    fn finish(mut self) -> Work {
+    fn into_work(mut self) -> Work {
         let bytes = std::mem::take(&mut self.unread);
         self.deliver(&bytes);
-        self.send(usize::MAX);
+        self.send_frames(usize::MAX);
         assert_eq!(self.connection.pending(), 0);
         let traffic = self.connection.traffic();
         let [accepted, sealed, dropped] = totals(traffic.frames);
         let sequences = reference::sequences(&self.stream).count() as u64;
         let [replayed, forged, unsealed] =
             [traffic.replayed, traffic.forged, traffic.unsealed].map(u64::from);
-        let known = match self.peer {
+        let counted = match self.peer {
             None => {
                 assert_eq!((sealed, 0), (forged, replayed + unsealed));
                 accepted + sealed + dropped
@@ -307,10 +308,13 @@ impl Bench {
             }
         };
         // With keys, hellos that were answered are not counted as frames.
-        let answered = if self.peer.is_some() { hellos(&self.stream) } else { 0 };
-        assert!(known <= sequences, "{known} counted of {sequences}");
+        let answered = if self.peer.is_some() { count_hellos(&self.stream) } else { 0 };
+        assert!(counted <= sequences, "{counted} counted of {sequences}");
         // Frames that follow a refusal in the same read are not processed.
-        assert!(known + answered >= sequences || self.ended, "{known} counted of {sequences}: {traffic:?}");
+        assert!(
+            counted + answered >= sequences || self.ended,
+            "{counted} counted of {sequences}: {traffic:?}"
+        );
         self.work.frames = sequences;
         self.work.refused = dropped + replayed + forged + unsealed;
         self.work.refused += u64::from(traffic.faults) + u64::from(traffic.stale) + u64::from(self.ended);
@@ -324,7 +328,7 @@ fn is_public(message: &ToDevice) -> bool {
 }
 
 /// Returns the number of hellos in a stream, valid or not.
-fn hellos(stream: &[u8]) -> u64 {
+fn count_hellos(stream: &[u8]) -> u64 {
     let messages = reference::sequences(stream).filter_map(|sequence| reference::open(sequence, usize::MAX));
     messages.filter(|message| message.first() == Some(&0)).count() as u64
 }

@@ -64,7 +64,7 @@ pub struct Target {
     pub name: &'static str,
     /// Runs one input. Panics if an invariant is broken.
     pub run: fn(&[u8]) -> Work,
-    /// Makes inputs that reach most of the code: messages of honest peers.
+    /// Returns inputs that reach most of the code: messages of honest peers.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 

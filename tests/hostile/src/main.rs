@@ -29,7 +29,7 @@ const MEMORY_ALLOWED: u64 = 4096;
 
 fn main() -> ExitCode {
     let mut plan = Plan { refused: 1_000_000, threads: 2, seed: 1 };
-    let mut only = None;
+    let mut only_target = None;
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         if argument == "-h" || argument == "--help" {
@@ -37,44 +37,44 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         let value = arguments.next();
-        let known = match (argument.as_str(), value) {
-            ("--frames", Some(value)) => number(&value).map(|n| plan.refused = n),
-            ("--threads", Some(value)) => number(&value).map(|n| plan.threads = n),
-            ("--seed", Some(value)) => number(&value).map(|n| plan.seed = n),
+        let parsed = match (argument.as_str(), value) {
+            ("--frames", Some(value)) => parse_number(&value).map(|n| plan.refused = n),
+            ("--threads", Some(value)) => parse_number(&value).map(|n| plan.threads = n),
+            ("--seed", Some(value)) => parse_number(&value).map(|n| plan.seed = n),
             ("--target", Some(value)) if TARGETS.iter().any(|target| target.name == value) => {
-                only = Some(value);
+                only_target = Some(value);
                 Some(())
             }
             ("--seeds", Some(folder)) => return write_seeds(Path::new(&folder)),
             ("--run", Some(name)) => return replay(&name, arguments),
             _ => None,
         };
-        if known.is_none() {
+        if parsed.is_none() {
             eprintln!("{USAGE}");
             return ExitCode::from(2);
         }
     }
-    bulk(plan, only.as_deref())
+    run_plan(plan, only_target.as_deref())
 }
 
 /// Parses a whole number; `1e8` is allowed.
-fn number(text: &str) -> Option<u64> {
+fn parse_number(text: &str) -> Option<u64> {
     let (digits, zeros) = text.split_once('e').unwrap_or((text, "0"));
     let power = 10u64.checked_pow(zeros.parse().ok()?)?;
     digits.parse::<u64>().ok()?.checked_mul(power)
 }
 
 /// Runs the plan after a warm-up run, and reports totals and memory.
-fn bulk(plan: Plan, only: Option<&str>) -> ExitCode {
+fn run_plan(plan: Plan, only: Option<&str>) -> ExitCode {
     // The warm-up run creates static data and lets the allocator get its pages.
-    let warm = Plan { refused: (plan.refused / 20).min(200_000), ..plan };
+    let warm_up = Plan { refused: (plan.refused / 20).min(200_000), ..plan };
     let started = Instant::now();
-    let result = run(warm, only).and_then(|_| {
-        let before = resident();
-        run(plan, only).map(|results| (before, results))
+    let result = run(warm_up, only).and_then(|_| {
+        let memory_before = resident();
+        run(plan, only).map(|results| (memory_before, results))
     });
     match result {
-        Ok((before, results)) => report(before, &results, started.elapsed()),
+        Ok((memory_before, results)) => report(memory_before, &results, started.elapsed()),
         Err(broken) => report_broken(&broken),
     }
 }
@@ -92,7 +92,7 @@ fn report_broken(Broken { target, input }: &Broken) -> ExitCode {
 }
 
 /// Prints the totals. Fails if an input was too slow or memory has grown.
-fn report(before: Option<u64>, results: &[Totals], took: Duration) -> ExitCode {
+fn report(memory_before: Option<u64>, results: &[Totals], duration: Duration) -> ExitCode {
     println!(
         "{:<16} {:>11} {:>12} {:>12} {:>10} {:>11} {:>10}",
         "target", "inputs", "frames", "refused", "per s", "most steps", "slowest us"
@@ -115,7 +115,7 @@ fn report(before: Option<u64>, results: &[Totals], took: Duration) -> ExitCode {
         }
         slowest = slowest.max(totals.slowest);
     }
-    println!("{refused} frames refused, none of them with a panic, in {:.1} s", took.as_secs_f64());
+    println!("{refused} frames refused, none of them with a panic, in {:.1} s", duration.as_secs_f64());
     let mut failed = false;
     if slowest > SLOWEST_ALLOWED {
         println!(
@@ -128,10 +128,10 @@ fn report(before: Option<u64>, results: &[Totals], took: Duration) -> ExitCode {
         }
         failed = true;
     }
-    match (before, resident()) {
-        (Some(before), Some(after)) => {
-            println!("memory: {before} KiB before, {after} KiB after");
-            failed |= after > before + MEMORY_ALLOWED;
+    match (memory_before, resident()) {
+        (Some(memory_before), Some(after)) => {
+            println!("memory: {memory_before} KiB before, {after} KiB after");
+            failed |= after > memory_before + MEMORY_ALLOWED;
         }
         _ => println!("memory: unknown on this system"),
     }

@@ -11,13 +11,13 @@ use crate::{Work, honest, tensors};
 pub fn to_server(bytes: &[u8]) -> Work {
     let decoded = decode::<ToServer>(bytes);
     if let Ok((message, body)) = &decoded {
-        encodes_to_itself(message, body, bytes);
+        check_reencoding(message, body, bytes);
         match message {
             ToServer::Update(update) => tensors::check(&update.tensors, body),
             ToServer::Hello(hello) => {
-                let who = HelloPrefix::read(bytes).expect("every hello introduces itself");
+                let prefix = HelloPrefix::read(bytes).expect("every hello introduces itself");
                 let fields = (hello.wire_version, hello.schema_hash, hello.device);
-                assert_eq!((who.wire_version, who.schema_hash, who.device), fields);
+                assert_eq!((prefix.wire_version, prefix.schema_hash, prefix.device), fields);
             }
             _ => {}
         }
@@ -25,45 +25,45 @@ pub fn to_server(bytes: &[u8]) -> Work {
         // The prefix of a hello with another version may still be recognised.
         let _ = HelloPrefix::read(bytes);
     }
-    work(decoded.is_ok())
+    work_of(decoded.is_ok())
 }
 
 /// Runs one message of the server to a device.
 pub fn to_device(bytes: &[u8]) -> Work {
     let decoded = decode::<ToDevice>(bytes);
     if let Ok((message, body)) = &decoded {
-        encodes_to_itself(message, body, bytes);
+        check_reencoding(message, body, bytes);
         if let ToDevice::RoundOpen(open) = message {
             tensors::check(&open.tensors, body);
         }
     }
-    work(decoded.is_ok())
+    work_of(decoded.is_ok())
 }
 
-fn work(accepted: bool) -> Work {
+fn work_of(accepted: bool) -> Work {
     Work { frames: 1, refused: u64::from(!accepted), steps: 1 }
 }
 
 /// Checks that a message encodes to at most as many bytes as were received, and that the result decodes to
 /// the same message. (The bytes may differ from those received, since a varint may be longer than necessary.)
 /// Compares bytes, since a float may be NaN.
-fn encodes_to_itself<M: Message>(message: &M, body: &[u8], bytes: &[u8]) {
+fn check_reencoding<M: Message>(message: &M, body: &[u8], bytes: &[u8]) {
     assert!(message.has_body() || body.is_empty());
-    let (first, second) = (payload(message, body), bytes.len());
-    assert!(first.len() <= second, "{} bytes from {second}", first.len());
-    let head = first.len() - body.len();
+    let (encoded, received) = (encode_exactly(message, body), bytes.len());
+    assert!(encoded.len() <= received, "{} bytes from {received}", encoded.len());
+    let head = encoded.len() - body.len();
     assert!(HEADER + head + SEAL_MAX <= FRAME_LIMIT_MIN, "a head of {head} bytes");
-    let (again, rest) = decode::<M>(&first).expect("what was encoded decodes");
-    assert_eq!(rest, body);
-    assert_eq!(payload(&again, rest), first);
+    let (decoded_again, decoded_body) = decode::<M>(&encoded).expect("what was encoded decodes");
+    assert_eq!(decoded_body, body);
+    assert_eq!(encode_exactly(&decoded_again, decoded_body), encoded);
 }
 
 /// Encodes like [`honest::payload`], but into a buffer that fits exactly.
-fn payload<M: Message>(message: &M, body: &[u8]) -> Vec<u8> {
-    let most = HEADER + FRAME_LIMIT_MIN + body.len() + SEAL_MAX;
-    let mut wire = vec![0; wire_capacity(most)];
-    let n = encode(message, body.len(), |place| place.copy_from_slice(body), &mut wire).expect("room");
-    match Decoder::new(vec![0; most]).feed(&mut &wire[..n]) {
+fn encode_exactly<M: Message>(message: &M, body: &[u8]) -> Vec<u8> {
+    let capacity = HEADER + FRAME_LIMIT_MIN + body.len() + SEAL_MAX;
+    let mut wire = vec![0; wire_capacity(capacity)];
+    let length = encode(message, body.len(), |buffer| buffer.copy_from_slice(body), &mut wire).expect("room");
+    match Decoder::new(vec![0; capacity]).feed(&mut &wire[..length]) {
         FeedResult::Message(bytes) => bytes.to_vec(),
         other => panic!("an encoded message decodes to {other:?}"),
     }

@@ -1,4 +1,4 @@
-//! Inputs that are made without a fuzzer: mutated seeds, and noise.
+//! Inputs that are created without a fuzzer: mutated seeds, and noise.
 
 use crate::Random;
 
@@ -25,40 +25,40 @@ pub fn next(random: &mut Random, seeds: &[Vec<u8>], out: &mut Vec<u8>) {
 
 /// Applies one mutation to an input.
 fn damage(random: &mut Random, seeds: &[Vec<u8>], out: &mut Vec<u8>) {
-    let at = random.below(out.len() + 1);
-    let end = (at + 1 + random.below(16)).min(out.len());
+    let position = random.below(out.len() + 1);
+    let end = (position + 1 + random.below(16)).min(out.len());
     match random.below(9) {
         0 | 1 => {
-            if let Some(byte) = out.get_mut(at) {
+            if let Some(byte) = out.get_mut(position) {
                 *byte ^= 1 << random.below(8);
             }
         }
         2 => {
-            if let Some(byte) = out.get_mut(at) {
+            if let Some(byte) = out.get_mut(position) {
                 *byte = random.byte();
             }
         }
         3 => {
-            if let Some(byte) = out.get_mut(at) {
+            if let Some(byte) = out.get_mut(position) {
                 *byte = EDGES[random.below(EDGES.len())];
             }
         }
-        4 => drop(out.drain(at..end)),
+        4 => drop(out.drain(position..end)),
         5 => {
             let noise: Vec<u8> = (0..1 + random.below(8)).map(|_| random.byte()).collect();
-            out.splice(at..at, noise);
+            out.splice(position..position, noise);
         }
         6 => {
-            let again = out[at..end].to_vec();
-            out.splice(at..at, again);
+            let repeated = out[position..end].to_vec();
+            out.splice(position..position, repeated);
         }
         7 => {
             // Joins the beginning of one seed and the end of another.
             let other = &seeds[random.below(seeds.len())];
-            out.truncate(at);
+            out.truncate(position);
             out.extend_from_slice(&other[random.below(other.len() + 1)..]);
         }
-        _ => out.truncate(at),
+        _ => out.truncate(position),
     }
 }
 
@@ -66,14 +66,14 @@ fn damage(random: &mut Random, seeds: &[Vec<u8>], out: &mut Vec<u8>) {
 pub fn shrink(mut input: Vec<u8>, fails: impl Fn(&[u8]) -> bool) -> Vec<u8> {
     let mut piece = input.len() / 2;
     while piece > 0 {
-        let mut at = 0;
-        while at < input.len() {
+        let mut position = 0;
+        while position < input.len() {
             let mut shorter = input.clone();
-            shorter.drain(at..(at + piece).min(input.len()));
+            shorter.drain(position..(position + piece).min(input.len()));
             if fails(&shorter) {
                 input = shorter;
             } else {
-                at += piece;
+                position += piece;
             }
         }
         piece /= 2;

@@ -20,7 +20,7 @@ const TABLE: [u32; 256] = {
     table
 };
 
-/// Computes CRC-32C with a table that is made from the polynomial.
+/// Computes CRC-32C with a table that is computed from the polynomial.
 #[must_use]
 pub fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(u32::MAX, |crc, byte| (crc >> 8) ^ TABLE[(crc as u8 ^ byte) as usize])
@@ -32,21 +32,21 @@ pub fn stuff(plain: &[u8]) -> Vec<u8> {
     let mut wire = Vec::with_capacity(plain.len() + plain.len() / 254 + 2);
     let pieces: Vec<&[u8]> = plain.split(|byte| *byte == 0).collect();
     for (index, piece) in pieces.iter().enumerate() {
-        let last = index + 1 == pieces.len();
-        let mut rest = *piece;
-        while rest.len() > 253 {
-            let (block, tail) = rest.split_at(254);
+        let is_last = index + 1 == pieces.len();
+        let mut remaining = *piece;
+        while remaining.len() > 253 {
+            let (block, tail) = remaining.split_at(254);
             wire.push(255);
             wire.extend_from_slice(block);
-            rest = tail;
-            if rest.is_empty() && last {
+            remaining = tail;
+            if remaining.is_empty() && is_last {
                 // A full block at the end needs no further code byte.
                 wire.push(0);
                 return wire;
             }
         }
-        wire.push(rest.len() as u8 + 1);
-        wire.extend_from_slice(rest);
+        wire.push(remaining.len() as u8 + 1);
+        wire.extend_from_slice(remaining);
     }
     wire.push(0);
     wire
@@ -56,14 +56,14 @@ pub fn stuff(plain: &[u8]) -> Vec<u8> {
 #[must_use]
 pub fn unstuff(sequence: &[u8]) -> Option<Vec<u8>> {
     let mut plain = Vec::with_capacity(sequence.len());
-    let mut rest = sequence;
-    while let Some((&code, tail)) = rest.split_first() {
+    let mut remaining = sequence;
+    while let Some((&code, tail)) = remaining.split_first() {
         let (block, tail) = tail.split_at_checked(usize::from(code).checked_sub(1)?)?;
         plain.extend_from_slice(block);
         if code != 255 && !tail.is_empty() {
             plain.push(0);
         }
-        rest = tail;
+        remaining = tail;
     }
     Some(plain)
 }
@@ -118,6 +118,6 @@ pub fn open(sequence: &[u8], limit: usize) -> Option<Vec<u8>> {
 /// Returns the sequences between the delimiters of a stream, without empty ones and without the incomplete
 /// end.
 pub fn sequences(stream: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let whole = stream.iter().rposition(|byte| *byte == 0).unwrap_or(0);
-    stream[..whole].split(|byte| *byte == 0).filter(|sequence| !sequence.is_empty())
+    let end = stream.iter().rposition(|byte| *byte == 0).unwrap_or(0);
+    stream[..end].split(|byte| *byte == 0).filter(|sequence| !sequence.is_empty())
 }

@@ -11,8 +11,8 @@ impl<'a> Script<'a> {
 
     /// Reads the next byte; `None` at the end.
     pub fn next(&mut self) -> Option<u8> {
-        let (&first, rest) = self.0.split_first()?;
-        self.0 = rest;
+        let (&first, remaining) = self.0.split_first()?;
+        self.0 = remaining;
         Some(first)
     }
 
@@ -33,9 +33,9 @@ impl<'a> Script<'a> {
 
     /// Reads the next `length` bytes, or all remaining ones.
     pub fn take(&mut self, length: usize) -> &'a [u8] {
-        let (taken, rest) = self.0.split_at(length.min(self.0.len()));
-        self.0 = rest;
-        taken
+        let (slice, remaining) = self.0.split_at(length.min(self.0.len()));
+        self.0 = remaining;
+        slice
     }
 
     /// Reads all remaining bytes.
@@ -46,10 +46,10 @@ impl<'a> Script<'a> {
     /// Damages up to three bytes: reads their positions and the values to xor.
     pub fn damage(&mut self, bytes: &mut [u8]) {
         for _ in 0..self.byte() % 4 {
-            let (at, with) = (usize::from(self.word()), self.byte());
+            let (position, mask) = (usize::from(self.word()), self.byte());
             let length = bytes.len().max(1);
-            if let Some(byte) = bytes.get_mut(at % length) {
-                *byte ^= with;
+            if let Some(byte) = bytes.get_mut(position % length) {
+                *byte ^= mask;
             }
         }
     }

@@ -55,13 +55,13 @@ pub fn sealed(bytes: &[u8]) -> Work {
     let mut script = Script::new(bytes);
     let key = |byte| Key::new(0, [byte; 32]);
     let (transcript, nonce) = ([script.byte(); 32], [script.byte(); NONCE]);
-    let other = [!nonce[0]; NONCE];
+    let other_nonce = [!nonce[0]; NONCE];
     let mut bench = Bench {
         senders: [
             Channel::device(&key(1), &transcript, &nonce),
             Channel::server(&key(1), &transcript, &nonce),
             Channel::device(&key(2), &transcript, &nonce),
-            Channel::device(&key(1), &transcript, &other),
+            Channel::device(&key(1), &transcript, &other_nonce),
         ],
         receiver: Channel::server(&key(1), &transcript, &nonce),
         twin: Channel::server(&key(1), &transcript, &nonce),
@@ -95,8 +95,8 @@ pub fn sealed(bytes: &[u8]) -> Work {
             _ => {
                 let mut number = [0; 8];
                 let length = script.index() % 9;
-                let taken = script.take(length);
-                number[..taken.len()].copy_from_slice(taken);
+                let bytes = script.take(length);
+                number[..bytes.len()].copy_from_slice(bytes);
                 // The counter is near the largest accepted one, or anywhere.
                 let near = model.0.last().map_or(0, |last| last.wrapping_sub(100));
                 let counter = u64::from_le_bytes(number).wrapping_add(if kind >= 128 { near } else { 0 });
@@ -126,7 +126,7 @@ impl Bench {
         }
         self.counters[sender] += 1;
         let mut wire = vec![0; wire_capacity(64 + body.len())];
-        let fill = |place: &mut [u8]| place.copy_from_slice(body);
+        let fill = |buffer: &mut [u8]| buffer.copy_from_slice(body);
         let sent = self.senders[sender].seal(&ToServer::Alive, body.len(), fill, &mut wire).expect("room");
         let plain = reference::unstuff(&wire[..sent - 1]).expect("a frame");
         assert_eq!(plain.len(), 1 + COUNTER + 1 + body.len() + TAG);
@@ -146,9 +146,9 @@ impl Bench {
         let expected = self.expected(bytes);
         let mut copy = bytes.to_vec();
         match self.twin.try_open(&mut copy) {
-            Ok(place) => assert_eq!(Ok(&copy[place]), expected.as_deref()),
-            Err(why) => {
-                assert_eq!(Err(&why), expected.as_deref());
+            Ok(range) => assert_eq!(Ok(&copy[range]), expected.as_deref()),
+            Err(error) => {
+                assert_eq!(Err(&error), expected.as_deref());
                 assert_eq!(copy, bytes, "try_open changed the frame");
                 assert_eq!(format!("{:?}", self.twin), before);
             }
@@ -169,8 +169,8 @@ impl Bench {
     /// Returns the result that SPEC.md requires; the checks are of shape, then counter, then tag.
     fn expected(&mut self, bytes: &[u8]) -> Result<Vec<u8>, OpenError> {
         let (head, counter) = match bytes.split_first() {
-            Some((&HEADER_SEALED, rest)) => {
-                let counter = rest.first_chunk().ok_or(OpenError::Malformed)?;
+            Some((&HEADER_SEALED, after_header)) => {
+                let counter = after_header.first_chunk().ok_or(OpenError::Malformed)?;
                 (1 + COUNTER, u64::from_le_bytes(*counter))
             }
             Some((&HEADER_ANSWER, _)) => (1 + NONCE, 0),

@@ -12,36 +12,38 @@ use crate::Work;
 use crate::reference::crc32c;
 use crate::script::Script;
 
-fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
-    bytes.get(at..at + N)?.try_into().ok()
+fn bytes_at<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {
+    bytes.get(offset..offset + N)?.try_into().ok()
 }
 
 /// Fields of a record: device, epoch, key, and the bytes of the noise entry.
 type Fields = (u64, u16, [u8; 32], Option<[u8; 30]>);
 
 /// Reads a record with a second implementation of SPEC.md, section 13.
-fn record(bytes: &[u8]) -> Option<Fields> {
-    let length = usize::from(u16::from_le_bytes(number(bytes, 6)?));
+fn read_reference(bytes: &[u8]) -> Option<Fields> {
+    let length = usize::from(u16::from_le_bytes(bytes_at(bytes, 6)?));
     let record = bytes.get(..length).filter(|_| (54..=512).contains(&length))?;
     let (content, check) = record.split_last_chunk::<4>()?;
-    let sound = content.starts_with(b"FSPV\x01\x00") && crc32c(content).to_le_bytes() == *check;
-    let (mut entries, mut last, mut noise) = (content.get(50..)?, None, None);
-    while let Some((&tag, rest)) = entries.split_first() {
-        let (&length, rest) = rest.split_first()?;
-        entries = rest.get(usize::from(length)..)?;
-        if last.is_some_and(|last| last >= tag) || tag < 0x80 && (tag, length) != (1, 30) {
+    let is_valid = content.starts_with(b"FSPV\x01\x00") && crc32c(content).to_le_bytes() == *check;
+    let mut entries = content.get(50..)?;
+    let mut last_tag = None;
+    let mut noise = None;
+    while let Some((&tag, after_tag)) = entries.split_first() {
+        let (&length, after_tag) = after_tag.split_first()?;
+        entries = after_tag.get(usize::from(length)..)?;
+        if last_tag.is_some_and(|last_tag| last_tag >= tag) || tag < 0x80 && (tag, length) != (1, 30) {
             return None;
         }
         if tag == 1 {
             // The sign bit must be clear; an exponent of all ones means a number that is not finite.
-            noise = number(rest, 0)
+            noise = bytes_at(after_tag, 0)
                 .filter(|noise: &[u8; 30]| noise[27] < 0x7F || noise[27] == 0x7F && noise[26] < 0x80);
             noise?;
         }
-        last = Some(tag);
+        last_tag = Some(tag);
     }
-    let fields = (number(bytes, 8)?, number(bytes, 16)?, number(bytes, 18)?);
-    sound.then_some((u64::from_le_bytes(fields.0), u16::from_le_bytes(fields.1), fields.2, noise))
+    let fields = (bytes_at(bytes, 8)?, bytes_at(bytes, 16)?, bytes_at(bytes, 18)?);
+    is_valid.then_some((u64::from_le_bytes(fields.0), u16::from_le_bytes(fields.1), fields.2, noise))
 }
 
 /// Runs one input: a byte of settings, then a raw record, an honest record with extra bytes, or a damaged
@@ -52,18 +54,18 @@ pub fn provision(bytes: &[u8]) -> Work {
     let mut page = match settings % 4 {
         0 => script.rest().to_vec(),
         1 => {
-            let mut page = honest(&mut script);
+            let mut page = honest_record(&mut script);
             page.extend_from_slice(script.rest());
             page
         }
         2 => {
-            let mut page = honest(&mut script);
+            let mut page = honest_record(&mut script);
             script.damage(&mut page);
             page
         }
         _ => {
             // A recomputed CRC lets the damaged record reach the code after the check.
-            let mut page = honest(&mut script);
+            let mut page = honest_record(&mut script);
             script.damage(&mut page);
             let end = page.len() - 4;
             let check = crc32c(&page[..end]).to_le_bytes();
@@ -74,17 +76,17 @@ pub fn provision(bytes: &[u8]) -> Work {
     if settings / 4 % 2 == 1 {
         page.resize(page.len().max(1024), 0xFF);
     }
-    let read = Provision::read(&page);
+    let result = Provision::read(&page);
     let fields = |provision: &Provision| {
         let noise = provision.noise.map(|noise| bytes_of(&noise));
         (provision.device, provision.key.epoch(), *provision.key.expose(), noise)
     };
-    assert_eq!(read.as_ref().ok().map(fields), record(&page), "{read:?}");
-    match &read {
+    assert_eq!(result.as_ref().ok().map(fields), read_reference(&page), "{result:?}");
+    match &result {
         Ok(provision) => {
-            let mut again = [0; PROVISION_WITH_NOISE];
-            assert_eq!(provision.write(&mut again), Ok(provision.length()));
-            assert_eq!(Provision::read(&again).as_ref(), Ok(provision));
+            let mut rewritten = [0; PROVISION_WITH_NOISE];
+            assert_eq!(provision.write(&mut rewritten), Ok(provision.length()));
+            assert_eq!(Provision::read(&rewritten).as_ref(), Ok(provision));
             // Bytes after the record must not matter.
             let length = usize::from(u16::from_le_bytes([page[6], page[7]]));
             assert!(length <= PROVISION_MAX);
@@ -93,7 +95,7 @@ pub fn provision(bytes: &[u8]) -> Work {
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }
-    Work { frames: 1, refused: u64::from(read.is_err()), steps: 1 }
+    Work { frames: 1, refused: u64::from(result.is_err()), steps: 1 }
 }
 
 /// Returns the bytes of a noise entry.
@@ -109,9 +111,11 @@ fn bytes_of(noise: &ProvisionedNoise) -> [u8; 30] {
     bytes
 }
 
-/// Makes a record with a device, a key and entries from the script, and a correct CRC.
-fn honest(script: &mut Script<'_>) -> Vec<u8> {
-    let (device, epoch, key) = (script.word(), script.word(), script.byte());
+/// Creates a record with a device, a key and entries from the script, and a correct CRC.
+fn honest_record(script: &mut Script<'_>) -> Vec<u8> {
+    let device = script.word();
+    let epoch = script.word();
+    let key = script.byte();
     let provision = Provision { device: device.into(), key: Key::new(epoch, [key; 32]), noise: None };
     let mut page = vec![0; PROVISION];
     provision.write(&mut page).expect("room");
@@ -133,7 +137,7 @@ pub fn key_lines(bytes: &[u8]) -> Work {
     let mut text = Vec::new();
     if settings % 2 == 1 {
         for _ in 0..script.byte() % 8 {
-            text.extend(line(script.byte().into(), script.byte().into(), script.byte()).into_bytes());
+            text.extend(key_line(script.byte().into(), script.byte().into(), script.byte()).into_bytes());
         }
         script.damage(&mut text);
     }
@@ -144,35 +148,36 @@ pub fn key_lines(bytes: &[u8]) -> Work {
     match &read {
         Ok(keys) => {
             let content = lines.iter().map(|line| line.trim_ascii());
-            let full = content.filter(|line| !line.is_empty() && !line.starts_with('#')).count();
-            assert_eq!(keys.len(), full);
-            let again: String = keys.iter().map(|(device, key)| hex(device.0, key)).collect();
-            assert_eq!(parse_keys(&again).as_ref(), Ok(keys));
+            let key_count = content.filter(|line| !line.is_empty() && !line.starts_with('#')).count();
+            assert_eq!(keys.len(), key_count);
+            let rewritten: String = keys.iter().map(|(device, key)| format_key(device.0, key)).collect();
+            assert_eq!(parse_keys(&rewritten).as_ref(), Ok(keys));
         }
         Err((number, mistake)) => {
             let line = lines.get(number - 1).expect("the number of an existing line");
             assert!(!line.trim_ascii().is_empty() && !line.trim_ascii().starts_with('#'));
             // The lines before the faulty one must be valid.
-            let before: String = lines[..number - 1].iter().flat_map(|line| [line, "\n"]).collect();
-            let before = parse_keys(&before).unwrap_or_else(|wrong| panic!("{wrong:?} before {number}"));
-            let alone: Result<BTreeMap<_, _>, _> = parse_keys(line);
+            let earlier_lines: String = lines[..number - 1].iter().flat_map(|line| [line, "\n"]).collect();
+            let earlier_lines =
+                parse_keys(&earlier_lines).unwrap_or_else(|fault| panic!("{fault:?} before {number}"));
+            let single_line: Result<BTreeMap<_, _>, _> = parse_keys(line);
             match mistake {
                 LineMistake::Twice => {
-                    let device = alone.expect("a line by itself").into_keys().next();
-                    assert!(device.is_some_and(|device| before.contains_key(&device)));
+                    let device = single_line.expect("a line by itself").into_keys().next();
+                    assert!(device.is_some_and(|device| earlier_lines.contains_key(&device)));
                 }
-                mistake => assert_eq!(alone, Err((1, *mistake))),
+                mistake => assert_eq!(single_line, Err((1, *mistake))),
             }
         }
     }
     Work { frames: 1, refused: u64::from(read.is_err()), steps: 1 }
 }
 
-fn line(device: u64, epoch: u16, key: u8) -> String {
-    hex(device, &Key::new(epoch, [key; 32]))
+fn key_line(device: u64, epoch: u16, key: u8) -> String {
+    format_key(device, &Key::new(epoch, [key; 32]))
 }
 
-fn hex(device: u64, key: &Key) -> String {
+fn format_key(device: u64, key: &Key) -> String {
     let digits: String = key.expose().iter().map(|byte| format!("{byte:02x}")).collect();
     format!("{device} {} {digits}\n", key.epoch())
 }
@@ -190,7 +195,7 @@ pub fn provision_seeds() -> Vec<Vec<u8>> {
             if settings == 4 {
                 // A valid record in an erased page.
                 let honest = [&[9, 0, 1, 0, 0x42, length], entries].concat();
-                seeds.push([&[4][..], &self::honest(&mut Script::new(&honest))].concat());
+                seeds.push([&[4][..], &self::honest_record(&mut Script::new(&honest))].concat());
             }
         }
     }
@@ -204,11 +209,12 @@ pub fn key_lines_seeds() -> Vec<Vec<u8>> {
         let devices: Vec<u8> = (0..count).flat_map(|index| [index, count, 0x42]).collect();
         for damage in [&[0][..], &[1, 3, 0, 1], &[2, 0, 0, 0x20, 70, 0, 0x11]] {
             seeds.push([&[1, count], &devices[..], damage, b"# a comment\n\n 700 0 "].concat());
-            let text = [b"# fedspan keys 1\n\n", line(count.into(), 0, 7).as_bytes()].concat();
+            let text = [b"# fedspan keys 1\n\n", key_line(count.into(), 0, 7).as_bytes()].concat();
             seeds.push([&[1, count], &devices[..], damage, &text[..]].concat());
         }
-        let twice = [line(7, 0, count), "\t".to_owned() + &line(7 + u64::from(count % 2), 1, 1)].concat();
-        seeds.push([&[0][..], twice.as_bytes()].concat());
+        let repeated_device =
+            [key_line(7, 0, count), "\t".to_owned() + &key_line(7 + u64::from(count % 2), 1, 1)].concat();
+        seeds.push([&[0][..], repeated_device.as_bytes()].concat());
     }
     seeds
 }

@@ -12,12 +12,12 @@ use crate::{Work, honest, reference};
 struct Events {
     /// One entry for each frame, in order; `None` for a dropped frame.
     frames: Vec<Option<Frame>>,
-    /// Number of calls of `feed`.
+    /// Number of calls of [`Decoder::feed`].
     steps: u64,
 }
 
 /// Feeds one read to the decoder. Every call must consume input.
-fn feed<B: AsRef<[u8]> + AsMut<[u8]>>(decoder: &mut Decoder<B>, mut read: &[u8], events: &mut Events) {
+fn feed_read<B: AsRef<[u8]> + AsMut<[u8]>>(decoder: &mut Decoder<B>, mut read: &[u8], events: &mut Events) {
     loop {
         let before = read.len();
         events.steps += 1;
@@ -42,7 +42,7 @@ pub fn totals(counters: FrameCounters) -> [u64; 3] {
 }
 
 /// Maps a byte of the input to a frame limit.
-fn limit(byte: u8) -> usize {
+fn frame_limit(byte: u8) -> usize {
     match byte {
         0..=251 => byte.into(),
         252 => 256,
@@ -60,21 +60,21 @@ fn check_against_reference(events: &Events, counters: FrameCounters, stream: &[u
     }
     assert_eq!(expected.next(), None, "a frame without an event");
     let [accepted, sealed, dropped] = totals(counters);
-    let (mut counted, all) = ([0; 2], events.frames.len() as u64);
+    let (mut counted, event_count) = ([0; 2], events.frames.len() as u64);
     for frame in events.frames.iter().flatten() {
         counted[usize::from(matches!(frame, Frame::Sealed(_)))] += 1;
     }
-    assert_eq!(([accepted, sealed], accepted + sealed + dropped), (counted, all), "{counters:?}");
+    assert_eq!(([accepted, sealed], accepted + sealed + dropped), (counted, event_count), "{counters:?}");
     Work { frames: events.frames.len() as u64, refused: dropped, steps: events.steps }
 }
 
 /// Runs one input: a byte for the frame limit, then a stream.
 pub fn frame(bytes: &[u8]) -> Work {
     let mut script = Script::new(bytes);
-    let limit = limit(script.byte());
+    let limit = frame_limit(script.byte());
     let stream = script.rest();
     let (mut decoder, mut events) = (Decoder::new(vec![0; limit]), Events::default());
-    feed(&mut decoder, stream, &mut events);
+    feed_read(&mut decoder, stream, &mut events);
     assert!(events.steps <= events.frames.len() as u64 + 1);
     let unfinished = stream.last().is_some_and(|byte| *byte != 0);
     assert_eq!(decoder.is_mid_frame(), unfinished);
@@ -82,10 +82,14 @@ pub fn frame(bytes: &[u8]) -> Work {
     // The decoder resynchronises: after any stream it must read the next frame.
     if limit >= 5 + SENTINEL.len() {
         events.frames.clear();
-        feed(&mut decoder, &[0], &mut events);
+        feed_read(&mut decoder, &[0], &mut events);
         events.frames.clear();
-        feed(&mut decoder, &reference::encode_plain(SENTINEL), &mut events);
-        assert_eq!(events.frames, [Some(Frame::Checked(SENTINEL.to_vec()))], "no resync");
+        feed_read(&mut decoder, &reference::encode_plain(SENTINEL), &mut events);
+        assert_eq!(
+            events.frames,
+            [Some(Frame::Checked(SENTINEL.to_vec()))],
+            "the decoder did not resynchronise"
+        );
     }
     work
 }
@@ -96,7 +100,7 @@ const SENTINEL: &[u8] = b"sentinel";
 /// stream (raw bytes, frames, frames without delimiter, delimiters, damaged frames).
 pub fn accumulator(bytes: &[u8]) -> Work {
     let mut script = Script::new(bytes);
-    let limit = limit(script.byte());
+    let limit = frame_limit(script.byte());
     let count = script.index();
     let lengths = script.take(count);
     let mut stream = Vec::new();
@@ -117,26 +121,29 @@ pub fn accumulator(bytes: &[u8]) -> Work {
             }
         }
     }
-    let (mut decoder, mut whole) = (Decoder::new(vec![0; limit]), Events::default());
-    feed(&mut decoder, &stream, &mut whole);
-    let work = check_against_reference(&whole, decoder.counters(), &stream, limit);
+    let (mut decoder, mut events_of_one_read) = (Decoder::new(vec![0; limit]), Events::default());
+    feed_read(&mut decoder, &stream, &mut events_of_one_read);
+    let work = check_against_reference(&events_of_one_read, decoder.counters(), &stream, limit);
 
-    let (mut decoder, mut parts) = (Decoder::new(vec![0; limit]), Events::default());
-    let (mut rest, mut reads) = (stream.as_slice(), 0);
+    let (mut decoder, mut events_of_parts) = (Decoder::new(vec![0; limit]), Events::default());
+    let (mut unread, mut reads) = (stream.as_slice(), 0);
     // A read may be empty, but not twice in a row.
     for length in lengths.iter().map(|length| usize::from(*length)).chain(std::iter::repeat(usize::MAX)) {
-        let (read, tail) = rest.split_at(length.min(rest.len()));
-        feed(&mut decoder, read, &mut parts);
+        let (read, tail) = unread.split_at(length.min(unread.len()));
+        feed_read(&mut decoder, read, &mut events_of_parts);
         reads += 1;
-        rest = tail;
-        if rest.is_empty() {
+        unread = tail;
+        if unread.is_empty() {
             break;
         }
     }
-    assert_eq!(parts.frames, whole.frames, "the frames depend on the lengths of the reads");
-    assert!(parts.steps <= parts.frames.len() as u64 + reads);
-    check_against_reference(&parts, decoder.counters(), &stream, limit);
-    Work { frames: 2 * work.frames, refused: 2 * work.refused, steps: work.steps + parts.steps }
+    assert_eq!(
+        events_of_parts.frames, events_of_one_read.frames,
+        "the frames depend on the lengths of the reads"
+    );
+    assert!(events_of_parts.steps <= events_of_parts.frames.len() as u64 + reads);
+    check_against_reference(&events_of_parts, decoder.counters(), &stream, limit);
+    Work { frames: 2 * work.frames, refused: 2 * work.refused, steps: work.steps + events_of_parts.steps }
 }
 
 /// Returns seeds of [`frame`]: each golden frame with frame limits near its length, and groups of four
@@ -145,8 +152,8 @@ pub fn frame_seeds() -> Vec<Vec<u8>> {
     let frames = honest::golden_frames();
     let mut seeds: Vec<Vec<u8>> = Vec::new();
     for frame in &frames {
-        let least = frame.len().min(251) as u8;
-        for limit in [255, 252, least, least.saturating_sub(2), least.saturating_sub(3)] {
+        let shortest = frame.len().min(251) as u8;
+        for limit in [255, 252, shortest, shortest.saturating_sub(2), shortest.saturating_sub(3)] {
             seeds.push([&[limit][..], frame].concat());
         }
     }

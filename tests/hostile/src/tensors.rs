@@ -15,8 +15,8 @@ pub fn check(tensors: &Descriptors, body: &[u8]) {
         check_assembly(assembly);
     }
     if let Ok(parts) = split_body(tensors, body) {
-        let taken: Vec<u8> = parts.flat_map(|(_, _, bytes)| bytes.iter().copied()).collect();
-        assert_eq!(taken, body, "the parts make up the body");
+        let joined: Vec<u8> = parts.flat_map(|(_, _, bytes)| bytes.iter().copied()).collect();
+        assert_eq!(joined, body, "the parts differ from the body");
     }
     for limit in [0, 64, 128, 256, 1000, FRAME_LIMIT_MAX, usize::from(u16::MAX)] {
         let mut planned = tensors.clone();
@@ -49,8 +49,8 @@ fn check_chunks(tensor: &TensorDescriptor) {
 /// until all have arrived.
 fn check_assembly(mut assembly: Assembly) {
     let tensors = assembly.tensors().to_vec();
-    let all: usize = tensors.iter().map(TensorDescriptor::chunks).sum();
-    assert!(all <= CHUNKS_MAX);
+    let chunk_count: usize = tensors.iter().map(TensorDescriptor::chunks).sum();
+    assert!(chunk_count <= CHUNKS_MAX);
     for (tensor, descriptor) in tensors.iter().enumerate().rev() {
         for index in (0..descriptor.chunks()).rev() {
             if index % 32 == 0 {
@@ -61,8 +61,8 @@ fn check_assembly(mut assembly: Assembly) {
             let chunk = Chunk { id: ID, tensor: tensor as u8, offset: range.start as u32 };
             let length = descriptor.encoding.byte_len(range.len());
             assert!(assembly.accept(&chunk, length + 1).is_err());
-            let place = assembly.accept(&chunk, length).expect("announced").expect("new");
-            assert_eq!((place.tensor, place.elements), (tensor, range));
+            let position = assembly.accept(&chunk, length).expect("announced").expect("new");
+            assert_eq!((position.tensor, position.elements), (tensor, range));
             assert_eq!(assembly.accept(&chunk, length), Ok(None));
         }
     }

@@ -9,37 +9,37 @@ use std::path::{Path, PathBuf};
 use fedspan_hostile::bulk::{Plan, run, shortest};
 use fedspan_hostile::{Random, TARGETS, Target, Work, mutate, reference};
 
-fn folder() -> PathBuf {
+fn fuzz_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz")
 }
 
 /// Returns the corpus of a target, sorted by name.
-fn corpus(target: &Target) -> Vec<(String, Vec<u8>)> {
-    let folder = folder().join("corpus").join(target.name);
+fn read_corpus(target: &Target) -> Vec<(String, Vec<u8>)> {
+    let folder = fuzz_folder().join("corpus").join(target.name);
     let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-    let mut all: Vec<_> = entries
+    let mut inputs: Vec<_> = entries
         .map(|entry| {
             let path = entry.unwrap().path();
             (path.file_name().unwrap().to_string_lossy().into_owned(), std::fs::read(&path).unwrap())
         })
         .collect();
-    all.sort();
-    all
+    inputs.sort();
+    inputs
 }
 
 /// Runs one input; on failure, panics with the shortest input that fails.
-fn run_target(target: &'static Target, what: &str, input: &[u8]) -> Work {
+fn run_target(target: &'static Target, input_name: &str, input: &[u8]) -> Work {
     catch_unwind(AssertUnwindSafe(|| (target.run)(input))).unwrap_or_else(|_| {
         let input = shortest(target, input.to_vec());
         let hex: String = input.iter().map(|byte| format!("{byte:02x}")).collect();
-        panic!("{}, {what}: an invariant is broken by {hex}", target.name)
+        panic!("{}, {input_name}: an invariant is broken by {hex}", target.name)
     })
 }
 
 #[test]
 fn targets_hold_for_seeds_and_corpus() {
     for target in &TARGETS {
-        let (seeds, corpus) = ((target.seeds)(), corpus(target));
+        let (seeds, corpus) = ((target.seeds)(), read_corpus(target));
         assert!(seeds.len() >= 20, "{}: {} seeds", target.name, seeds.len());
         assert!(!corpus.is_empty(), "{}", target.name);
         let mut sum = Work::default();
@@ -61,13 +61,13 @@ fn targets_hold_for_seeds_and_corpus() {
 fn corpus_is_small_and_every_target_has_a_file() {
     let mut bytes = 0;
     for target in &TARGETS {
-        let corpus = corpus(target);
+        let corpus = read_corpus(target);
         assert!(corpus.len() <= 100, "{}: {}", target.name, corpus.len());
         bytes += corpus.iter().map(|(_, input)| input.len()).sum::<usize>();
     }
     assert!(bytes < 300_000, "{bytes}");
     for target in &TARGETS {
-        assert!(folder().join(format!("fuzz_targets/{}.rs", target.name)).is_file(), "{}", target.name);
+        assert!(fuzz_folder().join(format!("fuzz_targets/{}.rs", target.name)).is_file(), "{}", target.name);
     }
 }
 
@@ -92,7 +92,7 @@ fn targets_hold_for_a_million_refused_frames() {
 #[test]
 fn targets_hold_for_mutated_corpus() {
     for target in &TARGETS {
-        let corpus: Vec<Vec<u8>> = corpus(target).into_iter().map(|(_, input)| input).collect();
+        let corpus: Vec<Vec<u8>> = read_corpus(target).into_iter().map(|(_, input)| input).collect();
         let (mut random, mut input) = (Random(3), Vec::new());
         for _ in 0..5_000 {
             mutate::next(&mut random, &corpus, &mut input);

@@ -29,7 +29,7 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(5);
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let number = |place: usize, default: usize| match arguments.get(place) {
+    let number = |index: usize, default: usize| match arguments.get(index) {
         None => Some(default),
         Some(text) => text.parse().ok().filter(|number| *number > 0),
     };
@@ -44,9 +44,9 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     let directory = parent.join(format!("adapters-{}", std::process::id()));
-    let done = compare(&directory, pairs, clients, layers);
+    let result = compare(&directory, pairs, clients, layers);
     let removed = std::fs::remove_dir_all(&directory);
-    match done.and(removed) {
+    match result.and(removed) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("adapters: {error}");
@@ -60,7 +60,7 @@ fn compare(directory: &Path, pairs: usize, clients: usize, layers: usize) -> Res
     let program = std::env::current_exe()?.with_file_name("fedspan-aggregator");
     std::fs::create_dir(directory)?;
     println!("{:<14} {:>8} {:>8} {:>8} {:>6} {:>9}", "", "MB read", "cat s", "mean s", "ratio", "peak MB");
-    for (name, half, flags) in [
+    for (name, is_f16, flags) in [
         ("f32, up round", false, &["--round", "up"][..]),
         ("f32, plain", false, &["--plain"]),
         ("f16, up round", true, &["--round", "up"]),
@@ -69,29 +69,32 @@ fn compare(directory: &Path, pairs: usize, clients: usize, layers: usize) -> Res
         let mut bytes = 0;
         // Client 0 is the base; in an up round all clients have the down factors of the base.
         for client in 0..=clients {
-            bytes += write(&path(client), client, layers, half, flags == ["--plain"])?;
+            bytes += write_adapter(&path(client), client, layers, is_f16, flags == ["--plain"])?;
         }
         let files: Vec<PathBuf> = (1..=clients).map(path).collect();
-        let (mut read, mut mean, mut ratios, mut peak) = (Vec::new(), Vec::new(), Vec::new(), 0);
+        let mut read_seconds = Vec::new();
+        let mut mean_seconds = Vec::new();
+        let mut ratios = Vec::new();
+        let mut peak = 0;
         // The first pair warms the cache and is not counted.
         for pair in 0..=pairs {
-            let mut cat = Command::new("cat");
-            let (cat, _) = timed(cat.arg(path(0)).args(&files).stdout(Stdio::null()))?;
+            let mut cat_command = Command::new("cat");
+            let (cat_seconds, _) = run_timed(cat_command.arg(path(0)).args(&files).stdout(Stdio::null()))?;
             let mut average = Command::new(&program);
             average.args(["adapter", "average"]).args(flags).arg("--base").arg(path(0)).args(&files);
             average.arg("-o").arg(directory.join("next.safetensors")).stdout(Stdio::null());
-            let (seconds, most) = timed(&mut average)?;
+            let (seconds, average_peak) = run_timed(&mut average)?;
             if pair > 0 {
-                read.push(cat);
-                mean.push(seconds);
-                ratios.push(seconds / cat);
-                peak = most.max(peak);
+                read_seconds.push(cat_seconds);
+                mean_seconds.push(seconds);
+                ratios.push(seconds / cat_seconds);
+                peak = average_peak.max(peak);
             }
         }
         if name == "f32, plain" {
             let mut check = Command::new(&program);
             check.args(["adapter", "check", "--base"]).arg(path(0)).args(&files).stdout(Stdio::null());
-            let (seconds, peak) = timed(&mut check)?;
+            let (seconds, peak) = run_timed(&mut check)?;
             println!(
                 "{:<14} {:>8} {:>8} {seconds:>8.3} {:>6} {:>9.1}",
                 "f32, check",
@@ -101,14 +104,15 @@ fn compare(directory: &Path, pairs: usize, clients: usize, layers: usize) -> Res
                 peak as f64 / 1e6
             );
         }
-        let (least, most) = (
+        let (min_ratio, max_ratio) = (
             ratios.iter().copied().fold(f64::INFINITY, f64::min),
             ratios.iter().copied().fold(0.0, f64::max),
         );
         let (megabytes, peak) = (bytes / 1_000_000, peak as f64 / 1e6);
-        let (read, mean, ratio) = (median(read), median(mean), median(ratios));
+        let (read_seconds, mean_seconds, ratio) =
+            (median(read_seconds), median(mean_seconds), median(ratios));
         println!(
-            "{name:<14} {megabytes:>8} {read:>8.3} {mean:>8.3} {ratio:>6.2} {peak:>9.1}  ({least:.2} to {most:.2})"
+            "{name:<14} {megabytes:>8} {read_seconds:>8.3} {mean_seconds:>8.3} {ratio:>6.2} {peak:>9.1}  ({min_ratio:.2} to {max_ratio:.2})"
         );
     }
     println!("medians of {pairs} pairs, {clients} clients");
@@ -116,7 +120,7 @@ fn compare(directory: &Path, pairs: usize, clients: usize, layers: usize) -> Res
 }
 
 /// Runs a command; returns its seconds and its peak memory in bytes.
-fn timed(command: &mut Command) -> Result<(f64, u64)> {
+fn run_timed(command: &mut Command) -> Result<(f64, u64)> {
     let start = Instant::now();
     let mut child: Child = command.spawn()?;
     let mut peak = 0;
@@ -135,11 +139,12 @@ fn timed(command: &mut Command) -> Result<(f64, u64)> {
 }
 
 /// Writes an adapter whose values span three powers of ten, as in trained adapters; returns the length of the
-/// file.
-fn write(path: &Path, client: usize, layers: usize, half: bool, both: bool) -> Result<u64> {
-    let (kind, size) = if half { ("F16", 2) } else { ("F32", 4) };
-    let (mut header, mut tensors, mut offset) =
-        (String::from("{\"__metadata__\":{\"format\":\"pt\"}"), Vec::new(), 0);
+/// file. All clients have the same factor A, unless `trains_both` is set.
+fn write_adapter(path: &Path, client: usize, layers: usize, is_f16: bool, trains_both: bool) -> Result<u64> {
+    let (kind, size) = if is_f16 { ("F16", 2) } else { ("F32", 4) };
+    let mut header = String::from("{\"__metadata__\":{\"format\":\"pt\"}");
+    let mut tensors = Vec::new();
+    let mut offset = 0;
     for layer in 0..layers {
         for module in ["q_proj", "k_proj", "v_proj", "o_proj"] {
             for (factor, shape) in [("A", [RANK, WIDTH]), ("B", [WIDTH, RANK])] {
@@ -161,10 +166,10 @@ fn write(path: &Path, client: usize, layers: usize, half: bool, both: bool) -> R
     let mut frozen = Random(1);
     let mut trained = Random(client as u64 + 2);
     for factor in tensors {
-        let random = if factor == "A" && !both { &mut frozen } else { &mut trained };
+        let random = if factor == "A" && !trains_both { &mut frozen } else { &mut trained };
         for _ in 0..RANK * WIDTH {
             let bits = random.next();
-            if half {
+            if is_f16 {
                 // A sign, one of ten exponents, ten bits of mantissa.
                 let exponent = 5 + (bits >> 32) % 10;
                 let bits = (bits & 0x83ff) | exponent << 10;

@@ -39,27 +39,27 @@ static MEMORY: PeakAlloc = PeakAlloc;
 
 /// Hour at which memory use should have reached its final size: the last restart is long past, and the hourly
 /// export has filled the database's page cache.
-const WARM: usize = 20;
+const WARM_HOUR: usize = 20;
 
-/// Largest allowed relative growth of memory after hour [`WARM`]. A leak for every connection or closed round
-/// exceeds it.
+/// Largest allowed relative growth of memory after hour [`WARM_HOUR`]. A leak for every connection or closed
+/// round exceeds it.
 const GROWTH: f64 = 0.02;
 
 /// Observer that prints memory use every hour.
 struct Hours {
-    began: Instant,
+    start: Instant,
     memory: Vec<usize>,
 }
 
 impl Hours {
     fn new() -> Self {
-        Self { began: Instant::now(), memory: Vec::new() }
+        Self { start: Instant::now(), memory: Vec::new() }
     }
 
-    /// Relative growth from the hour [`WARM`] to the largest later hour.
+    /// Relative growth from the hour [`WARM_HOUR`] to the largest later hour.
     #[allow(clippy::cast_precision_loss, reason = "a ratio")]
     fn growth(&self) -> Option<f64> {
-        let (warm, later) = self.memory.get(WARM - 1..)?.split_first()?;
+        let (warm, later) = self.memory.get(WARM_HOUR - 1..)?.split_first()?;
         Some(*later.iter().max()? as f64 / *warm as f64 - 1.0)
     }
 }
@@ -72,7 +72,7 @@ impl Watcher for Hours {
         println!(
             "hour {hour:>2}: {rounds} rounds, {:.3} MB of memory in use without the simulated disk; {:.1} s",
             memory as f64 / 1e6,
-            self.began.elapsed().as_secs_f64()
+            self.start.elapsed().as_secs_f64()
         );
     }
 }
@@ -120,7 +120,7 @@ fn main() -> ExitCode {
 
 /// Simulates one world and prints its report.
 fn simulate_one(seed: u64, kind: Kind, watcher: &mut dyn Watcher) -> ExitCode {
-    let began = Instant::now();
+    let start = Instant::now();
     match run(seed, kind, watcher) {
         Ok(report) => {
             println!(
@@ -129,7 +129,7 @@ fn simulate_one(seed: u64, kind: Kind, watcher: &mut dyn Watcher) -> ExitCode {
                 report.counted,
                 report.events,
                 report.time.as_u64() as f64 / 3.6e6,
-                began.elapsed().as_secs_f64(),
+                start.elapsed().as_secs_f64(),
                 report.faults
             );
             ExitCode::SUCCESS
@@ -142,9 +142,9 @@ fn simulate_one(seed: u64, kind: Kind, watcher: &mut dyn Watcher) -> ExitCode {
 }
 
 /// Simulates the worlds of many seeds on all cores and prints their totals.
-fn simulate_many(first: u64, seeds: u64) -> ExitCode {
-    let began = Instant::now();
-    let next = AtomicU64::new(first);
+fn simulate_many(first_seed: u64, count: u64) -> ExitCode {
+    let start = Instant::now();
+    let next = AtomicU64::new(first_seed);
     let total = Mutex::new((Report::default(), 0u64));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
@@ -152,14 +152,16 @@ fn simulate_many(first: u64, seeds: u64) -> ExitCode {
             scope.spawn(|| {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= first.saturating_add(seeds) {
+                    if seed >= first_seed.saturating_add(count) {
                         return;
                     }
-                    let done = std::panic::catch_unwind(|| run(seed, Kind::Hectic, &mut NoWatcher));
-                    let done = done
-                        .map_or_else(|_| Err("a panic".to_owned()), |done| done.map_err(|v| v.to_string()));
+                    let result = std::panic::catch_unwind(|| run(seed, Kind::Hectic, &mut NoWatcher));
+                    let result = result.map_or_else(
+                        |_| Err("a panic".to_owned()),
+                        |result| result.map_err(|v| v.to_string()),
+                    );
                     let mut total = total.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                    match done {
+                    match result {
                         Ok(report) => total.0.add(&report),
                         Err(violation) => {
                             total.1 += 1;
@@ -171,12 +173,12 @@ fn simulate_many(first: u64, seeds: u64) -> ExitCode {
         }
     });
     let (report, violations) = total.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let seconds = began.elapsed().as_secs_f64();
+    let seconds = start.elapsed().as_secs_f64();
     #[allow(clippy::cast_precision_loss, reason = "printed only")]
-    let (rate, faster) = (seeds as f64 / seconds, report.time.as_u64() as f64 / 1000.0 / seconds);
+    let (rate, speed_up) = (count as f64 / seconds, report.time.as_u64() as f64 / 1000.0 / seconds);
     println!(
-        "{seeds} worlds, {violations} violations: {} rounds, {} updates counted, {} events; {seconds:.1} s, {rate:.1} worlds a \
-         second, {faster:.0} times real time\n{}",
+        "{count} worlds, {violations} violations: {} rounds, {} updates counted, {} events; {seconds:.1} s, {rate:.1} worlds a \
+         second, {speed_up:.0} times real time\n{}",
         report.rounds, report.counted, report.events, report.faults
     );
     if violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -17,11 +17,11 @@ one thread, PAIRS times in turns (100). PYTHON (python3) needs numpy; without it
 exit: 0 done, 1 training diverged or the two losses differ, 2 wrong arguments";
 
 /// Epochs of one turn; a turn takes tens of milliseconds.
-const TURN: usize = 30;
+const TURN_EPOCHS: usize = 30;
 
 /// Largest allowed difference of the two losses after one epoch. They differ because sums are in another
 /// order.
-const AGREEMENT: f64 = 1e-5;
+const LOSS_TOLERANCE: f64 = 1e-5;
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
 /// Measures the epochs in turns and prints rates and ratios.
 fn compare(pairs: usize, python: &str) -> Result<()> {
     let mut network = Network::default();
-    epoch(&mut network)?;
+    run_epoch(&mut network)?;
     let loss = network.loss();
     let mut numpy = match Numpy::start(python) {
         Ok(numpy) => Some(numpy),
@@ -55,59 +55,65 @@ fn compare(pairs: usize, python: &str) -> Result<()> {
     if let Some(numpy) = &numpy {
         println!("loss after one epoch: {loss:.7}, {}: {:.7}", numpy.version, numpy.loss);
         // This form of the condition rejects NaN.
-        let agree = (loss - numpy.loss).abs() <= AGREEMENT;
+        let agree = (loss - numpy.loss).abs() <= LOSS_TOLERANCE;
         if !agree {
             return Err(Error::other("our loss and numpy's differ by more than the tolerance"));
         }
     }
-    let (mut ours, mut theirs, mut two_threads) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut second, mut fastest) = (Network::default(), f64::INFINITY);
+    // Epochs per second: our kernels, numpy, and our kernels on two threads.
+    let mut ours = Vec::new();
+    let mut theirs = Vec::new();
+    let mut two_threads = Vec::new();
+    let (mut second_network, mut fastest) = (Network::default(), f64::INFINITY);
     for _ in 0..pairs {
-        let (seconds, epoch) = turn(&mut network)?;
-        ours.push(TURN as f64 / seconds);
-        fastest = epoch.min(fastest);
+        let (seconds, fastest_epoch) = run_turn(&mut network)?;
+        ours.push(TURN_EPOCHS as f64 / seconds);
+        fastest = fastest_epoch.min(fastest);
         if let Some(numpy) = &mut numpy {
-            theirs.push(TURN as f64 / numpy.epochs(TURN)?);
+            theirs.push(TURN_EPOCHS as f64 / numpy.epochs(TURN_EPOCHS)?);
         }
-        two_threads.push((2 * TURN) as f64 / on_two_threads([&mut network, &mut second])?);
+        two_threads
+            .push((2 * TURN_EPOCHS) as f64 / run_turn_on_two_threads([&mut network, &mut second_network])?);
     }
-    let ratios = |over: &[f64], under: &[f64]| over.iter().zip(under).map(|(a, b)| a / b).collect::<Vec<_>>();
+    let divide = |numerators: &[f64], denominators: &[f64]| {
+        numerators.iter().zip(denominators).map(|(a, b)| a / b).collect::<Vec<_>>()
+    };
     // The peak is measured over a few undisturbed milliseconds, so it is compared with the fastest epoch.
-    let (rate, peak) = (operations() / fastest, peak());
+    let (flops, peak) = (operations() / fastest, peak());
     println!("ours:  {:7.0} updates/s, {:.0} by the fastest epoch", median(ours.clone()), 1.0 / fastest);
-    println!("       {:7.1} GFLOP/s in that epoch", rate / 1e9);
-    println!("       {:7.2} of the peak without fused multiply-add, {:.1} GFLOP/s", rate / peak, peak / 1e9);
+    println!("       {:7.1} GFLOP/s in that epoch", flops / 1e9);
+    println!("       {:7.2} of the peak without fused multiply-add, {:.1} GFLOP/s", flops / peak, peak / 1e9);
     if numpy.is_some() {
-        let ratios = ratios(&ours, &theirs);
-        let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
+        let ratios = divide(&ours, &theirs);
+        let min_ratio = ratios.iter().copied().fold(f64::INFINITY, f64::min);
         println!("numpy: {:7.0} updates/s", median(theirs));
-        println!("ratio: {:7.2} in the middle of {pairs} pairs, {least:.2} at least", median(ratios));
+        println!("ratio: {:7.2} in the middle of {pairs} pairs, {min_ratio:.2} at least", median(ratios));
     }
-    println!("two threads: {:.2} times one, in the middle", median(ratios(&two_threads, &ours)));
+    println!("two threads: {:.2} times one, in the middle", median(divide(&two_threads, &ours)));
     Ok(())
 }
 
 /// Runs one epoch; returns its seconds.
-fn epoch(network: &mut Network) -> Result<f64> {
+fn run_epoch(network: &mut Network) -> Result<f64> {
     let start = Instant::now();
     if network.epoch() { Ok(start.elapsed().as_secs_f64()) } else { Err(Error::other("training diverged")) }
 }
 
 /// Runs one turn; returns its time and the time of its fastest epoch, in seconds.
-fn turn(network: &mut Network) -> Result<(f64, f64)> {
+fn run_turn(network: &mut Network) -> Result<(f64, f64)> {
     let (mut sum, mut fastest) = (0.0, f64::INFINITY);
-    for _ in 0..TURN {
-        let seconds = epoch(network)?;
+    for _ in 0..TURN_EPOCHS {
+        let seconds = run_epoch(network)?;
         (sum, fastest) = (sum + seconds, seconds.min(fastest));
     }
     Ok((sum, fastest))
 }
 
 /// Runs a turn on each of two threads at once; returns the time in seconds.
-fn on_two_threads(networks: [&mut Network; 2]) -> Result<f64> {
+fn run_turn_on_two_threads(networks: [&mut Network; 2]) -> Result<f64> {
     let start = Instant::now();
     std::thread::scope(|scope| {
-        let threads = networks.map(|network| scope.spawn(|| turn(network)));
+        let threads = networks.map(|network| scope.spawn(|| run_turn(network)));
         threads.into_iter().try_for_each(|thread| match thread.join() {
             Ok(result) => result.map(|_| ()),
             Err(_) => Err(Error::other("a thread failed")),

@@ -30,22 +30,22 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let server = match std::env::current_exe() {
-        Ok(own) => own.with_file_name("fedspan-aggregator"),
+        Ok(program) => program.with_file_name("fedspan-aggregator"),
         Err(error) => {
             eprintln!("kills: {error}");
             return ExitCode::FAILURE;
         }
     };
-    let done = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let result = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(run(&server, kills, seed)),
         Err(error) => Err(error.to_string()),
     };
-    match done {
-        Ok(Report { kills, mid_round, rounds, counted, acknowledged, recovery: [middle, longest] }) => {
+    match result {
+        Ok(Report { kills, mid_round, rounds, counted, acknowledged, recovery: [median, longest] }) => {
             println!(
                 "{kills} kills, {mid_round} of them in the middle of a round: {rounds} rounds, {counted} updates counted, \
                  {acknowledged} acknowledgements received; 0 lost, 0 counted twice, every round decided the same again; \
-                 listening after {middle} ms (longest {longest} ms)"
+                 listening after {median} ms (longest {longest} ms)"
             );
             ExitCode::SUCCESS
         }

@@ -37,11 +37,11 @@ Prints a table, and the same figures as one line of JSON.
 exit: 0 every update counted exactly once, 1 an update did not, or an error, 2 wrong arguments";
 
 /// Largest number of simultaneous handshakes.
-const OPENING: usize = 64;
+const MAX_HANDSHAKES: usize = 64;
 
 /// Time for hostile peers to reach full effect (frames exceed their deadline after 10 s). A third of this
 /// time is allowed for disconnecting.
-const SETTLE: Duration = Duration::from_secs(11);
+const SETTLE_TIME: Duration = Duration::from_secs(11);
 
 /// Parsed arguments.
 struct Options {
@@ -57,7 +57,7 @@ struct Options {
 impl Options {
     /// Parses the arguments. Returns `None` if help was requested.
     fn parse(mut arguments: impl Iterator<Item = String>) -> std::result::Result<Option<Self>, String> {
-        let beside = std::env::current_exe().map_err(|error| error.to_string())?;
+        let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut options = Self {
             devices: 10_000,
             rounds: 5,
@@ -65,7 +65,7 @@ impl Options {
             hostile: 1_000,
             frame_limit: 1_280,
             seed: 1,
-            server: beside.with_file_name("fedspan-aggregator"),
+            server: program.with_file_name("fedspan-aggregator"),
         };
         while let Some(name) = arguments.next() {
             if name == "-h" || name == "--help" {
@@ -192,18 +192,18 @@ impl Bench {
         Ok(())
     }
 
-    /// Returns median, minimum and maximum of a figure over the rounds with the given name.
-    fn over(&self, name: &str, what: impl Fn(&Row) -> f64) -> [f64; 3] {
-        let mut all: Vec<f64> = self.rows.iter().filter(|row| row.name == name).map(what).collect();
-        all.sort_by(f64::total_cmp);
-        let at = |index: usize| all.get(index).copied().unwrap_or(f64::NAN);
-        let middle = all.len().saturating_sub(1);
-        [(at(middle / 2) + at(middle.div_ceil(2))) / 2.0, at(0), at(middle)]
+    /// Returns median, minimum and maximum of a metric over the rounds with the given name.
+    fn summarise(&self, name: &str, metric: impl Fn(&Row) -> f64) -> [f64; 3] {
+        let mut values: Vec<f64> = self.rows.iter().filter(|row| row.name == name).map(metric).collect();
+        values.sort_by(f64::total_cmp);
+        let value_at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
+        let middle = values.len().saturating_sub(1);
+        [(value_at(middle / 2) + value_at(middle.div_ceil(2))) / 2.0, value_at(0), value_at(middle)]
     }
 }
 
-/// Connects devices to the server, at most [`OPENING`] at a time.
-async fn join(
+/// Connects devices to the server, at most [`MAX_HANDSHAKES`] at a time.
+async fn join_devices(
     clients: &SynchronisedClients,
     server: &ServerProcess,
     identities: &[(usize, Identity)],
@@ -211,7 +211,7 @@ async fn join(
     let mut joining = JoinSet::new();
     let mut waiting = identities.iter().cloned();
     loop {
-        while joining.len() < OPENING
+        while joining.len() < MAX_HANDSHAKES
             && let Some((index, identity)) = waiting.next()
         {
             let address = server.address;
@@ -234,7 +234,7 @@ async fn run(options: &Options) -> Result<bool> {
     let server = ServerProcess::start(&options.server, &directory, &fleet)?;
     let processes = [server.id(), std::process::id()];
     let memory = || memory_of(server.id());
-    let base = memory()?;
+    let base_memory = memory()?;
 
     let mut bench = Bench {
         clients: SynchronisedClients::new(options.devices),
@@ -242,15 +242,15 @@ async fn run(options: &Options) -> Result<bool> {
         processes,
         rows: Vec::new(),
     };
-    let all: Vec<(usize, Identity)> = identities.into_iter().enumerate().collect();
-    let (last, most) = all.split_last().ok_or_else(|| Error::other("no devices"))?;
-    let began = Instant::now();
-    join(&bench.clients, &server, most).await?;
-    let joining = began.elapsed();
+    let numbered: Vec<(usize, Identity)> = identities.into_iter().enumerate().collect();
+    let (last, all_but_last) = numbered.split_last().ok_or_else(|| Error::other("no devices"))?;
+    let start = Instant::now();
+    join_devices(&bench.clients, &server, all_but_last).await?;
+    let joining = start.elapsed();
     // The last frames of the handshakes may still be in flight.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let welcomed = memory()?;
-    join(&bench.clients, &server, std::slice::from_ref(last)).await?;
+    join_devices(&bench.clients, &server, std::slice::from_ref(last)).await?;
     bench.clients.opened().await?;
     let opened = memory()?;
 
@@ -259,64 +259,71 @@ async fn run(options: &Options) -> Result<bool> {
     );
     #[allow(clippy::cast_precision_loss)]
     let step = Duration::from_secs_f64(1.0 / options.rate as f64);
-    let (paced, herd) = (
+    let (paced, at_once) = (
         Pace { step, last_delay: Duration::ZERO },
         Pace { step: Duration::ZERO, last_delay: Duration::ZERO },
     );
-    let mut full = Memory::default();
-    let held = Pace { last_delay: Duration::from_secs(1), ..paced };
+    let mut all_but_one_answered = Memory::default();
+    let with_late_last = Pace { last_delay: Duration::from_secs(1), ..paced };
     bench
-        .round("first", held, || {
-            full = memory()?;
+        .round("first", with_late_last, || {
+            all_but_one_answered = memory()?;
             Ok(())
         })
         .await?;
-    bench.round("herd", herd, || Ok(())).await?;
+    bench.round("herd", at_once, || Ok(())).await?;
 
     let (switch, _) = watch::channel(false);
-    let made = spawn_hostile(options, &server, &insiders, &switch);
+    let hostile_connections = spawn_hostile(options, &server, &insiders, &switch);
     let exports = Arc::new(AtomicU64::new(0));
     for _ in 0..options.rounds {
         bench.round("alone", paced, || Ok(())).await?;
         switch.send_replace(true);
-        tokio::time::sleep(SETTLE).await;
+        tokio::time::sleep(SETTLE_TIME).await;
         bench.round("beside", paced, || Ok(())).await?;
         switch.send_replace(false);
-        tokio::time::sleep(SETTLE / 3).await;
+        tokio::time::sleep(SETTLE_TIME / 3).await;
         let exporting = tokio::spawn(export_every_second(server.state(), Arc::clone(&exports)));
-        let done = bench.round("exports", paced, || Ok(())).await;
+        let result = bench.round("exports", paced, || Ok(())).await;
         exporting.abort();
-        done?;
+        result?;
     }
     let end = memory()?;
     let status = server.status().await?;
-    let made: BTreeMap<String, u64> =
-        made.into_iter().map(|(kind, made)| (kind, made.load(Ordering::Relaxed))).collect();
+    let hostile_connections: BTreeMap<String, u64> = hostile_connections
+        .into_iter()
+        .map(|(kind, hostile_connections)| (kind, hostile_connections.load(Ordering::Relaxed)))
+        .collect();
 
     #[allow(clippy::cast_precision_loss)]
-    let each = |memory: Memory| (memory.resident as f64 - base.resident as f64) / options.devices as f64;
+    let bytes_per_device =
+        |memory: Memory| (memory.resident as f64 - base_memory.resident as f64) / options.devices as f64;
     println!(
         "\nresident bytes of the server, {} before the first connection; for each device beyond that:",
-        base.resident
+        base_memory.resident
     );
     println!(
         "  welcomed {:.0}, round open {:.0}, all but one update in {:.0}",
-        each(welcomed),
-        each(opened),
-        each(full)
+        bytes_per_device(welcomed),
+        bytes_per_device(opened),
+        bytes_per_device(all_but_one_answered)
     );
-    println!("  at the end {:.0}, at most {:.0}", each(end), each(Memory { resident: end.peak, ..end }));
-    let p99 = |name: &str| bench.over(name, |row| row.result.times.quantile(0.99));
-    let text = |name: &str| {
-        let [median, least, largest] = p99(name);
+    println!(
+        "  at the end {:.0}, at most {:.0}",
+        bytes_per_device(end),
+        bytes_per_device(Memory { resident: end.peak, ..end })
+    );
+    let p99_of = |name: &str| bench.summarise(name, |row| row.result.times.quantile(0.99));
+    let format_p99 = |name: &str| {
+        let [median, least, largest] = p99_of(name);
         format!("{name} {median:.2} ({least:.2}, {largest:.2}) ms")
     };
     println!(
         "p99 of an acknowledgement, median (least, largest) of {} rounds: {}, {}, {}; {} exports",
         options.rounds,
-        text("alone"),
-        text("beside"),
-        text("exports"),
+        format_p99("alone"),
+        format_p99("beside"),
+        format_p99("exports"),
         exports.load(Ordering::Relaxed)
     );
     println!(
@@ -326,8 +333,8 @@ async fn run(options: &Options) -> Result<bool> {
         disk.quantile(1.0)
     );
     println!(
-        "handshakes a second: {:.0}; hostile connections: {made:?}",
-        most.len() as f64 / joining.as_secs_f64()
+        "handshakes a second: {:.0}; hostile connections: {hostile_connections:?}",
+        all_but_last.len() as f64 / joining.as_secs_f64()
     );
 
     let rounds = bench.rows.len();
@@ -335,27 +342,30 @@ async fn run(options: &Options) -> Result<bool> {
     let all_counted = counted == options.devices * rounds
         && status.pointer("/updates/counted").and_then(serde_json::Value::as_u64)
             == u64::try_from(counted).ok();
-    let over = |name: &str| {
-        let quantile = |share: f64| bench.over(name, |row| row.result.times.quantile(share));
+    let summary = |name: &str| {
+        let quantile = |share: f64| bench.summarise(name, |row| row.result.times.quantile(share));
         json!({
             "p50": quantile(0.5), "p99": quantile(0.99), "max": quantile(1.0),
-            "echo_p99": bench.over(name, |row| row.baseline.quantile(0.99)),
-            "own": bench.over(name, |row| row.own), "others": bench.over(name, |row| row.others),
-            "waited": bench.over(name, |row| row.waited),
-            "seconds": bench.over(name, |row| row.result.took.as_secs_f64()),
+            "echo_p99": bench.summarise(name, |row| row.baseline.quantile(0.99)),
+            "own": bench.summarise(name, |row| row.own), "others": bench.summarise(name, |row| row.others),
+            "waited": bench.summarise(name, |row| row.waited),
+            "seconds": bench.summarise(name, |row| row.result.took.as_secs_f64()),
         })
     };
     let report = json!({
         "devices": options.devices, "rounds": options.rounds, "rate": options.rate, "hostile": options.hostile,
-        "frame_limit": options.frame_limit, "seed": options.seed, "base": base.resident,
+        "frame_limit": options.frame_limit, "seed": options.seed, "base": base_memory.resident,
         "each": {
-            "welcomed": each(welcomed), "open": each(opened), "full": each(full), "end": each(end),
-            "most": each(Memory { resident: end.peak, ..end }),
+            "welcomed": bytes_per_device(welcomed),
+            "open": bytes_per_device(opened),
+            "full": bytes_per_device(all_but_one_answered),
+            "end": bytes_per_device(end),
+            "most": bytes_per_device(Memory { resident: end.peak, ..end }),
         },
-        "alone": over("alone"), "beside": over("beside"), "herd": over("herd"),
-        "exports": over("exports"), "exported": exports.load(Ordering::Relaxed),
+        "alone": summary("alone"), "beside": summary("beside"), "herd": summary("herd"),
+        "exports": summary("exports"), "exported": exports.load(Ordering::Relaxed),
         "fsync": { "p50": disk.quantile(0.5), "p99": disk.quantile(0.99), "max": disk.quantile(1.0) },
-        "counted": counted, "all_counted": all_counted, "made": made, "status": status,
+        "counted": counted, "all_counted": all_counted, "made": hostile_connections, "status": status,
     });
     println!("{report}");
     Ok(all_counted)
@@ -383,16 +393,16 @@ fn spawn_hostile(
     let (slow, garbage) = kinds.split_at(Kind::SLOW.len());
     let mut identities = insiders.iter().cloned();
     for index in 0..options.hostile {
-        for (half, kinds) in [slow, garbage].into_iter().enumerate() {
-            let Some((kind, made)) = kinds.get(index % kinds.len()) else { continue };
+        for (parity, kinds) in [slow, garbage].into_iter().enumerate() {
+            let Some((kind, connections)) = kinds.get(index % kinds.len()) else { continue };
             let identity = if kind.has_key() { identities.next() } else { None };
             // A closed connection occupies its port for a minute, so the connections are spread over several
             // addresses.
             let from = Some(Ipv4Addr::new(127, 0, 1, u8::try_from(index % 200 + 1).unwrap_or(1)));
-            let index = (2 * index + half) as u64;
+            let index = (2 * index + parity) as u64;
             let hostile = Hostile { kind: *kind, index, from, identity };
-            tokio::spawn(hostile.reconnect_while(target, switch.subscribe(), Arc::clone(made)));
+            tokio::spawn(hostile.reconnect_while(target, switch.subscribe(), Arc::clone(connections)));
         }
     }
-    kinds.into_iter().map(|(kind, made)| (format!("{kind:?}").to_lowercase(), made)).collect()
+    kinds.into_iter().map(|(kind, connections)| (format!("{kind:?}").to_lowercase(), connections)).collect()
 }

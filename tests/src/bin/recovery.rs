@@ -32,7 +32,7 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let server = match std::env::current_exe() {
-        Ok(own) => own.with_file_name("fedspan-aggregator"),
+        Ok(program) => program.with_file_name("fedspan-aggregator"),
         Err(error) => {
             eprintln!("recovery: {error}");
             return ExitCode::FAILURE;
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     };
     match measure(&server, devices, rounds, TIMES) {
         Ok(Report { lines, bytes, times, export }) => {
-            let milliseconds = |place: usize| times.get(place).map_or(0, |time| time.as_millis());
+            let milliseconds = |index: usize| times.get(index).map_or(0, |time| time.as_millis());
             println!(
                 "{devices} devices, {} updates in the middle of a round, {lines} journal entries, {:.1} MB: recovered after {} ms \
                  (longest of {TIMES}: {} ms)",

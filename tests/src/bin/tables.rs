@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use fedspan_tests::tables::date::today;
-use fedspan_tests::tables::page::{Class, Slot, slots, with};
+use fedspan_tests::tables::page::{Class, Slot, replace_table, slots};
 use fedspan_tests::tables::programs::{Programs, Times, is_known};
-use fedspan_tests::tables::{diff, own, text, unmarked};
+use fedspan_tests::tables::{diff, own, produce_table, unmarked};
 
 const USAGE: &str = "usage: tests/tables [--all | --measured] [--check | --list] [PAGE...]
        tests/tables --print NAME
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
             println!("{USAGE}");
             return ExitCode::SUCCESS;
         }
-        ["--print", name] => return print(name),
+        ["--print", name] => return print_table(name),
         words => {
             for word in words {
                 match *word {
@@ -53,16 +53,18 @@ fn main() -> ExitCode {
                     "--measured" => options.measured = true,
                     "--check" => options.check = true,
                     "--list" => options.list = true,
-                    word if word.starts_with('-') => return usage(&format!("unknown argument {word:?}")),
+                    word if word.starts_with('-') => {
+                        return print_usage(&format!("unknown argument {word:?}"));
+                    }
                     page => options.pages.push(PathBuf::from(page)),
                 }
             }
         }
     }
     if options.measured && (options.all || options.check) {
-        return usage("--measured excludes --all and --check: measured tables are never compared");
+        return print_usage("--measured excludes --all and --check: measured tables are never compared");
     }
-    match work(&options) {
+    match process_pages(&options) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -72,7 +74,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn usage(error: &str) -> ExitCode {
+fn print_usage(error: &str) -> ExitCode {
     eprintln!("tables: {error}\n{USAGE}");
     ExitCode::from(2)
 }
@@ -81,15 +83,15 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default()
 }
 
-fn programs() -> Result<Programs, String> {
+fn create_programs() -> Result<Programs, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let directory = program.parent().unwrap_or(Path::new("."));
     Ok(Programs::new(directory, &root().join("target/tables/work"), own::print))
 }
 
 /// Prints a table that no other command prints.
-fn print(name: &str) -> ExitCode {
-    match programs().and_then(|mut programs| own::print(name, &mut programs)) {
+fn print_table(name: &str) -> ExitCode {
+    match create_programs().and_then(|mut programs| own::print(name, &mut programs)) {
         Ok(table) => {
             print!("{table}");
             ExitCode::SUCCESS
@@ -102,66 +104,66 @@ fn print(name: &str) -> ExitCode {
 }
 
 /// Writes or compares the selected tables; returns false if a table differs or failed.
-fn work(options: &Options) -> Result<bool, String> {
-    let pages = if options.pages.is_empty() { documents(&root())? } else { options.pages.clone() };
-    let mut programs = programs()?;
+fn process_pages(options: &Options) -> Result<bool, String> {
+    let pages = if options.pages.is_empty() { find_pages(&root())? } else { options.pages.clone() };
+    let mut programs = create_programs()?;
     let mut times = Times::read(&root().join("target/tables/times.json"));
-    let (mut made, mut wrong) = (0, 0);
+    let (mut tables, mut faults) = (0, 0);
     for page in &pages {
-        let shown = page.strip_prefix(root()).unwrap_or(page).display().to_string();
-        let read = || std::fs::read_to_string(page).map_err(|error| format!("{shown}: {error}"));
-        let mut whole = read()?;
-        let count = slots(&whole).map_err(|error| format!("{shown}: {error}"))?.len();
-        for line in unmarked(&whole) {
-            eprintln!("{shown}:{line}: a table of figures without a mark that names its command");
-            wrong += 1;
+        let page_name = page.strip_prefix(root()).unwrap_or(page).display().to_string();
+        let read = || std::fs::read_to_string(page).map_err(|error| format!("{page_name}: {error}"));
+        let mut page_text = read()?;
+        let count = slots(&page_text).map_err(|error| format!("{page_name}: {error}"))?.len();
+        for line in unmarked(&page_text) {
+            eprintln!("{page_name}:{line}: a table of figures without a mark that names its command");
+            faults += 1;
         }
         for index in 0..count {
             // The page is parsed again, because writing a table moves the tables after it.
-            let slot = slots(&whole)?.swap_remove(index);
-            let (place, commands) = (format!("{shown}:{}", slot.line), slot.commands());
+            let slot = slots(&page_text)?.swap_remove(index);
+            let (location, commands) = (format!("{page_name}:{}", slot.line), slot.commands());
             if options.list {
-                list(&place, &slot, times.get(&commands));
+                list_slot(&location, &slot, times.get(&commands));
                 continue;
             }
             if !is_asked_for(&slot.class, options) {
                 continue;
             }
             if options.measured && !slot.lines.iter().all(|line| is_known(&line.command)) {
-                println!("{place}: entered by hand: {commands}");
+                println!("{location}: entered by hand: {commands}");
                 continue;
             }
-            eprintln!("{place}: {}", short(&commands));
-            let began = Instant::now();
-            made += 1;
-            match text(&slot, &mut programs) {
+            eprintln!("{location}: {}", shorten(&commands));
+            let start = Instant::now();
+            tables += 1;
+            match produce_table(&slot, &mut programs) {
                 Err(error) => {
-                    eprintln!("{place}: FAILED: {error}");
-                    wrong += 1;
+                    eprintln!("{location}: FAILED: {error}");
+                    faults += 1;
                 }
                 Ok(table) => {
-                    times.note(&commands, began);
-                    let current = &whole[slot.place.clone()];
+                    times.note(&commands, start);
+                    let current = &page_text[slot.range.clone()];
                     if options.check && *current != table {
-                        wrong += 1;
-                        println!("{place}: differs from what its command prints now: {commands}");
+                        faults += 1;
+                        println!("{location}: differs from what its command prints now: {commands}");
                         print!("{}", diff(current, &table));
                     } else if !options.check {
-                        whole = with(&whole, &slot, &table, &today());
-                        write(page, &whole).map_err(|error| format!("{shown}: {error}"))?;
+                        page_text = replace_table(&page_text, &slot, &table, &today());
+                        write_page(page, &page_text).map_err(|error| format!("{page_name}: {error}"))?;
                     }
                 }
             }
         }
     }
     if !options.list {
-        eprintln!("{made} tables, {wrong} differ or failed");
+        eprintln!("{tables} tables, {faults} differ or failed");
     }
-    Ok(wrong == 0)
+    Ok(faults == 0)
 }
 
 /// Returns the beginning of the commands, for a progress line.
-fn short(commands: &str) -> String {
+fn shorten(commands: &str) -> String {
     const LENGTH: usize = 100;
     match commands.char_indices().nth(LENGTH) {
         Some((end, _)) => format!("{} ...", &commands[..end]),
@@ -177,32 +179,32 @@ fn is_asked_for(class: &Class, options: &Options) -> bool {
     }
 }
 
-fn list(place: &str, slot: &Slot, seconds: Option<f64>) {
+fn list_slot(location: &str, slot: &Slot, seconds: Option<f64>) {
     let seconds = seconds.map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.1}"));
-    println!("{place:<36} {:<8} {seconds:>8} s  {}", slot.class.word(), slot.commands());
+    println!("{location:<36} {:<8} {seconds:>8} s  {}", slot.class.name(), slot.commands());
 }
 
 /// Writes a page atomically.
-fn write(page: &Path, text: &str) -> std::io::Result<()> {
+fn write_page(page: &Path, text: &str) -> std::io::Result<()> {
     let part = page.with_extension("md.part");
     std::fs::write(&part, text)?;
     std::fs::rename(&part, page)
 }
 
 /// Finds all pages below a directory, sorted. Skips build output and hidden directories.
-fn documents(directory: &Path) -> Result<Vec<PathBuf>, String> {
-    let wrong = |error: std::io::Error| format!("{}: {error}", directory.display());
+fn find_pages(directory: &Path) -> Result<Vec<PathBuf>, String> {
+    let with_path = |error: std::io::Error| format!("{}: {error}", directory.display());
     let mut entries =
-        std::fs::read_dir(directory).map_err(wrong)?.collect::<Result<Vec<_>, _>>().map_err(wrong)?;
+        std::fs::read_dir(directory).map_err(with_path)?.collect::<Result<Vec<_>, _>>().map_err(with_path)?;
     entries.sort_by_key(std::fs::DirEntry::file_name);
-    let mut found = Vec::new();
+    let mut pages = Vec::new();
     for entry in entries {
         let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
         if path.is_dir() && !name.starts_with('.') && name != "target" {
-            found.extend(documents(&path)?);
+            pages.extend(find_pages(&path)?);
         } else if name.ends_with(".md") {
-            found.push(path);
+            pages.push(path);
         }
     }
-    Ok(found)
+    Ok(pages)
 }

@@ -95,12 +95,12 @@ impl Device {
     /// If the session cannot start, or its ledger records less than was spent before.
     pub fn boot(&mut self, plan: &Plan, seed: u64, clock_offset: Millis) -> Result<(), Violation> {
         self.flash.0.borrow_mut().power = usize::MAX;
-        let end = u32::try_from(PAGES * PAGE).unwrap_or(u32::MAX);
-        let wrong = |what: String| Violation::new(format!("device {}: {what}", self.id));
-        let store =
-            FlashStore::new(self.flash.clone(), 0..end).map_err(|error| wrong(format!("{error:?}")))?;
+        let capacity = u32::try_from(PAGES * PAGE).unwrap_or(u32::MAX);
+        let violation = |problem: String| Violation::new(format!("device {}: {problem}", self.id));
+        let store = FlashStore::new(self.flash.clone(), 0..capacity)
+            .map_err(|error| violation(format!("{error:?}")))?;
         let index = usize::try_from(self.id).unwrap_or(usize::MAX);
-        let client = plan.dataset.clients.get(index).ok_or_else(|| wrong("no client".to_owned()))?;
+        let client = plan.dataset.clients.get(index).ok_or_else(|| violation("no client".to_owned()))?;
         self.boots += 1;
         let random = ChaCha8Rng::seed_from_u64(seed ^ self.id << 32 ^ self.boots << 48);
         let config = Config { frame_limit: 256, ..Config::new(self.id) };
@@ -114,7 +114,7 @@ impl Device {
                 store,
                 random,
             )
-            .map_err(|error| wrong(error.to_string()))?;
+            .map_err(|error| violation(error.to_string()))?;
         let receive = vec![0; usize::from(config.frame_limit)];
         let transmit = vec![0; config.transmit_capacity()];
         self.powered = Some(Powered {
@@ -126,7 +126,7 @@ impl Device {
         });
         let (spent, counters) = (self.spent(), self.counters().unwrap_or_default());
         if spent.is_some_and(|spent| spent < self.spent) || counters.ledger_lost > 0 {
-            return Err(wrong(format!(
+            return Err(violation(format!(
                 "its ledger has {spent:?} spent, but it had {} before the restart",
                 self.spent
             )));
@@ -159,7 +159,7 @@ impl Device {
             powered.is_linked = true;
             powered.decoder.reset();
         }
-        self.event(now, Event::LinkUp)
+        self.handle_event(now, Event::LinkUp)
     }
 
     /// Reports to the device that its link is down, or could not be opened.
@@ -167,7 +167,7 @@ impl Device {
         if let Some(powered) = &mut self.powered {
             powered.is_linked = false;
         }
-        self.event(now, Event::LinkDown)
+        self.handle_event(now, Event::LinkDown)
     }
 
     /// Returns true while the session has a link.
@@ -177,7 +177,7 @@ impl Device {
 
     /// Delivers a tick.
     pub fn tick(&mut self, now: Millis) -> Result<DeviceOutput, Violation> {
-        self.event(now, Event::Tick)
+        self.handle_event(now, Event::Tick)
     }
 
     /// Returns true while the device computes silently (for privacy) and reads no input.
@@ -191,40 +191,40 @@ impl Device {
         let mut input = bytes;
         loop {
             let Some(powered) = &mut self.powered else { return Ok(output) };
-            let own_time = now + powered.clock_offset;
-            let before = powered.session.counters();
+            let device_time = now + powered.clock_offset;
+            let counters_before = powered.session.counters();
             let progress = match powered.decoder.feed(&mut input) {
                 FeedResult::NeedMore => return Ok(output),
                 FeedResult::Dropped(_) => continue,
                 FeedResult::Message(message) => {
-                    powered.session.handle(own_time, Event::Message(message), &mut powered.transmit)
+                    powered.session.handle(device_time, Event::Message(message), &mut powered.transmit)
                 }
                 FeedResult::Sealed(frame) => {
-                    powered.session.handle(own_time, Event::Sealed(frame), &mut powered.transmit)
+                    powered.session.handle(device_time, Event::Sealed(frame), &mut powered.transmit)
                 }
             };
-            self.drain(now, before, progress, &mut output)?;
+            self.collect_output(now, counters_before, progress, &mut output)?;
             if output.lost_power {
                 return Ok(output);
             }
         }
     }
 
-    fn event(&mut self, now: Millis, event: Event<'_>) -> Result<DeviceOutput, Violation> {
+    fn handle_event(&mut self, now: Millis, event: Event<'_>) -> Result<DeviceOutput, Violation> {
         let mut output = DeviceOutput::default();
         let Some(powered) = &mut self.powered else { return Ok(output) };
-        let before = powered.session.counters();
+        let counters_before = powered.session.counters();
         let progress = powered.session.handle(now + powered.clock_offset, event, &mut powered.transmit);
-        self.drain(now, before, progress, &mut output)?;
+        self.collect_output(now, counters_before, progress, &mut output)?;
         Ok(output)
     }
 
     /// Repeats ticks until the session has nothing more to do at this time, and collects the effects of all
     /// ticks.
-    fn drain(
+    fn collect_output(
         &mut self,
         now: Millis,
-        before: Counters,
+        counters_before: Counters,
         progress: fedspan_client::session::Progress,
         output: &mut DeviceOutput,
     ) -> Result<(), Violation> {
@@ -242,16 +242,16 @@ impl Device {
                 output.frames.push(powered.transmit.get(..progress.sent).unwrap_or_default().to_vec());
             }
             let (clock_offset, counted) = (powered.clock_offset, powered.session.counters().counted);
-            let own_time = now + clock_offset;
+            let device_time = now + clock_offset;
             output.closes |= progress.close;
             output.wake = Some(Millis::new(
                 progress.wake.as_u64().saturating_sub(clock_offset.as_u64()).max(now.as_u64()),
             ));
-            output.counted = counted.saturating_sub(before.counted);
+            output.counted = counted.saturating_sub(counters_before.counted);
             if !progress.again {
                 break;
             }
-            progress = powered.session.handle(own_time, Event::Tick, &mut powered.transmit);
+            progress = powered.session.handle(device_time, Event::Tick, &mut powered.transmit);
         }
         if !output.frames.is_empty() {
             let spent = self.spent().unwrap_or(0);

@@ -3,16 +3,16 @@
 use fedspan_engine::{DeviceId, Millis, Phase};
 
 use super::fault_schedule::Fault;
-use super::plan::percent;
+use super::plan::draw_chance;
 use super::server_tasks::ServerOutput;
 use super::storage::Faults as DiskFaults;
 use super::violation::Violation;
 use super::world::{Event, World};
 
 impl World<'_> {
-    /// Cuts a device's power for `off` ms.
-    pub fn power_off_device(&mut self, now: Millis, index: usize, off: Millis) {
-        let server_notices = percent(&mut self.random, 50);
+    /// Cuts a device's power for `duration` ms.
+    pub fn power_off_device(&mut self, now: Millis, index: usize, duration: Millis) {
+        let server_notices = draw_chance(&mut self.random, 50);
         let Some(node) = self.nodes.get_mut(index) else { return };
         node.device.power_off();
         node.unread.clear();
@@ -21,16 +21,16 @@ impl World<'_> {
         if !self.plan.is_serial {
             node.link.is_up = false;
             if server_notices {
-                self.queue.after(node.link.quality.latency, Event::ServerLinkDown(link));
+                self.queue.schedule_after(node.link.quality.latency, Event::ServerLinkDown(link));
             }
             // Bytes in flight to the device are lost.
             node.link.number += 1;
         }
-        self.queue.at(now + off, Event::DeviceBoot(index));
+        self.queue.schedule_at(now + duration, Event::DeviceBoot(index));
     }
 
-    /// Cuts the server's power for `off` ms. A cut that has just occurred during a write is not repeated.
-    pub fn power_off_server(&mut self, now: Millis, off: Millis) {
+    /// Cuts the server's power for `duration` ms. A cut that has just occurred during a write is not repeated.
+    pub fn power_off_server(&mut self, now: Millis, duration: Millis) {
         let faults = &mut self.report.faults;
         faults.crashes += 1;
         faults.mid_write += usize::from(self.server.is_cut());
@@ -41,7 +41,7 @@ impl World<'_> {
                 self.refuse_link(now, (index, node.link.number));
             }
         }
-        self.queue.after(off, Event::ServerBoot);
+        self.queue.schedule_after(duration, Event::ServerBoot);
     }
 
     /// Resets a link at both ends.
@@ -55,8 +55,8 @@ impl World<'_> {
             }
         } else if node.link.is_up {
             let latency = node.link.quality.latency;
-            self.queue.after(latency, Event::DeviceLinkDown(link));
-            self.queue.after(latency, Event::ServerLinkDown(link));
+            self.queue.schedule_after(latency, Event::DeviceLinkDown(link));
+            self.queue.schedule_after(latency, Event::ServerLinkDown(link));
         }
     }
 
@@ -68,30 +68,30 @@ impl World<'_> {
         out: &mut Vec<ServerOutput>,
     ) -> Result<(), Violation> {
         match fault {
-            Fault::ServerCrash(off) => {
+            Fault::ServerCrash(duration) => {
                 if self.server.is_on() {
-                    self.power_off_server(now, off);
+                    self.power_off_server(now, duration);
                 }
             }
-            Fault::PowerCut(after, off) => {
+            Fault::PowerCut(after, duration) => {
                 self.server.disk.fail(DiskFaults::Cut(after));
-                self.outage = off;
+                self.outage = duration;
             }
             Fault::DiskFull(after, time) => {
                 self.server.disk.fail(DiskFaults::After(after));
-                self.queue.after(time, Event::DiskHeals);
+                self.queue.schedule_after(time, Event::DiskHeals);
             }
             Fault::ServerJump(by) => self.server.jump_clock(now, by, out),
-            Fault::DeviceCrash(index, off) => {
+            Fault::DeviceCrash(index, duration) => {
                 if self.device(index).is_on() {
                     self.report.faults.device_power_cuts += 1;
-                    self.power_off_device(now, index, off);
+                    self.power_off_device(now, index, duration);
                 }
             }
             Fault::FlashCut(index, bytes) => self.device(index).power_off_after(bytes),
             Fault::DeviceJump(index, by) => {
                 self.device(index).jump_clock(by);
-                self.wake(now, index)?;
+                self.wake_device(now, index)?;
             }
             Fault::LinkReset(index) => {
                 if !self.plan.is_serial && self.nodes.get(index).is_some_and(|node| node.link.is_up) {
@@ -113,13 +113,13 @@ impl World<'_> {
                 let device = index as u64;
                 // A key is revoked neither before the campaign has started, which needs all devices, nor
                 // during a write stall, in which the journal length is not final.
-                let waits =
+                let must_wait =
                     self.server.is_stalled() || matches!(self.server.phase(), None | Some(Phase::Waiting));
                 if self.history.is_revoked(DeviceId(device)) {
                     // A device is revoked only once.
-                } else if waits && !self.is_healed {
-                    self.queue.after(Millis::new(1_000), Event::Fault(fault));
-                } else if let Some(coordinator) = self.server.coordinator().filter(|_| !waits) {
+                } else if must_wait && !self.is_healed {
+                    self.queue.schedule_after(Millis::new(1_000), Event::Fault(fault));
+                } else if let Some(coordinator) = self.server.coordinator().filter(|_| !must_wait) {
                     let lines = coordinator.lines();
                     if self.server.revoke(DeviceId(device))? {
                         self.report.faults.revoked += 1;
@@ -136,7 +136,7 @@ impl World<'_> {
         self.is_healed = true;
         self.server.disk.fail(DiskFaults::None);
         if !self.server.is_on() {
-            self.queue.at(now, Event::ServerBoot);
+            self.queue.schedule_at(now, Event::ServerBoot);
         }
         for node in &mut self.nodes {
             node.link.heal();

@@ -1,4 +1,4 @@
-//! Record of everything that the server has promised and devices have received, to be checked against the
+//! History of everything that the server has promised and devices have received, to be checked against the
 //! durable state.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ use super::violation::Violation;
 /// Number of later commits after which a round is checked for the last time and dropped.
 const RECENT: u32 = 16;
 
-fn lost(device: DeviceId, round: u32) -> Violation {
+fn lost_update_violation(device: DeviceId, round: u32) -> Violation {
     Violation::new(format!("device {device} was acknowledged in round {round}, but its update is lost"))
 }
 
@@ -110,27 +110,27 @@ impl History {
         }
         self.committed.insert(round);
         self.participants.insert(round, record.participants.iter().copied().collect());
-        self.forget(round)
+        self.check_old_rounds(round)
     }
 
     /// Checks the acknowledgements of rounds that are more than [`RECENT`] behind, then drops their records.
-    fn forget(&mut self, round: u32) -> Result<(), Violation> {
+    fn check_old_rounds(&mut self, round: u32) -> Result<(), Violation> {
         while let Some(entry) = self.participants.first_entry().filter(|entry| *entry.key() + RECENT < round)
         {
-            let (old, counted) = entry.remove_entry();
+            let (old_round, counted) = entry.remove_entry();
             let find_lost = |acks: &BTreeSet<(DeviceId, u32)>| {
-                acks.iter().find(|(device, round)| *round == old && !counted.contains(device)).copied()
+                acks.iter().find(|(device, round)| *round == old_round && !counted.contains(device)).copied()
             };
             if let Some((device, _)) =
                 [&self.acked, &self.acked_again, &self.observed].into_iter().find_map(find_lost)
             {
-                return Err(lost(device, old));
+                return Err(lost_update_violation(device, old_round));
             }
             for acks in [&mut self.acked, &mut self.acked_again, &mut self.observed] {
-                acks.retain(|(_, round)| *round != old);
+                acks.retain(|(_, round)| *round != old_round);
             }
-            self.digests.retain(|(_, round), _| *round != old);
-            self.opened.remove(&old);
+            self.digests.retain(|(_, round), _| *round != old_round);
+            self.opened.remove(&old_round);
         }
         Ok(())
     }
@@ -153,28 +153,34 @@ impl History {
     /// Checks the journal and the stored rounds against the records, and recomputes every round in a run
     /// without faults. Returns the number of rounds and of counted updates.
     pub fn verify(&self, plan: &Plan, coordinator: &DurableEngine) -> Result<(usize, usize), Violation> {
-        let wrong = |what: String| Err(Violation::new(what));
+        let violation = |problem: String| Err(Violation::new(problem));
         let text = coordinator.store().journal(0).map_err(|error| Violation::new(error.to_string()))?;
         let lines: Result<Vec<JournalEntry>, _> =
             text.iter().map(|line| serde_json::from_str(line)).collect();
         let lines = lines.map_err(|error| Violation::new(format!("the journal: {error}")))?;
         let mut counted = BTreeSet::new();
         let mut open: BTreeMap<DeviceId, u32> = BTreeMap::new();
-        let (mut rounds, mut last, mut phase) = (Vec::new(), 0, None);
+        let mut rounds = Vec::new();
+        // Number and phase of the round that was opened last.
+        let mut last_opened = 0;
+        let mut phase = None;
         for (number, line) in (0..).zip(&lines) {
             match line {
                 JournalEntry::Answered(answer) if answer.outcome == Outcome::Counted => {
                     if !counted.insert((answer.device, answer.round)) {
-                        return wrong(format!(
+                        return violation(format!(
                             "device {} counted twice in round {}",
                             answer.device, answer.round
                         ));
                     }
                     if self.revoked.get(&answer.device).is_some_and(|revoked| number >= *revoked) {
-                        return wrong(format!("device {} counted after its key was revoked", answer.device));
+                        return violation(format!(
+                            "device {} counted after its key was revoked",
+                            answer.device
+                        ));
                     }
                     if open.insert(answer.device, answer.round).is_some() {
-                        return wrong(format!(
+                        return violation(format!(
                             "device {} counted under two numbers of round {}",
                             answer.device, answer.round
                         ));
@@ -183,31 +189,34 @@ impl History {
                 JournalEntry::Opened(opened) => {
                     // Rounds that fit heads end without a commit.
                     if opened.continues.is_none() && !open.is_empty() && phase != Some(JournalPhase::Heads) {
-                        return wrong(format!(
-                            "round {last} had counted {open:?}, and then round {} was opened",
+                        return violation(format!(
+                            "round {last_opened} had counted {open:?}, and then round {} was opened",
                             opened.round
                         ));
                     }
                     phase = Some(opened.phase);
-                    if opened.round <= last {
-                        return wrong(format!("round {} was opened after round {last}", opened.round));
+                    if opened.round <= last_opened {
+                        return violation(format!(
+                            "round {} was opened after round {last_opened}",
+                            opened.round
+                        ));
                     }
                     match opened.continues {
                         None => open.clear(),
-                        Some(before) if before == last => {}
-                        Some(before) => {
-                            return wrong(format!(
-                                "round {} continues round {before}, not {last}",
+                        Some(continued) if continued == last_opened => {}
+                        Some(continued) => {
+                            return violation(format!(
+                                "round {} continues round {continued}, not {last_opened}",
                                 opened.round
                             ));
                         }
                     }
-                    last = opened.round;
+                    last_opened = opened.round;
                 }
                 JournalEntry::Committed(committed) => {
                     let participants: BTreeSet<DeviceId> = committed.participants.iter().copied().collect();
                     if !participants.iter().eq(open.keys()) || committed.participants.len() != open.len() {
-                        return wrong(format!(
+                        return violation(format!(
                             "round {} was committed with {participants:?} and had counted {open:?}",
                             committed.round
                         ));
@@ -223,47 +232,47 @@ impl History {
             }
         }
         if !self.committed.iter().eq(rounds.iter().map(|round| &round.number)) {
-            return wrong(format!(
+            return violation(format!(
                 "rounds {:?} were committed, but the journal has other commits",
                 self.committed
             ));
         }
         let mut stored: Vec<journal::CommittedRound> = Vec::new();
-        let read = coordinator.store().read_snapshot().and_then(|past| {
-            past.rounds(|line| {
+        let read = coordinator.store().read_snapshot().and_then(|snapshot| {
+            snapshot.rounds(|line| {
                 stored.extend(serde_json::from_str::<journal::CommittedRound>(line).ok());
                 true
             })
         });
         read.map_err(|error| Violation::new(error.to_string()))?;
-        let same = |(stored, round): (&journal::CommittedRound, &Round)| {
+        let is_same = |(stored, round): (&journal::CommittedRound, &Round)| {
             let participants: BTreeSet<DeviceId> = stored.participants.iter().copied().collect();
             stored.exchange == round.number && participants.iter().eq(round.counted.keys())
         };
-        if stored.len() != rounds.len() || !stored.iter().zip(&rounds).all(same) {
-            return wrong("the stored rounds differ from the journal".to_owned());
+        if stored.len() != rounds.len() || !stored.iter().zip(&rounds).all(is_same) {
+            return violation("the stored rounds differ from the journal".to_owned());
         }
         for (round, stored) in rounds.iter_mut().zip(stored) {
             round.sha256 = stored.representation;
         }
         for (device, round) in self.acked.iter().chain(&self.acked_again).chain(&self.observed) {
             if !counted.contains(&(*device, *round)) {
-                return Err(lost(*device, *round));
+                return Err(lost_update_violation(*device, *round));
             }
         }
         for (device, round) in &self.observed {
             if !self.acked.contains(&(*device, *round)) && !self.acked_again.contains(&(*device, *round)) {
-                return wrong(format!(
+                return violation(format!(
                     "device {device} received an acknowledgement for round {round} that the server never sent"
                 ));
             }
         }
         // Updates with noise cannot be recomputed, so the recorded ones are used.
-        let same = match plan.is_private {
+        let comparison = match plan.is_private {
             true => compare(plan, &rounds, &mut self.updates.clone()),
             false => compare(plan, &rounds, &mut FaultFreeDevices::new(plan)?),
         };
-        same?;
+        comparison?;
         Ok((rounds.len(), counted.len()))
     }
 }

@@ -5,7 +5,7 @@ use fedspan_engine::Millis;
 use rand_chacha::ChaCha8Rng;
 use rand_core::Rng;
 
-use super::plan::{percent, within};
+use super::plan::{draw_chance, draw_within};
 
 /// Quality of a link.
 #[derive(Clone, Copy, Debug)]
@@ -51,10 +51,10 @@ pub type Arrivals = Vec<(Millis, Vec<u8>)>;
 impl Link {
     /// Creates a link that is down.
     pub fn new(is_serial: bool, random: &mut ChaCha8Rng) -> Self {
-        let slow = percent(random, 15);
+        let slow = draw_chance(random, 15);
         let quality = Quality {
-            latency: Millis::new(within(random, 1, 80)),
-            jitter: Millis::new(within(random, 1, 200)),
+            latency: Millis::new(draw_within(random, 1, 80)),
+            jitter: Millis::new(draw_within(random, 1, 200)),
             speed: if slow { 600 } else { 100_000 },
             lost: if is_serial { 8 } else { 0 },
             repeated: if is_serial { 5 } else { 0 },
@@ -97,28 +97,33 @@ impl Link {
         if self.is_serial {
             let sent_at = direction.busy_until.max(now) + Millis::new(sending);
             direction.busy_until = sent_at;
-            if now < self.partitioned_until || percent(random, lost) {
+            if now < self.partitioned_until || draw_chance(random, lost) {
                 return Vec::new();
             }
-            if percent(random, damaged)
-                && let Some(byte) = usize::try_from(random.next_u32()).ok().and_then(|at| {
+            if draw_chance(random, damaged)
+                && let Some(byte) = usize::try_from(random.next_u32()).ok().and_then(|index| {
                     let length = frame.len().max(1);
-                    frame.get_mut(at % length)
+                    frame.get_mut(index % length)
                 })
             {
                 *byte ^= 1 << (random.next_u32() % 8);
             }
-            let copies = if percent(random, repeated) { 2 } else { 1 };
+            let copies = if draw_chance(random, repeated) { 2 } else { 1 };
             return (0..copies)
-                .map(|_| (sent_at + latency + Millis::new(within(random, 0, jitter.as_u64())), frame.clone()))
+                .map(|_| {
+                    (sent_at + latency + Millis::new(draw_within(random, 0, jitter.as_u64())), frame.clone())
+                })
                 .collect();
         }
         // A stream delivers everything, possibly later, in chunks of any size.
         let start = direction.busy_until.max(now).max(self.partitioned_until) + Millis::new(sending);
-        let at = start.max(now + latency + Millis::new(within(random, 0, jitter.as_u64())));
-        direction.busy_until = at;
+        let arrival = start.max(now + latency + Millis::new(draw_within(random, 0, jitter.as_u64())));
+        direction.busy_until = arrival;
         let middle = usize::try_from(random.next_u64()).unwrap_or_default() % frame.len().max(1);
-        let rest = frame.split_off(middle);
-        [(at, frame), (at, rest)].into_iter().filter(|(_, bytes)| !bytes.is_empty()).collect()
+        let second_part = frame.split_off(middle);
+        [(arrival, frame), (arrival, second_part)]
+            .into_iter()
+            .filter(|(_, bytes)| !bytes.is_empty())
+            .collect()
     }
 }

@@ -49,18 +49,18 @@ pub struct Plan {
 }
 
 /// Draws one element of a slice.
-pub fn choose<T: Copy>(random: &mut ChaCha8Rng, from: &[T]) -> T {
-    let index = usize::try_from(random.next_u32()).unwrap_or_default() % from.len();
-    from.get(index).copied().unwrap_or_else(|| unreachable!("the slice is not empty"))
+pub fn draw_element<T: Copy>(random: &mut ChaCha8Rng, elements: &[T]) -> T {
+    let index = usize::try_from(random.next_u32()).unwrap_or_default() % elements.len();
+    elements.get(index).copied().unwrap_or_else(|| unreachable!("the slice is not empty"))
 }
 
-/// Returns true with a probability of `often` percent.
-pub fn percent(random: &mut ChaCha8Rng, often: u32) -> bool {
-    random.next_u32() % 100 < often
+/// Returns true with a probability of `percent` percent.
+pub fn draw_chance(random: &mut ChaCha8Rng, percent: u32) -> bool {
+    random.next_u32() % 100 < percent
 }
 
 /// Draws a number from `low` (inclusive) to `high` (exclusive).
-pub fn within(random: &mut ChaCha8Rng, low: u64, high: u64) -> u64 {
+pub fn draw_within(random: &mut ChaCha8Rng, low: u64, high: u64) -> u64 {
     low + random.next_u64() % (high - low).max(1)
 }
 
@@ -71,8 +71,8 @@ impl Plan {
     /// The message of the scenario's parser, which would be a bug of this file.
     pub fn new(seed: u64, random: &mut ChaCha8Rng, kind: Kind) -> Result<Self, String> {
         match kind {
-            Kind::Hectic => Self::hectic(seed, random),
-            Kind::Day { devices } => Self::day(seed, devices),
+            Kind::Hectic => Self::draw_hectic(seed, random),
+            Kind::Day { devices } => Self::plan_day(seed, devices),
         }
     }
 
@@ -82,11 +82,11 @@ impl Plan {
     }
 
     /// Draws a short campaign of a few devices with random settings.
-    fn hectic(seed: u64, random: &mut ChaCha8Rng) -> Result<Self, String> {
-        let devices = within(random, 3, 10);
-        let rounds = within(random, 4, 13);
-        let d = choose(random, &[5, 40, 90]);
-        let is_private = percent(random, 25);
+    fn draw_hectic(seed: u64, random: &mut ChaCha8Rng) -> Result<Self, String> {
+        let devices = draw_within(random, 3, 10);
+        let rounds = draw_within(random, 4, 13);
+        let d = draw_element(random, &[5, 40, 90]);
+        let is_private = draw_chance(random, 25);
         let policy = match random.next_u32() % 9 {
             0 | 1 => "policy = \"full\"".to_owned(),
             2 => "policy = \"fraction\"\nr = 0.6".to_owned(),
@@ -98,35 +98,35 @@ impl Plan {
             7 => "policy = \"doubling\"\nn0 = 2".to_owned(),
             _ => "policy = \"doubling\"\nn0 = 2\nschedule = \"theorem\"".to_owned(),
         };
-        let rule = choose(random, &["mean", "geometric-median", "trimmed-mean"]);
-        let init = choose(random, &["random", "power"]);
-        let (init, hidden) = match is_private {
+        let rule = draw_element(random, &["mean", "geometric-median", "trimmed-mean"]);
+        let init = draw_element(random, &["random", "power"]);
+        let (init, privacy_section) = match is_private {
             true => ("random", "[privacy]\nepsilon = 20.0\ndelta = 1e-5\nclip = 1.0\n"),
             false => (init, ""),
         };
         let sections = format!(
             "[model]\nk = {K}\ninit = \"{init}\"\n[algorithm]\nname = \"fedrep\"\nrounds = {rounds}\nstep_size = 0.25\n\
-             [participation]\n{policy}\n[aggregation]\nrule = \"{rule}\"\n{hidden}"
+             [participation]\n{policy}\n[aggregation]\nrule = \"{rule}\"\n{privacy_section}"
         );
-        let samples = within(random, 4, 10);
+        let samples = draw_within(random, 4, 10);
         let mut plan = Self::from_sections(seed, devices, (d, samples), &sections, Kind::Hectic)?;
         let fleet = &mut plan.fleet;
-        fleet.absence = Duration::from_secs(choose(random, &[0, 5, 30]));
-        let deadline = choose(random, &[None, Some(20), Some(60)]).map(Duration::from_secs);
-        let min_count = usize::try_from(within(random, 1, devices.div_ceil(2) + 1)).unwrap_or(1);
-        fleet.rounds = RoundsSection { deadline, min_count, over_select: choose(random, &[1.0, 1.3]) };
+        fleet.absence = Duration::from_secs(draw_element(random, &[0, 5, 30]));
+        let deadline = draw_element(random, &[None, Some(20), Some(60)]).map(Duration::from_secs);
+        let min_count = usize::try_from(draw_within(random, 1, devices.div_ceil(2) + 1)).unwrap_or(1);
+        fleet.rounds = RoundsSection { deadline, min_count, over_select: draw_element(random, &[1.0, 1.3]) };
         fleet.limits.idle = Duration::from_secs(30);
-        plan.is_encrypted = percent(random, 60);
-        plan.is_serial = percent(random, 40);
+        plan.is_encrypted = draw_chance(random, 60);
+        plan.is_serial = draw_chance(random, 40);
         plan.is_private = is_private;
         if let Some(noise) = &mut plan.build.privacy {
-            *noise = generous(&plan.scenario, *noise)?;
+            *noise = raise_privacy_budget(&plan.scenario, *noise)?;
         }
         Ok(plan)
     }
 
-    /// Makes a campaign that lasts all day, with deadlines that some devices miss.
-    fn day(seed: u64, devices: u64) -> Result<Self, String> {
+    /// Plans a campaign that lasts all day, with deadlines that some devices miss.
+    fn plan_day(seed: u64, devices: u64) -> Result<Self, String> {
         let sections = format!(
             "[model]\nk = {K}\n[algorithm]\nname = \"fedrep\"\nrounds = 1000000\nstep_size = 0.25\n[participation]\npolicy = \"full\"\n"
         );
@@ -161,7 +161,7 @@ impl Plan {
         let dataset = scenario.dataset(scenario.seed).map_err(|error| error.to_string())?;
         let name = std::path::Path::new("");
         let mut fleet = campaign(&scenario, &dataset, name).map_err(|error| error.to_string())?;
-        fleet.limits = defaults()?;
+        fleet.limits = default_limits()?;
         let build = DeviceFactory::new(&scenario, &dataset, scenario.seed, SeedSource::Deterministic(seed))
             .map_err(|error| error.to_string())?;
         Ok(Self {
@@ -178,7 +178,7 @@ impl Plan {
 }
 
 /// Returns the default limits of a server, which must not permanently disconnect an honest device.
-fn defaults() -> Result<Limits, String> {
+fn default_limits() -> Result<Limits, String> {
     let text = "[devices]\nexpected = 1\n[data]\nd = 5\n[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 1\n\
                 step_size = 0.25\n";
     Ok(Fleet::parse("disasters", text).map_err(|error| error.to_string())?.limits)
@@ -186,7 +186,7 @@ fn defaults() -> Result<Limits, String> {
 
 /// Raises the privacy budget to a hundred times what a campaign without faults needs, because lost updates
 /// consume budget, too.
-fn generous(scenario: &Scenario, noise: NoiseConfig) -> Result<NoiseConfig, String> {
+fn raise_privacy_budget(scenario: &Scenario, noise: NoiseConfig) -> Result<NoiseConfig, String> {
     let square = scenario.multiplier_square()?.ok_or("no noise")?;
     let multiplier = NoiseMultiplier::from_square(square).map_err(|error| error.to_string())?;
     let budget = u64::from(multiplier.release()) * u64::from(scenario.releases().unwrap_or(0)) * 100;

@@ -26,15 +26,15 @@ impl<E> Queue<E> {
     }
 
     /// Schedules an event. A time in the past means the current time.
-    pub fn at(&mut self, time: Millis, event: E) {
+    pub fn schedule_at(&mut self, time: Millis, event: E) {
         self.order.push(Reverse((time.max(self.now), self.next)));
         self.events.insert(self.next, event);
         self.next += 1;
     }
 
-    /// Schedules an event after a delay of `wait`.
-    pub fn after(&mut self, wait: Millis, event: E) {
-        self.at(self.now + wait, event);
+    /// Schedules an event after a delay of `delay`.
+    pub fn schedule_after(&mut self, delay: Millis, event: E) {
+        self.schedule_at(self.now + delay, event);
     }
 
     /// Removes the next event and advances the time to it.

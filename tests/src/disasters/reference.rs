@@ -63,7 +63,7 @@ pub fn compare(plan: &Plan, rounds: &[Round], updates: &mut dyn Updates) -> Resu
         for action in std::mem::take(&mut actions) {
             if let Action::Open(device, opening) = action {
                 events.push(match round.counted.get(&device) {
-                    None => (1, device, declined(device, &opening)),
+                    None => (1, device, decline_event(device, &opening)),
                     Some(number) => {
                         let update = updates.update(device, *number, &opening)?;
                         (0, device, Event::Update(device, Update { id: opening.id, ..update }))
@@ -87,16 +87,16 @@ pub fn compare(plan: &Plan, rounds: &[Round], updates: &mut dyn Updates) -> Resu
                 _ => {}
             }
         }
-        let (found, sha256) = (digest(&engine), sha256(&engine));
+        let (crc, sha256) = (representation_crc(&engine), representation_sha256(&engine));
         if sha256 != round.sha256 {
             return Err(Violation::new(format!(
                 "round {} published the representation digest {}, but the reference run has {sha256}",
                 round.number, round.sha256
             )));
         }
-        if !committed || found != round.representation {
+        if !committed || crc != round.representation {
             return Err(Violation::new(format!(
-                "round {} with {:?} has the representation {}, but the reference run has {found}",
+                "round {} with {:?} has the representation {}, but the reference run has {crc}",
                 round.number, round.counted, round.representation
             )));
         }
@@ -104,17 +104,17 @@ pub fn compare(plan: &Plan, rounds: &[Round], updates: &mut dyn Updates) -> Resu
     Ok(())
 }
 
-fn declined(device: DeviceId, opening: &RoundBroadcast) -> Event {
+fn decline_event(device: DeviceId, opening: &RoundBroadcast) -> Event {
     Event::Declined(device, Decline { id: opening.id, reason: DeclineReason::Device })
 }
 
-fn digest(engine: &Engine) -> String {
+fn representation_crc(engine: &Engine) -> String {
     let bytes: Vec<u8> = engine.representation().iter().flat_map(|value| value.to_le_bytes()).collect();
     format!("{:08x}", crc32c(&bytes))
 }
 
 /// Returns the SHA-256 digest of the representation in column-major order, as the journal defines it.
-fn sha256(engine: &Engine) -> String {
+fn representation_sha256(engine: &Engine) -> String {
     let columns = engine.representation().column_iter();
     let bytes: Vec<u8> = columns
         .flat_map(|column| column.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>())
@@ -133,14 +133,14 @@ impl FaultFreeDevices {
     pub fn new(plan: &Plan) -> Result<Self, Violation> {
         let requirements = Requirements::new(plan.fleet.model(), &plan.fleet.engine().requests(), None);
         let welcome = Welcome { campaign: 1, idle_milliseconds: u32::MAX };
-        let gate = Arc::new(Acceptor::plaintext(requirements, welcome));
+        let acceptor = Arc::new(Acceptor::plaintext(requirements, welcome));
         let devices = (0..).zip(&plan.dataset.clients).map(|(id, client)| {
             let config = Config { frame_limit: 256, ..Config::new(id) };
             let random = deterministic_rng(1, id);
             let session =
                 plan.build.session(config, Protection::Plaintext, client, JoinTime::BeforeTraining, random);
             let session = session.map_err(|error| Violation::new(error.to_string()))?;
-            let mut device = SimDevice::connect(session, Arc::clone(&gate));
+            let mut device = SimDevice::connect(session, Arc::clone(&acceptor));
             device.pump();
             device.inbox.clear();
             Ok(device)

@@ -128,25 +128,30 @@ impl Server {
     }
 
     /// Starts the server. Returns false after a disk error that may be temporary. The power may fail during
-    /// the start, see [`Self::is_cut`].
+    /// the boot, see [`Self::is_cut`].
     pub fn boot(
         &mut self,
         now: Millis,
         devices: usize,
         out: &mut Vec<ServerOutput>,
     ) -> Result<bool, Violation> {
-        let started = self.start(now, devices, out);
+        let started = self.start_core(now, devices, out);
         if self.is_cut() { Ok(true) } else { started }
     }
 
     /// Opens store and keys and starts the server core; errors after a power cut have no meaning.
-    fn start(&mut self, now: Millis, devices: usize, out: &mut Vec<ServerOutput>) -> Result<bool, Violation> {
+    fn start_core(
+        &mut self,
+        now: Millis,
+        devices: usize,
+        out: &mut Vec<ServerOutput>,
+    ) -> Result<bool, Violation> {
         self.boots += 1;
-        let wrong = |what: String| Violation::new(format!("the server cannot start: {what}"));
+        let violation = |problem: String| Violation::new(format!("the server cannot start: {problem}"));
         let store = match self.disk.try_store() {
             Ok(store) => store,
             Err(error) if error.may_pass() => return Ok(false),
-            Err(error) => return Err(wrong(error.to_string())),
+            Err(error) => return Err(violation(error.to_string())),
         };
         let keys = match &mut self.key_file {
             None => None,
@@ -155,7 +160,7 @@ impl Server {
                     Some(key_store) => key_store.clone(),
                     None => {
                         let store = KeyStore::open(path, &unlock(), ChaCha20Rng::seed_from_u64(self.boots))
-                            .map_err(|error| wrong(error.to_string()))?;
+                            .map_err(|error| violation(error.to_string()))?;
                         key_store.insert(SharedKeyStore::new(store)).clone()
                     }
                 };
@@ -166,9 +171,9 @@ impl Server {
         let host = match ServerCore::new(&self.fleet, store, CAMPAIGN, keys, None) {
             Ok(host) => host,
             Err(CoreError::Resume(ResumeError::Store(error))) if error.may_pass() => return Ok(false),
-            Err(error) => return Err(wrong(error.to_string())),
+            Err(error) => return Err(violation(error.to_string())),
         };
-        // A start appends one entry.
+        // Each boot appends one entry.
         if host.durable().lines() <= self.entries_read {
             return Err(self.journal_shrank(host.durable().lines()));
         }
@@ -180,9 +185,9 @@ impl Server {
         Ok(true)
     }
 
-    fn journal_shrank(&self, now: u64) -> Violation {
+    fn journal_shrank(&self, entries: u64) -> Violation {
         Violation::new(format!(
-            "the journal has {now} entries, fewer than the {} read before",
+            "the journal has {entries} entries, fewer than the {} read before",
             self.entries_read
         ))
     }
@@ -240,13 +245,13 @@ impl Server {
     }
 
     /// Checks the deadlines of a link.
-    pub fn elapse(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
+    pub fn check_deadlines(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
         if let Some(running) = &mut self.running {
-            running.elapse(now, link, out);
+            running.check_deadlines(now, link, out);
         }
     }
 
-    /// Makes a peer session handle its commands.
+    /// Handles the commands of a peer session.
     pub fn run_commands(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
         if let Some(running) = &mut self.running {
             running.run_commands(now, link, out);
@@ -254,14 +259,14 @@ impl Server {
     }
 
     /// Runs the server core once.
-    pub fn turn(&mut self, now: Millis, out: &mut Vec<ServerOutput>) -> Result<(), Violation> {
+    pub fn run_core(&mut self, now: Millis, out: &mut Vec<ServerOutput>) -> Result<(), Violation> {
         let Some(running) = &mut self.running else { return Ok(()) };
-        let turned = running.turn(now, out);
+        let result = running.run_core(now, out);
         let is_stalled = running.host.is_stalled();
         if self.is_cut() {
             return Ok(());
         }
-        turned.map_err(|error| Violation::new(format!("the server stopped: {error}")))?;
+        result.map_err(|error| Violation::new(format!("the server stopped: {error}")))?;
         let was_stalled = std::mem::replace(&mut self.is_stalled, is_stalled);
         self.stalls += usize::from(self.is_stalled && !was_stalled);
         self.read_journal(out)
@@ -275,8 +280,8 @@ impl Server {
         let coordinator = running.host.durable();
         let lines = match coordinator.lines().checked_sub(self.entries_read) {
             None => {
-                let now = coordinator.lines();
-                return Err(self.journal_shrank(now));
+                let entries = coordinator.lines();
+                return Err(self.journal_shrank(entries));
             }
             Some(0) => Vec::new(),
             Some(_) => coordinator
@@ -304,13 +309,13 @@ impl Server {
     }
 
     /// Reads all rounds and journal entries, as an export of the running server does.
-    pub fn read_all(&self) -> Result<(), Violation> {
+    pub fn read_everything(&self) -> Result<(), Violation> {
         let Some(running) = self.running.as_ref().filter(|_| !self.is_stalled) else { return Ok(()) };
-        let read = running.host.read_snapshot().and_then(|past| {
-            past.rounds(|_| true)?;
-            past.journal(|_| true)
+        let result = running.host.read_snapshot().and_then(|snapshot| {
+            snapshot.rounds(|_| true)?;
+            snapshot.journal(|_| true)
         });
-        read.map_err(|error| Violation::new(error.to_string()))
+        result.map_err(|error| Violation::new(error.to_string()))
     }
 
     /// Returns the world time at which the server core must run next.

@@ -89,8 +89,8 @@ impl ServerTasks {
         let is_serial = lines.is_some();
         let mut running = Self { host, shadow, timeouts, peers, sessions: 0, clock_offset, inbox, is_serial };
         for index in 0..lines.unwrap_or(0) {
-            running.begin(now, (index, 0));
-            running.drain(now, (index, 0), out);
+            running.begin_session(now, (index, 0));
+            running.perform_actions(now, (index, 0), out);
         }
         running
     }
@@ -104,20 +104,20 @@ impl ServerTasks {
 
     /// Converts a time of the server's clock to world time; the result is at least 1 ms after `now`.
     fn world_time(&self, now: Millis, server_time: Millis) -> Millis {
-        let at = i64::try_from(server_time.as_u64()).unwrap_or(i64::MAX).saturating_sub(self.clock_offset);
-        Millis::new(u64::try_from(at).unwrap_or(0)).max(now + Millis::new(1))
+        let time = i64::try_from(server_time.as_u64()).unwrap_or(i64::MAX).saturating_sub(self.clock_offset);
+        Millis::new(u64::try_from(time).unwrap_or(0)).max(now + Millis::new(1))
     }
 
     /// Moves the server's clock forward.
     pub fn jump_clock(&mut self, now: Millis, by: Millis, out: &mut Vec<ServerOutput>) {
         self.clock_offset += i64::try_from(by.as_u64()).unwrap_or(0);
         let links: Vec<LinkKey> = self.peers.keys().copied().collect();
-        links.into_iter().for_each(|link| self.elapse(now, link, out));
+        links.into_iter().for_each(|link| self.check_deadlines(now, link, out));
     }
 
     /// Returns the world time at which the server core must run next.
     pub fn wake(&self, now: Millis) -> Option<Millis> {
-        self.host.wake().map(|at| self.world_time(now, at))
+        self.host.wake().map(|time| self.world_time(now, time))
     }
 
     /// Returns true if the server core would accept a message at this time.
@@ -126,9 +126,9 @@ impl ServerTasks {
     }
 
     /// Runs the server core: first its due timers, then all waiting messages, which one flush makes durable.
-    pub fn turn(&mut self, now: Millis, out: &mut Vec<ServerOutput>) -> Result<(), CoreError> {
+    pub fn run_core(&mut self, now: Millis, out: &mut Vec<ServerOutput>) -> Result<(), CoreError> {
         let server_time = self.server_time(now);
-        if self.host.wake().is_some_and(|at| at <= server_time) {
+        if self.host.wake().is_some_and(|time| time <= server_time) {
             self.host.tick(server_time)?;
         }
         if self.has_messages() {
@@ -138,12 +138,12 @@ impl ServerTasks {
             }
             self.host.flush(server_time)?;
         }
-        let commanded = self.peers.iter_mut().filter(|(_, peer)| peer.has_commands());
-        out.extend(commanded.map(|(link, _)| ServerOutput::Commands(*link)));
+        let with_commands = self.peers.iter_mut().filter(|(_, peer)| peer.has_commands());
+        out.extend(with_commands.map(|(link, _)| ServerOutput::Commands(*link)));
         Ok(())
     }
 
-    /// Makes a peer session handle its commands.
+    /// Handles the commands of a peer session.
     pub fn run_commands(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
         loop {
             let Some(peer) = self.peers.get_mut(&link).filter(|peer| !peer.session.awaits_hello()) else {
@@ -161,20 +161,23 @@ impl ServerTasks {
                 _ if peer.commands.is_closed() => peer.session.close(),
                 _ => return,
             }
-            self.drain(now, link, out);
+            self.perform_actions(now, link, out);
         }
     }
 
     /// Starts a peer session for a new link.
     pub fn connect(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
-        self.begin(now, link);
-        self.drain(now, link, out);
+        self.begin_session(now, link);
+        self.perform_actions(now, link, out);
     }
 
-    fn begin(&mut self, now: Millis, link: LinkKey) {
-        let (number, server_time, gate) = (self.sessions, self.server_time(now), self.host.acceptor());
+    fn begin_session(&mut self, now: Millis, link: LinkKey) {
+        let number = self.sessions;
+        let server_time = self.server_time(now);
+        let acceptor = self.host.acceptor();
         self.sessions += 1;
-        let connection = if self.is_serial { Connection::persistent(gate) } else { Connection::new(gate) };
+        let connection =
+            if self.is_serial { Connection::persistent(acceptor) } else { Connection::new(acceptor) };
         let from = Origin::Link("simulated".into());
         let (session, commands) = PeerSession::new(number, from, connection, self.timeouts, server_time);
         self.peers.insert(link, Peer { session, commands, device: None, planned: None });
@@ -184,28 +187,28 @@ impl ServerTasks {
     pub fn receive(&mut self, now: Millis, link: LinkKey, bytes: &[u8], out: &mut Vec<ServerOutput>) -> bool {
         let Some(peer) = self.peers.get_mut(&link) else { return false };
         peer.session.receive(bytes);
-        self.drain(now, link, out);
+        self.perform_actions(now, link, out);
         true
     }
 
     /// Checks the deadlines of a link.
-    pub fn elapse(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
+    pub fn check_deadlines(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
         let server_time = self.server_time(now);
         if let Some(peer) = self.peers.get_mut(&link) {
             peer.planned = None;
             peer.session.on_timer(server_time);
-            self.drain(now, link, out);
+            self.perform_actions(now, link, out);
         }
     }
 
     /// Ends the peer session of a closed link.
     pub fn link_closed(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
-        self.end(now, link, DisconnectReason::Closed, out);
-        self.drain(now, link, out);
+        self.end_session(now, link, DisconnectReason::Closed, out);
+        self.perform_actions(now, link, out);
     }
 
     /// Performs all pending actions of a peer session.
-    fn drain(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
+    fn perform_actions(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
         let server_time = self.server_time(now);
         let mut frame = Vec::new();
         loop {
@@ -223,34 +226,40 @@ impl ServerTasks {
                     }
                     self.inbox.push_back(event);
                 }
-                PeerAction::Close(gone) => self.end(now, link, gone, out),
+                PeerAction::Close(reason) => self.end_session(now, link, reason, out),
                 PeerAction::Wait => break,
             }
         }
-        self.plan(now, link, out);
+        self.schedule_check(now, link, out);
     }
 
     /// Schedules the next deadline check of a link, unless an earlier one is scheduled.
-    fn plan(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
+    fn schedule_check(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
         let server_time = self.server_time(now);
         let Some(due) = self.peers.get_mut(&link).and_then(|peer| peer.session.due(server_time)) else {
             return;
         };
-        let at = self.world_time(now, due);
+        let check_at = self.world_time(now, due);
         if let Some(peer) = self.peers.get_mut(&link)
-            && peer.planned.is_none_or(|planned| at < planned)
+            && peer.planned.is_none_or(|planned| check_at < planned)
         {
-            peer.planned = Some(at);
-            out.push(ServerOutput::Due(link, at));
+            peer.planned = Some(check_at);
+            out.push(ServerOutput::Due(link, check_at));
         }
     }
 
     /// Ends a peer session. On a serial line the next session starts at once.
-    fn end(&mut self, now: Millis, link: LinkKey, gone: DisconnectReason, out: &mut Vec<ServerOutput>) {
+    fn end_session(
+        &mut self,
+        now: Millis,
+        link: LinkKey,
+        reason: DisconnectReason,
+        out: &mut Vec<ServerOutput>,
+    ) {
         let Some(mut peer) = self.peers.remove(&link) else { return };
-        self.inbox.push_back(peer.session.gone(gone));
+        self.inbox.push_back(peer.session.gone(reason));
         if self.is_serial {
-            self.begin(now, link);
+            self.begin_session(now, link);
         } else {
             out.push(ServerOutput::Closed(link));
         }

@@ -1,4 +1,4 @@
-//! Independent counters of the figures that the server's status reports.
+//! Independent counters of the values that the server's status reports.
 
 use fedspan_aggregator::core::{PeerEvent, PeerEventKind, ServerCore};
 use fedspan_aggregator::journal::{JournalEntry, Outcome};
@@ -13,7 +13,7 @@ pub struct ShadowCounters {
     /// Number of ended peer sessions.
     ended: u64,
     /// Number of counted updates that the status reported at the start.
-    before: u64,
+    counted_before: u64,
     /// Number of counted updates in the journal since the start.
     counted: u64,
 }
@@ -21,7 +21,7 @@ pub struct ShadowCounters {
 impl ShadowCounters {
     /// Creates counters for a server that has just started.
     pub fn new(host: &ServerCore) -> Self {
-        Self { before: host.status().updates.counted, ..Self::default() }
+        Self { counted_before: host.status().updates.counted, ..Self::default() }
     }
 
     /// Counts a message that is about to be handled.
@@ -47,14 +47,21 @@ impl ShadowCounters {
     /// If a counter differs, or an honest device was disconnected.
     pub fn check(&self, host: &ServerCore) -> Result<(), Violation> {
         let status = host.status();
-        let c = status.connections;
-        let ended =
-            c.closed + c.no_hello + c.evicted + c.idle + c.slow + c.flood + c.refused + c.revoked + c.ended;
+        let connections = status.connections;
+        let ended = connections.closed
+            + connections.no_hello
+            + connections.evicted
+            + connections.idle
+            + connections.slow
+            + connections.flood
+            + connections.refused
+            + connections.revoked
+            + connections.ended;
         let reported = Self {
-            welcomed: c.welcomed,
+            welcomed: connections.welcomed,
             ended,
-            before: self.before,
-            counted: status.updates.counted - self.before,
+            counted_before: self.counted_before,
+            counted: status.updates.counted - self.counted_before,
         };
         if reported != *self {
             return Err(Violation::new(format!(
@@ -63,9 +70,15 @@ impl ShadowCounters {
         }
         // All devices are honest, so these counters must be zero. The update quota is excluded: it may
         // disconnect a device whose updates the network has held back.
-        let cut_off = [c.flood, c.congested, c.turned_away, c.unsent, c.unheeded];
-        if cut_off.iter().any(|count| *count > 0) {
-            return Err(Violation::new(format!("an honest device was disconnected: {c:?}")));
+        let must_be_zero = [
+            connections.flood,
+            connections.congested,
+            connections.turned_away,
+            connections.unsent,
+            connections.unheeded,
+        ];
+        if must_be_zero.iter().any(|count| *count > 0) {
+            return Err(Violation::new(format!("an honest device was disconnected: {connections:?}")));
         }
         Ok(())
     }

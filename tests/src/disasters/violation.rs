@@ -7,9 +7,9 @@ use std::fmt;
 pub struct Violation(String);
 
 impl Violation {
-    /// Makes a violation from a sentence.
-    pub fn new(what: impl Into<String>) -> Self {
-        Self(what.into())
+    /// Creates a violation from a sentence.
+    pub fn new(sentence: impl Into<String>) -> Self {
+        Self(sentence.into())
     }
 }
 

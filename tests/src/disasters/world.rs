@@ -13,7 +13,7 @@ use super::device::{Device, DeviceOutput};
 use super::fault_schedule::{self, Fault};
 use super::history::History;
 use super::link::Link;
-use super::plan::{Kind, Plan, percent, within};
+use super::plan::{Kind, Plan, draw_chance, draw_within};
 use super::queue::Queue;
 use super::report::{Report, Watcher};
 use super::server::Server;
@@ -118,15 +118,16 @@ pub fn run(seed: u64, kind: Kind, watcher: &mut dyn Watcher) -> Result<Report, V
         let name = format!("fedspan-disasters-{}-{seed}", std::process::id());
         std::env::temp_dir().join(name)
     });
-    let done = world(seed, &plan, random, keys.as_ref().map(|directory| directory.join("keys")), watcher);
+    let result =
+        run_world(seed, &plan, random, keys.as_ref().map(|directory| directory.join("keys")), watcher);
     if let Some(directory) = keys {
         let _ = std::fs::remove_dir_all(directory);
     }
-    done
+    result
 }
 
 /// Builds the world of a plan and runs it.
-fn world(
+fn run_world(
     seed: u64,
     plan: &Plan,
     mut random: ChaCha8Rng,
@@ -148,7 +149,7 @@ fn world(
                 link: Link::new(plan.is_serial, &mut random),
                 unread: Vec::new(),
                 wake_number: 0,
-                max_delay: Millis::new(within(&mut random, 1, slowest)),
+                max_delay: Millis::new(draw_within(&mut random, 1, slowest)),
             }
         })
         .collect();
@@ -168,16 +169,16 @@ fn world(
         paid: BTreeMap::new(),
         watcher,
     };
-    world.schedule();
+    world.schedule_faults();
     world.run()
 }
 
 impl World<'_> {
-    /// Schedules the start of server and devices, and all faults.
-    fn schedule(&mut self) {
+    /// Schedules the first boot of server and devices, and all faults.
+    fn schedule_faults(&mut self) {
         if self.watcher.wants_events() {
             let Plan { scenario, fleet, is_encrypted, is_private, is_serial, .. } = self.plan;
-            let about = format!(
+            let description = format!(
                 "{} devices, encrypted: {is_encrypted}, private: {is_private}, serial: {is_serial}, {:?}, {:?}, {:?}, absence {:?}, {} rounds",
                 self.nodes.len(),
                 scenario.participation,
@@ -186,55 +187,59 @@ impl World<'_> {
                 fleet.absence,
                 scenario.algorithm.rounds,
             );
-            self.watcher.event(Millis::ZERO, &about);
+            self.watcher.event(Millis::ZERO, &description);
         }
-        self.queue.at(Millis::ZERO, Event::ServerBoot);
+        self.queue.schedule_at(Millis::ZERO, Event::ServerBoot);
         for index in 0..self.nodes.len() {
-            let at = within(&mut self.random, 0, 3_000);
-            self.queue.at(Millis::new(at), Event::DeviceBoot(index));
+            let time = draw_within(&mut self.random, 0, 3_000);
+            self.queue.schedule_at(Millis::new(time), Event::DeviceBoot(index));
         }
-        let horizon = fault_schedule::horizon(&mut self.random, self.plan.kind);
+        let horizon = fault_schedule::draw_horizon(&mut self.random, self.plan.kind);
         let devices = self.nodes.len();
         let faults = match self.plan.kind {
-            Kind::Hectic => fault_schedule::draw(&mut self.random, devices, horizon, self.plan.is_encrypted),
+            Kind::Hectic => {
+                fault_schedule::draw_faults(&mut self.random, devices, horizon, self.plan.is_encrypted)
+            }
             Kind::Day { .. } => {
-                (1..=24).for_each(|hour| self.queue.at(Millis::new(hour * HOUR.as_u64()), Event::Hour(hour)));
-                fault_schedule::bad_day(&mut self.random, devices)
+                (1..=24).for_each(|hour| {
+                    self.queue.schedule_at(Millis::new(hour * HOUR.as_u64()), Event::Hour(hour))
+                });
+                fault_schedule::draw_day_faults(&mut self.random, devices)
             }
         };
-        for (at, fault) in faults {
-            self.queue.at(at, Event::Fault(fault));
+        for (time, fault) in faults {
+            self.queue.schedule_at(time, Event::Fault(fault));
         }
-        self.queue.at(horizon, Event::Heal);
-        self.queue.at(Millis::ZERO, Event::Heartbeat);
+        self.queue.schedule_at(horizon, Event::Heal);
+        self.queue.schedule_at(Millis::ZERO, Event::Heartbeat);
     }
 
     /// Handles events until the campaign has ended and every device has sent two more hellos.
     fn run(mut self) -> Result<Report, Violation> {
         // Time of the last commit since the faults ended, and the number of rounds at that time.
-        let (mut last, mut rounds) = (None, 0);
-        let mut ends = None;
+        let (mut last_commit, mut rounds) = (None, 0);
+        let mut end = None;
         while let Some(event) = self.queue.next() {
             let now = self.queue.now();
             self.report.events += 1;
             self.handle(now, event)?;
-            let moved = self.history.rounds() != rounds;
-            if self.is_healed && (last.is_none() || moved) {
-                (last, rounds) = (Some(now), self.history.rounds());
+            let has_committed = self.history.rounds() != rounds;
+            if self.is_healed && (last_commit.is_none() || has_committed) {
+                (last_commit, rounds) = (Some(now), self.history.rounds());
             }
             // A day ends on time, even if the campaign is not finished.
             let finished = self.plan.kind != Kind::Hectic && self.is_healed
                 || matches!(self.server.phase(), Some(Phase::Finished | Phase::FitHead));
-            if let (Some(_), None, true, false) = (last, ends, finished, self.is_turn_planned) {
+            if let (Some(_), None, true, false) = (last_commit, end, finished, self.is_turn_planned) {
                 // Every device sends two more hellos. An update still in flight arrives between them.
-                ends = Some(now + Millis::new(240_000));
-                self.queue.at(now, Event::ReconnectAll);
-                self.queue.at(now + Millis::new(120_000), Event::ReconnectAll);
+                end = Some(now + Millis::new(240_000));
+                self.queue.schedule_at(now, Event::ReconnectAll);
+                self.queue.schedule_at(now + Millis::new(120_000), Event::ReconnectAll);
             }
-            if ends.is_some_and(|ends| now >= ends) {
+            if end.is_some_and(|end| now >= end) {
                 break;
             }
-            if ends.is_none() && last.is_some_and(|last| now > last + STUCK_AFTER) {
+            if end.is_none() && last_commit.is_some_and(|last_commit| now > last_commit + STUCK_AFTER) {
                 let open =
                     self.server.coordinator().and_then(|coordinator| coordinator.engine().open_round());
                 let open = open
@@ -297,35 +302,35 @@ impl World<'_> {
                     if self.server.boot(now, self.nodes.len(), &mut out)? {
                         self.after_server_boot()?;
                     } else {
-                        self.queue.after(Millis::new(1_000), Event::ServerBoot);
+                        self.queue.schedule_after(Millis::new(1_000), Event::ServerBoot);
                     }
                 }
             }
             Event::ServerTurn => {
                 self.is_turn_planned = false;
-                self.server.turn(now, &mut out)?;
+                self.server.run_core(now, &mut out)?;
             }
             Event::ServerTick => {
                 self.next_tick = None;
-                self.server.turn(now, &mut out)?;
+                self.server.run_core(now, &mut out)?;
             }
-            Event::Heartbeat => self.queue.after(HEARTBEAT, Event::Heartbeat),
-            Event::Due(link) => self.server.elapse(now, link, &mut out),
+            Event::Heartbeat => self.queue.schedule_after(HEARTBEAT, Event::Heartbeat),
+            Event::Due(link) => self.server.check_deadlines(now, link, &mut out),
             Event::Commands(link, boot) => {
                 if boot == self.server.boots() {
                     self.server.run_commands(now, link, &mut out);
                 }
             }
-            Event::DeviceBoot(index) => self.boot(now, index)?,
+            Event::DeviceBoot(index) => self.boot_device(now, index)?,
             Event::DeviceWake(index, wake) => {
                 if self.nodes.get(index).is_some_and(|node| node.wake_number == wake) {
-                    self.wake(now, index)?;
+                    self.wake_device(now, index)?;
                 }
             }
             Event::ToDevice(link, bytes) => {
                 if let Some(node) = self.node(link) {
                     node.unread.push(bytes);
-                    self.read(now, link.0)?;
+                    self.deliver_input(now, link.0)?;
                 }
             }
             Event::ToServer(link, bytes) => {
@@ -357,7 +362,7 @@ impl World<'_> {
             Event::DiskHeals => self.server.disk.fail(DiskFaults::None),
             Event::Heal => self.heal(now),
             Event::Hour(hour) => {
-                self.server.read_all()?;
+                self.server.read_everything()?;
                 self.watcher.hour(
                     (Millis::new(hour)).as_u64(),
                     self.history.rounds(),
@@ -423,14 +428,14 @@ impl World<'_> {
     /// Schedules the server core: within 30 ms if messages wait, and when its next timer is due.
     fn schedule_server(&mut self, now: Millis) {
         if self.server.has_messages() && !std::mem::replace(&mut self.is_turn_planned, true) {
-            let wait = within(&mut self.random, 0, 30);
-            self.queue.after(Millis::new(wait), Event::ServerTurn);
+            let wait = draw_within(&mut self.random, 0, 30);
+            self.queue.schedule_after(Millis::new(wait), Event::ServerTurn);
         }
         if let Some(wake) = self.server.wake(now)
             && self.next_tick.is_none_or(|next_tick| wake < next_tick)
         {
             self.next_tick = Some(wake);
-            self.queue.at(wake, Event::ServerTick);
+            self.queue.schedule_at(wake, Event::ServerTick);
         }
     }
 
@@ -440,34 +445,34 @@ impl World<'_> {
             return;
         }
         let Some(node) = self.node(link) else { return };
-        let at = now.max(node.link.partitioned_until) + node.link.quality.latency;
-        self.queue.at(at, Event::DeviceLinkDown(link));
+        let time = now.max(node.link.partitioned_until) + node.link.quality.latency;
+        self.queue.schedule_at(time, Event::DeviceLinkDown(link));
     }
 
     /// Starts a device that has no power.
-    fn boot(&mut self, now: Millis, index: usize) -> Result<(), Violation> {
-        let ahead = within(&mut self.random, 0, 1 << 20);
+    fn boot_device(&mut self, now: Millis, index: usize) -> Result<(), Violation> {
+        let clock_offset = draw_within(&mut self.random, 0, 1 << 20);
         let (plan, seed, is_serial) = (self.plan, self.seed, self.plan.is_serial);
         let Some(node) = self.nodes.get_mut(index).filter(|node| !node.device.is_on()) else {
             return Ok(());
         };
-        node.device.boot(plan, seed, Millis::new(ahead))?;
+        node.device.boot(plan, seed, Millis::new(clock_offset))?;
         node.unread.clear();
         if is_serial {
             node.link.is_up = true;
             let output = node.device.link_up(now)?;
             return self.apply_device_output(now, index, output);
         }
-        self.wake(now, index)
+        self.wake_device(now, index)
     }
 
     /// Handles a due timer of a device: ticks it, delivers unread input, and reconnects it if it has no link.
-    pub fn wake(&mut self, now: Millis, index: usize) -> Result<(), Violation> {
+    pub fn wake_device(&mut self, now: Millis, index: usize) -> Result<(), Violation> {
         let output = self.device(index).tick(now)?;
         let lost_power = output.lost_power;
         self.apply_device_output(now, index, output)?;
         if !lost_power {
-            self.read(now, index)?;
+            self.deliver_input(now, index)?;
         }
         let is_serial = self.plan.is_serial;
         let server = self.server.is_on();
@@ -483,14 +488,14 @@ impl World<'_> {
         if server && now >= node.link.partitioned_until {
             node.link.renew(now);
             let (link, latency) = ((index, node.link.number), node.link.quality.latency);
-            self.queue.after(latency, Event::ServerLinkUp(link));
-            self.queue.after(latency + latency, Event::DeviceLinkUp(link));
+            self.queue.schedule_after(latency, Event::ServerLinkUp(link));
+            self.queue.schedule_after(latency + latency, Event::DeviceLinkUp(link));
         }
         Ok(())
     }
 
     /// Delivers the device's unread input, unless the device is computing silently.
-    fn read(&mut self, now: Millis, index: usize) -> Result<(), Violation> {
+    fn deliver_input(&mut self, now: Millis, index: usize) -> Result<(), Violation> {
         loop {
             let Some(node) = self.nodes.get_mut(index) else { return Ok(()) };
             if node.unread.is_empty() || node.device.is_quiet(now) || !node.device.is_linked() {
@@ -511,10 +516,10 @@ impl World<'_> {
     ) -> Result<(), Violation> {
         let Some(node) = self.nodes.get_mut(index) else { return Ok(()) };
         if output.lost_power {
-            let off = within(&mut self.random, 20, 10_000);
+            let duration = draw_within(&mut self.random, 20, 10_000);
             self.report.faults.device_power_cuts += 1;
             self.report.faults.flash_cuts += 1;
-            self.power_off_device(now, index, Millis::new(off));
+            self.power_off_device(now, index, Millis::new(duration));
             return Ok(());
         }
         if output.counted > 0 {
@@ -525,25 +530,26 @@ impl World<'_> {
             // A long answer takes time to compute; meanwhile the device may send it again.
             let thinking_time = match self.plan.kind {
                 Kind::Hectic if frame.len() > LONG_FRAME => {
-                    within(&mut self.random, 0, node.max_delay.as_u64())
+                    draw_within(&mut self.random, 0, node.max_delay.as_u64())
                 }
                 _ => 0,
             };
-            for (at, bytes) in node.link.send(now + Millis::new(thinking_time), true, frame, &mut self.random)
+            for (arrival, bytes) in
+                node.link.send(now + Millis::new(thinking_time), true, frame, &mut self.random)
             {
-                self.queue.at(at, Event::ToServer((index, number), bytes));
+                self.queue.schedule_at(arrival, Event::ToServer((index, number), bytes));
             }
         }
         if let Some(wake) = output.wake {
             node.wake_number += 1;
-            self.queue.at(wake, Event::DeviceWake(index, node.wake_number));
+            self.queue.schedule_at(wake, Event::DeviceWake(index, node.wake_number));
         }
         if output.closes {
             node.link.is_up = false;
             node.unread.clear();
             let (link, latency) = ((index, number), node.link.quality.latency);
             if !self.plan.is_serial {
-                self.queue.after(latency, Event::ServerLinkDown(link));
+                self.queue.schedule_after(latency, Event::ServerLinkDown(link));
             }
             let output = self.device(index).link_down(now)?;
             return self.apply_device_output(now, index, output);
@@ -560,14 +566,14 @@ impl World<'_> {
                         // In a day-long world, devices are busy before they read an invitation.
                         let busy = match self.plan.kind {
                             Kind::Day { .. } if bytes.len() > LONG_FRAME => {
-                                within(&mut self.random, 0, node.max_delay.as_u64())
+                                draw_within(&mut self.random, 0, node.max_delay.as_u64())
                             }
                             _ => 0,
                         };
-                        for (at, bytes) in
+                        for (arrival, bytes) in
                             node.link.send(now + Millis::new(busy), false, bytes, &mut self.random)
                         {
-                            self.queue.at(at, Event::ToDevice(link, bytes));
+                            self.queue.schedule_at(arrival, Event::ToDevice(link, bytes));
                         }
                     }
                 }
@@ -585,13 +591,16 @@ impl World<'_> {
                     }
                 }
                 ServerOutput::Committed(committed) => self.history.record_commit(&committed)?,
-                ServerOutput::Due(link, at) => self.queue.at(at, Event::Due(link)),
+                ServerOutput::Due(link, time) => self.queue.schedule_at(time, Event::Due(link)),
                 // Most commands are handled at once. A task that is busy, or waits for its socket, handles
                 // them later.
                 ServerOutput::Commands(link) => {
-                    let wait =
-                        if percent(&mut self.random, 70) { 0 } else { within(&mut self.random, 1, 80) };
-                    self.queue.after(Millis::new(wait), Event::Commands(link, self.server.boots()));
+                    let wait = if draw_chance(&mut self.random, 70) {
+                        0
+                    } else {
+                        draw_within(&mut self.random, 1, 80)
+                    };
+                    self.queue.schedule_after(Millis::new(wait), Event::Commands(link, self.server.boots()));
                 }
             }
         }

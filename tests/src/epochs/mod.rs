@@ -21,9 +21,9 @@ pub const MOMENTUM: f32 = 0.5;
 #[must_use]
 pub fn operations() -> f64 {
     let layers = || SIZES.windows(2).map(|pair| (pair[0] as f64 + 1.0) * pair[1] as f64);
-    let (all, behind): (f64, f64) = (layers().sum(), layers().skip(1).sum());
+    let (all_weights, weights_behind_first): (f64, f64) = (layers().sum(), layers().skip(1).sum());
     let batches = (IMAGES / BATCH) as f64;
-    batches * (BATCH as f64 * (4.0 * all + 2.0 * behind) + 4.0 * all)
+    batches * (BATCH as f64 * (4.0 * all_weights + 2.0 * weights_behind_first) + 4.0 * all_weights)
 }
 
 /// Returns the median (the upper one of an even number of values); 0 if there are none.

@@ -18,7 +18,7 @@ pub struct Network {
 }
 
 /// Returns pseudo-random values from -1 to 1. `scripts/epochs.py` draws the same values.
-fn numbers(count: usize, mut state: u32) -> Vec<f32> {
+fn pseudo_random_values(count: usize, mut state: u32) -> Vec<f32> {
     let mut next = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         (state >> 8) as f32 / 8_388_608.0 - 1.0
@@ -31,7 +31,7 @@ impl Default for Network {
         let layer = |depth: usize| {
             let (inputs, outputs) = (SIZES[depth], SIZES[depth + 1]);
             let scale = 1.0 / (inputs as f32).sqrt();
-            let weights = numbers(inputs * outputs, depth as u32 + 1);
+            let weights = pseudo_random_values(inputs * outputs, depth as u32 + 1);
             let weights = weights.into_iter().map(|w| w * scale);
             weights.chain(std::iter::repeat_n(0.0, outputs)).collect::<Vec<_>>()
         };
@@ -39,7 +39,7 @@ impl Default for Network {
         let velocities = [0, 1, 2].map(|depth: usize| vec![0.0; layers[depth].len()]);
         let activations = [1, 2, 3].map(|depth: usize| vec![0.0; BATCH * SIZES[depth]]);
         let deltas = [1, 2].map(|depth: usize| vec![0.0; BATCH * SIZES[depth]]);
-        let x = numbers(IMAGES * SIZES[0], 4);
+        let x = pseudo_random_values(IMAGES * SIZES[0], 4);
         let classes = (0..IMAGES).map(|image| (image % SIZES[3]) as u8).collect();
         Self { layers, velocities, activations, deltas, x, classes }
     }

@@ -23,7 +23,7 @@ pub const FEATURES: u16 = 64;
 pub const WIDTH: u16 = 4;
 
 /// Read buffer size in bytes.
-const READ: usize = 2048;
+const READ_BYTES: usize = 2048;
 
 /// Returns the capabilities of a device with a (64, 4) model.
 #[must_use]
@@ -63,15 +63,15 @@ impl Identity {
         let capabilities = capabilities(self.frame_limit);
         let mut nonce = [0; 16];
         let seed = self.device.to_le_bytes().into_iter().chain(handshake.to_le_bytes());
-        for (place, byte) in nonce.iter_mut().zip(seed) {
-            *place = byte;
+        for (nonce_byte, byte) in nonce.iter_mut().zip(seed) {
+            *nonce_byte = byte;
         }
         let greeting = HandshakeInit { epoch: self.key.epoch(), handshake, nonce };
         let mut bytes = vec![0; 256];
-        let (sent, seen) = encode_hello(Hello::new(self.device, capabilities), &greeting, &mut bytes)
+        let (sent, transcript) = encode_hello(Hello::new(self.device, capabilities), &greeting, &mut bytes)
             .map_err(Error::other)?;
         bytes.truncate(sent);
-        Ok((bytes, seen))
+        Ok((bytes, transcript))
     }
 }
 
@@ -117,7 +117,7 @@ impl Device {
         let (hello, transcript) = identity.hello(handshake)?;
         stream.write_all(&hello).await?;
         let decoder = Decoder::new(vec![0; usize::from(identity.frame_limit)]);
-        let input = (Vec::with_capacity(READ), 0);
+        let input = (Vec::with_capacity(READ_BYTES), 0);
         let mut device = Self { identity, transcript, stream, channel: None, decoder, input };
         match device.receive().await? {
             ToDevice::Welcome(_) => {}
@@ -136,10 +136,10 @@ impl Device {
     pub async fn receive(&mut self) -> Result<ToDevice> {
         loop {
             let (bytes, used) = &mut self.input;
-            let mut rest = bytes.get(*used..).unwrap_or_default();
-            let fed = self.decoder.feed(&mut rest);
-            *used = bytes.len() - rest.len();
-            match fed {
+            let mut unread = bytes.get(*used..).unwrap_or_default();
+            let result = self.decoder.feed(&mut unread);
+            *used = bytes.len() - unread.len();
+            match result {
                 FeedResult::NeedMore => {
                     bytes.clear();
                     *used = 0;
@@ -152,9 +152,9 @@ impl Device {
                         self.channel = answer_nonce(frame)
                             .map(|nonce| Channel::device(&self.identity.key, &self.transcript, &nonce));
                     }
-                    let unopened = || Error::other("a sealed frame failed authentication");
-                    let channel = self.channel.as_mut().ok_or_else(unopened)?;
-                    let message = channel.open(frame).map_err(|_| unopened())?;
+                    let not_authentic = || Error::other("a sealed frame failed authentication");
+                    let channel = self.channel.as_mut().ok_or_else(not_authentic)?;
+                    let message = channel.open(frame).map_err(|_| not_authentic())?;
                     return decode(message).map(|(message, _)| message).map_err(Error::other);
                 }
                 FeedResult::Message(message) => {
@@ -207,7 +207,7 @@ impl Device {
     fn seal(&mut self, message: &ToServer, body: &[u8]) -> Result<Vec<u8>> {
         let mut out = vec![0; wire_capacity(usize::from(self.identity.frame_limit))];
         let channel = self.channel.as_mut().ok_or_else(|| Error::other("not welcomed yet"))?;
-        let sent = channel.seal(message, body.len(), |place| place.copy_from_slice(body), &mut out);
+        let sent = channel.seal(message, body.len(), |buffer| buffer.copy_from_slice(body), &mut out);
         out.truncate(sent.map_err(Error::other)?);
         Ok(out)
     }

@@ -33,8 +33,8 @@ impl Entropy for Seeded {
     fn fill(&mut self, bytes: &mut [u8]) -> std::result::Result<(), KeyError> {
         for part in bytes.chunks_mut(8) {
             let bits = self.0.bits().to_le_bytes();
-            for (place, byte) in part.iter_mut().zip(bits) {
-                *place = byte;
+            for (target, byte) in part.iter_mut().zip(bits) {
+                *target = byte;
             }
         }
         Ok(())
@@ -57,16 +57,16 @@ impl Plan {
         let unlock = Unlock::from_key_file(&key_file).map_err(Error::other)?;
         let mut keys =
             KeyStore::create(&store, &unlock, Argon2Cost::RECOMMENDED, entropy).map_err(Error::other)?;
-        let all: Vec<u64> = (1..).take(self.devices + self.insiders).collect();
-        keys.add(&all.iter().copied().map(DeviceId).collect::<Vec<_>>(), false, 0).map_err(Error::other)?;
+        let ids: Vec<u64> = (1..).take(self.devices + self.insiders).collect();
+        keys.add(&ids.iter().copied().map(DeviceId).collect::<Vec<_>>(), false, 0).map_err(Error::other)?;
         let identity = |device: u64| {
-            let known = keys
+            let active_key = keys
                 .keys()
                 .lookup(DeviceId(device), 0)
                 .ok_or_else(|| Error::other("the key store lacks a key that was just added"))?;
-            Ok(Identity { device, key: known.key().clone(), frame_limit: self.frame_limit })
+            Ok(Identity { device, key: active_key.key().clone(), frame_limit: self.frame_limit })
         };
-        let identities = all.into_iter().map(identity).collect::<Result<_>>()?;
+        let identities = ids.into_iter().map(identity).collect::<Result<_>>()?;
         Ok((self.fleet(&state, &store, &key_file), identities))
     }
 

@@ -107,9 +107,9 @@ impl Hostile {
         }
         let stream = connect(target.address, from).await?;
         let pattern = match self.kind {
-            Kind::Noise => Pattern::Blocks(Box::new(random), noise),
-            Kind::Endless => Pattern::Blocks(Box::new(random), endless),
-            Kind::Junk => Pattern::Blocks(Box::new(random), junk),
+            Kind::Noise => Pattern::Blocks(Box::new(random), random_block),
+            Kind::Endless => Pattern::Blocks(Box::new(random), block_without_zeros),
+            Kind::Junk => Pattern::Blocks(Box::new(random), junk_frames),
             _ => {
                 let mut random = random;
                 let stranger = Identity {
@@ -124,22 +124,27 @@ impl Hostile {
         Ok(ConnectedPeer { stream, pattern })
     }
 
-    /// Makes one connection and misbehaves until the server closes it.
-    async fn once(&self, target: Target, time: u64) -> Result<()> {
+    /// Opens one connection and misbehaves until the server closes it.
+    async fn connect_once(&self, target: Target, time: u64) -> Result<()> {
         self.connect(target, time).await?.until_closed().await;
         Ok(())
     }
 
     /// Reconnects while the switch is on, and counts the connections.
-    pub async fn reconnect_while(self, target: Target, mut on: watch::Receiver<bool>, made: Arc<AtomicU64>) {
+    pub async fn reconnect_while(
+        self,
+        target: Target,
+        mut switch: watch::Receiver<bool>,
+        connections: Arc<AtomicU64>,
+    ) {
         for time in 0.. {
-            if on.wait_for(|on| *on).await.is_err() {
+            if switch.wait_for(|switch| *switch).await.is_err() {
                 return;
             }
-            made.fetch_add(1, Ordering::Relaxed);
+            connections.fetch_add(1, Ordering::Relaxed);
             tokio::select! {
-                _ = self.once(target, time) => {}
-                _ = on.wait_for(|on| !*on) => {}
+                _ = self.connect_once(target, time) => {}
+                _ = switch.wait_for(|switch| !*switch) => {}
             }
             sleep(RECONNECT_PAUSE).await;
         }
@@ -200,16 +205,16 @@ impl ConnectedPeer {
     }
 }
 
-fn noise(random: &mut Stream) -> Vec<u8> {
+fn random_block(random: &mut Stream) -> Vec<u8> {
     (0..BLOCK_BYTES / 8).flat_map(|_| random.bits().to_le_bytes()).collect()
 }
 
-fn endless(random: &mut Stream) -> Vec<u8> {
-    noise(random).into_iter().map(|byte| byte.max(1)).collect()
+fn block_without_zeros(random: &mut Stream) -> Vec<u8> {
+    random_block(random).into_iter().map(|byte| byte.max(1)).collect()
 }
 
 /// Returns eight plain `Alive` messages, and eight frames whose header says that they are sealed.
-fn junk(random: &mut Stream) -> Vec<u8> {
+fn junk_frames(random: &mut Stream) -> Vec<u8> {
     let mut frames = Vec::new();
     for _ in 0..8 {
         let mut frame = vec![0; 64];
@@ -218,7 +223,7 @@ fn junk(random: &mut Stream) -> Vec<u8> {
         }
         // COBS code and sealed header, then bytes other than zero.
         frames.extend([42, 0x11]);
-        frames.extend(noise(random).into_iter().take(40).map(|byte| byte.max(1)));
+        frames.extend(random_block(random).into_iter().take(40).map(|byte| byte.max(1)));
         frames.push(0);
     }
     frames

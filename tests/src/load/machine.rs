@@ -45,10 +45,10 @@ pub fn fsync(directory: &Path) -> Result<Quantiles> {
     let mut times = Vec::new();
     for number in 0..PAGES {
         let page = [u8::try_from(number % 256).unwrap_or(0); 4096];
-        let began = Instant::now();
+        let start = Instant::now();
         file.write_all(&page)?;
         file.sync_data()?;
-        times.push(began.elapsed());
+        times.push(start.elapsed());
     }
     std::fs::remove_file(&path)?;
     Ok(Quantiles::new(times))
@@ -76,28 +76,34 @@ impl CpuTime {
     /// # Errors
     /// If `/proc` cannot be read or has another format.
     pub fn now(processes: &[u32]) -> Result<Self> {
-        let unknown = || Error::other("/proc has an unknown format");
-        let (mut own, mut waited) = (0.0, 0.0);
+        let unknown_format = || Error::other("/proc has an unknown format");
+        let (mut used_ticks, mut waited_seconds) = (0.0, 0.0);
         for process in processes {
             for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
                 // The fields are nanoseconds on a processor, then nanoseconds ready to run. A thread may have
                 // ended meanwhile.
                 let text = std::fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
                 let ready = text.split_whitespace().nth(1).and_then(|n| n.parse::<f64>().ok());
-                waited += ready.unwrap_or(0.0) / 1e9;
+                waited_seconds += ready.unwrap_or(0.0) / 1e9;
             }
             let text = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
             // The name of the process, in parentheses, may contain spaces.
-            let (_, fields) = text.rsplit_once(')').ok_or_else(unknown)?;
-            own +=
+            let (_, fields) = text.rsplit_once(')').ok_or_else(unknown_format)?;
+            used_ticks +=
                 fields.split_whitespace().skip(11).take(2).filter_map(|n| n.parse::<f64>().ok()).sum::<f64>();
         }
         let text = std::fs::read_to_string("/proc/stat")?;
-        let line = text.lines().next().and_then(|line| line.strip_prefix("cpu ")).ok_or_else(unknown)?;
+        let line =
+            text.lines().next().and_then(|line| line.strip_prefix("cpu ")).ok_or_else(unknown_format)?;
         let times: Vec<f64> = line.split_whitespace().filter_map(|n| n.parse().ok()).collect();
         let idle: f64 = times.iter().skip(3).take(2).sum();
         let total: f64 = times.iter().take(8).sum();
-        Ok(Self { own: own / TICKS, all: (total - idle) / TICKS, total: total / TICKS, waited })
+        Ok(Self {
+            own: used_ticks / TICKS,
+            all: (total - idle) / TICKS,
+            total: total / TICKS,
+            waited: waited_seconds,
+        })
     }
 
     /// Returns the differences since `earlier`: the share of the machine that the processes used, the share

@@ -40,8 +40,9 @@ impl ServerProcess {
         let mut output = BufReader::new(output);
         let mut line = String::new();
         output.read_line(&mut line)?;
-        let address =
-            line.strip_prefix("listening on ").and_then(|rest| rest.split(',').next()?.parse().ok());
+        let address = line
+            .strip_prefix("listening on ")
+            .and_then(|remaining| remaining.split(',').next()?.parse().ok());
         let Some(address) = address else {
             let _ = process.kill();
             let log = std::fs::read_to_string(directory.join("log")).unwrap_or_default();

@@ -21,7 +21,7 @@ pub struct Pace {
 }
 
 /// Time between the start signal and the first answer.
-const LEAD: Duration = Duration::from_millis(500);
+const LEAD_TIME: Duration = Duration::from_millis(500);
 
 /// Signal with which the devices start to answer a round.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +54,7 @@ pub struct RoundResult {
 #[derive(Debug)]
 pub struct SynchronisedClients {
     devices: usize,
-    go: watch::Sender<Option<StartSignal>>,
+    start_signal: watch::Sender<Option<StartSignal>>,
     reporter: mpsc::UnboundedSender<Report>,
     reports: mpsc::UnboundedReceiver<Report>,
     /// Number of devices that have received each round.
@@ -68,15 +68,22 @@ impl SynchronisedClients {
     #[must_use]
     pub fn new(devices: usize) -> Self {
         let (reporter, reports) = mpsc::unbounded_channel();
-        Self { devices, go: watch::channel(None).0, reporter, reports, opened: BTreeMap::new(), round: 0 }
+        Self {
+            devices,
+            start_signal: watch::channel(None).0,
+            reporter,
+            reports,
+            opened: BTreeMap::new(),
+            round: 0,
+        }
     }
 
     /// Adds a connected device; `index` is its position in the order of answers.
     pub fn join(&self, index: usize, device: Device) {
-        let (go, reporter) = (self.go.subscribe(), self.reporter.clone());
+        let (signal, reporter) = (self.start_signal.subscribe(), self.reporter.clone());
         let last = index + 1 == self.devices;
         tokio::spawn(async move {
-            if let Err(error) = run_device(index, last, device, go, &reporter).await {
+            if let Err(error) = run_device(index, last, device, signal, &reporter).await {
                 let _ = reporter.send(Report::Ended(error));
             }
         });
@@ -111,15 +118,17 @@ impl SynchronisedClients {
         mut before_last: impl FnMut() -> Result<()>,
     ) -> Result<RoundResult> {
         let round = self.opened().await?;
-        let start = Instant::now() + LEAD;
-        let _ = self.go.send(Some(StartSignal { round, start, pace }));
+        let start = Instant::now() + LEAD_TIME;
+        let _ = self.start_signal.send(Some(StartSignal { round, start, pace }));
         let (mut times, mut counted) = (Vec::with_capacity(self.devices), 0);
         while times.len() < self.devices {
             match self.reports.recv().await {
-                Some(Report::Opened(next)) => *self.opened.entry(next).or_default() += 1,
-                Some(Report::Acknowledged(of, outcome, after)) if of == round => {
+                Some(Report::Opened(opened_round)) => *self.opened.entry(opened_round).or_default() += 1,
+                Some(Report::Acknowledged(acknowledged_round, outcome, time))
+                    if acknowledged_round == round =>
+                {
                     counted += usize::from(outcome == AckOutcome::Counted);
-                    times.push(after);
+                    times.push(time);
                     if times.len() + 1 == self.devices {
                         before_last()?;
                     }
@@ -139,7 +148,7 @@ async fn run_device(
     index: usize,
     last: bool,
     mut device: Device,
-    mut go: watch::Receiver<Option<StartSignal>>,
+    mut signal: watch::Receiver<Option<StartSignal>>,
     reports: &mpsc::UnboundedSender<Report>,
 ) -> Result<()> {
     let mut sent: Option<(RoundId, Instant)> = None;
@@ -147,13 +156,13 @@ async fn run_device(
         match device.receive().await? {
             ToDevice::RoundOpen(open) if sent.is_none_or(|(id, _)| id != open.id) => {
                 let _ = reports.send(Report::Opened(open.id.round));
-                let at = answer_time(&mut go, open.id.round, index, last).await?;
-                sleep_until(at).await;
+                let answer_at = answer_time(&mut signal, open.id.round, index, last).await?;
+                sleep_until(answer_at).await;
                 sent = Some((open.id, device.answer(open.id).await?));
             }
             ToDevice::Ack(ack) => {
-                if let Some((_, at)) = sent.filter(|(id, _)| *id == ack.id) {
-                    let _ = reports.send(Report::Acknowledged(ack.id.round, ack.outcome, at.elapsed()));
+                if let Some((_, sent_at)) = sent.filter(|(id, _)| *id == ack.id) {
+                    let _ = reports.send(Report::Acknowledged(ack.id.round, ack.outcome, sent_at.elapsed()));
                 }
             }
             _ => {}
@@ -163,14 +172,16 @@ async fn run_device(
 
 /// Waits for the start signal of a round; returns the time at which the device at this position answers.
 async fn answer_time(
-    go: &mut watch::Receiver<Option<StartSignal>>,
+    signal: &mut watch::Receiver<Option<StartSignal>>,
     round: u32,
     index: usize,
     last: bool,
 ) -> Result<Instant> {
-    let go = go.wait_for(|go| go.is_some_and(|go| go.round >= round)).await;
-    let go =
-        go.ok().and_then(|go| *go).ok_or_else(|| Error::other("the sender of the start signal is gone"))?;
-    let last_delay = if last { go.pace.last_delay } else { Duration::ZERO };
-    Ok(go.start + go.pace.step * u32::try_from(index).unwrap_or(u32::MAX) + last_delay)
+    let signal = signal.wait_for(|signal| signal.is_some_and(|signal| signal.round >= round)).await;
+    let signal = signal
+        .ok()
+        .and_then(|signal| *signal)
+        .ok_or_else(|| Error::other("the sender of the start signal is gone"))?;
+    let last_delay = if last { signal.pace.last_delay } else { Duration::ZERO };
+    Ok(signal.start + signal.pace.step * u32::try_from(index).unwrap_or(u32::MAX) + last_delay)
 }

@@ -6,11 +6,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 #[must_use]
 pub fn today() -> String {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    day(seconds / 86_400)
+    format_day(seconds / 86_400)
 }
 
 /// Formats a day that is counted from 1970-01-01.
-fn day(mut days: u64) -> String {
+fn format_day(mut days: u64) -> String {
     let is_leap =
         |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
     let mut year = 1970;
@@ -32,7 +32,7 @@ fn day(mut days: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::day;
+    use super::format_day;
 
     #[test]
     fn day_formats_calendar_dates() {
@@ -45,7 +45,7 @@ mod tests {
             (47_540, "2100-02-28"),
             (47_541, "2100-03-01"),
         ] {
-            assert_eq!(day(days), shown);
+            assert_eq!(format_day(days), shown);
         }
     }
 }

@@ -14,17 +14,17 @@ impl Table {
     #[must_use]
     pub fn text(&self) -> String {
         let rule = vec!["---".to_owned(); self.columns.len()];
-        [&self.columns, &rule].into_iter().chain(&self.rows).map(|row| line(row)).collect()
+        [&self.columns, &rule].into_iter().chain(&self.rows).map(|row| format_row(row)).collect()
     }
 }
 
-fn line(cells: &[String]) -> String {
+fn format_row(cells: &[String]) -> String {
     let cells = cells.iter().map(|cell| if cell.is_empty() { " |".to_owned() } else { format!(" {cell} |") });
     format!("|{}\n", cells.collect::<String>())
 }
 
 /// Splits a line into cells. A bar after a backslash is part of its cell.
-fn cells(line: &str) -> Vec<String> {
+fn split_cells(line: &str) -> Vec<String> {
     let line = line.trim().trim_start_matches('|');
     let line = line.strip_suffix('|').unwrap_or(line);
     let mut cells = vec![String::new()];
@@ -50,7 +50,7 @@ pub fn tables(text: &str) -> Vec<Table> {
     let lines: Vec<&str> = text.lines().collect();
     let blocks = lines.chunk_by(|a, b| is_row(a) == is_row(b)).filter(|block| is_row(block[0]));
     let table = |block: &[&str]| {
-        let mut rows = block.iter().map(|line| cells(line));
+        let mut rows = block.iter().map(|line| split_cells(line));
         let columns = rows.next().unwrap_or_default();
         // The second line is the delimiter row.
         Table { columns, rows: rows.skip(1).collect() }
@@ -66,9 +66,9 @@ pub fn tidy(text: &str) -> String {
 }
 
 fn tidy_row(text: &str) -> String {
-    let cells = cells(text);
+    let cells = split_cells(text);
     let is_rule = cells.iter().all(|cell| cell.len() > 2 && cell.chars().all(|c| c == '-'));
-    if is_rule { line(&vec!["---".to_owned(); cells.len()]) } else { line(&cells) }
+    if is_rule { format_row(&vec!["---".to_owned(); cells.len()]) } else { format_row(&cells) }
 }
 
 #[cfg(test)]
@@ -89,11 +89,11 @@ mod tests {
     #[test]
     fn tables_are_found_between_other_lines_and_normalised() {
         let text = "First:\n\n| a   | b |\n| --- | - |\n| 1   |   |\n\nSecond:\n\n| c |\n| --- |\n| 2 |\nA note.\n\n";
-        let found = tables(text);
-        assert_eq!(found.len(), 2);
-        assert_eq!(found[0].rows, [["1", ""]]);
+        let parsed = tables(text);
+        assert_eq!(parsed.len(), 2);
+        assert_eq!(parsed[0].rows, [["1", ""]]);
         assert_eq!(
-            (found[1].columns.as_slice(), found[1].rows.as_slice()),
+            (parsed[1].columns.as_slice(), parsed[1].rows.as_slice()),
             (&["c".to_owned()][..], &[vec!["2".to_owned()]][..])
         );
         let tidied = tidy("\n| a   | b |\n| --- | --- |\n| 1   |   |\n\n");

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! [`page`] finds the marks, [`recipe`] parses them, [`programs`] runs the commands, [`markdown`] selects
-//! from their output, and [`own`] makes the tables that no command prints.
+//! from their output, and [`own`] creates the tables that no command prints.
 
 pub mod date;
 pub mod markdown;
@@ -26,12 +26,12 @@ use recipe::Line;
 ///
 /// # Errors
 /// A sentence if a command failed, or if its output lacks a selected row or column.
-pub fn text(slot: &Slot, programs: &mut Programs) -> Result<String, String> {
+pub fn produce_table(slot: &Slot, programs: &mut Programs) -> Result<String, String> {
     let table = run_recipes(slot, programs)?;
-    // A missing figure (NaN) is an error, so that it cannot get into a page unnoticed. The first cell of a
+    // A missing value (NaN) is an error, so that it cannot get into a page unnoticed. The first cell of a
     // row is a name.
-    let figures = |line: &str| line.split('|').skip(2).any(|cell| cell.contains("NaN"));
-    match table.lines().find(|line| figures(line)) {
+    let has_nan = |line: &str| line.split('|').skip(2).any(|cell| cell.contains("NaN"));
+    match table.lines().find(|line| has_nan(line)) {
         Some(line) => Err(format!("found NaN, allowed: numbers: {line}")),
         None => Ok(table),
     }
@@ -46,19 +46,19 @@ fn run_recipes(slot: &Slot, programs: &mut Programs) -> Result<String, String> {
     {
         return programs.printed(&line.command).map(|text| markdown::tidy(&text));
     }
-    let mut whole: Option<Table> = None;
+    let mut joined: Option<Table> = None;
     for line in &slot.lines {
-        let part = run_line(line, programs)?;
-        match &mut whole {
-            None => whole = Some(part),
-            Some(whole) if whole.columns.len() == part.columns.len() => whole.rows.extend(part.rows),
-            Some(whole) => {
-                let (found, wanted) = (part.columns.len(), whole.columns.len());
-                return Err(format!("{}: {found} columns, the lines before have {wanted}", line.text));
+        let table = run_line(line, programs)?;
+        match &mut joined {
+            None => joined = Some(table),
+            Some(joined) if joined.columns.len() == table.columns.len() => joined.rows.extend(table.rows),
+            Some(joined) => {
+                let (columns, expected) = (table.columns.len(), joined.columns.len());
+                return Err(format!("{}: {columns} columns, the lines before have {expected}", line.text));
             }
         }
     }
-    whole.map(|table| table.text()).ok_or_else(|| "the mark names no command".to_owned())
+    joined.map(|table| table.text()).ok_or_else(|| "the mark names no command".to_owned())
 }
 
 fn run_line(line: &Line, programs: &mut Programs) -> Result<Table, String> {
@@ -78,47 +78,47 @@ pub fn diff(page: &str, printed: &str) -> String {
     if lines.is_empty() { "the same lines in another order, or blank lines\n".to_owned() } else { lines }
 }
 
-/// Returns the line numbers of tables of figures without a mark. A table of figures has a decimal number in
+/// Returns the line numbers of tables of measured values without a mark. Such a table has a decimal number in
 /// at least a third of its cells.
 #[must_use]
 pub fn unmarked(page: &str) -> Vec<usize> {
-    let mut found = Vec::new();
-    let (mut marked, mut begin) = (false, 0);
-    let mut block = String::new();
+    let mut line_numbers = Vec::new();
+    let (mut is_marked, mut first_line) = (false, 0);
+    let mut table_text = String::new();
     for (number, line) in (1..).zip(page.lines().chain([""])) {
         if line.starts_with('|') {
-            if block.is_empty() {
-                begin = number;
+            if table_text.is_empty() {
+                first_line = number;
             }
-            block += line;
-            block.push('\n');
+            table_text += line;
+            table_text.push('\n');
             continue;
         }
-        if !marked && markdown::tables(&block).iter().any(has_figures) {
-            found.push(begin);
+        if !is_marked && markdown::tables(&table_text).iter().any(has_decimals) {
+            line_numbers.push(first_line);
         }
-        block.clear();
+        table_text.clear();
         // Other marks name the program that writes the table, for example: <!-- budgets: written by
         // tests/tests/budgets.rs -->
         if line.starts_with("<!-- ") {
-            marked = line.starts_with("<!-- table") || line.contains(": written by ");
+            is_marked = line.starts_with("<!-- table") || line.contains(": written by ");
         }
     }
-    found
+    line_numbers
 }
 
 /// Returns true if at least a third of the table's cells are decimal numbers.
-fn has_figures(table: &Table) -> bool {
-    let is_figure = |cell: &str| {
+fn has_decimals(table: &Table) -> bool {
+    let is_decimal = |cell: &str| {
         let digits = cell.trim_start_matches(['*', '-', '<']);
-        let (whole, rest) = digits.split_once('.').unwrap_or(("", ""));
-        !whole.is_empty()
-            && whole.bytes().all(|byte| byte.is_ascii_digit())
-            && rest.starts_with(|c: char| c.is_ascii_digit())
+        let (integer_part, decimals) = digits.split_once('.').unwrap_or(("", ""));
+        !integer_part.is_empty()
+            && integer_part.bytes().all(|byte| byte.is_ascii_digit())
+            && decimals.starts_with(|c: char| c.is_ascii_digit())
     };
     let cells = || table.rows.iter().flat_map(|row| row.iter().skip(1)).filter(|cell| !cell.is_empty());
-    let figures = cells().filter(|cell| is_figure(cell)).count();
-    figures > 0 && 3 * figures >= cells().count()
+    let decimal_count = cells().filter(|cell| is_decimal(cell)).count();
+    decimal_count > 0 && 3 * decimal_count >= cells().count()
 }
 
 #[cfg(test)]

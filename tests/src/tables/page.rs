@@ -22,7 +22,7 @@ pub enum Class {
 impl Class {
     /// Returns the name of the class.
     #[must_use]
-    pub fn word(&self) -> &'static str {
+    pub fn name(&self) -> &'static str {
         match self {
             Self::Quick => "quick",
             Self::Nightly => "nightly",
@@ -41,7 +41,7 @@ pub struct Slot {
     /// Commands that print the table.
     pub lines: Vec<Line>,
     /// Byte range between the marks.
-    pub place: Range<usize>,
+    pub range: Range<usize>,
     /// Byte range of the date in the first mark, if it has one.
     pub day: Option<Range<usize>>,
 }
@@ -60,28 +60,28 @@ impl Slot {
 /// The line number of a faulty mark, and a description of the fault.
 pub fn slots(text: &str) -> Result<Vec<Slot>, String> {
     let mut slots = Vec::new();
-    let mut at = 0;
-    while let Some(begin) = next_mark(text, at) {
+    let mut position = 0;
+    while let Some(begin) = next_mark(text, position) {
         let line = 1 + text[..begin].matches('\n').count();
-        let wrong = |what: &str| format!("line {line}: {what}");
-        let length = text[begin..].find("-->").ok_or_else(|| wrong("the mark is not closed by -->"))?;
+        let fault = |problem: &str| format!("line {line}: {problem}");
+        let length = text[begin..].find("-->").ok_or_else(|| fault("the mark is not closed by -->"))?;
         let mark = &text[begin + BEGIN.len()..begin + length];
-        let (head, commands) = mark.split_once(':').ok_or_else(|| wrong("no colon before the command"))?;
-        let (class, day) = class(head).map_err(|error| wrong(&error))?;
+        let (head, commands) = mark.split_once(':').ok_or_else(|| fault("no colon before the command"))?;
+        let (class, day) = parse_class(head).map_err(|error| fault(&error))?;
         let day = day.map(|offset| begin + BEGIN.len() + offset..begin + BEGIN.len() + offset + DAY);
         let lines = commands.lines().map(str::trim).filter(|line| !line.is_empty());
-        let lines = lines.map(Line::parse).collect::<Result<Vec<_>, _>>().map_err(|error| wrong(&error))?;
+        let lines = lines.map(Line::parse).collect::<Result<Vec<_>, _>>().map_err(|error| fault(&error))?;
         if lines.is_empty() {
-            return Err(wrong("the mark names no command"));
+            return Err(fault("the mark names no command"));
         }
-        let from = begin + length + "-->".len();
-        let from = from + usize::from(text[from..].starts_with('\n'));
-        let to = text[from..].find(END).ok_or_else(|| wrong(&format!("no {END:?} after it")))? + from;
-        if next_mark(text, from).is_some_and(|next| next < to) {
-            return Err(wrong(&format!("no {END:?} before the next mark")));
+        let start = begin + length + "-->".len();
+        let start = start + usize::from(text[start..].starts_with('\n'));
+        let end = text[start..].find(END).ok_or_else(|| fault(&format!("no {END:?} after it")))? + start;
+        if next_mark(text, start).is_some_and(|next| next < end) {
+            return Err(fault(&format!("no {END:?} before the next mark")));
         }
-        slots.push(Slot { line, class, lines, place: from..to, day });
-        at = to + END.len();
+        slots.push(Slot { line, class, lines, range: start..end, day });
+        position = end + END.len();
     }
     Ok(slots)
 }
@@ -93,19 +93,19 @@ const DAY: usize = 10;
 
 /// Returns the position of the next mark at the beginning of a line.
 fn next_mark(text: &str, from: usize) -> Option<usize> {
-    let mut at = from;
+    let mut position = from;
     loop {
-        let found = text[at..].find(BEGIN)? + at;
-        if found == 0 || text.as_bytes()[found - 1] == b'\n' {
-            return Some(found);
+        let candidate = text[position..].find(BEGIN)? + position;
+        if candidate == 0 || text.as_bytes()[candidate - 1] == b'\n' {
+            return Some(candidate);
         }
-        at = found + BEGIN.len();
+        position = candidate + BEGIN.len();
     }
 }
 
 /// Parses the text between `<!-- table` and the colon; returns the class and the offset of the date.
-fn class(head: &str) -> Result<(Class, Option<usize>), String> {
-    let wrong = || {
+fn parse_class(head: &str) -> Result<(Class, Option<usize>), String> {
+    let unknown_mark = || {
         format!(
             "found \"table{head}:\", allowed: \"table:\", \"table, nightly:\", \"table, measured 2026-01-31:\""
         )
@@ -114,23 +114,23 @@ fn class(head: &str) -> Result<(Class, Option<usize>), String> {
         "" => Ok((Class::Quick, None)),
         ", nightly" => Ok((Class::Nightly, None)),
         words => {
-            let day = words.strip_prefix(", measured ").ok_or_else(wrong)?;
+            let day = words.strip_prefix(", measured ").ok_or_else(unknown_mark)?;
             let is_day = day.len() == DAY
-                && day.bytes().enumerate().all(|(at, byte)| match at {
+                && day.bytes().enumerate().all(|(index, byte)| match index {
                     4 | 7 => byte == b'-',
                     _ => byte.is_ascii_digit(),
                 });
-            let offset = head.find(day).ok_or_else(wrong)?;
-            if is_day { Ok((Class::Measured(day.to_owned()), Some(offset))) } else { Err(wrong()) }
+            let offset = head.find(day).ok_or_else(unknown_mark)?;
+            if is_day { Ok((Class::Measured(day.to_owned()), Some(offset))) } else { Err(unknown_mark()) }
         }
     }
 }
 
 /// Replaces the text between the marks, and the date if the mark has one.
 #[must_use]
-pub fn with(text: &str, slot: &Slot, table: &str, today: &str) -> String {
+pub fn replace_table(text: &str, slot: &Slot, table: &str, today: &str) -> String {
     let mut page = text.to_owned();
-    page.replace_range(slot.place.clone(), table);
+    page.replace_range(slot.range.clone(), table);
     if let Some(day) = &slot.day {
         page.replace_range(day.clone(), today);
     }
@@ -141,24 +141,24 @@ pub fn with(text: &str, slot: &Slot, table: &str, today: &str) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use super::{Class, slots, with};
+    use super::{Class, replace_table, slots};
 
     const PAGE: &str = "# A page\n<!-- table: fedspan-sim power | table 2 -->\n| a |\n<!-- end of table -->\nText.\n\
                         <!-- table, measured 2026-01-31:\nfedspan-sim live a\nfedspan-sim live b\n-->\n| b |\n<!-- end of table -->\n";
 
     #[test]
     fn text_between_marks_is_replaced() {
-        let found = slots(PAGE).unwrap();
-        assert_eq!(found.len(), 2);
+        let parsed = slots(PAGE).unwrap();
+        assert_eq!(parsed.len(), 2);
         assert_eq!(
-            (found[0].line, &found[0].class, &PAGE[found[0].place.clone()]),
+            (parsed[0].line, &parsed[0].class, &PAGE[parsed[0].range.clone()]),
             (2, &Class::Quick, "| a |\n")
         );
-        assert_eq!(found[1].commands(), "fedspan-sim live a && fedspan-sim live b");
-        assert_eq!(with(PAGE, &found[0], "| a |\n", "2026-02-01"), PAGE);
-        let changed = with(PAGE, &found[1], "| c |\n| d |\n", "2026-02-01");
+        assert_eq!(parsed[1].commands(), "fedspan-sim live a && fedspan-sim live b");
+        assert_eq!(replace_table(PAGE, &parsed[0], "| a |\n", "2026-02-01"), PAGE);
+        let changed = replace_table(PAGE, &parsed[1], "| c |\n| d |\n", "2026-02-01");
         assert!(changed.contains("measured 2026-02-01:") && changed.contains("-->\n| c |\n| d |\n<!-- end"));
-        assert_eq!(slots(&changed).unwrap()[0], found[0]);
+        assert_eq!(slots(&changed).unwrap()[0], parsed[0]);
     }
 
     #[test]

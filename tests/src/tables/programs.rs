@@ -10,14 +10,14 @@ const SIMULATOR: &str = "fedspan-sim";
 /// Name of this program in marks.
 const THIS_PROGRAM: &str = "tests/tables";
 
-/// Returns true if the command can be run by this program. Figures of other commands (benchmarks, runs on
+/// Returns true if the command can be run by this program. Values of other commands (benchmarks, runs on
 /// external data) are entered by hand.
 #[must_use]
 pub fn is_known(command: &[String]) -> bool {
     command.first().is_some_and(|program| [SIMULATOR, THIS_PROGRAM].contains(&program.as_str()))
 }
 
-/// Function that makes the table with a given name from the output of other commands.
+/// Function that creates the table with a given name from the output of other commands.
 pub type OwnTable = fn(&str, &mut Programs) -> Result<String, String>;
 
 /// Runs commands, and caches their output.
@@ -26,18 +26,23 @@ pub struct Programs {
     /// Directory of the programs.
     directory: PathBuf,
     /// Working directory of the programs, for the files they write.
-    work: PathBuf,
-    /// Function that makes the tables that no command prints.
-    own: OwnTable,
+    working_directory: PathBuf,
+    /// Function that creates the tables that no command prints.
+    own_table: OwnTable,
     printed: BTreeMap<Vec<String>, Result<String, String>>,
 }
 
 impl Programs {
-    /// Creates a runner of the programs in `directory`, with the working directory `work`. `own` makes the
-    /// tables that no command prints.
+    /// Creates a runner of the programs in `directory`, which run in `working_directory`. `own_table` creates
+    /// the tables that no command prints.
     #[must_use]
-    pub fn new(directory: &Path, work: &Path, own: OwnTable) -> Self {
-        Self { directory: directory.to_owned(), work: work.to_owned(), own, printed: BTreeMap::new() }
+    pub fn new(directory: &Path, working_directory: &Path, own_table: OwnTable) -> Self {
+        Self {
+            directory: directory.to_owned(),
+            working_directory: working_directory.to_owned(),
+            own_table,
+            printed: BTreeMap::new(),
+        }
     }
 
     /// Returns the standard output of a command, as Markdown.
@@ -49,15 +54,17 @@ impl Programs {
             return known.clone();
         }
         let printed = match command {
-            [program, print, name] if program == THIS_PROGRAM && print == "--print" => (self.own)(name, self),
+            [program, print, name] if program == THIS_PROGRAM && print == "--print" => {
+                (self.own_table)(name, self)
+            }
             [program, ..] if program == SIMULATOR => {
                 let format = ["--format", "markdown"].map(str::to_owned);
                 self.run(&[command, &format].concat())
             }
             _ => {
-                let found = command.join(" ");
+                let words = command.join(" ");
                 Err(format!(
-                    "found {found:?}, allowed: a command of {SIMULATOR}, or {THIS_PROGRAM} --print NAME"
+                    "found {words:?}, allowed: a command of {SIMULATOR}, or {THIS_PROGRAM} --print NAME"
                 ))
             }
         };
@@ -80,15 +87,16 @@ impl Programs {
     /// # Errors
     /// The name of the file and the operating system's error.
     pub fn read(&self, file: &str) -> Result<String, String> {
-        std::fs::read_to_string(self.work.join(file)).map_err(|error| format!("{file}: {error}"))
+        std::fs::read_to_string(self.working_directory.join(file)).map_err(|error| format!("{file}: {error}"))
     }
 
     /// Runs a program in the working directory and returns its standard output.
     fn run(&self, command: &[String]) -> Result<String, String> {
         let [name, words @ ..] = command else { return Err("no command".to_owned()) };
         let program = self.directory.join(name);
-        std::fs::create_dir_all(&self.work).map_err(|error| format!("{}: {error}", self.work.display()))?;
-        let output = Command::new(&program).args(words).current_dir(&self.work).output();
+        std::fs::create_dir_all(&self.working_directory)
+            .map_err(|error| format!("{}: {error}", self.working_directory.display()))?;
+        let output = Command::new(&program).args(words).current_dir(&self.working_directory).output();
         let output = output.map_err(|error| format!("{}: {error}", program.display()))?;
         if !output.status.success() {
             let errors = String::from_utf8_lossy(&output.stderr);

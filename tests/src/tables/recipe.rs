@@ -44,13 +44,13 @@ impl Line {
     /// A sentence with the found text and the allowed texts.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut parts = text.split(" | ");
-        let command = words(parts.next().unwrap_or_default())?;
+        let command = split_words(parts.next().unwrap_or_default())?;
         if command.is_empty() {
             return Err(format!(
                 "found {text:?}, allowed: a command, and after bars the selection from its output"
             ));
         }
-        let steps = parts.map(step).collect::<Result<_, String>>()?;
+        let steps = parts.map(parse_step).collect::<Result<_, String>>()?;
         Ok(Self { text: text.to_owned(), command, steps })
     }
 
@@ -94,18 +94,18 @@ impl Step {
             Self::Columns(names) => {
                 let headings: Vec<&str> = table.columns.iter().map(String::as_str).collect();
                 // An empty name denotes the first column.
-                let place = |name: &String| match name.as_str() {
+                let index = |name: &String| match name.as_str() {
                     "" => Ok(0),
                     name => position("column", name, &headings),
                 };
-                let mut places = names.iter().map(|[name, _]| place(name)).collect::<Result<Vec<_>, _>>()?;
+                let mut indices = names.iter().map(|[name, _]| index(name)).collect::<Result<Vec<_>, _>>()?;
                 let mut shown: Vec<String> = names.iter().map(|[_, shown]| shown.clone()).collect();
-                if places.first() != Some(&0) {
-                    places.insert(0, 0);
+                if indices.first() != Some(&0) {
+                    indices.insert(0, 0);
                     shown.insert(0, table.columns.first().cloned().unwrap_or_default());
                 }
                 for row in &mut table.rows {
-                    *row = places.iter().map(|place| row.get(*place).cloned().unwrap_or_default()).collect();
+                    *row = indices.iter().map(|index| row.get(*index).cloned().unwrap_or_default()).collect();
                 }
                 table.columns = shown;
             }
@@ -115,9 +115,9 @@ impl Step {
                 }
             }
             Self::Transposed => {
-                let all: Vec<&Vec<String>> = [&table.columns].into_iter().chain(&table.rows).collect();
+                let all_rows: Vec<&Vec<String>> = [&table.columns].into_iter().chain(&table.rows).collect();
                 let column = |index: usize| -> Vec<String> {
-                    all.iter().map(|row| row.get(index).cloned().unwrap_or_default()).collect()
+                    all_rows.iter().map(|row| row.get(index).cloned().unwrap_or_default()).collect()
                 };
                 let rows = (1..table.columns.len()).map(column).collect();
                 table = Table { columns: column(0), rows };
@@ -127,17 +127,17 @@ impl Step {
     }
 }
 
-fn position(what: &str, name: &str, known: &[&str]) -> Result<usize, String> {
-    let place = known.iter().position(|one| *one == name);
-    place.ok_or_else(|| format!("found no {what} {name:?}, there are {known:?}"))
+fn position(kind: &str, name: &str, known: &[&str]) -> Result<usize, String> {
+    let index = known.iter().position(|existing| *existing == name);
+    index.ok_or_else(|| format!("found no {kind} {name:?}, there are {known:?}"))
 }
 
 /// Parses one selection step.
-fn step(text: &str) -> Result<Step, String> {
+fn parse_step(text: &str) -> Result<Step, String> {
     let text = text.trim();
-    let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
+    let (word, argument) = text.split_once(' ').unwrap_or((text, ""));
     let names = || {
-        rest.split(';').map(|part| {
+        argument.split(';').map(|part| {
             let part = part.trim();
             // With blanks at both ends, "as C" and "as" split into an empty name, which denotes the first
             // column.
@@ -147,7 +147,7 @@ fn step(text: &str) -> Result<Step, String> {
             }
         })
     };
-    match (word, rest) {
+    match (word, argument) {
         ("table", number) => match number.parse() {
             Ok(number) if number > 0 => Ok(Step::Table(number)),
             _ => Err(format!("table: found {number:?}, allowed: a number from 1")),
@@ -161,9 +161,11 @@ fn step(text: &str) -> Result<Step, String> {
 }
 
 /// Splits a command into words. Quotes of either kind keep blanks.
-fn words(text: &str) -> Result<Vec<String>, String> {
+fn split_words(text: &str) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
-    let (mut word, mut quote, mut in_word) = (String::new(), None, false);
+    let mut word = String::new();
+    let mut quote = None;
+    let mut in_word = false;
     for character in text.chars() {
         match (quote, character) {
             (Some(open), c) if c == open => quote = None,
@@ -192,40 +194,47 @@ fn words(text: &str) -> Result<Vec<String>, String> {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use super::{Line, words};
+    use super::{Line, split_words};
     use crate::tables::markdown::tables;
 
     const OUTPUT: &str =
         "| setting | noise | end |\n| --- | --- | --- |\n| a | 1 | 0.5 |\n| b | 2 | 0.25 |\n";
 
-    fn shown(steps: &str) -> Result<String, String> {
+    fn select_from_output(steps: &str) -> Result<String, String> {
         let line = Line::parse(&format!("fedspan-sim power{steps}"))?;
         line.select(tables(OUTPUT)).map(|table| table.text())
     }
 
     #[test]
     fn quotes_keep_blanks_as_in_a_shell() {
-        let split = words("run 'participation={ policy = \"full\" }' --set a=\"x y\" ''").unwrap();
+        let split = split_words("run 'participation={ policy = \"full\" }' --set a=\"x y\" ''").unwrap();
         assert_eq!(split, ["run", "participation={ policy = \"full\" }", "--set", "a=x y", ""]);
-        assert!(words("run 'a").is_err());
+        assert!(split_words("run 'a").is_err());
     }
 
     #[test]
     fn steps_select_rename_and_transpose() {
-        assert_eq!(shown("").unwrap(), OUTPUT);
-        let rows = shown(" | rows b as B; a | columns end as last").unwrap();
+        assert_eq!(select_from_output("").unwrap(), OUTPUT);
+        let rows = select_from_output(" | rows b as B; a | columns end as last").unwrap();
         assert_eq!(rows, "| setting | last |\n| --- | --- |\n| B | 0.25 |\n| a | 0.5 |\n");
-        let named = shown(" | columns as ; noise | prefix \"x, \"").unwrap();
+        let named = select_from_output(" | columns as ; noise | prefix \"x, \"").unwrap();
         assert_eq!(named, "| | noise |\n| --- | --- |\n| x, a | 1 |\n| x, b | 2 |\n");
-        let transposed = shown(" | columns end | transposed").unwrap();
+        let transposed = select_from_output(" | columns end | transposed").unwrap();
         assert_eq!(transposed, "| setting | a | b |\n| --- | --- | --- |\n| end | 0.5 | 0.25 |\n");
     }
 
     #[test]
     fn missing_name_is_reported_with_existing_names() {
-        assert_eq!(shown(" | rows c").unwrap_err(), "found no row \"c\", there are [\"a\", \"b\"]");
-        assert!(shown(" | columns beginning").unwrap_err().contains("\"noise\""));
-        assert_eq!(shown(" | table 2").unwrap_err(), "found 1 tables, wanted number 2");
-        assert!(shown(" | table 0").is_err() && shown(" | sorted").is_err() && Line::parse("").is_err());
+        assert_eq!(
+            select_from_output(" | rows c").unwrap_err(),
+            "found no row \"c\", there are [\"a\", \"b\"]"
+        );
+        assert!(select_from_output(" | columns beginning").unwrap_err().contains("\"noise\""));
+        assert_eq!(select_from_output(" | table 2").unwrap_err(), "found 1 tables, wanted number 2");
+        assert!(
+            select_from_output(" | table 0").is_err()
+                && select_from_output(" | sorted").is_err()
+                && Line::parse("").is_err()
+        );
     }
 }

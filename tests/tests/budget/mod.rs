@@ -1,4 +1,4 @@
-//! Helpers of the budget tests: compares measurements with a list of `budgets.toml`. With
+//! Test helpers of the budgets: compares measurements with a list of `budgets.toml`. With
 //! FEDSPAN_REGENERATE_BUDGETS, writes the measurements to the list and to the tables of the documents.
 #![allow(dead_code, reason = "no test file uses all of it")]
 
@@ -12,7 +12,7 @@ use fedspan_xtask::boards::Boards;
 use serde_json::Value;
 use toml_edit::DocumentMut;
 
-/// Largest allowed growth of a figure. Another tool chain changes figures slightly.
+/// Largest allowed growth of a measured value. Another tool chain changes the values slightly.
 const GROWTH: f64 = 1.02;
 
 /// Table of the boards.
@@ -24,7 +24,7 @@ const FILE: &str = "tests/budgets.toml";
 
 /// Words that identify a measurement, in the order of the field `keys` of [`List`].
 pub type Key = Vec<String>;
-/// Figures of each measurement, by name.
+/// Values of each measurement, by name.
 pub type Rows = BTreeMap<Key, BTreeMap<String, u64>>;
 
 /// Description of a list of `budgets.toml`.
@@ -33,7 +33,7 @@ pub struct List {
     pub name: &'static str,
     /// Names of the words that identify a measurement.
     pub keys: &'static [&'static str],
-    /// Names of the figures with a budget; a measurement may lack some of them.
+    /// Names of the values with a budget; a measurement may lack some of them.
     pub figures: &'static [&'static str],
     /// Keys that are written as numbers.
     pub numbers: &'static [&'static str],
@@ -42,17 +42,17 @@ pub struct List {
 impl List {
     /// Returns the words that identify a measurement.
     pub fn key(&self, line: &Value) -> Key {
-        self.keys.iter().map(|name| word(&line[*name])).collect()
+        self.keys.iter().map(|name| value_text(&line[*name])).collect()
     }
 
     /// Reads measurements.
     pub fn measured(&self, lines: &[Value]) -> Rows {
         let mut rows = Rows::new();
         for line in lines {
-            let figure = |name: &&str| Some(((*name).to_owned(), line[*name].as_u64()?));
+            let value = |name: &&str| Some(((*name).to_owned(), line[*name].as_u64()?));
             let key = self.key(line);
-            let known = rows.insert(key.clone(), self.figures.iter().filter_map(figure).collect());
-            assert!(known.is_none(), "{key:?} was measured twice");
+            let previous = rows.insert(key.clone(), self.figures.iter().filter_map(value).collect());
+            assert!(previous.is_none(), "{key:?} was measured twice");
         }
         rows
     }
@@ -60,40 +60,43 @@ impl List {
     /// Reads the budgets.
     pub fn budgets(&self) -> Rows {
         let row = |table: BTreeMap<String, String>| {
-            let figure =
+            let value =
                 |name: &&str| Some(((*name).to_owned(), table.get(*name)?.parse().expect("a number")));
             let key = self.keys.iter().map(|name| table[*name].clone()).collect();
-            (key, self.figures.iter().filter_map(figure).collect())
+            (key, self.figures.iter().filter_map(value).collect())
         };
         tables(self.name).into_iter().map(row).collect()
     }
 
-    /// Fails if a figure exceeds its budget by more than [`GROWTH`].
+    /// Fails if a value exceeds its budget by more than [`GROWTH`].
     pub fn check(&self, rows: &Rows) {
         let budgets = self.budgets();
-        let mut over = String::new();
-        for (key, figures) in rows {
+        let mut over_budget = String::new();
+        for (key, values) in rows {
             let budget = budgets.get(key).unwrap_or_else(|| panic!("{key:?} has no budget"));
-            for (name, &figure) in figures {
-                if figure as f64 > budget[name] as f64 * GROWTH {
-                    let _ = writeln!(over, "{} {name}: {figure}, budget {}", key.join(" "), budget[name]);
+            for (name, &value) in values {
+                if value as f64 > budget[name] as f64 * GROWTH {
+                    let _ =
+                        writeln!(over_budget, "{} {name}: {value}, budget {}", key.join(" "), budget[name]);
                 }
             }
         }
-        assert!(over.is_empty(), "over budget by more than 2 %:\n{over}");
+        assert!(over_budget.is_empty(), "over budget by more than 2 %:\n{over_budget}");
     }
 
     /// Writes measurements as the new budgets.
     pub fn write(&self, rows: &Rows) {
-        let tables = rows.iter().map(|(key, figures)| {
-            let figure = |name: &&str| Some(format!("{name} = {}", figures.get(*name)?));
-            self.named(self.keys, key).chain(self.figures.iter().filter_map(figure)).collect()
+        let tables = rows.iter().map(|(key, values)| {
+            let assignment = |name: &&str| Some(format!("{name} = {}", values.get(*name)?));
+            self.format_assignments(self.keys, key)
+                .chain(self.figures.iter().filter_map(assignment))
+                .collect()
         });
         write_list(self.name, tables);
     }
 
     /// Formats `name = word` for each key.
-    pub fn named(&self, names: &[&str], words: &[String]) -> impl Iterator<Item = String> {
+    pub fn format_assignments(&self, names: &[&str], words: &[String]) -> impl Iterator<Item = String> {
         names.iter().zip(words).map(|(name, word)| match self.numbers.contains(name) {
             true => format!("{name} = {word}"),
             false => format!("{name} = {word:?}"),
@@ -103,8 +106,8 @@ impl List {
 
 /// Writes a list of inline tables to `budgets.toml`. Each table is given by its assignments.
 pub fn write_list(name: &str, tables: impl Iterator<Item = Vec<String>>) {
-    let text: String = tables.map(|table| format!("    {{ {} }},\n", table.join(", "))).collect();
-    change(FILE, |whole| with_list(whole, name, &text).expect("a list"));
+    let list_text: String = tables.map(|table| format!("    {{ {} }},\n", table.join(", "))).collect();
+    change_file(FILE, |file_text| with_list(file_text, name, &list_text).expect("a list"));
 }
 
 /// Reads a list of inline tables from `budgets.toml`. Each table is returned as a map from names to words.
@@ -122,12 +125,12 @@ pub fn tables(name: &str) -> Vec<BTreeMap<String, String>> {
 }
 
 /// Reads a file of measurements, one JSON object per line.
-pub fn lines(file: &str) -> Vec<Value> {
+pub fn read_json_lines(file: &str) -> Vec<Value> {
     read_locked(file).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
 /// Returns the text of a word or a number.
-pub fn word(value: &Value) -> String {
+pub fn value_text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
@@ -146,20 +149,20 @@ pub struct GeneratedTable {
 impl GeneratedTable {
     /// Writes the table into the document.
     pub fn write(&self, table: &str) {
-        change(self.file, |whole| self.with(whole, table));
+        change_file(self.file, |document| self.replace_table(document, table));
     }
 
     /// Fails if the document contains another table. Does nothing while the budgets are being regenerated.
     pub fn check(&self, table: impl FnOnce() -> String, program: &str) {
         if !regenerating() {
-            let whole = read_locked(self.file);
-            let shown = whole == self.with(&whole, &table());
-            assert!(shown, "FEDSPAN_REGENERATE_BUDGETS=1 {program} writes the table");
+            let document = read_locked(self.file);
+            let is_current = document == self.replace_table(&document, &table());
+            assert!(is_current, "FEDSPAN_REGENERATE_BUDGETS=1 {program} writes the table");
         }
     }
 
-    fn with(&self, whole: &str, table: &str) -> String {
-        with_table(whole, self.begin, self.end, table).expect("its place")
+    fn replace_table(&self, document: &str, table: &str) -> String {
+        with_table(document, self.begin, self.end, table).expect("the document lacks the marks of the table")
     }
 }
 
@@ -187,14 +190,14 @@ static FILES: Mutex<()> = Mutex::new(());
 
 fn read_locked(file: &str) -> String {
     let _guard = FILES.lock().unwrap_or_else(PoisonError::into_inner);
-    text(file)
+    read_file(file)
 }
 
-fn change(file: &str, new: impl FnOnce(&str) -> String) {
+fn change_file(file: &str, new: impl FnOnce(&str) -> String) {
     let _guard = FILES.lock().unwrap_or_else(PoisonError::into_inner);
-    std::fs::write(root().join(file), new(&text(file))).expect("written");
+    std::fs::write(root().join(file), new(&read_file(file))).expect("written");
 }
 
-fn text(file: &str) -> String {
+fn read_file(file: &str) -> String {
     std::fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
 }

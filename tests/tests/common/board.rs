@@ -1,5 +1,5 @@
-//! Helpers of tests: simulated device for tests of server and client together, a session with its clock,
-//! decoder and buffer.
+//! Test helpers: a simulated device for tests of server and client together. It consists of a session and
+//! its clock, decoder and buffer.
 
 use std::sync::LazyLock;
 
@@ -31,7 +31,7 @@ pub type Device<P, T = Plain> = Session<T, Recording<'static>, P, ChaCha20Rng>;
 pub struct Board<P, T = Plain> {
     pub session: Device<P, T>,
     pub now: u64,
-    pub last: Progress,
+    pub last_progress: Progress,
     decoder: Decoder<Vec<u8>>,
     out: Vec<u8>,
 }
@@ -58,27 +58,27 @@ impl<P: Store, T: Task> Board<P, T> {
         Self {
             session,
             now: 1_000,
-            last: Progress { sent: 0, again: false, close: false, wake: Millis::ZERO },
+            last_progress: Progress { sent: 0, again: false, close: false, wake: Millis::ZERO },
             decoder: Decoder::new(vec![0; config.frame_limit.into()]),
             out: vec![0; config.transmit_capacity()],
         }
     }
 
     /// Handles an event and all ticks that the session requests; returns the frames sent.
-    pub fn event(&mut self, event: Event<'_>) -> Vec<Vec<u8>> {
+    pub fn handle_event(&mut self, event: Event<'_>) -> Vec<Vec<u8>> {
         let (session, out) = (&mut self.session, &mut self.out);
-        handle(session, self.now, event, out, &mut self.last)
+        handle_until_idle(session, self.now, event, out, &mut self.last_progress)
     }
 
     /// Connects the link; returns the frames sent.
     pub fn link_up(&mut self) -> Vec<Vec<u8>> {
         self.decoder.reset();
-        self.event(Event::LinkUp)
+        self.handle_event(Event::LinkUp)
     }
 
     /// Replaces the link with a new one; returns the frames sent.
     pub fn reconnect(&mut self) -> Vec<Vec<u8>> {
-        let sent = self.event(Event::LinkDown);
+        let sent = self.handle_event(Event::LinkDown);
         assert!(sent.is_empty());
         self.link_up()
     }
@@ -98,7 +98,7 @@ impl<P: Store, T: Task> Board<P, T> {
     /// Advances the clock and ticks the session; returns the frames sent.
     pub fn wait(&mut self, milliseconds: u64) -> Vec<Vec<u8>> {
         self.now += milliseconds;
-        self.event(Event::Tick)
+        self.handle_event(Event::Tick)
     }
 
     /// Receives bytes; returns the frames sent.
@@ -113,7 +113,7 @@ impl<P: Store, T: Task> Board<P, T> {
                 FeedResult::Message(message) => Event::Message(message),
                 FeedResult::Sealed(frame) => Event::Sealed(frame),
             };
-            sent.extend(handle(session, self.now, event, out, &mut self.last));
+            sent.extend(handle_until_idle(session, self.now, event, out, &mut self.last_progress));
         }
     }
 
@@ -124,7 +124,7 @@ impl<P: Store, T: Task> Board<P, T> {
 }
 
 /// Handles an event and all requested ticks; returns the frames sent.
-fn handle<P: Store, T: Task>(
+fn handle_until_idle<P: Store, T: Task>(
     session: &mut Device<P, T>,
     now: u64,
     event: Event<'_>,
@@ -148,6 +148,6 @@ fn handle<P: Store, T: Task>(
 }
 
 /// Returns the number of encrypted frames that the device could not decrypt.
-pub fn unopened<P: Store>(board: &Board<P>) -> u32 {
+pub fn count_undecrypted<P: Store>(board: &Board<P>) -> u32 {
     board.session.counters().unopened
 }

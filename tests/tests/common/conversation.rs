@@ -1,4 +1,4 @@
-//! Helpers of tests: exchanges of frames between a device and its server.
+//! Test helpers: exchanges of frames between a device and its server.
 
 use std::sync::Arc;
 
@@ -6,10 +6,10 @@ use fedspan_aggregator::connection::{Acceptor, PeerMessage};
 use fedspan_client::store::{NoStore, Store};
 use fedspan_protocol::message::{Ack, AckOutcome, ToDevice};
 
-use super::{Board, DEVICE, ServerEnd, opening, protected};
+use super::{Board, DEVICE, ServerEnd, key_protection, round_broadcast};
 
 /// Exchanges frames until both ends are silent; returns the frames sent up and down.
-pub fn converse<P: Store>(
+pub fn exchange_frames<P: Store>(
     board: &mut Board<P>,
     server: &mut ServerEnd,
     mut up: Vec<Vec<u8>>,
@@ -23,46 +23,48 @@ pub fn converse<P: Store>(
         if up.is_empty() {
             return (all_up, all_down);
         }
-        assert!(all_up.len() < 1000, "the exchange never ends");
+        assert!(all_up.len() < 1000, "the two ends never stop sending");
     }
 }
 
 /// Creates a connected device and the server's end of its connection.
-pub fn connected<P: Store>(gate: &Arc<Acceptor>, store: P, seed: u64) -> (Board<P>, ServerEnd) {
-    let (mut board, mut server) = (Board::new(DEVICE, protected(), store, seed), ServerEnd::new(gate));
+pub fn connect_device<P: Store>(acceptor: &Arc<Acceptor>, store: P, seed: u64) -> (Board<P>, ServerEnd) {
+    let (mut board, mut server) =
+        (Board::new(DEVICE, key_protection(), store, seed), ServerEnd::new(acceptor));
     let hello = board.link_up();
-    converse(&mut board, &mut server, hello);
+    exchange_frames(&mut board, &mut server, hello);
     assert!(matches!(server.events[..], [PeerMessage::Hello(_)]), "{:?}", server.events);
     server.events.clear();
     (board, server)
 }
 
 /// Runs one round between a connected device and its server; returns the frames sent up and down.
-pub fn round<P: Store>(
+pub fn run_round<P: Store>(
     board: &mut Board<P>,
     server: &mut ServerEnd,
     number: u32,
 ) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
-    server.connection.open(&opening(number));
-    let (mut up, mut down) = converse(board, server, Vec::new());
+    server.connection.open(&round_broadcast(number));
+    let (mut up, mut down) = exchange_frames(board, server, Vec::new());
     let [PeerMessage::Update(update)] = &server.events[..] else { panic!("{:?}", server.events) };
     let ack = Ack { id: update.id, outcome: AckOutcome::Counted };
     server.events.clear();
     server.connection.send(ToDevice::Ack(ack));
-    let (more_up, more_down) = converse(board, server, Vec::new());
+    let (more_up, more_down) = exchange_frames(board, server, Vec::new());
     up.extend(more_up);
     down.extend(more_down);
     (up, down)
 }
 
 /// Returns the frames of a connection, up and down: hello, answer, confirmation, three rounds.
-pub fn recording(gate: &Arc<Acceptor>, seed: u64) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
-    let (mut board, mut server) = (Board::new(DEVICE, protected(), NoStore, seed), ServerEnd::new(gate));
+pub fn record_connection(acceptor: &Arc<Acceptor>, seed: u64) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
+    let (mut board, mut server) =
+        (Board::new(DEVICE, key_protection(), NoStore, seed), ServerEnd::new(acceptor));
     let hello = board.link_up();
-    let (mut up, mut down) = converse(&mut board, &mut server, hello);
+    let (mut up, mut down) = exchange_frames(&mut board, &mut server, hello);
     server.events.clear();
     for number in 1..=3 {
-        let (more_up, more_down) = round(&mut board, &mut server, number);
+        let (more_up, more_down) = run_round(&mut board, &mut server, number);
         up.extend(more_up);
         down.extend(more_down);
     }

@@ -1,4 +1,4 @@
-//! Helpers of tests: rounds of the test campaign.
+//! Test helpers: rounds of the test campaign.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub const D: u16 = 20;
 /// Width of the representation.
 pub const K: u16 = 2;
 
-/// Makes the request of a round for a gradient in f32.
+/// Returns the request of a round for a gradient in f32.
 pub fn request(number: u32) -> Request {
     let mut random = Random(number.into());
     let mut values: Vec<f32> = (0..D * K).map(|_| random.unit()).collect();
@@ -29,7 +29,7 @@ pub fn request(number: u32) -> Request {
     }
 }
 
-/// Makes the broadcast of a round.
-pub fn opening(number: u32) -> Arc<RoundBroadcast> {
+/// Returns the message that opens a round, with its tensors.
+pub fn round_broadcast(number: u32) -> Arc<RoundBroadcast> {
     Arc::new(RoundBroadcast::new(RoundId { round: number, stage: 0 }, request(number)).unwrap())
 }

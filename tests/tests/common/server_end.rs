@@ -1,4 +1,4 @@
-//! Helpers of tests: the server's end of a connection.
+//! Test helpers: the server's end of a connection.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use fedspan_protocol::message::{Ack, AckOutcome, Model, ToDevice, Welcome};
 use rand_chacha::ChaCha20Rng;
 use rand_core::SeedableRng;
 
-use super::rounds::{D, K, opening, request};
+use super::rounds::{D, K, request, round_broadcast};
 
 /// Welcome of the test campaign.
 pub const WELCOME: Welcome = Welcome { campaign: 0xdead_beef, idle_milliseconds: 60_000 };
@@ -20,7 +20,7 @@ pub fn requirements() -> Requirements {
 }
 
 /// Creates the acceptor of a server with these keys; `seed` seeds its random numbers.
-pub fn gate(keys: &ActiveKeys, seed: u64) -> Arc<Acceptor> {
+pub fn encrypted_acceptor(keys: &ActiveKeys, seed: u64) -> Arc<Acceptor> {
     let entropy = Box::new(ChaCha20Rng::seed_from_u64(seed));
     Arc::new(Acceptor::encrypted(requirements(), WELCOME, keys.clone(), entropy))
 }
@@ -33,13 +33,13 @@ pub struct ServerEnd {
 
 impl ServerEnd {
     /// Creates the end of a connection that is closed after a refusal.
-    pub fn new(gate: &Arc<Acceptor>) -> Self {
-        Self { connection: Connection::new(Arc::clone(gate)), events: Vec::new() }
+    pub fn new(acceptor: &Arc<Acceptor>) -> Self {
+        Self { connection: Connection::new(Arc::clone(acceptor)), events: Vec::new() }
     }
 
     /// Creates the end of a serial line, which is never closed.
-    pub fn persistent(gate: &Arc<Acceptor>) -> Self {
-        Self { connection: Connection::persistent(Arc::clone(gate)), events: Vec::new() }
+    pub fn persistent(acceptor: &Arc<Acceptor>) -> Self {
+        Self { connection: Connection::persistent(Arc::clone(acceptor)), events: Vec::new() }
     }
 
     /// Receives frames; returns the frames that the server sends.
@@ -47,42 +47,42 @@ impl ServerEnd {
         for frame in frames {
             self.connection.receive(frame, &mut self.events);
         }
-        self.frames()
+        self.take_frames()
     }
 
     /// Takes the frames that the server sends.
-    pub fn frames(&mut self) -> Vec<Vec<u8>> {
-        let mut all = Vec::new();
+    pub fn take_frames(&mut self) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
         loop {
             let mut frame = Vec::new();
             if !self.connection.next_frame(&mut frame) {
-                return all;
+                return frames;
             }
             if !frame.is_empty() {
-                all.push(frame);
+                frames.push(frame);
             }
         }
     }
 
     /// Returns the number of hellos among the events.
-    pub fn joined(&self) -> usize {
+    pub fn count_hellos(&self) -> usize {
         self.events.iter().filter(|event| matches!(event, PeerMessage::Hello(_))).count()
     }
 
     /// Returns the number of updates among the events.
-    pub fn updates(&self) -> usize {
+    pub fn count_updates(&self) -> usize {
         self.events.iter().filter(|event| matches!(event, PeerMessage::Update(_))).count()
     }
 }
 
 /// Handles events like the engine of a server with one device.
-pub fn react(server: &mut ServerEnd, round: u32, done: &mut u32) {
+pub fn handle_server_events(server: &mut ServerEnd, round: u32, update_count: &mut u32) {
     for event in std::mem::take(&mut server.events) {
         match event {
-            PeerMessage::Hello(_) => server.connection.open(&opening(round)),
+            PeerMessage::Hello(_) => server.connection.open(&round_broadcast(round)),
             PeerMessage::Update(update) => {
-                let outcome = if *done == 0 { AckOutcome::Counted } else { AckOutcome::Duplicate };
-                *done += 1;
+                let outcome = if *update_count == 0 { AckOutcome::Counted } else { AckOutcome::Duplicate };
+                *update_count += 1;
                 server.connection.send(ToDevice::Ack(Ack { id: update.id, outcome }));
             }
             PeerMessage::Alive => {}

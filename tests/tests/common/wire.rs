@@ -1,4 +1,4 @@
-//! Helpers of tests: unencrypted frames, and a COBS decoder that is independent of the library.
+//! Test helpers: unencrypted frames, and a COBS decoder that is independent of the library.
 
 use fedspan_engine::RoundBroadcast;
 use fedspan_protocol::frame::encode;
@@ -9,7 +9,7 @@ use fedspan_protocol::tensor::Encoding;
 const HEADER_ROOM: usize = 400;
 
 /// Encodes an unencrypted frame without a body.
-pub fn plain<M: Message>(message: &M) -> Vec<u8> {
+pub fn encode_plain<M: Message>(message: &M) -> Vec<u8> {
     let mut out = vec![0; HEADER_ROOM];
     let sent = encode(message, 0, |_| {}, &mut out).unwrap();
     out.truncate(sent);
@@ -17,27 +17,27 @@ pub fn plain<M: Message>(message: &M) -> Vec<u8> {
 }
 
 /// Encodes an unencrypted frame that opens a round, with its tensors.
-pub fn plain_open(opening: &RoundBroadcast) -> Vec<u8> {
-    let tensors = opening.request.tensors.iter().map(|t| t.descriptor(Encoding::F32)).collect();
-    let task = opening.request.task;
-    let message = ToDevice::RoundOpen(RoundOpen { id: opening.id, task, tensors });
-    let body: Vec<u8> = opening.encoded.concat();
+pub fn encode_plain_round(broadcast: &RoundBroadcast) -> Vec<u8> {
+    let tensors = broadcast.request.tensors.iter().map(|t| t.descriptor(Encoding::F32)).collect();
+    let task = broadcast.request.task;
+    let message = ToDevice::RoundOpen(RoundOpen { id: broadcast.id, task, tensors });
+    let body: Vec<u8> = broadcast.encoded.concat();
     let mut out = vec![0; body.len() + HEADER_ROOM];
-    let sent = encode(&message, body.len(), |place| place.copy_from_slice(&body), &mut out).unwrap();
+    let sent = encode(&message, body.len(), |buffer| buffer.copy_from_slice(&body), &mut out).unwrap();
     out.truncate(sent);
     out
 }
 
 /// Decodes the COBS encoding of a frame.
-pub fn uncobs(frame: &[u8]) -> Vec<u8> {
-    let (mut decoded, mut rest) = (Vec::new(), frame.strip_suffix(&[0]).unwrap());
-    while let Some((&code, tail)) = rest.split_first() {
+pub fn decode_cobs(frame: &[u8]) -> Vec<u8> {
+    let (mut decoded, mut remaining) = (Vec::new(), frame.strip_suffix(&[0]).unwrap());
+    while let Some((&code, tail)) = remaining.split_first() {
         let (block, tail) = tail.split_at(usize::from(code) - 1);
         decoded.extend_from_slice(block);
         if code != 255 && !tail.is_empty() {
             decoded.push(0);
         }
-        rest = tail;
+        remaining = tail;
     }
     decoded
 }

@@ -54,12 +54,12 @@ fn run_all<'a>(checks: impl Iterator<Item = &'a Check>) -> ExitCode {
     let mut code = ExitCode::SUCCESS;
     println!("{:<64} {:>9}", "property", "orders");
     for Check { name, .. } in checks {
-        let ran = std::env::current_exe().and_then(|program| Command::new(program).arg(name).output());
-        let output = match ran {
-            Ok(ran) => {
-                let output = String::from_utf8_lossy(&ran.stdout).into_owned();
-                let explained = ran.status.success() || output.contains(WRONG);
-                if explained { output } else { format!("{:>9}  {WRONG}: {}", '?', ran.status) }
+        let result = std::env::current_exe().and_then(|program| Command::new(program).arg(name).output());
+        let output = match result {
+            Ok(process) => {
+                let output = String::from_utf8_lossy(&process.stdout).into_owned();
+                let is_explained = process.status.success() || output.contains(WRONG);
+                if is_explained { output } else { format!("{:>9}  {WRONG}: {}", '?', process.status) }
             }
             Err(error) => format!("{:>9}  {WRONG}: {error}", '?'),
         };
@@ -74,19 +74,19 @@ fn run_all<'a>(checks: impl Iterator<Item = &'a Check>) -> ExitCode {
 /// Runs one check in this process and prints the number of orders, or the failing order.
 fn run_one(check: &Check) -> ExitCode {
     let orders = Arc::new(AtomicUsize::new(0));
-    let (counted, program) = (Arc::clone(&orders), check.program);
+    let (counter, program) = (Arc::clone(&orders), check.program);
     let first = Once::new();
-    let wrong_in = Arc::clone(&orders);
+    let failing_order = Arc::clone(&orders);
     std::panic::set_hook(Box::new(move |panic| {
-        let order = wrong_in.load(Relaxed);
+        let order = failing_order.load(Relaxed);
         // Further panics are consequences of the first one.
         first.call_once(|| {
-            let why = panic.to_string().replace('\n', " ");
-            println!("{order:>9}  {WRONG} in this order: {why}");
+            let message = panic.to_string().replace('\n', " ");
+            println!("{order:>9}  {WRONG} in this order: {message}");
         });
     }));
     loom::model::Builder::new().check(move || {
-        counted.fetch_add(1, Relaxed);
+        counter.fetch_add(1, Relaxed);
         program();
     });
     println!("{:>9}", orders.load(Relaxed));

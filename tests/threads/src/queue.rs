@@ -14,6 +14,6 @@ fn is_closed<T>(sender: &Sender<T>) -> bool {
 }
 
 /// Creates a command queue for the other checks.
-pub(crate) fn commands<T>(most: usize) -> (Sender<T>, Receiver<T>) {
-    command_queue(most)
+pub(crate) fn create_queue<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
+    command_queue(capacity)
 }

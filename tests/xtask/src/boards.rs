@@ -193,7 +193,7 @@ struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    fn fault(&self, key: &str, allowed: &str) -> String {
+    fn format_fault(&self, key: &str, allowed: &str) -> String {
         let name = ["name", "program"]
             .iter()
             .find_map(|key| self.table.get(key)?.as_str())
@@ -203,7 +203,7 @@ impl Entry<'_> {
 
     fn word(&self, key: &str) -> Result<String, String> {
         let word = self.table.get(key).and_then(toml_edit::Item::as_str);
-        word.map(str::to_owned).ok_or_else(|| self.fault(key, "a word"))
+        word.map(str::to_owned).ok_or_else(|| self.format_fault(key, "a word"))
     }
 
     fn optional_word(&self, key: &str) -> Result<Option<String>, String> {
@@ -214,7 +214,7 @@ impl Entry<'_> {
         let list = self.table.get(key).and_then(toml_edit::Item::as_array);
         let words =
             list.map(|list| list.iter().map(|word| word.as_str().map(str::to_owned)).collect::<Option<_>>());
-        words.flatten().ok_or_else(|| self.fault(key, "a list of words"))
+        words.flatten().ok_or_else(|| self.format_fault(key, "a list of words"))
     }
 
     fn optional_words(&self, key: &str) -> Result<Option<Vec<String>>, String> {
@@ -227,18 +227,20 @@ impl Entry<'_> {
             .get(key)
             .and_then(toml_edit::Item::as_integer)
             .and_then(|number| T::try_from(number).ok());
-        number.ok_or_else(|| self.fault(key, "a whole number in its range"))
+        number.ok_or_else(|| self.format_fault(key, "a whole number in its range"))
     }
 
     fn flag(&self, key: &str) -> Result<bool, String> {
         match self.table.get(key) {
             None => Ok(false),
-            Some(flag) => flag.as_bool().ok_or_else(|| self.fault(key, "true or false")),
+            Some(flag) => flag.as_bool().ok_or_else(|| self.format_fault(key, "true or false")),
         }
     }
 
-    fn level(&self, level: &str) -> Result<(), String> {
-        level_options(level).map(|_| ()).ok_or_else(|| self.fault("a level", "\"3\", \"3+s\" or \"s\""))
+    fn check_level(&self, level: &str) -> Result<(), String> {
+        level_options(level)
+            .map(|_| ())
+            .ok_or_else(|| self.format_fault("a level", "\"3\", \"3+s\" or \"s\""))
     }
 }
 
@@ -253,7 +255,7 @@ impl Machine {
     fn read(entry: &Entry<'_>, target: String) -> Result<Self, String> {
         let mut arguments = entry.words("emulator")?;
         if arguments.is_empty() {
-            return Err(entry.fault("emulator", "a program and its arguments"));
+            return Err(entry.format_fault("emulator", "a program and its arguments"));
         }
         let emulator = arguments.remove(0);
         let (folder, feature) = (entry.word("folder")?, entry.optional_word("feature")?);
@@ -267,12 +269,13 @@ impl Emulated {
         let network_machine = match entry.table.get("network_board") {
             None => machine.clone(),
             Some(board) => {
-                let table = board.as_table_like().ok_or_else(|| entry.fault("network_board", "a table"))?;
+                let table =
+                    board.as_table_like().ok_or_else(|| entry.format_fault("network_board", "a table"))?;
                 Machine::read(&Entry { list: entry.list, table }, machine.target.clone())?
             }
         };
         let levels = entry.words("levels")?;
-        levels.iter().try_for_each(|level| entry.level(level))?;
+        levels.iter().try_for_each(|level| entry.check_level(level))?;
         Ok(Self {
             name: entry.word("name")?,
             core: entry.word("core")?,
@@ -298,7 +301,7 @@ impl Hardware {
 impl Linked {
     fn read(entry: &Entry<'_>) -> Result<Self, String> {
         let level = entry.word("level")?;
-        entry.level(&level)?;
+        entry.check_level(&level)?;
         Ok(Self {
             program: entry.word("program")?,
             level,
@@ -323,7 +326,7 @@ mod tests {
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
     }
 
-    fn text() -> String {
+    fn table_text() -> String {
         std::fs::read_to_string(root().join(FILE)).unwrap()
     }
 
@@ -348,15 +351,15 @@ mod tests {
     #[test]
     fn every_linked_variant_is_there_once() {
         let boards = Boards::read(&root()).unwrap();
-        let all: Vec<_> =
+        let variants: Vec<_> =
             boards.links().map(|(l, core)| (&l.program, &core.target, &l.level, &l.label)).collect();
-        assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
+        assert_eq!(variants.iter().collect::<BTreeSet<_>>().len(), variants.len());
     }
 
     #[test]
     fn every_folder_with_a_memory_map_has_the_shared_build_script() {
         let boards = root().join("edge-client/boards");
-        let mut found = 0;
+        let mut folders = 0;
         for entry in std::fs::read_dir(&boards).unwrap() {
             let folder = entry.unwrap().path();
             if folder.join("memory.x").is_file() {
@@ -368,10 +371,10 @@ mod tests {
                     "{}",
                     folder.display()
                 );
-                found += 1;
+                folders += 1;
             }
         }
-        assert!(found > 0 && boards.join("build.rs").is_file());
+        assert!(folders > 0 && boards.join("build.rs").is_file());
     }
 
     #[test]
@@ -392,7 +395,7 @@ mod tests {
 
     /// Reads `runner` of every target from a file of cargo's settings: the words that select the machine, and
     /// the other options.
-    fn runners(file: &Path) -> Vec<(String, String)> {
+    fn read_runners(file: &Path) -> Vec<(String, String)> {
         let settings: DocumentMut = std::fs::read_to_string(file).unwrap().parse().unwrap();
         let targets = settings["target"].as_table().unwrap().iter();
         let runners = targets.map(|(_, target)| target["runner"].as_str().unwrap());
@@ -404,7 +407,7 @@ mod tests {
     fn runners_of_emulated_boards_differ_in_their_machine_only() {
         let (mut machines, mut all_options) = (BTreeSet::new(), BTreeSet::new());
         let boards = Boards::read(&root()).unwrap();
-        let wanted: BTreeSet<String> = boards
+        let expected: BTreeSet<String> = boards
             .emulated
             .iter()
             .map(|board| format!("{} {}", board.machine.emulator, board.machine.arguments.join(" ")))
@@ -413,16 +416,17 @@ mod tests {
             boards.emulated.iter().map(|board| board.machine.folder.as_str()).collect();
         for folder in folders {
             let folder = root().join("edge-client/boards").join(folder);
-            let more = std::fs::read_dir(folder.join("memory")).into_iter().flatten();
-            let more = more.map(|entry| entry.unwrap().path());
-            let more = more.filter(|file| file.extension().is_some_and(|ending| ending == "toml"));
-            for file in std::iter::once(folder.join(".cargo/config.toml")).chain(more) {
-                let (machine, options): (Vec<_>, Vec<_>) = runners(&file).into_iter().unzip();
+            let further_settings = std::fs::read_dir(folder.join("memory")).into_iter().flatten();
+            let further_settings = further_settings.map(|entry| entry.unwrap().path());
+            let further_settings =
+                further_settings.filter(|file| file.extension().is_some_and(|ending| ending == "toml"));
+            for file in std::iter::once(folder.join(".cargo/config.toml")).chain(further_settings) {
+                let (machine, options): (Vec<_>, Vec<_>) = read_runners(&file).into_iter().unzip();
                 machines.extend(machine);
                 all_options.extend(options);
             }
         }
-        assert_eq!(machines, wanted);
+        assert_eq!(machines, expected);
         assert_eq!(all_options.len(), 1, "{all_options:#?}");
     }
 
@@ -455,7 +459,7 @@ mod tests {
             ),
             ("[[hardware]]", "[[gone]]", "[[hardware]] is missing"),
         ] {
-            assert_eq!(Boards::parse(&text().replace(old, new)).unwrap_err(), fault);
+            assert_eq!(Boards::parse(&table_text().replace(old, new)).unwrap_err(), fault);
         }
     }
 }

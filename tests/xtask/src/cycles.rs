@@ -66,7 +66,7 @@ struct Block {
 pub fn estimate(core: Core, log: impl BufRead) -> Result<u64, String> {
     let mut blocks: HashMap<u64, Block> = HashMap::new();
     let mut listed: Vec<Instruction> = Vec::new();
-    let mut last: Option<Block> = None;
+    let mut previous: Option<Block> = None;
     let mut total = 0;
     for line in log.split(b'\n') {
         let line = line.map_err(|error| error.to_string())?;
@@ -74,29 +74,33 @@ pub fn estimate(core: Core, log: impl BufRead) -> Result<u64, String> {
         let line = String::from_utf8_lossy(&line);
         if let Some(traced) = line.strip_prefix("Trace ") {
             if let Some(first) = listed.first() {
-                let block = block(core, &listed)?;
+                let block = sum_block(core, &listed)?;
                 blocks.insert(first.address, block);
                 listed.clear();
             }
             let address = traced_address(traced).ok_or_else(|| format!("cannot parse {line:?}"))?;
-            if let Some(last) = last {
-                total += if address == last.end { last.straight } else { last.straight + last.jump };
+            if let Some(previous) = previous {
+                total += if address == previous.end {
+                    previous.straight
+                } else {
+                    previous.straight + previous.jump
+                };
             }
-            last = Some(
+            previous = Some(
                 *blocks
                     .get(&address)
                     .ok_or_else(|| format!("block {address:#x} was executed but not listed"))?,
             );
         } else if line.starts_with("Stopped execution") {
             // The last traced block was not executed. QEMU traces it again when it is executed.
-            last = None;
+            previous = None;
         } else if line.starts_with("cpu_io_recompile") {
             return Err("the log was made with -icount, under which QEMU executes blocks twice".to_owned());
         } else if line.starts_with("0x") {
             listed.push(Instruction::parse(&line).ok_or_else(|| format!("cannot parse {line:?}"))?);
         }
     }
-    Ok(total + last.map_or(0, |block| block.straight))
+    Ok(total + previous.map_or(0, |block| block.straight))
 }
 
 /// Parses the address in `0: 0x7f.. [flags/ADDRESS/...] name`.
@@ -106,15 +110,15 @@ fn traced_address(traced: &str) -> Option<u64> {
 }
 
 /// Sums the costs of the instructions of a block.
-fn block(core: Core, instructions: &[Instruction]) -> Result<Block, String> {
+fn sum_block(core: Core, instructions: &[Instruction]) -> Result<Block, String> {
     let mut block = Block::default();
     let mut after_load = false;
     for instruction in instructions {
         let cost = instruction
             .cost(core)
             .ok_or_else(|| format!("the table lacks {} {}", instruction.name, instruction.operands))?;
-        let paired = cost.load && after_load && matches!(core, Core::M3 | Core::M4);
-        block.straight += cost.straight - u64::from(paired);
+        let is_paired = cost.load && after_load && matches!(core, Core::M3 | Core::M4);
+        block.straight += cost.straight - u64::from(is_paired);
         block.jump = cost.jump;
         block.end = instruction.address + instruction.length;
         after_load = cost.load;
@@ -134,8 +138,8 @@ struct Instruction {
 impl Instruction {
     /// Parses `0x00000400:  f008 ff3d  bl       #0x927e`.
     fn parse(line: &str) -> Option<Self> {
-        let (address, rest) = line.strip_prefix("0x")?.split_once(':')?;
-        let mut words = rest.split_whitespace().peekable();
+        let (address, instruction) = line.strip_prefix("0x")?.split_once(':')?;
+        let mut words = instruction.split_whitespace().peekable();
         let mut digits = 0;
         while let Some(word) = words.peek()
             && word.len().is_multiple_of(4)
@@ -155,20 +159,20 @@ impl Instruction {
     fn listed_registers(&self) -> u64 {
         let Some((_, list)) = self.operands.split_once('{') else { return 1 };
         let list = list.split('}').next().unwrap_or_default();
-        list.split(',').map(|part| range(part.trim())).sum()
+        list.split(',').map(|part| registers_in(part.trim())).sum()
     }
 
     fn cost(&self, core: Core) -> Option<Cost> {
         match core {
-            Core::Rv32imc => Some(self.risc_v()),
-            Core::M0 => self.arm(&M0),
-            Core::M3 => self.arm(&M3),
-            Core::M4 => self.arm(&M4),
+            Core::Rv32imc => Some(self.risc_v_cost()),
+            Core::M0 => self.cortex_m_cost(&M0),
+            Core::M3 => self.cortex_m_cost(&M3),
+            Core::M4 => self.cortex_m_cost(&M4),
         }
     }
 
     /// Returns the cost of an instruction of the RISC-V core.
-    fn risc_v(&self) -> Cost {
+    fn risc_v_cost(&self) -> Cost {
         let plain = |straight| Cost { straight, ..Cost::default() };
         match self.name.as_str() {
             "lw" | "lh" | "lhu" | "lb" | "lbu" => plain(2),
@@ -181,14 +185,14 @@ impl Instruction {
     }
 
     /// Returns the cost of an instruction of a Cortex-M core; `None` if the table lacks it.
-    fn arm(&self, table: &Table) -> Option<Cost> {
+    fn cortex_m_cost(&self, table: &Table) -> Option<Cost> {
         let plain = |straight| Some(Cost { straight, ..Cost::default() });
         let jump = |straight| Some(Cost { straight, jump: table.refill, load: false });
         let name = self.name.split('.').next().unwrap_or_default();
         let loads_pc = self.operands.split('{').next_back().is_some_and(|list| list.contains("pc}"));
         let n = self.listed_registers();
         if let Some(float) = name.strip_prefix('v') {
-            return (table.float).then(|| self.float(float)).flatten();
+            return (table.float).then(|| self.fpu_cost(float)).flatten();
         }
         // Longer names come first, because a prefix also matches names with conditions and widths.
         match name {
@@ -230,7 +234,7 @@ impl Instruction {
 
     /// Returns the cost of an instruction of the Cortex-M4's FPU (table 7-1). `name` is given without the
     /// leading `v`.
-    fn float(&self, name: &str) -> Option<Cost> {
+    fn fpu_cost(&self, name: &str) -> Option<Cost> {
         let plain = |straight| Some(Cost { straight, ..Cost::default() });
         let n = self.listed_registers();
         match name {
@@ -250,7 +254,7 @@ impl Instruction {
 }
 
 /// Returns the number of registers in `r4-r7`, `s16-s31` or `lr`. A double register counts as two.
-fn range(part: &str) -> u64 {
+fn registers_in(part: &str) -> u64 {
     let number = |name: &str| name.get(1..).and_then(|digits| digits.parse::<u64>().ok());
     let weight = if part.starts_with('d') { 2 } else { 1 };
     let count = match part.split_once('-').map(|(first, last)| (number(first.trim()), number(last.trim()))) {
@@ -345,12 +349,12 @@ Trace 0: 0x7f [0/00000416/0/0] Reset
 
     #[test]
     fn estimate_ignores_block_that_was_traced_but_not_executed() {
-        let again =
+        let stopped_log =
             format!("{LOG}Trace 0: 0x7f [0/00000402/0/0] Reset\nStopped execution of TB chain before 0x7f\n");
         // The jump was executed, but the block was not.
-        assert_eq!(estimate(Core::M4, again.as_bytes()), Ok(46 + 2));
-        let twice = format!("{LOG}cpu_io_recompile: rewound execution of TB to 00000428\n");
-        assert!(estimate(Core::M4, twice.as_bytes()).is_err());
+        assert_eq!(estimate(Core::M4, stopped_log.as_bytes()), Ok(46 + 2));
+        let recompiled_log = format!("{LOG}cpu_io_recompile: rewound execution of TB to 00000428\n");
+        assert!(estimate(Core::M4, recompiled_log.as_bytes()).is_err());
     }
 
     #[test]

@@ -47,13 +47,13 @@ struct Package {
 fn manifests(context: &Context) -> Result<Vec<Manifest>, Failure> {
     let boards = Boards::read(&context.root).map_err(Failure::new)?;
     let host = host(context)?;
-    let mut all = vec![Manifest { folder: PathBuf::new(), targets: vec![host.clone()] }];
+    let mut manifests = vec![Manifest { folder: PathBuf::new(), targets: vec![host.clone()] }];
     let mut add = |folder: String, target: &str| {
         let folder = Path::new("edge-client/boards").join(folder);
-        match all.iter_mut().find(|manifest| manifest.folder == folder) {
+        match manifests.iter_mut().find(|manifest| manifest.folder == folder) {
             Some(manifest) if manifest.targets.iter().any(|known| known == target) => {}
             Some(manifest) => manifest.targets.push(target.to_owned()),
-            None => all.push(Manifest { folder, targets: vec![target.to_owned()] }),
+            None => manifests.push(Manifest { folder, targets: vec![target.to_owned()] }),
         }
     };
     for board in &boards.emulated {
@@ -72,9 +72,9 @@ fn manifests(context: &Context) -> Result<Vec<Manifest>, Failure> {
         add(folder.to_owned(), &host);
     }
     for folder in ["tests/fuzz", "tests/threads"] {
-        all.push(Manifest { folder: PathBuf::from(folder), targets: vec![host.clone()] });
+        manifests.push(Manifest { folder: PathBuf::from(folder), targets: vec![host.clone()] });
     }
-    Ok(all)
+    Ok(manifests)
 }
 
 /// Returns the target of the machine that runs the build.
@@ -88,19 +88,21 @@ pub(crate) fn host(context: &Context) -> Result<String, Failure> {
 /// Returns the crates from which the targets of a manifest are built, including those of the repository.
 /// `None` if crates are not on this machine and cannot be downloaded.
 fn packages(context: &Context, manifest: &Manifest) -> Result<Option<Vec<Package>>, Failure> {
-    let mut all = Vec::new();
+    let mut packages = Vec::new();
     for target in &manifest.targets {
         match metadata(context, &manifest.folder, &["--filter-platform", target])? {
             Some(document) => {
                 let registry = default_registry(&document);
-                all.extend(elements(&document["packages"]).filter_map(|value| package(value, registry)));
+                packages.extend(
+                    elements(&document["packages"]).filter_map(|value| read_package(value, registry)),
+                );
             }
             None => return Ok(None),
         }
     }
-    all.sort();
-    all.dedup();
-    Ok(Some(all))
+    packages.sort();
+    packages.dedup();
+    Ok(Some(packages))
 }
 
 /// Returns the output of `cargo metadata`. It is tried without the network first, then with it. `None` if
@@ -147,7 +149,7 @@ fn elements(list: &Value) -> impl Iterator<Item = &Value> {
 }
 
 /// Reads a package of the output of `cargo metadata`.
-fn package(value: &Value, default_registry: Option<&str>) -> Option<Package> {
+fn read_package(value: &Value, default_registry: Option<&str>) -> Option<Package> {
     let word = |key: &str| value[key].as_str().map(str::to_owned);
     Some(Package {
         name: word("name")?,
@@ -160,7 +162,7 @@ fn package(value: &Value, default_registry: Option<&str>) -> Option<Package> {
 }
 
 /// Returns the name of a manifest for messages.
-fn shown(manifest: &Manifest) -> String {
+fn manifest_name(manifest: &Manifest) -> String {
     if manifest.folder.as_os_str().is_empty() {
         "workspace".to_owned()
     } else {
@@ -170,7 +172,7 @@ fn shown(manifest: &Manifest) -> String {
 
 /// Prints the result for a manifest on one line.
 fn report(command: &str, manifest: &Manifest, result: &str) {
-    println!("{command} {:<38} {result}", shown(manifest));
+    println!("{command} {:<38} {result}", manifest_name(manifest));
 }
 
 /// Returns the failure of a command that was not run for some manifests because their crates are missing.
@@ -203,9 +205,9 @@ mod tests {
         ] });
         let registry = default_registry(&document);
         assert_eq!(registry, Some("registry+https://x"));
-        let packages = elements(&document["packages"]).filter_map(|value| package(value, registry));
-        let found: Vec<bool> = packages.map(|package| package.is_of_default_registry).collect();
-        assert_eq!(found, [false, true, false]);
+        let packages = elements(&document["packages"]).filter_map(|value| read_package(value, registry));
+        let is_of_default: Vec<bool> = packages.map(|package| package.is_of_default_registry).collect();
+        assert_eq!(is_of_default, [false, true, false]);
         assert_eq!(default_registry(&json!({ "packages": [] })), None);
     }
 }

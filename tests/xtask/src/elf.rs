@@ -28,20 +28,31 @@ pub fn sizes(file: &[u8]) -> Result<Sizes, String> {
     if !file.starts_with(b"\x7fELF\x01\x01") {
         return Err("not a 32-bit little-endian ELF file".to_owned());
     }
-    let cut = || "the ELF file is cut short".to_owned();
-    let half = |at: usize| {
-        file.get(at..at + 2).map(|b| usize::from(u16::from_le_bytes([b[0], b[1]]))).ok_or_else(cut)
+    let cut_short = || "the ELF file is cut short".to_owned();
+    let read_u16 = |offset: usize| {
+        file.get(offset..offset + 2)
+            .map(|b| usize::from(u16::from_le_bytes([b[0], b[1]])))
+            .ok_or_else(cut_short)
     };
-    let word = |at: usize| {
-        file.get(at..at + 4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).ok_or_else(cut)
+    let read_u32 = |offset: usize| {
+        file.get(offset..offset + 4)
+            .map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+            .ok_or_else(cut_short)
     };
-    let (start, size, count, names) = (word(0x20)? as usize, half(0x2e)?, half(0x30)?, half(0x32)?);
+    // Fields of the ELF header: offset, size and number of the section headers, and index of the section with
+    // their names.
+    let start = read_u32(0x20)? as usize;
+    let size = read_u16(0x2e)?;
+    let count = read_u16(0x30)?;
+    let names = read_u16(0x32)?;
     // Offsets of the fields of a section header: name 0, type 4, flags 8, file offset 16, size 20.
-    let strings = word(start + names * size + 16)? as usize;
+    let strings = read_u32(start + names * size + 16)? as usize;
     let mut sizes = Sizes::default();
     for header in (0..count).map(|index| start + index * size) {
-        let (kind, flags, bytes) = (word(header + 4)?, word(header + 8)?, u64::from(word(header + 20)?));
-        let name = file.get(strings + word(header)? as usize..).ok_or_else(cut)?;
+        let kind = read_u32(header + 4)?;
+        let flags = read_u32(header + 8)?;
+        let bytes = u64::from(read_u32(header + 20)?);
+        let name = file.get(strings + read_u32(header)? as usize..).ok_or_else(cut_short)?;
         let name = String::from_utf8_lossy(name.split(|&byte| byte == 0).next().unwrap_or_default());
         let is_left_out = name.contains("dummy") || name.contains("stack");
         if !matches!(kind, PROGBITS | NOBITS) || flags & ALLOC == 0 || is_left_out {
@@ -63,8 +74,8 @@ mod tests {
 
     use super::*;
 
-    /// Makes a file with these sections: name, type, flags, size.
-    fn file(sections: &[(&str, u32, u32, u32)]) -> Vec<u8> {
+    /// Creates a file with these sections: name, type, flags, size.
+    fn elf_file(sections: &[(&str, u32, u32, u32)]) -> Vec<u8> {
         let mut strings = vec![0];
         let mut headers = Vec::new();
         let mut header = |name: u32, kind: u32, flags: u32, offset: u32, size: u32| {
@@ -77,20 +88,20 @@ mod tests {
             strings.extend(name.bytes().chain([0]));
         }
         header(0, 3, 0, 52, strings.len() as u32);
-        let mut whole = b"\x7fELF\x01\x01".to_vec();
-        whole.resize(52, 0);
-        whole[0x20..0x24].copy_from_slice(&(52 + strings.len() as u32).to_le_bytes());
-        whole[0x2e..0x30].copy_from_slice(&40u16.to_le_bytes());
-        whole[0x30..0x32].copy_from_slice(&(sections.len() as u16 + 1).to_le_bytes());
-        whole[0x32..0x34].copy_from_slice(&(sections.len() as u16).to_le_bytes());
-        whole.extend(strings);
-        whole.extend(headers);
-        whole
+        let mut bytes = b"\x7fELF\x01\x01".to_vec();
+        bytes.resize(52, 0);
+        bytes[0x20..0x24].copy_from_slice(&(52 + strings.len() as u32).to_le_bytes());
+        bytes[0x2e..0x30].copy_from_slice(&40u16.to_le_bytes());
+        bytes[0x30..0x32].copy_from_slice(&(sections.len() as u16 + 1).to_le_bytes());
+        bytes[0x32..0x34].copy_from_slice(&(sections.len() as u16).to_le_bytes());
+        bytes.extend(strings);
+        bytes.extend(headers);
+        bytes
     }
 
     #[test]
     fn data_counts_in_flash_and_in_ram_and_zeros_in_ram_only() {
-        let whole = file(&[
+        let firmware = elf_file(&[
             (".text", PROGBITS, ALLOC | 4, 1000),
             (".data", PROGBITS, ALLOC | WRITE, 20),
             (".bss", NOBITS, ALLOC | WRITE, 300),
@@ -99,15 +110,15 @@ mod tests {
             (".stack", NOBITS, ALLOC | WRITE, 4096),
             (".text_dummy", NOBITS, ALLOC | WRITE, 512),
         ]);
-        assert_eq!(sizes(&whole), Ok(Sizes { flash: 1020, ram: 320 }));
+        assert_eq!(sizes(&firmware), Ok(Sizes { flash: 1020, ram: 320 }));
     }
 
     #[test]
     fn other_files_and_cut_files_are_errors() {
         assert!(sizes(b"").is_err());
         assert!(sizes(b"\x7fELF\x02\x01").is_err());
-        let whole = file(&[(".text", PROGBITS, ALLOC, 1000)]);
-        assert!(sizes(&whole[..whole.len() - 20]).unwrap_err().contains("cut short"));
-        assert!(sizes(&whole[..40]).is_err());
+        let firmware = elf_file(&[(".text", PROGBITS, ALLOC, 1000)]);
+        assert!(sizes(&firmware[..firmware.len() - 20]).unwrap_err().contains("cut short"));
+        assert!(sizes(&firmware[..40]).is_err());
     }
 }

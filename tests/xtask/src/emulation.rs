@@ -57,13 +57,13 @@ const SEAL_PARTS: [&str; 3] = ["seal", "open", "handshake"];
 /// Optimisation level of the boards' release profile, at which cycles, FedPower iterations and networks are
 /// measured.
 const AS_BUILT: &str = "s";
-/// File of the figures of updates, below `target/boards`.
+/// File with the measurements of updates, below `target/boards`.
 const MEASURED: &str = "measured.jsonl";
-/// File of the figures of encryption.
+/// File with the measurements of encryption.
 const SEALED: &str = "sealed.jsonl";
-/// File of the figures of FedPower iterations.
+/// File with the measurements of FedPower iterations.
 const POWERED: &str = "powered.jsonl";
-/// File of the figures of networks.
+/// File with the measurements of networks.
 const TRAINED: &str = "trained.jsonl";
 
 /// Runs the command.
@@ -81,32 +81,32 @@ pub fn run(context: &Context, arguments: &Emulation) -> Result<(), Failure> {
     }
     let toolchain = setup::run(context, Setup::default())?;
     let runner = Runner::new(context)?;
-    let mut all =
+    let mut measurement =
         Measurement { context, toolchain: &toolchain, runner, lines: Lines::default(), failed: false };
-    let host = all.host()?;
+    let host = measurement.test_on_host()?;
     for board in &boards.emulated {
         if !arguments.cores.is_empty() && !arguments.cores.contains(&board.name) {
             continue;
         }
         for level in &board.levels {
             let start = Instant::now();
-            all.board(board, level)?;
+            measurement.measure_board(board, level)?;
             eprintln!("boards {:<8} {level:<4} {:4} s", board.name, start.elapsed().as_secs());
         }
     }
-    all.lines.write(context)?;
-    all.compare_bits(&host);
-    if all.lines.measured.iter().any(|line| line.contains("\"path\":\"unknown\"")) {
-        all.complain("an update took none of the ways to the head that it has", "");
+    measurement.lines.write(context)?;
+    measurement.compare_bits(&host);
+    if measurement.lines.measured.iter().any(|line| line.contains("\"path\":\"unknown\"")) {
+        measurement.report_failure("an update took none of the ways to the head that it has", "");
     }
     // The lists of budgets contain all cores, so they are checked only after a run of all cores.
-    if arguments.cores.is_empty() && !all.failed {
-        all.failed |= !check_budgets(context, &["budgets::", "sealing::", "power::", "network::"]);
+    if arguments.cores.is_empty() && !measurement.failed {
+        measurement.failed |= !check_budgets(context, &["budgets::", "sealing::", "power::", "network::"]);
     }
-    if all.failed { Err(Failure::printed()) } else { Ok(()) }
+    if measurement.failed { Err(Failure::printed()) } else { Ok(()) }
 }
 
-/// Lines of figures, by kind of measurement.
+/// Lines with measured values, by kind of measurement.
 #[derive(Clone, Debug, Default)]
 struct Lines {
     measured: Vec<String>,
@@ -143,7 +143,7 @@ struct Measurement<'a> {
 
 impl Measurement<'_> {
     /// Records a failure and prints it with the output that shows it.
-    fn complain(&mut self, message: &str, output: &str) {
+    fn report_failure(&mut self, message: &str, output: &str) {
         self.failed = true;
         eprintln!("boards: {message}");
         for line in output.lines() {
@@ -153,7 +153,7 @@ impl Measurement<'_> {
 
     /// Tests the boards' common code on the host; returns the lines of the same updates, computed on the
     /// host.
-    fn host(&mut self) -> Result<Vec<String>, Failure> {
+    fn test_on_host(&mut self) -> Result<Vec<String>, Failure> {
         let start = Instant::now();
         let features = "adapter,convolution,recurrent,power";
         let mut cargo =
@@ -162,41 +162,41 @@ impl Measurement<'_> {
         cargo.env("CARGO_TARGET_DIR", self.context.root.join(FOLDER));
         let (succeeds, output) = self.runner.program(&mut cargo)?;
         if !succeeds {
-            self.complain("the tests of what the boards share failed", &output);
+            self.report_failure("the tests of what the boards share failed", &output);
         }
         eprintln!("boards {:<8} {:<4} {:4} s", "host", "", start.elapsed().as_secs());
         Ok(output.lines().filter(|line| line.starts_with("\"d\":")).map(str::to_owned).collect())
     }
 
     /// Measures one core at one optimisation level.
-    fn board(&mut self, board: &Emulated, level: &str) -> Result<(), Failure> {
+    fn measure_board(&mut self, board: &Emulated, level: &str) -> Result<(), Failure> {
         let machine = &board.machine;
-        let at = format!("{} at {level}", board.name);
+        let location = format!("{} at {level}", board.name);
         if !self.build(machine, level, &[])? {
-            self.complain(&format!("{at}: does not build"), "");
+            self.report_failure(&format!("{location}: does not build"), "");
             return Ok(());
         }
-        self.starts(machine, &at)?;
+        self.check_start(machine, &location)?;
         for shape in SHAPES {
             if !self.build(
                 machine,
                 level,
                 &["--bin", "update", "--bin", "update_i16", "--features", &format!("shape-{shape}")],
             )? {
-                self.complain(&format!("{at}: update does not build for {shape}"), "");
+                self.report_failure(&format!("{location}: update does not build for {shape}"), "");
                 continue;
             }
             for (program, problems) in UPDATES {
-                self.updates(board, level, shape, program, problems)?;
+                self.measure_updates(board, level, shape, program, problems)?;
             }
         }
-        self.seal(board, level)?;
+        self.measure_encryption(board, level)?;
         if level == AS_BUILT {
             for shape in &board.power {
-                self.power(board, shape)?;
+                self.measure_power(board, shape)?;
             }
             for network in &board.networks {
-                self.network(board, network)?;
+                self.measure_network(board, network)?;
             }
         }
         Ok(())
@@ -204,25 +204,31 @@ impl Measurement<'_> {
 
     /// Checks that `null` succeeds, and that `client` reports what is missing instead of joining, hanging or
     /// faulting.
-    fn starts(&mut self, machine: &Machine, at: &str) -> Result<(), Failure> {
+    fn check_start(&mut self, machine: &Machine, location: &str) -> Result<(), Failure> {
         let (code, output) = self.emulate(machine, "null", &[])?;
         if code != Some(0) {
-            self.complain(&format!("{at}: null ended with code {}", shown(code)), &output);
+            self.report_failure(&format!("{location}: null ended with code {}", format_code(code)), &output);
         }
         let (code, output) = self.emulate(machine, "client", &[])?;
         if code != Some(2) || !output.contains("'provision' is missing") {
-            self.complain(&format!("{at}: client without settings ended with code {}", shown(code)), &output);
+            self.report_failure(
+                &format!("{location}: client without settings ended with code {}", format_code(code)),
+                &output,
+            );
         }
         let words = self.runner.erased_key()?;
         let (code, output) = self.emulate(machine, "client", &words)?;
         if code != Some(2) || !output.contains("was not provisioned") {
-            self.complain(&format!("{at}: client without a key ended with code {}", shown(code)), &output);
+            self.report_failure(
+                &format!("{location}: client without a key ended with code {}", format_code(code)),
+                &output,
+            );
         }
         Ok(())
     }
 
     /// Measures a program that solves problems of one shape.
-    fn updates(
+    fn measure_updates(
         &mut self,
         board: &Emulated,
         level: &str,
@@ -230,20 +236,21 @@ impl Measurement<'_> {
         program: &str,
         problems: &[&str],
     ) -> Result<(), Failure> {
-        let at = format!("{} at {level}", board.name);
+        let location = format!("{} at {level}", board.name);
         let Some(lines) = self.lines_of(&board.machine, program, level, problems.len())? else {
-            self.complain_of_last(&format!("{at}: {program} failed for {shape}"));
+            self.report_last_output(&format!("{location}: {program} failed for {shape}"));
             return Ok(());
         };
         for (problem, mut line) in problems.iter().zip(lines) {
             // Cycles are estimated for the boards' release profile, on cores whose manual states the cycles
             // of instructions.
             if level == AS_BUILT && board.cycles {
-                match self.cycles(board, &board.machine, program, problem)? {
+                match self.estimate_cycles(board, &board.machine, program, problem)? {
                     Some(cycles) => line = with_figure(&line, "cycles", cycles),
-                    None => {
-                        self.complain(&format!("{at}: no cycles of {program} for {shape}, {problem}"), "")
-                    }
+                    None => self.report_failure(
+                        &format!("{location}: no cycles of {program} for {shape}, {problem}"),
+                        "",
+                    ),
                 }
             }
             println!("{line}");
@@ -253,20 +260,20 @@ impl Measurement<'_> {
     }
 
     /// Measures encryption.
-    fn seal(&mut self, board: &Emulated, level: &str) -> Result<(), Failure> {
-        let at = format!("{} at {level}", board.name);
+    fn measure_encryption(&mut self, board: &Emulated, level: &str) -> Result<(), Failure> {
+        let location = format!("{} at {level}", board.name);
         let built = self.build(&board.machine, level, &["--bin", "seal", "--features", "shape-64-4-32"])?;
         let lines = if built { self.lines_of(&board.machine, "seal", level, LIMITS.len())? } else { None };
         let Some(lines) = lines else {
-            self.complain_of_last(&format!("{at}: seal does not build or failed"));
+            self.report_last_output(&format!("{location}: seal does not build or failed"));
             return Ok(());
         };
         for (limit, mut line) in LIMITS.iter().zip(lines) {
             if level == AS_BUILT && board.cycles {
                 for part in SEAL_PARTS {
-                    match self.cycles(board, &board.machine, "seal", &format!("{part}-{limit}"))? {
+                    match self.estimate_cycles(board, &board.machine, "seal", &format!("{part}-{limit}"))? {
                         Some(cycles) => line = with_figure(&line, &format!("cycles_{part}"), cycles),
-                        None => self.complain(&format!("{at}: no cycles of {part}-{limit}"), ""),
+                        None => self.report_failure(&format!("{location}: no cycles of {part}-{limit}"), ""),
                     }
                 }
             }
@@ -277,21 +284,23 @@ impl Measurement<'_> {
     }
 
     /// Measures FedPower iterations of one shape.
-    fn power(&mut self, board: &Emulated, shape: &str) -> Result<(), Failure> {
-        let at = format!("{} at {AS_BUILT}", board.name);
+    fn measure_power(&mut self, board: &Emulated, shape: &str) -> Result<(), Failure> {
+        let location = format!("{} at {AS_BUILT}", board.name);
         let problems = ["plain", "private"];
         let features = format!("power,shape-{shape}");
         let built = self.build(&board.machine, AS_BUILT, &["--bin", "power", "--features", &features])?;
         let lines =
             if built { self.lines_of(&board.machine, "power", AS_BUILT, problems.len())? } else { None };
         let Some(lines) = lines else {
-            self.complain_of_last(&format!("{at}: power does not build or failed for {shape}"));
+            self.report_last_output(&format!("{location}: power does not build or failed for {shape}"));
             return Ok(());
         };
         for (problem, mut line) in problems.iter().zip(lines) {
-            match self.cycles(board, &board.machine, "power", problem)? {
+            match self.estimate_cycles(board, &board.machine, "power", problem)? {
                 Some(cycles) => line = with_figure(&line, "cycles", cycles),
-                None => self.complain(&format!("{at}: no cycles of power for {shape}, {problem}"), ""),
+                None => {
+                    self.report_failure(&format!("{location}: no cycles of power for {shape}, {problem}"), "")
+                }
             }
             println!("{line}");
             self.lines.powered.push(line);
@@ -300,20 +309,22 @@ impl Measurement<'_> {
     }
 
     /// Measures a network.
-    fn network(&mut self, board: &Emulated, model: &str) -> Result<(), Failure> {
-        let at = format!("{} at {AS_BUILT}", board.name);
+    fn measure_network(&mut self, board: &Emulated, model: &str) -> Result<(), Failure> {
+        let location = format!("{} at {AS_BUILT}", board.name);
         let machine = &board.network_machine;
         let built = self.build(machine, AS_BUILT, &["--bin", "network", "--features", model])?;
         let lines = if built { self.lines_of(machine, "network", AS_BUILT, 1)? } else { None };
         let Some(lines) = lines else {
-            self.complain_of_last(&format!("{at}: network does not build or failed with {model}"));
+            self.report_last_output(&format!("{location}: network does not build or failed with {model}"));
             return Ok(());
         };
         for mut line in lines {
             if board.network_cycles.iter().any(|estimated| estimated == model) {
-                match self.cycles(board, machine, "network", "sgd")? {
+                match self.estimate_cycles(board, machine, "network", "sgd")? {
                     Some(cycles) => line = with_figure(&line, "cycles", cycles),
-                    None => self.complain(&format!("{at}: no cycles of network with {model}"), ""),
+                    None => {
+                        self.report_failure(&format!("{location}: no cycles of network with {model}"), "")
+                    }
                 }
             }
             println!("{line}");
@@ -322,9 +333,9 @@ impl Measurement<'_> {
         Ok(())
     }
 
-    fn complain_of_last(&mut self, message: &str) {
+    fn report_last_output(&mut self, message: &str) {
         let output = self.runner.last_output();
-        self.complain(message, &output);
+        self.report_failure(message, &output);
     }
 
     /// Checks that every core, every optimisation level and the host compute the same bits for the same
@@ -336,9 +347,9 @@ impl Measurement<'_> {
         answers.extend(host.iter().cloned());
         let problems: BTreeSet<&str> = answers.iter().map(|answer| problem_only(answer)).collect();
         if problems.len() != answers.len() {
-            let found: Vec<_> = answers.iter().map(String::as_str).collect();
-            let found = found.join("\n");
-            self.complain("the same update has different bits:", &found);
+            let answer_lines: Vec<_> = answers.iter().map(String::as_str).collect();
+            let answer_lines = answer_lines.join("\n");
+            self.report_failure("the same update has different bits:", &answer_lines);
         }
     }
 
@@ -367,12 +378,12 @@ impl Measurement<'_> {
         words: &[String],
     ) -> Result<(Option<i32>, String), Failure> {
         let emulator = self.toolchain.emulator(&machine.emulator)?;
-        let done = self.runner.emulate(emulator, machine, program, words);
+        let result = self.runner.emulate(emulator, machine, program, words);
         self.end_if_interrupted()?;
-        done
+        result
     }
 
-    /// Runs a program that measures; returns its lines of figures. `None` if the program fails or prints
+    /// Runs a program that measures; returns its lines of values. `None` if the program fails or prints
     /// another number of lines.
     fn lines_of(
         &mut self,
@@ -389,7 +400,7 @@ impl Measurement<'_> {
 
     /// Estimates the cycles of a program's problem: the cycles of a run that solves it twice minus those of a
     /// run that solves it once.
-    fn cycles(
+    fn estimate_cycles(
         &mut self,
         board: &Emulated,
         machine: &Machine,
@@ -399,10 +410,10 @@ impl Measurement<'_> {
         let core = Core::named(&board.name)
             .ok_or_else(|| Failure::new(format!("no cycles are known of {}", board.name)))?;
         let emulator = self.toolchain.emulator(&machine.emulator)?;
-        let mut counted = [0; 2];
-        for (times, cycles) in [1, 2].into_iter().zip(&mut counted) {
+        let mut cycles_of_runs = [0; 2];
+        for (times, cycles) in [1, 2].into_iter().zip(&mut cycles_of_runs) {
             match self.runner.cycles(emulator, machine, core, program, problem, times) {
-                Ok(found) => *cycles = found,
+                Ok(estimate) => *cycles = estimate,
                 Err(failure) => {
                     self.end_if_interrupted()?;
                     eprintln!("boards: {}", failure.message);
@@ -410,7 +421,7 @@ impl Measurement<'_> {
                 }
             }
         }
-        Ok(counted[1].checked_sub(counted[0]))
+        Ok(cycles_of_runs[1].checked_sub(cycles_of_runs[0]))
     }
 
     fn end_if_interrupted(&self) -> Result<(), Failure> {
@@ -422,6 +433,6 @@ impl Measurement<'_> {
     }
 }
 
-fn shown(code: Option<i32>) -> String {
+fn format_code(code: Option<i32>) -> String {
     code.map_or_else(|| "none (killed)".to_owned(), |code| code.to_string())
 }

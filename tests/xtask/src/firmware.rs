@@ -49,7 +49,7 @@ struct Build<'a> {
 /// Runs the command.
 ///
 /// # Errors
-/// Exit code 2 if a board is unknown, 3 if a tool is missing, 1 if a build fails or a figure exceeds its
+/// Exit code 2 if a board is unknown, 3 if a tool is missing, 1 if a build fails or a value exceeds its
 /// budget.
 pub fn run(context: &Context, arguments: &Firmware) -> Result<(), Failure> {
     let boards = Boards::read(&context.root).map_err(Failure::new)?;
@@ -67,11 +67,12 @@ pub fn run(context: &Context, arguments: &Firmware) -> Result<(), Failure> {
     let mut sizes = String::new();
     let mut measure = |build: Build<'_>| {
         let start = Instant::now();
-        let found = measure(context, &toolchain, &build);
-        let (flash, ram) =
-            found.as_ref().map_or_else(|_| Default::default(), |s| (s.flash.to_string(), s.ram.to_string()));
+        let sizes_of_build = measure(context, &toolchain, &build);
+        let (flash, ram) = sizes_of_build
+            .as_ref()
+            .map_or_else(|_| Default::default(), |s| (s.flash.to_string(), s.ram.to_string()));
         let Build { folder, program, target, level, label, .. } = build;
-        if let Ok(Sizes { flash, ram }) = found {
+        if let Ok(Sizes { flash, ram }) = sizes_of_build {
             let _ = writeln!(
                 sizes,
                 "{{\"program\":\"{folder}/{program}\",\"target\":\"{target}\",\"opt_level\":\"{level}\",\"shape\":\"{label}\",\
@@ -79,12 +80,12 @@ pub fn run(context: &Context, arguments: &Firmware) -> Result<(), Failure> {
             );
         }
         let core = target.split('-').next().unwrap_or(target);
-        let result = found.as_ref().map_or("FAILED", |_| "ok");
+        let result = sizes_of_build.as_ref().map_or("FAILED", |_| "ok");
         println!(
             "firmware {folder:<16} {program:<6} {core:<10} {level:<4} {label:<6} flash {flash:>6}  static RAM {ram:>6} {:4} s  {result}",
             start.elapsed().as_secs()
         );
-        if let Err(Failure { message, .. }) = found
+        if let Err(Failure { message, .. }) = sizes_of_build
             && !message.is_empty()
         {
             eprintln!("firmware: {message}");
@@ -93,11 +94,11 @@ pub fn run(context: &Context, arguments: &Firmware) -> Result<(), Failure> {
         context.is_interrupted()
     };
     let start = Instant::now();
-    let mut shared = context.cargo(&["test", "--quiet", "--locked"]);
-    shared
+    let mut shared_tests = context.cargo(&["test", "--quiet", "--locked"]);
+    shared_tests
         .current_dir(context.root.join("edge-client/boards/firmware"))
         .env("CARGO_TARGET_DIR", context.root.join(FOLDER));
-    let shared_holds = context.succeeds(&mut shared);
+    let shared_tests_pass = context.succeeds(&mut shared_tests);
     println!("firmware on the host {} s", start.elapsed().as_secs());
     for board in &boards.hardware {
         if !arguments.boards.is_empty() && !arguments.boards.contains(&board.name) {
@@ -131,7 +132,7 @@ pub fn run(context: &Context, arguments: &Firmware) -> Result<(), Failure> {
         }
     }
     crate::process::write_whole(&context.root.join(FOLDER).join("sizes.jsonl"), &sizes)?;
-    if failed || !shared_holds {
+    if failed || !shared_tests_pass {
         return Err(Failure::printed());
     }
     // The lists of budgets contain all boards, so they are checked only after a run of all boards.

@@ -82,7 +82,7 @@ fn run(context: &Context, command: &Command) -> Result<(), Failure> {
         Command::BareMetal => bare_metal::run(context),
         Command::Firmware(arguments) => firmware::run(context, arguments),
         Command::Boards(arguments) => emulation::run(context, arguments),
-        Command::Cycles { core } => estimate(core, std::io::stdin().lock()),
+        Command::Cycles { core } => print_cycles(core, std::io::stdin().lock()),
         Command::Mutants(arguments) => seeded::mutants(context, arguments),
         Command::Threads(arguments) => seeded::threads(context, *arguments),
         Command::Fuzz(arguments) => fuzz::run(context, arguments),
@@ -95,7 +95,7 @@ fn run(context: &Context, command: &Command) -> Result<(), Failure> {
     }
 }
 
-fn estimate(core: &str, log: impl BufRead) -> Result<(), Failure> {
+fn print_cycles(core: &str, log: impl BufRead) -> Result<(), Failure> {
     let core = cycles::Core::named(core).ok_or_else(|| {
         Failure::with_code(2, format!("cycles: found core {core:?}, allowed: m0, m3, m4, rv32imc"))
     })?;

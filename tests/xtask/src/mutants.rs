@@ -47,8 +47,8 @@ impl Mutant {
         let mut parts = text.split("<<<<<<<\n");
         let about = parts.next().unwrap_or_default().trim().to_owned();
         let replacement = |part: &str| {
-            let (old, rest) = part.split_once("=======\n").ok_or("found no line =======")?;
-            let (new, _) = rest.split_once(">>>>>>>").ok_or("found no line >>>>>>>")?;
+            let (old, after_old) = part.split_once("=======\n").ok_or("found no line =======")?;
+            let (new, _) = after_old.split_once(">>>>>>>").ok_or("found no line >>>>>>>")?;
             if tokens(old).is_empty() {
                 return Err("found no code between <<<<<<< and =======");
             }
@@ -70,27 +70,27 @@ impl Mutant {
         for directory in CRATES.map(|name| root.join(name)) {
             // The copy for `tests/threads` contains only some of the crates.
             if directory.exists() {
-                read(&directory, &mut sources)?;
+                read_sources(&directory, &mut sources)?;
             }
         }
         let mut changed: Vec<(PathBuf, String)> = Vec::new();
         for (old, new) in &self.replacements {
-            let wanted: Vec<&str> = tokens(old).into_iter().map(|token| &old[token]).collect();
-            let mut found = Vec::new();
+            let old_tokens: Vec<&str> = tokens(old).into_iter().map(|token| &old[token]).collect();
+            let mut occurrences = Vec::new();
             for (index, source) in sources.iter().enumerate() {
-                found.extend(source.find(&wanted).into_iter().map(|place| (index, place)));
+                occurrences.extend(source.find_tokens(&old_tokens).into_iter().map(|range| (index, range)));
             }
-            let [(index, place)] = found.as_slice() else {
+            let [(index, range)] = occurrences.as_slice() else {
                 let files: Vec<_> =
-                    found.iter().map(|(index, _)| sources[*index].path.display().to_string()).collect();
+                    occurrences.iter().map(|(index, _)| sources[*index].path.display().to_string()).collect();
                 return Err(format!(
                     "found {} times, allowed: once {files:?}; adapt the mutant: {}",
-                    found.len(),
+                    occurrences.len(),
                     old.trim()
                 ));
             };
             let source = &mut sources[*index];
-            source.text.replace_range(place.clone(), new.trim());
+            source.text.replace_range(range.clone(), new.trim());
             source.tokens = tokens(&source.text);
             changed.retain(|(path, _)| *path != source.path);
             changed.push((source.path.clone(), source.text.clone()));
@@ -101,7 +101,7 @@ impl Mutant {
 
 impl Source {
     /// Returns the byte ranges of every occurrence of the given tokens.
-    fn find(&self, wanted: &[&str]) -> Vec<Range<usize>> {
+    fn find_tokens(&self, wanted: &[&str]) -> Vec<Range<usize>> {
         let is_equal = |window: &&[Range<usize>]| {
             window.iter().zip(wanted).all(|(token, wanted)| self.text[token.clone()] == **wanted)
         };
@@ -114,15 +114,15 @@ impl Source {
 }
 
 /// Reads all `.rs` files in the `src` directories below a directory.
-fn read(directory: &Path, sources: &mut Vec<Source>) -> Result<(), String> {
-    let wrong = |error: std::io::Error| format!("{}: {error}", directory.display());
-    for entry in std::fs::read_dir(directory).map_err(wrong)? {
-        let path = entry.map_err(wrong)?.path();
+fn read_sources(directory: &Path, sources: &mut Vec<Source>) -> Result<(), String> {
+    let with_path = |error: std::io::Error| format!("{}: {error}", directory.display());
+    for entry in std::fs::read_dir(directory).map_err(with_path)? {
+        let path = entry.map_err(with_path)?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if path.is_dir() && !["target", "tests", "boards"].contains(&name.as_str()) {
-            read(&path, sources)?;
+            read_sources(&path, sources)?;
         } else if name.ends_with(".rs") && path.components().any(|part| part.as_os_str() == "src") {
-            let text = std::fs::read_to_string(&path).map_err(wrong)?;
+            let text = std::fs::read_to_string(&path).map_err(with_path)?;
             let tokens = tokens(&text);
             sources.push(Source { path, text, tokens });
         }
@@ -136,26 +136,29 @@ fn read(directory: &Path, sources: &mut Vec<Source>) -> Result<(), String> {
 fn tokens(text: &str) -> Vec<Range<usize>> {
     let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || !byte.is_ascii();
     let bytes = text.as_bytes();
-    let (mut tokens, mut at): (Vec<Range<usize>>, usize) = (Vec::new(), 0);
-    while let Some(&byte) = bytes.get(at) {
-        let start = at;
-        if bytes[at..].starts_with(b"//") && start.checked_sub(1).is_none_or(|before| bytes[before] != b':') {
-            at += bytes[at..].iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len() - at);
+    let (mut tokens, mut position): (Vec<Range<usize>>, usize) = (Vec::new(), 0);
+    while let Some(&byte) = bytes.get(position) {
+        let start = position;
+        if bytes[position..].starts_with(b"//")
+            && start.checked_sub(1).is_none_or(|before| bytes[before] != b':')
+        {
+            position +=
+                bytes[position..].iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len() - position);
             continue;
         }
-        at += 1;
+        position += 1;
         if byte.is_ascii_whitespace() {
             continue;
         }
-        while is_word(byte) && bytes.get(at).is_some_and(|next| is_word(*next)) {
-            at += 1;
+        while is_word(byte) && bytes.get(position).is_some_and(|next| is_word(*next)) {
+            position += 1;
         }
         // rustfmt adds commas where it breaks lines.
         if matches!(byte, b')' | b']' | b'}') && tokens.last().is_some_and(|last| &text[last.clone()] == ",")
         {
             tokens.pop();
         }
-        tokens.push(start..at);
+        tokens.push(start..position);
     }
     tokens
 }

@@ -137,7 +137,7 @@ pub fn run(context: &Context, arguments: &Nightly) -> Result<(), Failure> {
             "== {} of {}, {name}: {command} (since {} UTC; see target/nightly/{name}.log)",
             index + 1,
             parts.len(),
-            clock()
+            format_time()
         );
         let start = Instant::now();
         let file = folder.join(format!("{name}.log"));
@@ -151,7 +151,7 @@ pub fn run(context: &Context, arguments: &Nightly) -> Result<(), Failure> {
                 None
             }
         };
-        let result = result(code, context.is_interrupted());
+        let result = result_of(code, context.is_interrupted());
         failed |= !matches!(result, "ok" | "not run");
         let output = String::from_utf8_lossy(&std::fs::read(&file)?).into_owned();
         let last: String = output.lines().last().unwrap_or_default().chars().take(140).collect();
@@ -166,7 +166,7 @@ pub fn run(context: &Context, arguments: &Nightly) -> Result<(), Failure> {
     if failed || context.is_interrupted() { Err(Failure::printed()) } else { Ok(()) }
 }
 
-fn result(code: Option<i32>, interrupted: bool) -> &'static str {
+fn result_of(code: Option<i32>, interrupted: bool) -> &'static str {
     match code {
         _ if interrupted => "interrupted",
         Some(0) => "ok",
@@ -176,7 +176,7 @@ fn result(code: Option<i32>, interrupted: bool) -> &'static str {
 }
 
 /// Returns hours and minutes of the day, UTC.
-fn clock() -> String {
+fn format_time() -> String {
     let minutes = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs() / 60);
     format!("{:02}:{:02}", minutes / 60 % 24, minutes % 60)
 }
@@ -187,9 +187,9 @@ mod tests {
 
     #[test]
     fn a_check_that_cannot_be_run_has_not_failed() {
-        assert_eq!(result(Some(77), false), "not run");
-        assert_eq!(result(Some(1), false), "FAILED");
-        assert_eq!(result(None, false), "FAILED");
-        assert_eq!(result(Some(0), true), "interrupted");
+        assert_eq!(result_of(Some(77), false), "not run");
+        assert_eq!(result_of(Some(1), false), "FAILED");
+        assert_eq!(result_of(None, false), "FAILED");
+        assert_eq!(result_of(Some(0), true), "interrupted");
     }
 }

@@ -1,4 +1,4 @@
-//! Helpers for running other programs: their environment, their time limits, and their end when this program
+//! Runner of other programs: their environment, their time limits, and their end when this program
 //! is interrupted.
 
 use std::fs::File;
@@ -14,7 +14,7 @@ pub const NOT_RUN: u8 = 77;
 /// Exit code of a command for which a tool is missing.
 pub const MISSING: u8 = 3;
 /// Time in which a program must end by itself after an interruption.
-const GRACE: Duration = Duration::from_secs(10);
+const END_TIME: Duration = Duration::from_secs(10);
 
 /// Failure of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,10 +92,10 @@ impl Context {
             }
         }
         if let Some(libraries) = std::env::var_os("LD_LIBRARY_PATH") {
-            let kept: Vec<_> =
+            let other_folders: Vec<_> =
                 std::env::split_paths(&libraries).filter(|folder| !self.is_of_build(folder)).collect();
-            match std::env::join_paths(&kept) {
-                Ok(path) if !kept.is_empty() => command.env("LD_LIBRARY_PATH", path),
+            match std::env::join_paths(&other_folders) {
+                Ok(path) if !other_folders.is_empty() => command.env("LD_LIBRARY_PATH", path),
                 _ => command.env_remove("LD_LIBRARY_PATH"),
             };
         }
@@ -146,7 +146,7 @@ impl Context {
             if let Some(status) = child.try_wait()? {
                 return Ok(status);
             }
-            if self.is_interrupted() && interrupted_at.get_or_insert_with(Instant::now).elapsed() > GRACE {
+            if self.is_interrupted() && interrupted_at.get_or_insert_with(Instant::now).elapsed() > END_TIME {
                 let _ = child.kill();
                 let _ = child.wait();
                 return Err(Failure::new(format!("{name}: killed after an interruption")));

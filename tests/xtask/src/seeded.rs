@@ -56,11 +56,11 @@ pub fn mutants(context: &Context, arguments: &Mutants) -> Result<(), Failure> {
     let mut worlds = "1000";
     let mut chosen = Vec::new();
     for word in &arguments.words {
-        match known.iter().find(|mutant| name(mutant) == *word) {
+        match known.iter().find(|mutant| bug_name(mutant) == *word) {
             Some(mutant) => chosen.push(mutant.clone()),
             None if word.bytes().all(|byte| byte.is_ascii_digit()) => worlds = word,
             None => {
-                let names: Vec<_> = known.iter().map(|mutant| name(mutant)).collect();
+                let names: Vec<_> = known.iter().map(|mutant| bug_name(mutant)).collect();
                 let message =
                     format!("mutants: found bug {word:?}, allowed: a number, or {}", names.join(", "));
                 return Err(Failure::with_code(2, message));
@@ -83,9 +83,9 @@ pub fn mutants(context: &Context, arguments: &Mutants) -> Result<(), Failure> {
             failed = true;
             continue;
         };
-        let (wrong, first) = wrong_worlds(&text);
-        println!("{:<28} {wrong:8}  {first}", name(&mutant));
-        failed |= wrong == 0;
+        let (failed_worlds, first_failure) = count_failed_worlds(&text);
+        println!("{:<28} {failed_worlds:8}  {first_failure}", bug_name(&mutant));
+        failed |= failed_worlds == 0;
     }
     if failed { Err(Failure::printed()) } else { Ok(()) }
 }
@@ -119,34 +119,34 @@ pub fn threads(context: &Context, arguments: Threads) -> Result<(), Failure> {
             failed = true;
             continue;
         };
-        let (noticed, first) = wrong_checks(&text);
-        println!("{:<40} {noticed:7}  {first}", name(&mutant));
-        failed |= noticed == 0;
+        let (failed_checks, first_failure) = count_failed_checks(&text);
+        println!("{:<40} {failed_checks:7}  {first_failure}", bug_name(&mutant));
+        failed |= failed_checks == 0;
     }
     if failed { Err(Failure::printed()) } else { Ok(()) }
 }
 
 /// Returns the files of bugs in a folder, sorted.
 fn mutants_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let mut found = Vec::new();
+    let mut files = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let file = entry?.path();
         if file.extension().is_some_and(|end| end == "mutant") {
-            found.push(file);
+            files.push(file);
         }
     }
-    found.sort();
-    Ok(found)
+    files.sort();
+    Ok(files)
 }
 
 /// Returns the name of a bug, which is the name of its file without the extension.
-fn name(patch: &Path) -> String {
+fn bug_name(patch: &Path) -> String {
     patch.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// Returns the number of campaigns that failed, and the line of the one with the least seed. The lines have
 /// the form `seed N: ...`.
-fn wrong_worlds(output: &str) -> (usize, String) {
+fn count_failed_worlds(output: &str) -> (usize, String) {
     let seeds = output.lines().filter_map(|line| line.strip_prefix("seed "));
     let seed = |line: &str| {
         line.split(|c: char| !c.is_ascii_digit()).next().and_then(|digits| digits.parse::<u64>().ok())
@@ -159,13 +159,13 @@ fn wrong_worlds(output: &str) -> (usize, String) {
 
 /// Returns the number of checks that do not hold, and the first of them. The lines have the form `NAME  ORDER
 /// WRONG...`.
-fn wrong_checks(output: &str) -> (usize, String) {
-    let wrong = output.lines().filter_map(|line| line.split_once("WRONG"));
-    let first = wrong.clone().next().map_or(String::new(), |(before, _)| {
+fn count_failed_checks(output: &str) -> (usize, String) {
+    let failures = output.lines().filter_map(|line| line.split_once("WRONG"));
+    let first = failures.clone().next().map_or(String::new(), |(before, _)| {
         let (name, order) = before.trim_end().rsplit_once(' ').unwrap_or((before, "?"));
         format!("{} (order {order})", name.trim_end())
     });
-    (wrong.count(), first)
+    (failures.count(), first)
 }
 
 /// Copy of the sources.
@@ -221,9 +221,10 @@ impl<'a> Copy<'a> {
         for (path, text) in &changes {
             std::fs::write(path, text)?;
         }
-        let built = self.context.succeeds(build);
+        let is_built = self.context.succeeds(build);
         // The exit code is ignored, because a program with a bug is expected to fail.
-        let ended = if built { self.context.run_into(program, output, LIMIT).map(|_| ()) } else { Ok(()) };
+        let run_result =
+            if is_built { self.context.run_into(program, output, LIMIT).map(|_| ()) } else { Ok(()) };
         for (path, _) in &changes {
             let original = self.context.root.join(path.strip_prefix(&self.folder).unwrap_or(path));
             std::fs::copy(original, path)?;
@@ -231,11 +232,11 @@ impl<'a> Copy<'a> {
         if self.context.is_interrupted() {
             return Err(Failure::with_code(130, "interrupted"));
         }
-        if !built {
+        if !is_built {
             eprintln!("{}: does not build", file.display());
             return Ok(None);
         }
-        ended?;
+        run_result?;
         Ok(Some(String::from_utf8_lossy(&std::fs::read(output)?).into_owned()))
     }
 }
@@ -247,14 +248,14 @@ mod tests {
     #[test]
     fn wrong_world_with_the_least_seed_is_the_first() {
         let output = "seed 12: late\nnoise\nseed 3: early\nseed 100: later\n";
-        assert_eq!(wrong_worlds(output), (3, "seed 3: early".to_owned()));
-        assert_eq!(wrong_worlds("all well\n"), (0, String::new()));
+        assert_eq!(count_failed_worlds(output), (3, "seed 3: early".to_owned()));
+        assert_eq!(count_failed_worlds("all well\n"), (0, String::new()));
     }
 
     #[test]
     fn wrong_checks_are_counted_with_the_order_of_the_first() {
         let output = "a queue that is full      17\na pool of slots    204  WRONG: lost\nanother  ?  WRONG\n";
-        assert_eq!(wrong_checks(output), (2, "a pool of slots (order 204)".to_owned()));
-        assert_eq!(wrong_checks(""), (0, String::new()));
+        assert_eq!(count_failed_checks(output), (2, "a pool of slots (order 204)".to_owned()));
+        assert_eq!(count_failed_checks(""), (0, String::new()));
     }
 }

@@ -169,9 +169,9 @@ impl Toolchain {
     /// # Errors
     /// The emulator was not found (exit code 3).
     pub fn emulator(&self, program: &str) -> Result<&Path, Failure> {
-        let known = EMULATORS.iter().position(|name| *name == program);
-        let found = known.and_then(|index| self.emulators[index].as_deref());
-        found.ok_or_else(|| {
+        let index = EMULATORS.iter().position(|name| *name == program);
+        let file = index.and_then(|index| self.emulators[index].as_deref());
+        file.ok_or_else(|| {
             Failure::with_code(MISSING, format!("{program} is missing; run tests/setup for what it needs"))
         })
     }
@@ -251,9 +251,9 @@ fn add_compiler(context: &Context, targets: &[String]) -> Result<Option<Compiler
         let log = context.root.join(FOLDER).join("rustup.log");
         // The sysroot shows the result, so the exit code of rustup is ignored.
         let _ = context.run_into(&mut rustup, &log, Duration::from_secs(120));
-        let found = find_compiler(context, targets)?;
-        if found.is_some() {
-            return Ok(found);
+        let compiler = find_compiler(context, targets)?;
+        if compiler.is_some() {
+            return Ok(compiler);
         }
         eprintln!("setup: rustup could not add the targets");
     }
@@ -302,7 +302,7 @@ mod tests {
             "FEDSPAN_QEMU_ARM='/usr/bin/qemu-system-arm'",
             "FEDSPAN_QEMU_RISCV32=''",
         ] {
-            assert!(text.lines().any(|found| found == line), "{text}");
+            assert!(text.lines().any(|written_line| written_line == line), "{text}");
         }
     }
 }

@@ -83,7 +83,7 @@ struct Plan {
 /// A check failed, or in CI was not run.
 pub fn run(context: &Context, arguments: &Suite) -> Result<(), Failure> {
     let (toolchain, plan) = if arguments.quick {
-        (Toolchain::default(), Plan::quick(&profile("dev")))
+        (Toolchain::default(), Plan::quick(&test_profile_or("dev")))
     } else {
         let setup = Setup { install: arguments.install, targets_only: false };
         let toolchain = setup::find(context, setup)?;
@@ -91,7 +91,8 @@ pub fn run(context: &Context, arguments: &Suite) -> Result<(), Failure> {
             // A missing tool is no reason to skip the other checks.
             eprintln!("{missing}");
         }
-        let plan = Plan::full(&profile("release"), toolchain.compiler.is_some(), toolchain.can_emulate());
+        let plan =
+            Plan::full(&test_profile_or("release"), toolchain.compiler.is_some(), toolchain.can_emulate());
         (toolchain, plan)
     };
     let mut times = Times::read(context);
@@ -101,7 +102,7 @@ pub fn run(context: &Context, arguments: &Suite) -> Result<(), Failure> {
     let start = Instant::now();
     let mut failed = Vec::new();
     for step in &plan.steps {
-        let began = Instant::now();
+        let step_start = Instant::now();
         let mut program = match &step.action {
             Action::BareMetal => None,
             Action::Cargo(arguments) => {
@@ -122,7 +123,7 @@ pub fn run(context: &Context, arguments: &Suite) -> Result<(), Failure> {
             return Err(Failure::with_code(130, "tests/run: interrupted"));
         }
         if succeeds {
-            times.note(step.key, began.elapsed().as_secs());
+            times.record(step.key, step_start.elapsed().as_secs());
         } else {
             failed.push(step.label);
         }
@@ -142,7 +143,7 @@ pub fn run(context: &Context, arguments: &Suite) -> Result<(), Failure> {
 }
 
 /// Returns the cargo profile of the tests.
-fn profile(default: &str) -> String {
+fn test_profile_or(default: &str) -> String {
     variable("FEDSPAN_TEST_PROFILE").unwrap_or_else(|| default.to_owned())
 }
 
@@ -247,12 +248,12 @@ impl Plan {
         println!("tests/run: will run, with a warm build");
         let mut total = 0;
         for step in &self.steps {
-            let seconds = times.of(step.key).unwrap_or(step.usual);
+            let seconds = times.seconds_of(step.key).unwrap_or(step.usual);
             total += seconds;
-            println!("  about {:>7}  {}", minutes(seconds), step.label);
+            println!("  about {:>7}  {}", format_duration(seconds), step.label);
         }
         if self.steps.len() > 1 {
-            println!("  about {:>7}  in all", minutes(total));
+            println!("  about {:>7}  in all", format_duration(total));
         }
         if !self.skipped.is_empty() {
             println!("tests/run: skips (tests/run without --quick runs them)");
@@ -281,7 +282,7 @@ impl Plan {
 }
 
 /// Formats seconds as text, in whole minutes from two minutes on.
-fn minutes(seconds: u64) -> String {
+fn format_duration(seconds: u64) -> String {
     if seconds < 120 { format!("{seconds} s") } else { format!("{} min", (seconds + 30) / 60) }
 }
 
@@ -315,7 +316,7 @@ mod tests {
     #[test]
     fn times_are_printed_in_seconds_or_minutes() {
         assert_eq!(
-            [0, 119, 120, 149, 150, 600].map(minutes),
+            [0, 119, 120, 149, 150, 600].map(format_duration),
             ["0 s", "119 s", "2 min", "2 min", "3 min", "10 min"]
         );
     }

@@ -105,10 +105,10 @@ impl<const MASKED: bool, const WIDTH: usize> Tiles for TransposedStrip<'_, MASKE
         let Backward { delta, inputs, outputs, ref mut out, .. } = self.shapes;
         let (first, count) = (self.first, self.count);
         let delta = rows_of::<R>(delta.get(first..)?, row, outputs, count)?;
-        let place = row * inputs + column;
+        let offset = row * inputs + column;
         let mut sums = [[v.splat(0.0); C]; R];
         if first > 0 {
-            sums = load_tile(v, out, place, inputs)?;
+            sums = load_tile(v, out, offset, inputs)?;
         }
         let mut o = 0;
         while o < count {
@@ -116,6 +116,6 @@ impl<const MASKED: bool, const WIDTH: usize> Tiles for TransposedStrip<'_, MASKE
             add_products(v, &mut sums, &delta, o, &weights)?;
             o += 1;
         }
-        store_tile(v, out, place, inputs, &sums)
+        store_tile(v, out, offset, inputs, &sums)
     }
 }

@@ -17,18 +17,18 @@
 /// | FedAvg | 0.827, 0.924, 0.835 | 0.827, 0.921, 0.827 |
 /// | alone | 0.987, 0.994, 0.991 | 0.987, 0.994, 0.991 |
 ///
-/// `cargo run --release -p fedspan-tests --bin exponential` prints these figures for libm, and with
+/// `cargo run --release -p fedspan-tests --bin exponential` prints these values for libm, and with
 /// `--features micromath` for the approximation.
 #[must_use]
 #[inline(never)]
 pub fn softmax_errors(logits: &mut [f32], classes: &[u8], scale: f32) -> bool {
     let count = logits.len().checked_div(classes.len()).unwrap_or(0);
-    let mut sound = count * classes.len() == logits.len();
+    let mut is_valid = count * classes.len() == logits.len();
     for (logits, &class) in logits.chunks_exact_mut(count.max(1)).zip(classes) {
-        let most = largest(logits);
+        let max_logit = largest(logits);
         let mut sum = 0.0;
         for logit in logits.iter_mut() {
-            *logit = exp(*logit - most);
+            *logit = exp(*logit - max_logit);
             sum += *logit;
         }
         for logit in logits.iter_mut() {
@@ -36,14 +36,14 @@ pub fn softmax_errors(logits: &mut [f32], classes: &[u8], scale: f32) -> bool {
         }
         match logits.get_mut(usize::from(class)) {
             Some(probability) => *probability -= 1.0,
-            None => sound = false,
+            None => is_valid = false,
         }
         for logit in logits.iter_mut() {
             *logit *= scale;
-            sound &= logit.is_finite();
+            is_valid &= logit.is_finite();
         }
     }
-    sound
+    is_valid
 }
 
 /// Returns the cross-entropy of one sample, in nats: `ln(sum of exp(logits)) - logits[class]`. The result is
@@ -52,10 +52,10 @@ pub fn softmax_errors(logits: &mut [f32], classes: &[u8], scale: f32) -> bool {
 #[inline(never)]
 pub fn cross_entropy(logits: &[f32], class: usize) -> f64 {
     let Some(&own_logit) = logits.get(class) else { return f64::NAN };
-    let most = largest(logits);
-    let sum: f64 = logits.iter().map(|&logit| libm::exp(f64::from(logit) - f64::from(most))).sum();
+    let max_logit = largest(logits);
+    let sum: f64 = logits.iter().map(|&logit| libm::exp(f64::from(logit) - f64::from(max_logit))).sum();
     // The subtraction comes first: if the class has the largest logit, the difference is exactly zero.
-    libm::log(sum) + (f64::from(most) - f64::from(own_logit))
+    libm::log(sum) + (f64::from(max_logit) - f64::from(own_logit))
 }
 
 /// Returns the largest value. A NaN is ignored here and makes the results computed from the same values NaN.

@@ -14,11 +14,11 @@ pub trait Target {
     /// Returns the length of the layer.
     fn len(&self) -> usize;
 
-    /// Returns the start values of the sums at index `place` and above.
-    fn start<V: Vector, const C: usize>(&self, v: V, place: usize) -> Option<[V::Lanes; C]>;
+    /// Returns the start values of the sums at `offset` and above.
+    fn start<V: Vector, const C: usize>(&self, v: V, offset: usize) -> Option<[V::Lanes; C]>;
 
     /// Stores or applies the finished sums.
-    fn finish<V: Vector, const C: usize>(&mut self, v: V, place: usize, sums: &[V::Lanes; C]) -> Option<()>;
+    fn finish<V: Vector, const C: usize>(&mut self, v: V, offset: usize, sums: &[V::Lanes; C]) -> Option<()>;
 }
 
 /// Sums to which a gradient is added.
@@ -38,13 +38,13 @@ impl Target for Sums<'_> {
     }
 
     #[inline(always)]
-    fn start<V: Vector, const C: usize>(&self, v: V, place: usize) -> Option<[V::Lanes; C]> {
-        load(v, self.0, place)
+    fn start<V: Vector, const C: usize>(&self, v: V, offset: usize) -> Option<[V::Lanes; C]> {
+        load(v, self.0, offset)
     }
 
     #[inline(always)]
-    fn finish<V: Vector, const C: usize>(&mut self, v: V, place: usize, sums: &[V::Lanes; C]) -> Option<()> {
-        store(v, self.0, place, sums)
+    fn finish<V: Vector, const C: usize>(&mut self, v: V, offset: usize, sums: &[V::Lanes; C]) -> Option<()> {
+        store(v, self.0, offset, sums)
     }
 }
 
@@ -61,24 +61,24 @@ impl Target for Descent<'_> {
     }
 
     #[inline(always)]
-    fn finish<V: Vector, const C: usize>(&mut self, v: V, place: usize, sums: &[V::Lanes; C]) -> Option<()> {
+    fn finish<V: Vector, const C: usize>(&mut self, v: V, offset: usize, sums: &[V::Lanes; C]) -> Option<()> {
         let mut steps = *sums;
         if let Some(Momentum { factor, velocity }) = &mut self.momentum {
-            steps = load(v, velocity, place)?;
+            steps = load(v, velocity, offset)?;
             let mut c = 0;
             while c < C {
                 steps[c] = v.add(v.multiply(v.splat(*factor), steps[c]), sums[c]);
                 c += 1;
             }
-            store(v, velocity, place, &steps)?;
+            store(v, velocity, offset, &steps)?;
         }
-        let mut weights = load::<V, C>(v, self.layer, place)?;
+        let mut weights = load::<V, C>(v, self.layer, offset)?;
         let mut c = 0;
         while c < C {
             weights[c] = v.subtract(weights[c], v.multiply(v.splat(self.step_size), steps[c]));
             c += 1;
         }
-        store(v, self.layer, place, &weights)
+        store(v, self.layer, offset, &weights)
     }
 }
 
@@ -155,15 +155,16 @@ impl<T: Target> Tiles for Gradient<'_, T> {
         }
         let mut errors = delta.get(column..).unwrap_or_default();
         // The input of the bias is one.
-        let (mut rest, step) = if row < inputs { (x.get(row..)?, inputs) } else { (&[1.0; R][..], 0) };
+        let (mut inputs_left, input_step) =
+            if row < inputs { (x.get(row..)?, inputs) } else { (&[1.0; R][..], 0) };
         while let Some(delta) = load(v, errors, 0) {
-            let x = rest.first_chunk::<R>()?;
+            let x = inputs_left.first_chunk::<R>()?;
             let mut r = 0;
             while r < R {
                 add_scaled(v, &mut sums[r], x[r], &delta);
                 r += 1;
             }
-            (errors, rest) = (vector::from(errors, outputs), vector::from(rest, step));
+            (errors, inputs_left) = (vector::from(errors, outputs), vector::from(inputs_left, input_step));
         }
         let mut r = 0;
         while r < R {

@@ -94,8 +94,8 @@ fn strips<V: Vector, const ROWS: usize, const C: usize>(
         while row < rows.end {
             // Balances the heights of tiles, such as six rows as three and three: a tile of one row would
             // wait for its own sums.
-            let left = rows.end - row;
-            let count = left.div_ceil(left.div_ceil(ROWS));
+            let rows_left = rows.end - row;
+            let count = rows_left.div_ceil(rows_left.div_ceil(ROWS));
             let done = match count {
                 5 if ROWS >= 5 => tiles.tile::<V, 5, C>(v, row, column),
                 4 if ROWS >= 4 => tiles.tile::<V, 4, C>(v, row, column),
@@ -157,18 +157,18 @@ pub fn add_scaled<V: Vector, const C: usize>(v: V, sums: &mut [V::Lanes; C], a: 
     }
 }
 
-/// Computes `sums[r] += rows[r][place] b`.
+/// Computes `sums[r] += rows[r][index] b`.
 #[inline(always)]
 pub fn add_products<V: Vector, const R: usize, const C: usize>(
     v: V,
     sums: &mut [[V::Lanes; C]; R],
     rows: &[&[f32]; R],
-    place: usize,
+    index: usize,
     b: &[V::Lanes; C],
 ) -> Option<()> {
     let mut r = 0;
     while r < R {
-        add_scaled(v, &mut sums[r], *rows[r].get(place)?, b);
+        add_scaled(v, &mut sums[r], *rows[r].get(index)?, b);
         r += 1;
     }
     Some(())

@@ -39,15 +39,16 @@ pub fn solve(gram: &mut [f32], rhs: &mut [f32], scratch: &mut [f32]) -> usize {
 /// Factorises `Z^T Z = R^T R` in place, and replaces `rhs` by `R^-T Z^T Y`. Rows whose pivot is not above the
 /// cut become zero. Returns true if the pivots are so similar that no row needs to be cut.
 fn factorise(gram: &mut [f32], rhs: &mut [f32], k: usize, c: usize) -> bool {
-    let most = gram.iter().step_by((k + 1).max(1)).fold(0.0f32, |most, &pivot| most.max(pivot));
-    let mut least = most;
+    let largest_pivot =
+        gram.iter().step_by((k + 1).max(1)).fold(0.0f32, |largest_pivot, &pivot| largest_pivot.max(pivot));
+    let mut smallest_pivot = largest_pivot;
     for j in 0..k {
         let (upper, below) = gram.split_at_mut_checked((j + 1) * k).unwrap_or_default();
         let (rhs_row, rhs_below) = rhs.split_at_mut_checked((j + 1) * c).unwrap_or_default();
         let rhs_row = from_mut(rhs_row, j * c);
         let Some((pivot, row)) = from_mut(upper, j * k + j).split_first_mut() else { return false };
-        least = least.min(*pivot);
-        if *pivot > CUT * CUT * most {
+        smallest_pivot = smallest_pivot.min(*pivot);
+        if *pivot > CUT * CUT * largest_pivot {
             *pivot = sqrtf(*pivot);
             let inverse = 1.0 / *pivot;
             for value in row.iter_mut().chain(&mut *rhs_row) {
@@ -67,5 +68,5 @@ fn factorise(gram: &mut [f32], rhs: &mut [f32], k: usize, c: usize) -> bool {
             subtract(factor, rhs_row, rhs, 1);
         }
     }
-    least >= PIVOT_RATIO * most && most > 0.0
+    smallest_pivot >= PIVOT_RATIO * largest_pivot && largest_pivot > 0.0
 }

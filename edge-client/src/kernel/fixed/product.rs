@@ -4,11 +4,11 @@ use super::Scale;
 use super::scale::{LEAST, integer};
 
 /// Returns the number of halvings that keep a sum of `n` products, each at most 32767^2, below 2^30.
-fn halvings(n: usize) -> u32 {
+fn count_halvings(n: usize) -> u32 {
     // Counted in a loop, because small cores have no instruction that counts leading zeros.
-    let (mut halvings, mut rest) = (0, n.saturating_sub(1));
-    while rest > 0 {
-        (halvings, rest) = (halvings + 1, rest / 2);
+    let (mut halvings, mut remaining) = (0, n.saturating_sub(1));
+    while remaining > 0 {
+        (halvings, remaining) = (halvings + 1, remaining / 2);
     }
     halvings
 }
@@ -18,12 +18,12 @@ fn halvings(n: usize) -> u32 {
 /// result.
 #[inline(never)]
 pub fn products(rows: &[i16], v: &[i16], exponent: i32, wide: &mut [f32]) -> i32 {
-    let halvings = halvings(v.len());
-    let mut rest = rows;
-    for place in wide {
-        let Some((row, later)) = rest.split_at_checked(v.len()) else { break };
-        rest = later;
-        *place = f32::from_bits(dot(row, v, halvings).cast_unsigned());
+    let halvings = count_halvings(v.len());
+    let mut rows_left = rows;
+    for target in wide {
+        let Some((row, later)) = rows_left.split_at_checked(v.len()) else { break };
+        rows_left = later;
+        *target = f32::from_bits(dot(row, v, halvings).cast_unsigned());
     }
     exponent.saturating_add_unsigned(halvings)
 }
@@ -32,18 +32,18 @@ pub fn products(rows: &[i16], v: &[i16], exponent: i32, wide: &mut [f32]) -> i32
 /// arguments are those of [`products`]. Returns the exponent of the result.
 #[inline(never)]
 pub fn residuals(rows: &[i16], v: &[i16], exponent: i32, y: &mut [f32]) -> i32 {
-    let halvings = halvings(v.len());
+    let halvings = count_halvings(v.len());
     let exponent = exponent.saturating_add_unsigned(halvings);
     // The common exponent is so fine that the larger operand keeps 30 bits.
     let targets = Scale::of(y).unwrap_or_default().exponent() - 15;
     let common = exponent.max(targets).max(i32::from(LEAST));
     let shift = common.abs_diff(exponent);
-    let mut rest = rows;
-    for place in y {
-        let Some((row, later)) = rest.split_at_checked(v.len()) else { break };
-        rest = later;
+    let mut rows_left = rows;
+    for target in y {
+        let Some((row, later)) = rows_left.split_at_checked(v.len()) else { break };
+        rows_left = later;
         let prediction = halve(dot(row, v, halvings), shift);
-        *place = f32::from_bits((prediction - integer(common, *place)).cast_unsigned());
+        *target = f32::from_bits((prediction - integer(common, *target)).cast_unsigned());
     }
     common
 }
@@ -67,11 +67,11 @@ fn dot(a: &[i16], b: &[i16], halvings: u32) -> i32 {
     let mut sum = Words { high: 0, low: 0 };
     for (a, b) in a.iter().zip(b) {
         // The sum of two products fits 32 bits.
-        sum.add(product(a[0], b[0]) + product(a[1], b[1]));
-        sum.add(product(a[2], b[2]) + product(a[3], b[3]));
+        sum.add(multiply(a[0], b[0]) + multiply(a[1], b[1]));
+        sum.add(multiply(a[2], b[2]) + multiply(a[3], b[3]));
     }
     for (a, b) in a_rest.iter().zip(b_rest) {
-        sum.add(product(*a, *b));
+        sum.add(multiply(*a, *b));
     }
     sum.halve(halvings)
 }
@@ -96,18 +96,18 @@ impl Words {
     fn halve(self, times: u32) -> i32 {
         let sum = (i64::from(self.high) << 16) + i64::from(self.low) + i64::from(1u32 << times >> 1);
         // Avoids a 64-bit shift, which is a function call on small cores.
-        let (high, low) = (word(sum.cast_unsigned() >> 32), word(sum.cast_unsigned()));
+        let (high, low) = (low_half(sum.cast_unsigned() >> 32), low_half(sum.cast_unsigned()));
         ((high << 1 << (31 - times)) | (low >> times)).cast_signed()
     }
 }
 
 /// Returns the lower half of a 64-bit number.
 #[allow(clippy::cast_possible_truncation, reason = "the lower half")]
-fn word(value: u64) -> u32 {
+fn low_half(value: u64) -> u32 {
     value as u32
 }
 
 /// Returns the product of two integers, which fits 32 bits.
-fn product(a: i16, b: i16) -> i32 {
+fn multiply(a: i16, b: i16) -> i32 {
     i32::from(a) * i32::from(b)
 }

@@ -29,13 +29,13 @@ impl Scale {
     /// not finite.
     #[must_use]
     pub fn of(values: &[f32]) -> Option<Self> {
-        let most = super::super::largest(values).to_bits();
-        if most >= f32::INFINITY.to_bits() {
+        let largest_bits = super::super::largest(values).to_bits();
+        if largest_bits >= f32::INFINITY.to_bits() {
             return None;
         }
         // A mantissa that rounds up to the next power of two carries into the exponent.
-        let field = ((most + HALF) >> 23).cast_signed();
-        Some(Self::new(field - BIAS - (BITS - 1)))
+        let exponent_field = ((largest_bits + HALF) >> 23).cast_signed();
+        Some(Self::new(exponent_field - BIAS - (BITS - 1)))
     }
 
     /// Returns the scale with this exponent, clamped to the range of exponents.
@@ -127,28 +127,30 @@ pub fn quantise_columns(values: &[f32], columns: usize, integers: &mut [i16]) ->
 /// scale.
 #[inline(never)]
 pub fn narrow(wide: &[f32], exponent: i32, integers: &mut [i16]) -> Scale {
-    let most = wide.iter().fold(0, |most, v| most.max(v.to_bits().cast_signed().unsigned_abs()));
-    if most == 0 {
+    let largest_magnitude = wide
+        .iter()
+        .fold(0, |largest_magnitude, v| largest_magnitude.max(v.to_bits().cast_signed().unsigned_abs()));
+    if largest_magnitude == 0 {
         integers.fill(0);
         return Scale::LEAST;
     }
     // Number of surplus bits of the largest integer, plus one if that integer rounds up to the next power of
     // two.
-    let mut shift = 32 - BITS - most.leading_zeros().cast_signed();
-    if shift > 0 && (most >> (shift - 1)) >= (1 << (BITS + 1)) - 1 {
+    let mut shift = 32 - BITS - largest_magnitude.leading_zeros().cast_signed();
+    if shift > 0 && (largest_magnitude >> (shift - 1)) >= (1 << (BITS + 1)) - 1 {
         shift += 1;
     }
     // Keeps the exponent of the result at or above the smallest.
     shift = shift.max(i32::from(LEAST) - exponent);
     if shift <= 0 {
         for (integer, wide) in integers.iter_mut().zip(wide) {
-            *integer = short(wide.to_bits().cast_signed() << shift.unsigned_abs());
+            *integer = to_i16(wide.to_bits().cast_signed() << shift.unsigned_abs());
         }
     } else {
         let down = shift.unsigned_abs();
         for (integer, wide) in integers.iter_mut().zip(wide) {
             // One additional bit is kept for rounding.
-            *integer = short((wide.to_bits().cast_signed().unbounded_shr(down - 1) + 1) >> 1);
+            *integer = to_i16((wide.to_bits().cast_signed().unbounded_shr(down - 1) + 1) >> 1);
         }
     }
     Scale::new(exponent + shift)
@@ -156,7 +158,7 @@ pub fn narrow(wide: &[f32], exponent: i32, integers: &mut [i16]) -> Scale {
 
 /// Converts an integer of at most 15 bits and a sign.
 #[allow(clippy::cast_possible_truncation, reason = "the shift leaves 15 bits")]
-fn short(integer: i32) -> i16 {
+fn to_i16(integer: i32) -> i16 {
     integer as i16
 }
 

@@ -64,7 +64,7 @@ impl Sums {
         }
     }
 
-    /// Makes the scale coarser by `by > 0` powers of two.
+    /// Coarsens the scale by `by > 0` powers of two.
     #[inline(never)]
     fn raise(&mut self, sums: &mut [f32], by: u32) {
         for sum in sums {
@@ -106,10 +106,10 @@ impl Aligned {
                 self.add(s, scale.integer(x) * r);
             }
         } else {
-            let mut rest = s;
+            let mut sums_left = s;
             for &x in x {
-                let Some((row, later)) = rest.split_at_mut_checked(r.len()) else { return };
-                rest = later;
+                let Some((row, later)) = sums_left.split_at_mut_checked(r.len()) else { return };
+                sums_left = later;
                 self.add_scaled(row, scale.integer(x), r);
             }
         }
@@ -124,10 +124,10 @@ impl Aligned {
             }
             return;
         }
-        let mut rest = sums;
+        let mut sums_left = sums;
         for &z in z {
-            let Some((row, later)) = rest.split_at_mut_checked(y.len()) else { return };
-            rest = later;
+            let Some((row, later)) = sums_left.split_at_mut_checked(y.len()) else { return };
+            sums_left = later;
             self.add_scaled(row, i32::from(z), y);
         }
     }
@@ -135,13 +135,13 @@ impl Aligned {
     /// Adds the upper triangle of `z z^T` to `Z^T Z`, k x k.
     #[inline(never)]
     pub fn add_squares(self, sums: &mut [f32], z: &[i16]) {
-        let (mut later, mut rest) = (z, sums);
-        while let Some((&own, others)) = later.split_first() {
+        let (mut values_left, mut sums_left) = (z, sums);
+        while let Some((&value, next_values)) = values_left.split_first() {
             // Adds from the diagonal to the end of the row, then skips to the next diagonal.
-            let Some((row, below)) = rest.split_at_mut_checked(later.len()) else { return };
-            self.add_scaled(row, i32::from(own), later);
-            rest = below.get_mut(z.len() - others.len()..).unwrap_or_default();
-            later = others;
+            let Some((row, below)) = sums_left.split_at_mut_checked(values_left.len()) else { return };
+            self.add_scaled(row, i32::from(value), values_left);
+            sums_left = below.get_mut(z.len() - next_values.len()..).unwrap_or_default();
+            values_left = next_values;
         }
     }
 

@@ -63,13 +63,13 @@ impl Filters {
     /// Computes [`super::Layer::backward`].
     pub fn backward(
         &self,
-        seen: ForwardPass<'_>,
+        forward_pass: ForwardPass<'_>,
         delta: &[f32],
         weights: &mut [f32],
         below: Option<&mut [f32]>,
         gradient: Gradient<'_>,
     ) {
-        let ForwardPass { x, room: LayerBuffers { pool_indices, scratch, .. }, .. } = seen;
+        let ForwardPass { x, room: LayerBuffers { pool_indices, scratch, .. }, .. } = forward_pass;
         let strip = self.strip();
         let FilterScratch { sums, patches, unpooled } = FilterScratch::split(strip.convolution, scratch);
         let (mut sums, step) = match gradient {
@@ -125,10 +125,10 @@ struct FilterScratch<'a> {
 impl<'a> FilterScratch<'a> {
     /// Splits the scratch memory.
     fn split(strip: Convolution, scratch: &'a mut [f32]) -> Self {
-        let (sums, rest) = scratch.split_at_mut_checked(strip.layer()).unwrap_or_default();
+        let (sums, remaining) = scratch.split_at_mut_checked(strip.layer()).unwrap_or_default();
         let patches = strip.positions() * strip.patch();
-        let (patches, rest) = rest.split_at_mut_checked(patches).unwrap_or_default();
-        Self { sums, patches, unpooled: rest.get_mut(..strip.outputs()).unwrap_or_default() }
+        let (patches, remaining) = remaining.split_at_mut_checked(patches).unwrap_or_default();
+        Self { sums, patches, unpooled: remaining.get_mut(..strip.outputs()).unwrap_or_default() }
     }
 }
 

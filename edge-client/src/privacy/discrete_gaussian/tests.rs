@@ -25,7 +25,7 @@ type Tape<'a> = Bits<&'a mut dyn FnMut() -> u32>;
 /// Applies `draw` to each of the 2^length bit strings. Returns how often each result occurs, and how many
 /// strings are too short. The probability P of a result then satisfies
 /// `count / 2^length <= P <= (count + short) / 2^length`, exactly.
-fn all<T: Ord>(length: u32, mut draw: impl FnMut(&mut Tape<'_>) -> T) -> (BTreeMap<T, u64>, u64) {
+fn count_outcomes<T: Ord>(length: u32, mut draw: impl FnMut(&mut Tape<'_>) -> T) -> (BTreeMap<T, u64>, u64) {
     let (mut counts, mut short) = (BTreeMap::new(), 0);
     for prefix in 0..1u32 << length {
         let (mut calls, mut later) = (0, words(prefix.into()));
@@ -35,10 +35,10 @@ fn all<T: Ord>(length: u32, mut draw: impl FnMut(&mut Tape<'_>) -> T) -> (BTreeM
             if calls == 1 { prefix | later().unbounded_shl(length) } else { later() }
         };
         let mut bits = Bits::new(&mut tape as &mut dyn FnMut() -> u32);
-        let made = draw(&mut bits);
-        let left = bits.left;
-        if u32::BITS * calls - left <= length {
-            *counts.entry(made).or_insert(0) += 1;
+        let outcome = draw(&mut bits);
+        let unread_bits = bits.bits_left;
+        if u32::BITS * calls - unread_bits <= length {
+            *counts.entry(outcome).or_insert(0) += 1;
         } else {
             short += 1;
         }
@@ -46,21 +46,21 @@ fn all<T: Ord>(length: u32, mut draw: impl FnMut(&mut Tape<'_>) -> T) -> (BTreeM
     (counts, short)
 }
 
-/// Asserts that the probabilities match the counts, and that at most a fraction `most` of the strings is too
-/// short.
+/// Asserts that the probabilities match the counts, and that at most a fraction `max_undecided` of the
+/// strings is too short.
 fn assert_law<T: Ord + Copy + fmt::Debug>(
     length: u32,
-    most: f64,
+    max_undecided: f64,
     draw: impl FnMut(&mut Tape<'_>) -> T,
     law: impl Fn(T) -> f64,
 ) {
-    let (counts, short) = all(length, draw);
+    let (counts, short) = count_outcomes(length, draw);
     let (total, short) = ((length as f64).exp2(), short as f64);
-    assert!(short <= most * total, "{} undecided", short / total);
-    for (&made, &count) in &counts {
-        let (count, exact) = (count as f64, law(made) * total);
-        assert!(count <= exact * (1.0 + 1e-12), "{made:?}: {count} of {exact}");
-        assert!(exact <= (count + short) * (1.0 + 1e-12), "{made:?}: {count} and {short} of {exact}");
+    assert!(short <= max_undecided * total, "{} undecided", short / total);
+    for (&outcome, &count) in &counts {
+        let (count, exact) = (count as f64, law(outcome) * total);
+        assert!(count <= exact * (1.0 + 1e-12), "{outcome:?}: {count} of {exact}");
+        assert!(exact <= (count + short) * (1.0 + 1e-12), "{outcome:?}: {count} and {short} of {exact}");
     }
 }
 
@@ -68,7 +68,7 @@ fn assert_law<T: Ord + Copy + fmt::Debug>(
 fn trials_with_small_denominators_are_exact() {
     for q in 1..=24u128 {
         for p in 0..=q {
-            let (counts, short) = all(12, |bits| bits.bernoulli(p, q));
+            let (counts, short) = count_outcomes(12, |bits| bits.bernoulli(p, q));
             let (yes, no) =
                 (counts.get(&true).copied().unwrap_or(0), counts.get(&false).copied().unwrap_or(0));
             if p == q {
@@ -107,11 +107,11 @@ fn trials_with_large_denominators_are_exact() {
                     let mut drawn = Bits::new(|| {
                         let word = bits.by_ref().take(32).enumerate();
                         used += 32;
-                        word.fold(0, |word, (place, bit)| word | u32::from(bit) << place)
+                        word.fold(0, |word, (position, bit)| word | u32::from(bit) << position)
                     });
                     assert_eq!(drawn.bernoulli(p, q), digit, "{p}/{q}, digit {differs}");
-                    let left = drawn.left as usize;
-                    assert_eq!(used - left, differs + 1);
+                    let unread_bits = drawn.bits_left as usize;
+                    assert_eq!(used - unread_bits, differs + 1);
                 }
             }
         }
@@ -121,7 +121,7 @@ fn trials_with_large_denominators_are_exact() {
 #[test]
 fn uniform_integers_are_exact() {
     for n in [1, 2, 3, 5, 6, 7, 8, 11, 1000, 1024] {
-        let (counts, _) = all(14, |bits| bits.below(n));
+        let (counts, _) = count_outcomes(14, |bits| bits.below(n));
         assert_eq!(counts.len(), n as usize);
         let first = counts[&0];
         assert!(counts.values().all(|&count| count == first), "{n}: {counts:?}");
@@ -134,7 +134,7 @@ fn exponentials_are_exact_to_22_bits() {
         [(0, 1), (1, 7), (1, 3), (1, 2), (3, 4), (1, 1), (4, 3), (5, 2), (7, 2), (1u128 << 112, 1 << 113)];
     for (p, q) in exponents {
         let yes = (-(p as f64) / q as f64).exp();
-        assert_law(22, 5e-3, |bits| bits.exponential(p, q), |made| if made { yes } else { 1.0 - yes });
+        assert_law(22, 5e-3, |bits| bits.exponential(p, q), |outcome| if outcome { yes } else { 1.0 - yes });
     }
 }
 
@@ -157,10 +157,10 @@ fn laplace_is_exact_to_22_bits() {
 fn tails_beyond_six_sigma_are_exact() {
     const DRAWS: u32 = 10_000_000;
     let mut bits = Bits::new(words(7));
-    let near = |count: u32, probability: f64| {
+    let assert_near = |count: u32, probability: f64| {
         let expected = f64::from(DRAWS) * probability;
-        let away = (f64::from(count) - expected).abs();
-        assert!(expected > 5.0 && away < 5.0 * expected.sqrt(), "{count} instead of {expected}");
+        let deviation = (f64::from(count) - expected).abs();
+        assert!(expected > 5.0 && deviation < 5.0 * expected.sqrt(), "{count} instead of {expected}");
     };
     // For sigma = 10 and t = 11: candidates of at least 60, at least 110, and at least 13 t = 143.
     let mut beyond = [0; 3];
@@ -173,15 +173,15 @@ fn tails_beyond_six_sigma_are_exact() {
     }
     let ratio = (-1.0f64 / 11.0).exp();
     for (count, from) in beyond.into_iter().zip(from) {
-        near(count, 2.0 * ratio.powi(from as i32) / (1.0 + ratio));
+        assert_near(count, 2.0 * ratio.powi(from as i32) / (1.0 + ratio));
     }
     // Probabilities of accepting candidates of 6.0, 6.1 and 6.2 sigma.
     for magnitude in [60u32, 61, 62] {
         let distance = u128::from(magnitude) * 11 - 100;
-        let over = 2 * 100 * 121;
-        let kept = (0..DRAWS).filter(|_| bits.exponential(distance * distance, over)).count();
-        let away = f64::from(magnitude) - 100.0 / 11.0;
-        near(kept as u32, (-away * away / 200.0).exp());
+        let divisor = 2 * 100 * 121;
+        let accepted = (0..DRAWS).filter(|_| bits.exponential(distance * distance, divisor)).count();
+        let deviation = f64::from(magnitude) - 100.0 / 11.0;
+        assert_near(accepted as u32, (-deviation * deviation / 200.0).exp());
     }
 }
 
@@ -206,11 +206,14 @@ fn candidates_of_64_scales_are_rejected() {
         let mut words = 0;
         let mut bits = Bits::new(|| {
             words += 1;
-            next.by_ref().take(32).enumerate().fold(0, |word, (place, bit)| word | u32::from(bit) << place)
+            next.by_ref()
+                .take(32)
+                .enumerate()
+                .fold(0, |word, (position, bit)| word | u32::from(bit) << position)
         });
         assert_eq!(bits.laplace(1), (magnitude, false));
-        let left = bits.left as usize;
-        assert_eq!(32 * words - left, tape.len());
+        let unread_bits = bits.bits_left as usize;
+        assert_eq!(32 * words - unread_bits, tape.len());
     }
 }
 
@@ -248,10 +251,10 @@ fn largest_numbers_do_not_overflow() {
         let slope = variance.denominator.checked_mul(variance.scale.into()).unwrap();
         let weight = u128::from(slope) * u128::from(variance.scale);
         assert!(weight <= WEIGHT_MAX && u128::from(numerator) < WEIGHT_MAX);
-        let most = variance.magnitude_max().checked_mul(slope).unwrap();
-        assert!(most < 1 << 62);
-        let distance = u128::from(most.abs_diff(numerator));
-        let over = 2 * u128::from(numerator) * weight;
-        assert!(distance.checked_mul(distance).unwrap() < 1 << 124 && over < 1 << 113 && over > 0);
+        let max_product = variance.magnitude_max().checked_mul(slope).unwrap();
+        assert!(max_product < 1 << 62);
+        let distance = u128::from(max_product.abs_diff(numerator));
+        let divisor = 2 * u128::from(numerator) * weight;
+        assert!(distance.checked_mul(distance).unwrap() < 1 << 124 && divisor < 1 << 113 && divisor > 0);
     }
 }

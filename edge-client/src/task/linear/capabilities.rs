@@ -115,8 +115,8 @@ pub(super) fn expected(shape: Shape, task: &Wire) -> Result<Descriptors, Decline
         Wire::MomentRows { first, count } => {
             let elements = moments::moment_elements(shape.features, first.into(), count.into());
             // The rows must fit the representation's buffer, and be sent as one row of a tensor.
-            let most = (shape.features * shape.width).min(usize::from(u16::MAX));
-            let fits = elements.is_some_and(|n| n > 0 && n <= most);
+            let max_elements = (shape.features * shape.width).min(usize::from(u16::MAX));
+            let fits = elements.is_some_and(|n| n > 0 && n <= max_elements);
             if !fits {
                 return Err(DeclineReason::Parameter);
             }

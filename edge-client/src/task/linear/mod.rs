@@ -44,7 +44,7 @@ struct State {
     received: Encoding,
     /// True if the open round does not send the adapter's down-projection because it is already in memory.
     #[cfg(feature = "shared-head")]
-    kept: bool,
+    keeps_adapter: bool,
     /// Numbers of used and skipped samples of the last round.
     usage: Usage,
     /// Statistics of head fits.
@@ -65,7 +65,7 @@ impl State {
             task: None,
             received: Encoding::F32,
             #[cfg(feature = "shared-head")]
-            kept: false,
+            keeps_adapter: false,
             usage: Usage { samples: 0, skipped: 0 },
             fits: HeadFits::NONE,
             constant: ConstantColumn::NONE,
@@ -140,8 +140,8 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
         if b.len() != expected {
             return Err(ShapeMismatch { expected, got: b.len() });
         }
-        for (place, &value) in parts.representation.iter_mut().zip(b) {
-            *place = value;
+        for (target, &value) in parts.representation.iter_mut().zip(b) {
+            *target = value;
         }
         self.accept_representation();
         Ok(())
@@ -193,9 +193,9 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
             return Err(NotReady::NoHead);
         }
         let shape = self.shape();
-        for (expected, got) in [(shape.features, x.len()), (shape.outputs, out.len())] {
-            if expected != got {
-                return Err(NotReady::Length { expected, got });
+        for (expected, length) in [(shape.features, x.len()), (shape.outputs, out.len())] {
+            if expected != length {
+                return Err(NotReady::Length { expected, got: length });
             }
         }
         arithmetic::project(&mut self.memory, x);

@@ -69,12 +69,12 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
             a.role == b.role && a.rows == b.rows && a.cols == b.cols
         };
         #[cfg(feature = "shared-head")]
-        let (expected, kept) = {
-            let adapter = matches!(round.task, Wire::AdapterUp { .. } | Wire::AdapterDown { .. });
-            let kept = adapter
+        let (expected, keeps_adapter) = {
+            let is_adapter = matches!(round.task, Wire::AdapterUp { .. } | Wire::AdapterDown { .. });
+            let keeps_adapter = is_adapter
                 && self.state.representation.is_some()
                 && round.tensors.first().is_none_or(|tensor| tensor.role != Role::AdapterDown);
-            (expected.get(usize::from(kept)..).unwrap_or_default(), kept)
+            (expected.get(usize::from(keeps_adapter)..).unwrap_or_default(), keeps_adapter)
         };
         if expected.len() != round.tensors.len() || !expected.iter().zip(&round.tensors).all(same) {
             return Err(DeclineReason::Tensors);
@@ -90,14 +90,14 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
         self.state.received = first;
         #[cfg(feature = "shared-head")]
         {
-            self.state.kept = kept;
+            self.state.keeps_adapter = keeps_adapter;
         }
         Ok(())
     }
 
     fn tensor_mut(&mut self, index: usize) -> Option<&mut [f32]> {
         #[cfg(feature = "shared-head")]
-        let index = index + usize::from(self.state.kept);
+        let index = index + usize::from(self.state.keeps_adapter);
         let parts = self.memory.parts();
         match (index, &self.state.task) {
             (0, Some(_)) => {
@@ -289,8 +289,8 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
         if let Some((steps, step_size)) = stepped {
             self.emit_gradient(first, out);
             if steps {
-                for (place, &b) in out.iter_mut().zip(parts.representation.iter().skip(first)) {
-                    *place = b - step_size * *place;
+                for (target, &b) in out.iter_mut().zip(parts.representation.iter().skip(first)) {
+                    *target = b - step_size * *target;
                 }
             }
             return;
@@ -306,8 +306,8 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
             (Wire::RidgeScores { .. }, _) => parts.residual,
             _ => parts.representation,
         };
-        for (place, &value) in out.iter_mut().zip(tensor.iter().skip(first)) {
-            *place = value;
+        for (target, &value) in out.iter_mut().zip(tensor.iter().skip(first)) {
+            *target = value;
         }
     }
 

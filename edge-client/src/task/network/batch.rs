@@ -24,13 +24,13 @@ pub struct Scratch<'a> {
 impl<'a> Scratch<'a> {
     /// Splits `scratch` into its parts.
     pub fn split(shape: NetworkShape, scratch: &'a mut [f32]) -> Self {
-        let (width, made) = (shape.widest(), shape.outputs_before(shape.layers()));
-        let (inputs, rest) = cut(scratch, shape.batch * shape.features);
-        let (one, rest) = cut(rest, shape.batch * width);
-        let (other, rest) = cut(rest, shape.batch * width);
-        let (activations, rest) = cut(rest, shape.batch * made.outputs);
-        let (saved, layer_scratch) = cut(rest, shape.batch * made.saved);
-        Self { inputs, activations, saved, errors: (one, other), layer_scratch }
+        let (width, totals) = (shape.widest(), shape.outputs_before(shape.layers()));
+        let (inputs, remaining) = cut(scratch, shape.batch * shape.features);
+        let (errors, remaining) = cut(remaining, shape.batch * width);
+        let (errors_below, remaining) = cut(remaining, shape.batch * width);
+        let (activations, remaining) = cut(remaining, shape.batch * totals.outputs);
+        let (saved, layer_scratch) = cut(remaining, shape.batch * totals.saved);
+        Self { inputs, activations, saved, errors: (errors, errors_below), layer_scratch }
     }
 }
 
@@ -47,18 +47,18 @@ pub fn usable(shape: NetworkShape, x: &[f32], targets: Targets<'_>, index: usize
     (x.len() == shape.features && all_within(x, f32::MAX)).then_some(class)
 }
 
-/// Copies the d values of sample `number` into `place`, and returns the sample's class. Returns `None` if the
-/// sample is not usable or cannot be read.
+/// Copies the d values of sample `number` into `target`, and returns the sample's class. Returns `None` if
+/// the sample is not usable or cannot be read.
 pub fn load(
     shape: NetworkShape,
     source: &mut dyn SampleSource,
     number: usize,
-    place: &mut [f32],
+    target: &mut [f32],
 ) -> Option<u8> {
     let samples = source.at(number)?;
     let class = usable(shape, samples.x, samples.targets, 0)?;
-    for (place, &value) in place.iter_mut().zip(samples.x) {
-        *place = value;
+    for (target, &value) in target.iter_mut().zip(samples.x) {
+        *target = value;
     }
     Some(class)
 }
@@ -69,21 +69,21 @@ pub struct EpochSampler {
     /// Order of the samples.
     order: SampleOrder,
     /// Position of the next sample in the order.
-    place: u32,
+    position: u32,
 }
 
 impl EpochSampler {
     /// Starts an epoch of `count` samples.
     pub fn new(count: u32, seed: u64) -> Self {
-        Self { order: SampleOrder::new(count, seed), place: 0 }
+        Self { order: SampleOrder::new(count, seed), position: 0 }
     }
 
     /// Tries the sample numbers in order, and returns the next result of `load` that is not `None`. Returns
     /// `None` at the end of the epoch.
     pub fn next(&mut self, mut load: impl FnMut(usize) -> Option<u8>) -> Option<u8> {
         loop {
-            let number = self.order.at(self.place)?;
-            self.place += 1;
+            let number = self.order.at(self.position)?;
+            self.position += 1;
             if let Some(class) = usize::try_from(number).ok().and_then(&mut load) {
                 return Some(class);
             }
@@ -99,11 +99,11 @@ impl EpochSampler {
         source: &mut dyn SampleSource,
     ) -> usize {
         let NetworkParts { shape, scratch, classes, .. } = parts;
-        let places = Scratch::split(*shape, scratch).inputs.chunks_exact_mut(shape.features.max(1));
+        let targets = Scratch::split(*shape, scratch).inputs.chunks_exact_mut(shape.features.max(1));
         let mut count = 0;
-        for (place, own) in places.zip(classes.iter_mut()).take(size) {
-            let Some(class) = self.next(|number| load(*shape, source, number, place)) else { break };
-            *own = class;
+        for (target, sample_class) in targets.zip(classes.iter_mut()).take(size) {
+            let Some(class) = self.next(|number| load(*shape, source, number, target)) else { break };
+            *sample_class = class;
             count += 1;
         }
         count

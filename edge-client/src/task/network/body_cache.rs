@@ -28,8 +28,8 @@ pub fn fill(parts: &mut NetworkParts<'_>, total: u32, source: &mut dyn SampleSou
         for (row, x) in rows.zip(inputs) {
             // The outputs of unusable samples are computed too, but such samples are never drawn.
             let class = load(shape, source, first + size, x).map_or(NO_CLASS, u32::from);
-            if let Some(place) = row.last_mut() {
-                *place = f32::from_bits(class);
+            if let Some(target) = row.last_mut() {
+                *target = f32::from_bits(class);
             }
             size += 1;
         }
@@ -54,26 +54,26 @@ pub fn gather(draw: &mut EpochSampler, parts: &mut NetworkParts<'_>, size: usize
     let NetworkParts { shape, scratch, body_cache, classes, .. } = parts;
     let last = shape.layers() - 1;
     let width = shape.layer(last).inputs();
-    let places = activations_range(*shape, last - 1, shape.batch);
-    let places = Scratch::split(*shape, scratch).activations.get_mut(places).unwrap_or_default();
+    let targets = activations_range(*shape, last - 1, shape.batch);
+    let targets = Scratch::split(*shape, scratch).activations.get_mut(targets).unwrap_or_default();
     let mut count = 0;
-    for (place, own) in places.chunks_exact_mut(width.max(1)).zip(classes.iter_mut()).take(size) {
+    for (target, sample_class) in targets.chunks_exact_mut(width.max(1)).zip(classes.iter_mut()).take(size) {
         let load = |number: usize| {
             let row = body_cache.get(number * (width + 1)..)?.get(..width + 1)?;
             let class = u8::try_from(row.last()?.to_bits()).ok()?;
-            copy(place, row);
+            copy(target, row);
             Some(class)
         };
         let Some(class) = draw.next(load) else { break };
-        *own = class;
+        *sample_class = class;
         count += 1;
     }
     count
 }
 
 /// Copies values up to the end of the shorter slice.
-fn copy(place: &mut [f32], values: &[f32]) {
-    for (place, &value) in place.iter_mut().zip(values) {
-        *place = value;
+fn copy(target: &mut [f32], values: &[f32]) {
+    for (target, &value) in target.iter_mut().zip(values) {
+        *target = value;
     }
 }

@@ -45,34 +45,43 @@ pub fn capabilities<M: NetworkMemory>(memory: &M) -> Capabilities {
 /// Returns the model that the hello announces.
 pub fn model<M: NetworkMemory>(memory: &M) -> Model {
     let shape = memory.shape();
-    let outputs = small(shape.outputs);
+    let outputs = to_u16(shape.outputs);
     match shape.front_end {
-        FrontEnd::Nothing => Model::network(small(shape.features), hidden(shape), outputs),
+        FrontEnd::Nothing => Model::network(to_u16(shape.features), hidden_widths(shape), outputs),
         #[cfg(feature = "adapter")]
         FrontEnd::Adapter { features, rank, width } => {
             let frozen = memory.frozen().checksum();
-            Model::adapted(small(features), small(rank), small(width), hidden(shape), outputs, frozen)
+            Model::adapted(
+                to_u16(features),
+                to_u16(rank),
+                to_u16(width),
+                hidden_widths(shape),
+                outputs,
+                frozen,
+            )
         }
         #[cfg(feature = "convolution")]
-        FrontEnd::Filters { image, filters } => Model::convolutional(image, filters, hidden(shape), outputs),
+        FrontEnd::Filters { image, filters } => {
+            Model::convolutional(image, filters, hidden_widths(shape), outputs)
+        }
         #[cfg(feature = "recurrent")]
         FrontEnd::Lstm(Lstm { steps, channels, cells }) => {
-            Model::recurrent(small(steps), small(channels), small(cells), hidden(shape), outputs)
+            Model::recurrent(to_u16(steps), to_u16(channels), to_u16(cells), hidden_widths(shape), outputs)
         }
     }
 }
 
 /// Returns the widths of the first `N` hidden dense layers.
-fn hidden<const N: usize>(shape: NetworkShape) -> [u16; N] {
+fn hidden_widths<const N: usize>(shape: NetworkShape) -> [u16; N] {
     let mut hidden = [0; N];
-    for (place, &width) in hidden.iter_mut().zip(&shape.hidden) {
-        *place = small(width);
+    for (target, &width) in hidden.iter_mut().zip(&shape.hidden) {
+        *target = to_u16(width);
     }
     hidden
 }
 
 /// Converts a size to the type of the protocol.
-fn small(n: usize) -> u16 {
+fn to_u16(n: usize) -> u16 {
     u16::try_from(n).unwrap_or(u16::MAX)
 }
 
@@ -117,7 +126,7 @@ pub fn shared_layers(
         Some(_) => shape.layers().saturating_sub(tensors.len())..shape.layers(),
     };
     let factors = factors(shape);
-    let whole = if factors.is_empty() {
+    let is_valid_part = if factors.is_empty() {
         layers.is_empty() || layers.start > 0 || layers.end >= head
     } else {
         layers.end <= factors.end
@@ -125,7 +134,7 @@ pub fn shared_layers(
     let shared = layers.end > head;
     let fits = layers.end <= shape.layers()
         && layers.len() == tensors.len()
-        && whole
+        && is_valid_part
         && (!shared || cfg!(feature = "shared-head"));
     let same = |(layer, tensor): (usize, &TensorDescriptor)| {
         tensor.role == role(shape, layer, layers.start > 0)
@@ -133,8 +142,8 @@ pub fn shared_layers(
             && usize::from(tensor.cols) == shape.layer(layer).matrix().1
     };
     let encoding = tensors.first().map(|tensor| tensor.encoding);
-    let alike = tensors.iter().all(|tensor| Some(tensor.encoding) == encoding);
-    if fits && alike && layers.clone().zip(tensors).all(same) {
+    let same_encoding = tensors.iter().all(|tensor| Some(tensor.encoding) == encoding);
+    if fits && same_encoding && layers.clone().zip(tensors).all(same) {
         Ok(layers)
     } else {
         Err(DeclineReason::Tensors)

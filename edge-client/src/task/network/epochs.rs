@@ -86,7 +86,7 @@ pub fn run(
                 if compares {
                     loss += batch_loss(parts, size);
                 }
-                if !step(parts, size, &phase.layers, descent) {
+                if !take_step(parts, size, &phase.layers, descent) {
                     return Err(DeclineReason::UpdateNonFinite);
                 }
             }
@@ -113,16 +113,16 @@ fn batch_loss(parts: &mut NetworkParts<'_>, size: usize) -> f32 {
     let logits = Scratch::split(*shape, scratch).activations.get(logits).unwrap_or_default();
     let mut loss = 0.0;
     for (logits, &class) in logits.chunks_exact(shape.outputs.max(1)).zip(classes.iter()) {
-        let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let sum = logits.iter().fold(0.0, |sum, &logit| sum + libm::expf(logit - most));
-        loss += libm::logf(sum) + (most - logits.get(usize::from(class)).copied().unwrap_or(f32::NAN));
+        let max_logit = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let sum = logits.iter().fold(0.0, |sum, &logit| sum + libm::expf(logit - max_logit));
+        loss += libm::logf(sum) + (max_logit - logits.get(usize::from(class)).copied().unwrap_or(f32::NAN));
     }
     loss
 }
 
 /// Takes one step along the gradient of the mean loss of a batch, after [`forward`]. Returns false if the
 /// gradient is not finite.
-fn step(parts: &mut NetworkParts<'_>, size: usize, trained: &Range<usize>, descent: Descent) -> bool {
+fn take_step(parts: &mut NetworkParts<'_>, size: usize, trained: &Range<usize>, descent: Descent) -> bool {
     let velocity = core::mem::take(&mut parts.velocity);
     #[allow(clippy::cast_precision_loss, reason = "a batch is far below 2^24")]
     let scale = 1.0 / size as f32;
@@ -134,8 +134,8 @@ fn step(parts: &mut NetworkParts<'_>, size: usize, trained: &Range<usize>, desce
 /// Adds `scale` times the gradient of the summed loss of a batch to `sums`, after [`forward`]. Returns false
 /// if the gradient is not finite.
 pub fn add_gradient(parts: &mut NetworkParts<'_>, size: usize, scale: f32, sums: &mut [f32]) -> bool {
-    let all = 0..parts.shape.layers();
-    backward(parts, size, scale, &all, &mut Target::Sums(sums))
+    let all_layers = 0..parts.shape.layers();
+    backward(parts, size, scale, &all_layers, &mut Target::Sums(sums))
 }
 
 /// Destination of the gradients of all layers.
@@ -199,13 +199,13 @@ fn backward(
         };
         let out = below.get_mut(..size * layer.inputs()).filter(|_| number > trained.start);
         let gradient = if trained.contains(&number) { target.layer(range) } else { Gradient::Unused };
-        let seen = ForwardPass {
+        let forward_pass = ForwardPass {
             x,
             #[cfg(feature = "recurrent")]
             after_relu: number > 0 && shape.layer(number - 1).has_relu(),
             room,
         };
-        layer.backward(seen, errors, weights, out, gradient);
+        layer.backward(forward_pass, errors, weights, out, gradient);
         core::mem::swap(&mut current, &mut below);
     }
     true

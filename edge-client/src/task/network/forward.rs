@@ -23,9 +23,9 @@ pub fn forward(parts: &mut NetworkParts<'_>, size: usize, first: usize) {
             pool_indices: pool_indices.get_mut(pool_indices_range(*shape, number, size)).unwrap_or_default(),
             scratch: layer_scratch,
         };
-        let (below, own) = cut(activations, activations_range(*shape, number, size).start);
+        let (below, outputs) = cut(activations, activations_range(*shape, number, size).start);
         let x = inputs_of(*shape, number, size, inputs, below);
-        if let Some(out) = own.get_mut(..size * layer.outputs()) {
+        if let Some(out) = outputs.get_mut(..size * layer.outputs()) {
             #[cfg(feature = "adapter")]
             if matches!(layer, Layer::Up { .. }) {
                 let samples = inputs.get(..size * shape.features).unwrap_or_default();

@@ -108,13 +108,13 @@ impl<M: NetworkMemory> Network<M> {
     /// # Errors
     /// [`ShapeMismatch`] if the number of values is wrong. The network is then unchanged.
     pub fn set_parameters(&mut self, parameters: &[f32]) -> Result<(), ShapeMismatch> {
-        let place = self.memory.parts().parameters;
-        let expected = place.len();
+        let target = self.memory.parts().parameters;
+        let expected = target.len();
         if parameters.len() != expected {
             return Err(ShapeMismatch { expected, got: parameters.len() });
         }
-        for (place, &value) in place.iter_mut().zip(parameters) {
-            *place = value;
+        for (target, &value) in target.iter_mut().zip(parameters) {
+            *target = value;
         }
         self.accept();
         Ok(())
@@ -196,15 +196,15 @@ impl<M: NetworkMemory> Network<M> {
         }
         let batch = shape.batch.max(1);
         for (x, out) in x.chunks(batch * d).zip(out.chunks_mut(batch * c)) {
-            for (place, &value) in Scratch::split(shape, parts.scratch).inputs.iter_mut().zip(x) {
-                *place = value;
+            for (target, &value) in Scratch::split(shape, parts.scratch).inputs.iter_mut().zip(x) {
+                *target = value;
             }
             let size = x.len() / d;
             forward(&mut parts, size, 0);
             let logits = activations_range(shape, shape.layers() - 1, size);
             let logits = Scratch::split(shape, parts.scratch).activations.get(logits).unwrap_or_default();
-            for (place, &logit) in out.iter_mut().zip(logits) {
-                *place = logit;
+            for (target, &logit) in out.iter_mut().zip(logits) {
+                *target = logit;
             }
         }
         Ok(())

@@ -16,7 +16,7 @@ use crate::source::{SampleSource, Targets};
 use crate::task::{Task, Usage};
 
 /// Returns the SGD parameters of a task.
-fn descent(task: &Wire) -> Result<Descent, DeclineReason> {
+fn descent_of(task: &Wire) -> Result<Descent, DeclineReason> {
     match *task {
         Wire::Sgd { descent, .. } | Wire::FitHead { head: HeadSolve::Sgd { descent, .. } } => Ok(descent),
         Wire::FitHead { .. } => Err(DeclineReason::Parameter),
@@ -25,14 +25,18 @@ fn descent(task: &Wire) -> Result<Descent, DeclineReason> {
 }
 
 /// Returns the two phases of epochs of a round with these shared layers.
-fn phases(shape: NetworkShape, task: &Wire, shared: &Range<usize>) -> Result<[Phase; 2], DeclineReason> {
-    let all = 0..shape.layers();
+fn training_phases(
+    shape: NetworkShape,
+    task: &Wire,
+    shared: &Range<usize>,
+) -> Result<[Phase; 2], DeclineReason> {
+    let all_layers = 0..shape.layers();
     match *task {
         Wire::Sgd { head_epochs, epochs, trained, .. } => {
             let personal = match capabilities::factors(shape) {
-                factors if !factors.is_empty() => factors.end..all.end,
+                factors if !factors.is_empty() => factors.end..all_layers.end,
                 _ if shared.start > 0 => 0..shared.start,
-                _ => shared.end..all.end,
+                _ => shared.end..all_layers.end,
             };
             let trained = trained_layers(shape, trained, shared).ok_or(DeclineReason::Parameter)?;
             let until_plateau = false;
@@ -46,7 +50,7 @@ fn phases(shape: NetworkShape, task: &Wire, shared: &Range<usize>) -> Result<[Ph
         Wire::FitHead { head: HeadSolve::Sgd { epochs, .. } } => {
             let until_plateau = epochs == UNTIL_PLATEAU;
             let epochs = if until_plateau { PLATEAU_EPOCHS_MAX } else { epochs };
-            let head = Phase { layers: all.end - 1..all.end, epochs, until_plateau };
+            let head = Phase { layers: all_layers.end - 1..all_layers.end, epochs, until_plateau };
             Ok([head, Phase { layers: 0..0, epochs: 0, until_plateau: false }])
         }
         _ => Err(DeclineReason::Task),
@@ -66,7 +70,7 @@ fn trained_layers(shape: NetworkShape, trained: Trained, shared: &Range<usize>) 
 }
 
 /// Returns the layers that are uploaded after a round of `task`.
-fn sent(shape: NetworkShape, task: &Wire, shared: &Range<usize>) -> Range<usize> {
+fn sent_layers(shape: NetworkShape, task: &Wire, shared: &Range<usize>) -> Range<usize> {
     match *task {
         Wire::Sgd { trained: trained @ (Trained::Down | Trained::Up), .. } => {
             trained_layers(shape, trained, shared).unwrap_or_default()
@@ -87,9 +91,9 @@ impl<M: NetworkMemory> Task for Network<M> {
 
     fn open(&mut self, round: &RoundOpen) -> Result<(), DeclineReason> {
         let shape = self.memory.shape();
-        let descent = descent(&round.task)?;
+        let descent = descent_of(&round.task)?;
         let shared = capabilities::shared_layers(shape, &round.tensors)?;
-        phases(shape, &round.task, &shared)?;
+        training_phases(shape, &round.task, &shared)?;
         #[cfg(feature = "adapter")]
         if !capabilities::frozen_fits(&self.memory) {
             return Err(DeclineReason::Device);
@@ -138,7 +142,7 @@ impl<M: NetworkMemory> Task for Network<M> {
     fn run(&mut self, id: RoundId, source: &mut dyn SampleSource) -> Result<Usage, DeclineReason> {
         let shape = self.memory.shape();
         let task = self.state.task.ok_or(DeclineReason::Task)?;
-        let (descent, phases) = (descent(&task)?, phases(shape, &task, &self.state.shared)?);
+        let (descent, phases) = (descent_of(&task)?, training_phases(shape, &task, &self.state.shared)?);
         let usage = epochs::count(shape, id, source)?;
         self.state.usage = usage;
         if usage.samples == 0 {
@@ -176,12 +180,12 @@ impl<M: NetworkMemory> Task for Network<M> {
     fn upload(&self) -> Descriptors {
         let shape = self.memory.shape();
         let Some(task @ Wire::Sgd { encoding, .. }) = self.state.task else { return Descriptors::new() };
-        let sent = sent(shape, &task, &self.state.shared);
+        let sent = sent_layers(shape, &task, &self.state.shared);
         let from_above = sent.start > 0;
         let mut tensors = Descriptors::new();
         for layer in sent {
             // Not collected, because `collect` would link a panic.
-            match descriptor(shape, layer, from_above, encoding).map(|tensor| tensors.push(tensor)) {
+            match layer_descriptor(shape, layer, from_above, encoding).map(|tensor| tensors.push(tensor)) {
                 Some(Ok(())) => {}
                 _ => return Descriptors::new(),
             }
@@ -191,14 +195,15 @@ impl<M: NetworkMemory> Task for Network<M> {
 
     fn emit(&self, index: usize, first: usize, out: &mut [f32]) {
         let shape = self.memory.shape();
-        let Some(layer) = self.state.task.and_then(|task| sent(shape, &task, &self.state.shared).nth(index))
+        let Some(layer) =
+            self.state.task.and_then(|task| sent_layers(shape, &task, &self.state.shared).nth(index))
         else {
             return;
         };
         let range = shape.range(layer..layer + 1);
         let values = self.memory.parameters().get(range).unwrap_or_default();
-        for (place, &value) in out.iter_mut().zip(values.iter().skip(first)) {
-            *place = value;
+        for (target, &value) in out.iter_mut().zip(values.iter().skip(first)) {
+            *target = value;
         }
     }
 
@@ -226,7 +231,7 @@ impl<M: NetworkMemory> Task for Network<M> {
 }
 
 /// Returns the descriptor of a layer; `None` if the layer is too large for a descriptor.
-fn descriptor(
+fn layer_descriptor(
     shape: NetworkShape,
     layer: usize,
     from_above: bool,

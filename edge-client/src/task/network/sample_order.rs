@@ -29,15 +29,15 @@ impl SampleOrder {
         Self { count, half: bits.div_ceil(2).max(1), keys }
     }
 
-    /// Returns the sample number at position `place`; `None` if `place` is not below `count`.
-    pub fn at(&self, place: u32) -> Option<u32> {
-        if place >= self.count {
+    /// Returns the sample number at position `position`; `None` if `position` is not below `count`.
+    pub fn at(&self, position: u32) -> Option<u32> {
+        if position >= self.count {
             return None;
         }
-        let mut number = place;
-        // Walks along the cycle of `place`, which ends at `place` itself.
+        let mut number = position;
+        // Walks along the cycle of `position`, which ends at `position` itself.
         loop {
-            number = self.mixed(number);
+            number = self.apply_feistel(number);
             if number < self.count {
                 return Some(number);
             }
@@ -45,16 +45,16 @@ impl SampleOrder {
     }
 
     /// Applies the Feistel network once.
-    fn mixed(&self, number: u32) -> u32 {
+    fn apply_feistel(&self, number: u32) -> u32 {
         let mask = (1u32 << self.half) - 1;
-        let (mut left, mut right) = (number >> self.half, number & mask);
+        let (mut high, mut low) = (number >> self.half, number & mask);
         for key in self.keys {
-            let mut hash = (right ^ key).wrapping_mul(0x9e37_79b1);
+            let mut hash = (low ^ key).wrapping_mul(0x9e37_79b1);
             hash ^= hash >> 15;
             hash = hash.wrapping_mul(0x85eb_ca6b);
-            (left, right) = (right, left ^ (hash >> 13 & mask));
+            (high, low) = (low, high ^ (hash >> 13 & mask));
         }
-        left << self.half | right
+        high << self.half | low
     }
 }
 
@@ -76,16 +76,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_sample_has_one_place() {
+    fn every_sample_has_one_position() {
         for count in (0..70).chain([255, 256, 257, 1000]) {
             for seed in 0..20 {
                 let order = SampleOrder::new(count, seed);
-                let mut seen = [false; 1000];
-                for place in 0..count {
-                    let sample = order.at(place).map_or(usize::MAX, |sample| sample as usize);
-                    assert!(!core::mem::replace(&mut seen[sample], true), "{count} {seed} {place}");
+                let mut is_used = [false; 1000];
+                for position in 0..count {
+                    let sample = order.at(position).map_or(usize::MAX, |sample| sample as usize);
+                    assert!(!core::mem::replace(&mut is_used[sample], true), "{count} {seed} {position}");
                 }
-                assert!(seen[..count as usize].iter().all(|seen| *seen));
+                assert!(is_used[..count as usize].iter().all(|is_used| *is_used));
                 assert_eq!(order.at(count), None);
             }
         }
@@ -94,7 +94,7 @@ mod tests {
     /// Tests that each sample is equally likely at each position, and that neighbours are adjacent as often
     /// as by chance.
     #[test]
-    fn places_are_spread_evenly() {
+    fn positions_are_spread_evenly() {
         const COUNT: u32 = 80;
         const SEEDS: u32 = 8000;
         let mut counts = [[0u32; COUNT as usize]; COUNT as usize];
@@ -102,8 +102,8 @@ mod tests {
         for seed in 0..SEEDS {
             let order = SampleOrder::new(COUNT, splitmix64(u64::from(seed)));
             let mut before = None;
-            for (place, counts) in (0..).zip(&mut counts) {
-                let sample = order.at(place).unwrap_or(COUNT);
+            for (position, counts) in (0..).zip(&mut counts) {
+                let sample = order.at(position).unwrap_or(COUNT);
                 counts[sample as usize] += 1;
                 neighbours += u32::from(before.is_some_and(|before: u32| sample == before + 1));
                 before = Some(sample);

@@ -19,14 +19,14 @@ const SQUARE_MAX: u64 = 1 << (2 * FRACTION);
 const TRIES: u32 = 11;
 
 /// Converts `v` to units of 2^-15, rounding halves away from zero. NaN becomes 0, and large values saturate.
-fn fixed(v: f32) -> i32 {
+fn to_fixed(v: f32) -> i32 {
     halved(v * 65_536.0)
 }
 
 /// Replaces the values of a basis by integers of magnitude below 2^15.
 pub fn round_basis(basis: &mut [f32]) {
     for value in basis {
-        *value = from_int(fixed(*value).clamp(1 - ONE, ONE - 1));
+        *value = from_int(to_fixed(*value).clamp(1 - ONE, ONE - 1));
     }
 }
 
@@ -70,13 +70,13 @@ pub fn round_row(row: &mut [f32], x: &[f32], mut scale: f32) -> bool {
     // 2^16 features by at most 2^-8. The ten reductions of the scale sum to 2^-7.
     let mut step = 1.0 / 131_072.0;
     for _ in 0..TRIES {
-        let mut total = 0;
-        for (place, &x) in row.iter_mut().zip(x) {
-            let integer = fixed(x * scale);
-            *place = from_int(integer);
-            total += square(integer);
+        let mut squared_norm = 0;
+        for (target, &x) in row.iter_mut().zip(x) {
+            let integer = to_fixed(x * scale);
+            *target = from_int(integer);
+            squared_norm += square(integer);
         }
-        if total <= SQUARE_MAX {
+        if squared_norm <= SQUARE_MAX {
             return true;
         }
         scale *= 1.0 - step;
@@ -94,20 +94,20 @@ pub fn round_row(row: &mut [f32], x: &[f32], mut scale: f32) -> bool {
 /// with the half added for rounding.
 pub fn project(basis: &[f32], row: &[f32], projected: &mut [f32]) {
     let r = projected.len();
-    let (blocks, rest) = projected.as_chunks_mut::<4>();
+    let (blocks, remainder) = projected.as_chunks_mut::<4>();
     let mut first = 0;
     for block in blocks {
-        *block = columns(basis, r, first, row);
+        *block = project_columns(basis, r, first, row);
         first += 4;
     }
-    for place in rest {
-        [*place] = columns(basis, r, first, row);
+    for target in remainder {
+        [*target] = project_columns(basis, r, first, row);
         first += 1;
     }
 }
 
 /// Computes columns `first..first + W` of the projection, in registers.
-fn columns<const W: usize>(basis: &[f32], r: usize, first: usize, row: &[f32]) -> [f32; W] {
+fn project_columns<const W: usize>(basis: &[f32], r: usize, first: usize, row: &[f32]) -> [f32; W] {
     let mut sums = [0; W];
     for (values, &q) in basis.chunks_exact(r.max(1)).zip(row) {
         let Some(values) = values.get(first..).and_then(<[f32]>::first_chunk::<W>) else { break };

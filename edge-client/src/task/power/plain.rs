@@ -75,18 +75,18 @@ struct Pass<'a> {
 impl Pass<'_> {
     /// Processes the samples of one call of the source.
     fn take(&mut self, samples: Samples<'_>) {
-        let Samples { x: mut rest, targets } = samples;
+        let Samples { x: mut remaining, targets } = samples;
         let d = self.features.max(1);
         let mut index = 0;
         loop {
-            if let Some((x, after)) = rest.split_at_checked(4 * d)
-                && self.four(x, targets, index)
+            if let Some((x, after)) = remaining.split_at_checked(4 * d)
+                && self.take_four(x, targets, index)
             {
-                rest = after;
+                remaining = after;
                 index += 4;
-            } else if let Some((x, after)) = rest.split_at_checked(d) {
-                rest = after;
-                self.one(x, targets, index);
+            } else if let Some((x, after)) = remaining.split_at_checked(d) {
+                remaining = after;
+                self.take_one(x, targets, index);
                 index += 1;
             } else {
                 return;
@@ -95,7 +95,7 @@ impl Pass<'_> {
     }
 
     /// Processes four samples. Returns false and changes nothing if the samples must be processed one by one.
-    fn four(&mut self, x: &[f32], targets: Targets<'_>, index: usize) -> bool {
+    fn take_four(&mut self, x: &[f32], targets: Targets<'_>, index: usize) -> bool {
         let Some(x) = rows_of_four(x, self.features) else { return false };
         let mut rows = [Row::default(); 4];
         for ((number, row), x) in rows.iter_mut().enumerate().zip(x) {
@@ -112,13 +112,13 @@ impl Pass<'_> {
         }
         accumulate_four(self.sums, x, self.fours);
         for row in rows {
-            self.used(row);
+            self.count_used(row);
         }
         true
     }
 
     /// Processes one sample.
-    fn one(&mut self, x: &[f32], targets: Targets<'_>, index: usize) {
+    fn take_one(&mut self, x: &[f32], targets: Targets<'_>, index: usize) {
         let Some(row) = Row::from_sample(self.rows, x, targets, index, self.y) else {
             self.usage.count(1, false);
             self.counts.unusable = self.usage.skipped;
@@ -129,11 +129,11 @@ impl Pass<'_> {
             *z = row.scale(*z);
         }
         accumulate(self.sums, x, self.z);
-        self.used(row);
+        self.count_used(row);
     }
 
     /// Counts a used row.
-    fn used(&mut self, row: Row) {
+    fn count_used(&mut self, row: Row) {
         self.usage.count(1, true);
         self.counts.rows = self.usage.samples;
         let clipped = u32::from(row.is_clipped());

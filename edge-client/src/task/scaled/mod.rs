@@ -84,7 +84,7 @@ pub const fn scaled_values(features: usize) -> usize {
 }
 
 /// Splits the memory into scale and rows of samples.
-fn cut(values: &mut [f32], features: usize) -> (Scale<'_>, &mut [f32]) {
+fn split_scale(values: &mut [f32], features: usize) -> (Scale<'_>, &mut [f32]) {
     let (scale, rows) = values.split_at_mut_checked(2 * features).unwrap_or_default();
     (Scale::from_rows(scale, features), rows.get_mut(..ROWS * features).unwrap_or_default())
 }
@@ -97,9 +97,9 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Scaled<T, V> {
     pub fn new(task: T, values: V) -> Result<Self, ShapeMismatch> {
         let model = task.capabilities().model;
         let (features, outputs) = (model.features(), model.outputs());
-        let (expected, got) = (scaled_values(features), values.as_ref().len());
-        if got < expected {
-            return Err(ShapeMismatch { expected, got });
+        let (expected, length) = (scaled_values(features), values.as_ref().len());
+        if length < expected {
+            return Err(ShapeMismatch { expected, got: length });
         }
         let state = State { features, outputs, round: Round::Plain, hash: 0, valid: true };
         Ok(Self { task, values, state })
@@ -146,7 +146,7 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Scaled<T, V> {
             return predict(&mut self.task, x);
         }
         let Self { task, values, .. } = self;
-        let (scale, rows) = cut(values.as_mut(), features);
+        let (scale, rows) = split_scale(values.as_mut(), features);
         let Some(rows) = rows.get_mut(..x.len()) else {
             return Err(NotReady::Length { expected: features, got: x.len() });
         };
@@ -275,7 +275,7 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Task for Scaled<T, V> {
             Round::Plain => self.task.run(id, source),
             Round::Scaled(_) => {
                 let Self { task, values, .. } = self;
-                let (scale, rows) = cut(values.as_mut(), features);
+                let (scale, rows) = split_scale(values.as_mut(), features);
                 let mut source = ScaledSource::new(source, scale, rows);
                 let result = task.run(id, &mut source);
                 if source.has_failed() { Err(DeclineReason::Device) } else { result }
@@ -300,7 +300,7 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Task for Scaled<T, V> {
             return self.task.sample(x, target);
         }
         let Self { task, values, state } = self;
-        let (scale, rows) = cut(values.as_mut(), state.features);
+        let (scale, rows) = split_scale(values.as_mut(), state.features);
         // The inner task skips and counts a sample of another length.
         let row = rows.get_mut(..x.len()).unwrap_or_default();
         scale.apply(x, row);
@@ -326,8 +326,8 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Task for Scaled<T, V> {
     fn emit(&self, index: usize, first: usize, out: &mut [f32]) {
         match self.state.round {
             Round::Sums { .. } => {
-                for (place, value) in out.iter_mut().zip(self.values.as_ref().iter().skip(first)) {
-                    *place = *value;
+                for (target, value) in out.iter_mut().zip(self.values.as_ref().iter().skip(first)) {
+                    *target = *value;
                 }
             }
             Round::Plain | Round::Scaled(_) => self.task.emit(index, first, out),

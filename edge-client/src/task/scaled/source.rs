@@ -29,8 +29,8 @@ impl<'a> Scale<'a> {
     pub fn apply(&self, x: &[f32], out: &mut [f32]) {
         let d = self.shift.len().max(1);
         for (x, out) in x.chunks(d).zip(out.chunks_mut(d)) {
-            for (((place, value), shift), factor) in out.iter_mut().zip(x).zip(self.shift).zip(self.factor) {
-                *place = (value - shift) * factor;
+            for (((target, value), shift), factor) in out.iter_mut().zip(x).zip(self.shift).zip(self.factor) {
+                *target = (value - shift) * factor;
             }
         }
     }
@@ -111,9 +111,9 @@ impl SampleSource for ScaledSource<'_> {
         scaled(scale, source.at(index)?, rows)
     }
 
-    fn samples_from(&mut self, index: usize, most: usize) -> Option<Samples<'_>> {
+    fn samples_from(&mut self, index: usize, max_samples: usize) -> Option<Samples<'_>> {
         let Self { source, scale, rows, .. } = self;
-        scaled(scale, source.samples_from(index, most.min(ROWS))?, rows)
+        scaled(scale, source.samples_from(index, max_samples.min(ROWS))?, rows)
     }
 
     fn next(&mut self) -> Option<Samples<'_>> {

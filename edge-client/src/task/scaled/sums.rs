@@ -63,8 +63,8 @@ pub fn run(
         usable
     })?;
     for row in sums.chunks_exact_mut(COLUMNS) {
-        if let Some(place) = row.first_mut() {
-            *place = to_f32(i64::from(grid(*place)));
+        if let Some(entry) = row.first_mut() {
+            *entry = to_f32(i64::from(grid_exponent(*entry)));
         }
     }
     let usage = for_each(id, source, features, |x, targets, index| {
@@ -73,9 +73,9 @@ pub fn run(
             for (row, x) in sums.chunks_exact_mut(COLUMNS).zip(x.iter().skip(first)) {
                 let Some((exponent, limbs)) = row.split_first_mut() else { continue };
                 let Some((sum, squares)) = limbs.split_at_mut_checked(3) else { continue };
-                let units = i64::from(units(*x, to_i32(*exponent)));
-                add(sum, units);
-                add(squares, units * units);
+                let units = i64::from(to_grid_units(*x, to_i32(*exponent)));
+                add_to_limbs(sum, units);
+                add_to_limbs(squares, units * units);
             }
         }
         usable
@@ -94,36 +94,37 @@ fn is_usable(x: &[f32], targets: Targets<'_>, index: usize, outputs: usize) -> b
 }
 
 /// Returns the mantissa and the exponent of `|x| = mantissa 2^exponent`.
-fn parts(x: f32) -> (u32, i32) {
+fn split_float(x: f32) -> (u32, i32) {
     let bits = x.to_bits();
     let (field, fraction) = ((bits >> 23 & 0xFF).cast_signed(), bits & 0x7F_FFFF);
     if field == 0 { (fraction, LEAST) } else { (fraction | 1 << 23, field - 150) }
 }
 
 /// Returns the exponent of the grid on which no magnitude up to `largest` has more than 30 bits.
-fn grid(largest: f32) -> i32 {
+fn grid_exponent(largest: f32) -> i32 {
     // For a subnormal number any sufficiently small exponent is correct.
-    (parts(largest).1 + 23 - BITS).max(LEAST)
+    (split_float(largest).1 + 23 - BITS).max(LEAST)
 }
 
 /// Returns `x` in units of `2^exponent`, rounded to nearest, ties to even.
-fn units(x: f32, exponent: i32) -> i32 {
-    let (mantissa, own) = parts(x);
-    let shift = own - exponent;
+fn to_grid_units(x: f32, exponent: i32) -> i32 {
+    let (mantissa, own_exponent) = split_float(x);
+    let shift = own_exponent - exponent;
     let magnitude = if shift >= 0 {
         mantissa << shift.min(6)
     } else {
         // A shift of 25 rounds every mantissa to zero.
         let shift = (-shift).min(25);
-        let (whole, rest, half) = (mantissa >> shift, mantissa & ((1 << shift) - 1), 1 << (shift - 1));
-        whole + u32::from(rest > half || rest == half && whole & 1 == 1)
+        let (quotient, remainder, half) =
+            (mantissa >> shift, mantissa & ((1 << shift) - 1), 1 << (shift - 1));
+        quotient + u32::from(remainder > half || remainder == half && quotient & 1 == 1)
     };
     let units = magnitude.cast_signed();
     if x.is_sign_negative() { -units } else { units }
 }
 
 /// Adds `value` to a number in limbs. All limbs except the last are in 0 to 2^22 - 1.
-fn add(limbs: &mut [f32], value: i64) {
+fn add_to_limbs(limbs: &mut [f32], value: i64) {
     let Some((last, low)) = limbs.split_last_mut() else { return };
     let mut carry = value;
     for limb in low {
@@ -137,8 +138,8 @@ fn add(limbs: &mut [f32], value: i64) {
 /// Converts a float with an integer value of at most 24 bits.
 fn to_i32(value: f32) -> i32 {
     #[allow(clippy::cast_possible_truncation, reason = "an integer of at most 24 bits")]
-    let whole = value as i32;
-    whole
+    let exact = value as i32;
+    exact
 }
 
 /// Converts an integer of at most 24 bits to a float.
@@ -152,7 +153,7 @@ fn to_f32(value: i64) -> f32 {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, clippy::cast_precision_loss)]
 
-    use super::{COLUMNS, LIMB, add, grid, units};
+    use super::{COLUMNS, LIMB, add_to_limbs, grid_exponent, to_grid_units};
 
     /// Advances a linear congruential generator, and returns its high bits.
     fn next(state: &mut u64) -> u64 {
@@ -170,22 +171,25 @@ mod tests {
                 continue;
             }
             let x = if other.abs() > largest { largest.copysign(other) } else { other };
-            let e = grid(largest);
+            let e = grid_exponent(largest);
             assert!((-149..=98).contains(&e));
             // The quotient is exact in f64, because both operands are a few bits times powers of two.
             let quotient = f64::from(x) * libm::exp2(f64::from(-e / 2)) * libm::exp2(f64::from(-e + e / 2));
             let expected = libm::rint(quotient);
-            assert_eq!(f64::from(units(x, e)), expected, "{x:e} on 2^{e}");
+            assert_eq!(f64::from(to_grid_units(x, e)), expected, "{x:e} on 2^{e}");
             assert!(expected.abs() < f64::from(1 << 30));
         }
         for (x, e, expected) in [(0.0, -149, 0), (f32::from_bits(1), -149, 1), (f32::MAX, 98, (1 << 30) - 64)]
         {
-            assert_eq!((grid(x), units(x, e), units(-x, e)), (e, expected, -expected));
+            assert_eq!(
+                (grid_exponent(x), to_grid_units(x, e), to_grid_units(-x, e)),
+                (e, expected, -expected)
+            );
         }
         // Ties are rounded to even: 0.5, 1.5 and 2.5 units.
-        let e = grid(1.0);
+        let e = grid_exponent(1.0);
         let unit = libm::exp2(f64::from(e)) as f32;
-        assert_eq!([0.5, 1.5, 2.5, -0.5].map(|x| units(x * unit, e)), [0, 2, 2, 0]);
+        assert_eq!([0.5, 1.5, 2.5, -0.5].map(|x| to_grid_units(x * unit, e)), [0, 2, 2, 0]);
     }
 
     #[test]
@@ -193,20 +197,20 @@ mod tests {
         let mut state = 2;
         for limbs in [3usize, 4] {
             for _ in 0..200 {
-                let mut kept = [0.0f32; COLUMNS];
+                let mut sums = [0.0f32; COLUMNS];
                 let mut exact = 0i128;
                 for _ in 0..100 {
                     let wide = next(&mut state).cast_signed();
                     let value = if limbs == 3 { wide % (1 << 30) } else { (wide % (1 << 30)).pow(2) };
-                    add(&mut kept[..limbs], value);
+                    add_to_limbs(&mut sums[..limbs], value);
                     exact += i128::from(value);
                 }
-                let whole = |limb: f32| limb as i128;
+                let to_integer = |limb: f32| limb as i128;
                 let sum: i128 =
-                    kept[..limbs].iter().enumerate().map(|(i, l)| whole(*l) << (LIMB * i as u32)).sum();
+                    sums[..limbs].iter().enumerate().map(|(i, l)| to_integer(*l) << (LIMB * i as u32)).sum();
                 assert_eq!(sum, exact);
-                assert!(kept[..limbs - 1].iter().all(|limb| (0.0..4_194_304.0).contains(limb)));
-                assert!(kept[limbs - 1].abs() <= 4_194_304.0);
+                assert!(sums[..limbs - 1].iter().all(|limb| (0.0..4_194_304.0).contains(limb)));
+                assert!(sums[limbs - 1].abs() <= 4_194_304.0);
             }
         }
     }

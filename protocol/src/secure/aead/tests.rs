@@ -14,22 +14,24 @@ use super::{KEY, NONCE, TAG, decrypt, encrypt, nonce};
 const VECTORS: &str = include_str!("../../../tests/data/chacha20_poly1305.txt");
 
 /// Decodes a hexadecimal string.
-fn bytes(hex: &str) -> Vec<u8> {
+fn decode_hex(hex: &str) -> Vec<u8> {
     let digits = hex.trim_start_matches('-').as_bytes();
     digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }
 
 #[test]
 fn wycheproof_vectors_pass() {
-    let (mut valid, mut invalid, mut nonces) = (0, 0, 0);
+    let mut valid = 0;
+    let mut invalid = 0;
+    let mut skipped = 0;
     for line in VECTORS.lines().filter(|line| !line.starts_with('#')) {
         let fields: Vec<&str> = line.split(' ').collect();
         let [number, result, key, nonce, head, text, secret, tag] = fields.try_into().unwrap();
-        let [key, nonce, head, text, secret, tag] = [key, nonce, head, text, secret, tag].map(bytes);
+        let [key, nonce, head, text, secret, tag] = [key, nonce, head, text, secret, tag].map(decode_hex);
         let Ok(nonce) = <[u8; NONCE]>::try_from(nonce) else {
             // The nonce type has a fixed length, so other lengths cannot be tested.
             assert_eq!(result, "invalid", "{number}");
-            nonces += 1;
+            skipped += 1;
             continue;
         };
         let key: [u8; KEY] = key.try_into().unwrap();
@@ -37,19 +39,19 @@ fn wycheproof_vectors_pass() {
         let mut buffer = secret.clone();
         let opened = decrypt(&key, &nonce, &head, &mut buffer, &tag);
         let mut sealed = text.clone();
-        let made = encrypt(&key, &nonce, &head, &mut sealed).unwrap();
+        let computed_tag = encrypt(&key, &nonce, &head, &mut sealed).unwrap();
         if result == "valid" {
             valid += 1;
             assert!(opened && buffer == text, "{number}");
-            assert!(sealed == secret && made == tag, "{number}");
+            assert!(sealed == secret && computed_tag == tag, "{number}");
         } else {
             invalid += 1;
             assert!(!opened && buffer == secret, "{number}: a forged text was decrypted");
-            assert!(sealed != secret || made != tag, "{number}");
+            assert!(sealed != secret || computed_tag != tag, "{number}");
         }
     }
-    std::println!("ChaCha20-Poly1305: {valid} valid, {invalid} invalid, {nonces} nonces of another length");
-    assert_eq!((valid, invalid, nonces), (256, 60, 9));
+    std::println!("ChaCha20-Poly1305: {valid} valid, {invalid} invalid, {skipped} nonces of another length");
+    assert_eq!((valid, invalid, skipped), (256, 60, 9));
 }
 
 #[test]
@@ -82,14 +84,14 @@ proptest! {
         prop_assert_eq!(&tag[..], &expected_tag[..]);
 
         // Flipping one bit of the header, the ciphertext or the tag must prevent the decryption.
-        let (mut bent_head, mut bent, mut bent_tag) = (head.clone(), ciphertext.clone(), tag);
+        let (mut changed_head, mut changed, mut changed_tag) = (head.clone(), ciphertext.clone(), tag);
         let bits = 8 * (head.len() + ciphertext.len() + TAG);
         let bit = flip.index(bits);
-        let all = bent_head.iter_mut().chain(&mut bent).chain(&mut bent_tag);
-        *all.into_iter().nth(bit / 8).unwrap() ^= 1 << (bit % 8);
-        let before = bent.clone();
-        prop_assert!(!decrypt(&key, &nonce, &bent_head, &mut bent, &bent_tag));
-        prop_assert_eq!(bent, before);
+        let all_bytes = changed_head.iter_mut().chain(&mut changed).chain(&mut changed_tag);
+        *all_bytes.into_iter().nth(bit / 8).unwrap() ^= 1 << (bit % 8);
+        let before = changed.clone();
+        prop_assert!(!decrypt(&key, &nonce, &changed_head, &mut changed, &changed_tag));
+        prop_assert_eq!(changed, before);
 
         prop_assert!(decrypt(&key, &nonce, &head, &mut ciphertext, &tag));
         prop_assert_eq!(ciphertext, text);

@@ -6,7 +6,7 @@ use crate::message::{ToDevice, ToServer, Welcome};
 const ROOM: usize = 64;
 
 /// Returns the two ends of a channel: the device and the server.
-fn ends() -> (Channel, Channel) {
+fn channel_pair() -> (Channel, Channel) {
     let (key, transcript, nonce) = (Key::new(0, [7; KEY]), [1; 32], [2; NONCE]);
     (Channel::device(&key, &transcript, &nonce), Channel::server(&key, &transcript, &nonce))
 }
@@ -15,7 +15,7 @@ fn ends() -> (Channel, Channel) {
 /// repeats.
 #[test]
 fn counters_do_not_wrap() {
-    let (mut device, _) = ends();
+    let (mut device, _) = channel_pair();
     let mut out = [0; ROOM];
     device.next = u64::MAX - 1;
     assert!(device.seal(&ToServer::Alive, 0, |_| {}, &mut out).is_ok());
@@ -28,14 +28,14 @@ fn counters_do_not_wrap() {
 /// Tests that only the answer has counter 0.
 #[test]
 fn answer_is_sealed_once_and_first() {
-    let (_, mut server) = ends();
+    let (_, mut server) = channel_pair();
     let mut out = [0; ROOM];
     let welcome = ToDevice::Welcome(Welcome { campaign: 1, idle_milliseconds: 2 });
     assert!(server.seal_answer(&[2; NONCE], &welcome, &mut out).is_ok());
     assert_eq!(server.next, 1);
     assert_eq!(server.seal_answer(&[2; NONCE], &welcome, &mut out), Err(Error::Exhausted));
     // A failed encryption uses up its counter, so no counter is used for two encryptions.
-    let (mut device, mut server) = ends();
+    let (mut device, mut server) = channel_pair();
     assert!(server.seal_answer(&[2; NONCE], &welcome, &mut out[..20]).is_err());
     assert_eq!(server.seal_answer(&[2; NONCE], &welcome, &mut out), Err(Error::Exhausted));
     assert!(device.seal(&ToServer::Alive, 0, |_| {}, &mut out[..20]).is_err());

@@ -66,7 +66,7 @@ impl<A: Memory> Bench<A> {
         let server = matches!(settings / 48, 1 | 4 | 5).then(Server::default);
         let store = SharedStore(Rc::new(RefCell::new(Cell { record: None, handshakes: 0, saves })));
         let passes = Rc::new(RefCell::new(PASSES));
-        let session = session(memory, config, server.is_some(), &passes, &store);
+        let session = create_session(memory, config, server.is_some(), &passes, &store);
         let capabilities = session.task().capabilities();
         Self {
             session,
@@ -89,18 +89,18 @@ impl<A: Memory> Bench<A> {
 
     pub fn link_up(&mut self) {
         self.reset_connection();
-        self.handle(Event::LinkUp);
+        self.handle_event(Event::LinkUp);
     }
 
     pub fn link_down(&mut self) {
         self.reset_connection();
-        self.handle(Event::LinkDown);
+        self.handle_event(Event::LinkDown);
     }
 
     /// Advances the clock and delivers a tick.
-    pub fn elapse(&mut self, milliseconds: Millis) {
+    pub fn advance_clock(&mut self, milliseconds: Millis) {
         self.now += milliseconds;
-        self.handle(Event::Tick);
+        self.handle_event(Event::Tick);
         assert!(
             self.close || self.wake > self.now,
             "at {} the session wants to be called at {}, which is past",
@@ -110,15 +110,15 @@ impl<A: Memory> Bench<A> {
     }
 
     /// Advances the clock to the time at which the session has asked to be called.
-    pub fn wake(&mut self) {
+    pub fn advance_to_wake(&mut self) {
         if self.wake < self.now + Millis::new(2 * u64::from(u32::MAX)) {
-            self.elapse(self.wake - self.now);
+            self.advance_clock(self.wake - self.now);
         }
     }
 
     /// Delivers a sample; some kinds have the wrong width, values that are not finite, or the wrong type of
     /// target.
-    pub fn sample(&mut self, kind: u8) {
+    pub fn deliver_sample(&mut self, kind: u8) {
         let (x, y) = samples();
         let (x, y) = (&x[..D], &y[..1]);
         let number = [f32::NAN; D];
@@ -128,13 +128,14 @@ impl<A: Memory> Bench<A> {
             4 => Event::Sample(&number, Targets::Values(y)),
             _ => Event::Sample(x, Targets::Classes(&[kind])),
         };
-        self.handle(event);
+        self.handle_event(event);
     }
 
     /// Resets the device: RAM is lost, the store is kept.
-    pub fn reset(&mut self) {
+    pub fn reset_device(&mut self) {
         self.reset_connection();
-        self.session = session(self.memory, self.config, self.server.is_some(), &self.passes, &self.store);
+        self.session =
+            create_session(self.memory, self.config, self.server.is_some(), &self.passes, &self.store);
         (self.now, self.wake, self.close) = (Millis::ZERO, Millis::ZERO, false);
     }
 
@@ -146,13 +147,13 @@ impl<A: Memory> Bench<A> {
 
     /// Delivers an event of those that need keys.
     pub fn encrypted_event(&mut self, kind: u8, script: &mut Script<'_>) {
-        let honest = messages::all();
+        let honest = messages::all_messages();
         let Some(server) = &mut self.server else { return };
         let mut frame = match kind {
             // Answer to a hello: welcome to one of two campaigns, or a refusal.
             12 => server.answer(&honest[script.index() % 3]),
             13 => server.replay(script.index()),
-            14 => server.seal(&honest[usize::from(script.word()) % honest.len()]),
+            14 => server.seal_message(&honest[usize::from(script.word()) % honest.len()]),
             15 => server.foreign_frame(script.byte(), &honest[usize::from(script.word()) % honest.len()]),
             16 => {
                 let header = [HEADER_SEALED, HEADER_ANSWER][script.index() % 2];
@@ -168,7 +169,7 @@ impl<A: Memory> Bench<A> {
             18 => return self.deliver_plain(&honest[usize::from(script.word()) % honest.len()]),
             // A frame that is sealed but never arrives.
             _ => {
-                server.seal(&honest[usize::from(script.word()) % honest.len()]);
+                server.seal_message(&honest[usize::from(script.word()) % honest.len()]);
                 return;
             }
         };
@@ -179,7 +180,7 @@ impl<A: Memory> Bench<A> {
     pub fn deliver_honest(&mut self, message: &[u8]) {
         match &mut self.server {
             Some(server) => {
-                let mut frame = server.seal(message);
+                let mut frame = server.seal_message(message);
                 self.deliver_sealed(&mut frame);
             }
             None => self.deliver_plain(message),
@@ -193,70 +194,81 @@ impl<A: Memory> Bench<A> {
             return;
         }
         self.work.frames += 1;
-        let (copy, before) = (frame.to_vec(), self.state());
+        let (original, before) = (frame.to_vec(), self.state());
         // A device that has requested to close its link ignores frames.
-        let must_accept = !self.close && self.server.as_ref().is_some_and(|server| server.must_open(&copy));
-        let (open, campaigns) = (self.session.counters().unopened, self.session.counters().unexpected);
+        let must_accept =
+            !self.close && self.server.as_ref().is_some_and(|server| server.must_open(&original));
+        let (unopened_before, unexpected_before) =
+            (self.session.counters().unopened, self.session.counters().unexpected);
         let progress = self.session.handle(self.now, Event::Sealed(frame), &mut self.out);
         self.work.steps += 1;
         let after = self.session.counters();
-        if after.unopened > open {
-            assert_eq!(after.unopened, open + 1);
+        if after.unopened > unopened_before {
+            assert_eq!(after.unopened, unopened_before + 1);
             assert!(frame.iter().all(|byte| *byte == 0), "the rejected frame was not zeroed");
             // A device whose storage has failed has dropped its keys and sends no further hello.
             assert!(!must_accept || self.store.0.borrow().saves == 0, "an honest frame was not accepted");
             assert_eq!(self.state(), before, "a rejected frame changed the state");
             self.work.refused += 1;
         } else {
-            let message =
-                self.server.as_mut().map(|server| server.record_accepted(&copy, frame)).unwrap_or_default();
-            self.note_accepted(&message, after.unexpected == campaigns);
+            let message = self
+                .server
+                .as_mut()
+                .map(|server| server.record_accepted(&original, frame))
+                .unwrap_or_default();
+            self.record_accepted_message(&message, after.unexpected == unexpected_before);
         }
-        let again = self.apply(progress);
-        self.drain(again);
+        let is_unfinished = self.check_progress(progress);
+        self.run_until_idle(is_unfinished);
     }
 
     /// Returns the state that a rejected frame must not change.
     fn state(&self) -> (Counters, u32, Option<Refusal>, bool, bool, Vec<u32>) {
         let session = &self.session;
         // These counters are excluded: they count rejected frames, or depend on frames sent meanwhile.
-        let (unopened, unsealed, declined, unsent, storage, rehandshakes) = (0, 0, 0, 0, 0, 0);
-        let counters =
-            Counters { unopened, unsealed, declined, unsent, storage, rehandshakes, ..session.counters() };
+        let counters = Counters {
+            unopened: 0,
+            unsealed: 0,
+            declined: 0,
+            unsent: 0,
+            storage: 0,
+            rehandshakes: 0,
+            ..session.counters()
+        };
         let head = session.task().head().iter().map(|value| value.to_bits()).collect();
         let (refusal, last) = (session.refusal(), session.last_round());
         (counters, last, refusal, session.is_collecting(), session.is_fitted(), head)
     }
 
     /// Delivers a plain message with a checksum. A device with keys must ignore the message, because any
-    /// sender can make one.
+    /// sender can create one.
     pub fn deliver_plain(&mut self, bytes: &[u8]) {
         if self.server.is_some() {
             self.work.frames += 1;
             self.work.refused += 1;
             let (mut before, counters) = (self.state(), self.session.counters());
-            let again = self.step(Event::Message(bytes));
+            let is_unfinished = self.deliver_event(Event::Message(bytes));
             let after = self.session.counters();
             assert_eq!(after.unsealed, counters.unsealed + 1);
             // A device that sends its hello again drops the samples of its round, as after a lost link.
             before.3 &= after.rehandshakes == counters.rehandshakes;
             assert_eq!(self.state(), before, "a plain message changed the state");
-            return self.drain(again);
+            return self.run_until_idle(is_unfinished);
         }
         self.work.frames += 1;
         let before = self.session.counters();
         let decoded = decode::<ToDevice>(bytes).map(|(message, _)| message);
-        self.note_fit_head(decoded.as_ref().ok());
-        let first = self.step(Event::Message(bytes));
+        self.record_fit_head(decoded.as_ref().ok());
+        let is_unfinished = self.deliver_event(Event::Message(bytes));
         let after = self.session.counters();
         assert_eq!(after.malformed, before.malformed + u32::from(decoded.is_err()));
         let refused = (after.malformed + after.unexpected) - (before.malformed + before.unexpected);
         self.work.refused += u64::from(refused.min(1));
-        self.note_campaign(decoded.ok(), after.unexpected == before.unexpected);
-        self.drain(first);
+        self.record_campaign(decoded.ok(), after.unexpected == before.unexpected);
+        self.run_until_idle(is_unfinished);
     }
 
-    fn note_fit_head(&mut self, message: Option<&ToDevice>) {
+    fn record_fit_head(&mut self, message: Option<&ToDevice>) {
         if let Some(ToDevice::RoundOpen(open)) = message
             && let fedspan_protocol::message::Task::FitHead { .. } = open.task
         {
@@ -264,8 +276,8 @@ impl<A: Memory> Bench<A> {
         }
     }
 
-    /// Drops the records of released messages if an accepted welcome starts another campaign.
-    fn note_campaign(&mut self, message: Option<ToDevice>, expected: bool) {
+    /// Forgets the released messages if an accepted welcome starts another campaign.
+    fn record_campaign(&mut self, message: Option<ToDevice>, expected: bool) {
         if let Some(ToDevice::Welcome(welcome)) = message
             && expected
             && welcome.campaign != self.campaign
@@ -277,28 +289,28 @@ impl<A: Memory> Bench<A> {
     }
 
     /// Records the effects of a message that was sealed and accepted.
-    fn note_accepted(&mut self, message: &[u8], expected: bool) {
+    fn record_accepted_message(&mut self, message: &[u8], expected: bool) {
         let decoded = decode::<ToDevice>(message).map(|(message, _)| message).ok();
-        self.note_fit_head(decoded.as_ref());
+        self.record_fit_head(decoded.as_ref());
         if let (Some(ToDevice::RetryAfter { .. }), Some(server)) = (&decoded, &mut self.server) {
             server.reset_connection();
         }
-        self.note_campaign(decoded, expected);
+        self.record_campaign(decoded, expected);
     }
 
-    fn handle(&mut self, event: Event<'_>) {
-        let again = self.step(event);
-        self.drain(again);
+    fn handle_event(&mut self, event: Event<'_>) {
+        let is_unfinished = self.deliver_event(event);
+        self.run_until_idle(is_unfinished);
     }
 
     /// Calls the session until it has nothing more to send, in a bounded number of steps, and checks that
     /// predictions are finite.
-    fn drain(&mut self, mut again: bool) {
+    fn run_until_idle(&mut self, mut is_unfinished: bool) {
         let mut steps = 0;
-        while again {
-            again = self.step(Event::Tick);
+        while is_unfinished {
+            is_unfinished = self.deliver_event(Event::Tick);
             steps += 1;
-            assert!(steps <= 2 * CHUNKS_MAX + MISSING_MAX + 4, "no end of frames");
+            assert!(steps <= 2 * CHUNKS_MAX + MISSING_MAX + 4, "the session never stops sending");
         }
         let mut out = [0.0];
         if self.session.task_mut().predict(&samples().0[..D], &mut out).is_ok() {
@@ -308,15 +320,15 @@ impl<A: Memory> Bench<A> {
 
     /// Delivers an event to the session and checks the frame it sends. Returns true if the session asks to be
     /// called again at once.
-    fn step(&mut self, event: Event<'_>) -> bool {
+    fn deliver_event(&mut self, event: Event<'_>) -> bool {
         self.work.steps += 1;
         let progress = self.session.handle(self.now, event, &mut self.out);
-        self.apply(progress)
+        self.check_progress(progress)
     }
 
     /// Checks the frame that the session has sent. Returns true if the session asks to be called again at
     /// once.
-    fn apply(&mut self, progress: Progress) -> bool {
+    fn check_progress(&mut self, progress: Progress) -> bool {
         (self.wake, self.close) = (progress.wake, progress.close);
         if progress.sent > 0 {
             let frame = self.out[..progress.sent].to_vec();
@@ -341,9 +353,9 @@ impl<A: Memory> Bench<A> {
             }
             (other, _) => panic!("{other:?} from {frame:x?}"),
         };
-        assert!(input.is_empty(), "more than a frame");
+        assert!(input.is_empty(), "the session sent more than one frame");
         let (message, body) = decode::<ToServer>(&bytes).expect("a message");
-        let place = match &message {
+        let release_key = match &message {
             ToServer::Update(update) => {
                 for tensor in &update.tensors {
                     assert!(tensor.role.bit() & self.capabilities.roles != 0, "{tensor:?} left");
@@ -362,32 +374,32 @@ impl<A: Memory> Bench<A> {
                 None
             }
         };
-        if let Some(place) = place {
-            self.check_release(place, &bytes);
+        if let Some(release_key) = release_key {
+            self.check_release(release_key, &bytes);
         }
     }
 
     /// Checks that a message of a round has the same bytes whenever it is sent, and that round numbers do not
     /// decrease.
-    fn check_release(&mut self, place: ReleaseKey, bytes: &[u8]) {
-        let (round, stage, _) = place;
+    fn check_release(&mut self, key: ReleaseKey, bytes: &[u8]) {
+        let (round, stage, _) = key;
         // Rounds that fit the final head upload nothing and may be repeated.
         if self.fitting.contains(&RoundId { round, stage }) {
             return;
         }
-        let before = self.released.entry(place).or_insert_with(|| bytes.to_vec());
-        assert!(before == bytes, "round {round} was released twice with different content");
+        let first_release = self.released.entry(key).or_insert_with(|| bytes.to_vec());
+        assert!(first_release == bytes, "round {round} was released twice with different content");
         let last = self.released.last_key_value().map(|((last, ..), _)| *last);
         assert!(last.is_none_or(|last| last <= round), "round {round} was released after {last:?}");
     }
 
-    pub fn finish(self) -> Work {
+    pub fn into_work(self) -> Work {
         self.work
     }
 }
 
 /// Creates a session in the state after a reset: only the store is kept.
-fn session<A: Memory>(
+fn create_session<A: Memory>(
     memory: fn() -> A,
     config: Config,
     with_key: bool,

@@ -14,30 +14,30 @@ use super::{D, K};
 use crate::Random;
 use crate::honest::payload;
 
-/// Number of different rounds that [`round`] returns.
+/// Number of different rounds that [`round_messages`] returns.
 pub const ROUNDS: usize = 48;
 
 /// Returns all messages, the welcomes first.
-pub fn all() -> &'static [Vec<u8>] {
+pub fn all_messages() -> &'static [Vec<u8>] {
     static ALL: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
     ALL.get_or_init(|| {
-        let mut all = small();
-        all.extend((0..ROUNDS).flat_map(round).cloned());
-        all
+        let mut messages = small_messages();
+        messages.extend((0..ROUNDS).flat_map(round_messages).cloned());
+        messages
     })
 }
 
 /// Returns the messages that open round `index`.
-pub fn round(index: usize) -> &'static [Vec<u8>] {
+pub fn round_messages(index: usize) -> &'static [Vec<u8>] {
     static ROUND: OnceLock<Vec<Vec<Vec<u8>>>> = OnceLock::new();
-    let rounds = ROUND.get_or_init(|| (0..ROUNDS).map(opening).collect());
+    let rounds = ROUND.get_or_init(|| (0..ROUNDS).map(opening_messages).collect());
     &rounds[index % ROUNDS]
 }
 
 /// Returns the messages without tensors: welcomes, refusals, faults, acknowledgements, requests for chunks.
-fn small() -> Vec<Vec<u8>> {
+fn small_messages() -> Vec<Vec<u8>> {
     let welcome = |campaign| ToDevice::Welcome(Welcome { campaign, idle_milliseconds: 5_000 });
-    let mut all = vec![
+    let mut messages = vec![
         welcome(3),
         welcome(4),
         ToDevice::Refused(Refusal::UnknownDevice),
@@ -50,20 +50,20 @@ fn small() -> Vec<Vec<u8>> {
         let id = RoundId { round, stage: 0 };
         let rejected = AckOutcome::Rejected(Rejection::NormOverBound { norm: 2.0, bound: 1.0 });
         for outcome in [AckOutcome::Counted, AckOutcome::Duplicate, AckOutcome::Late, rejected] {
-            all.push(ToDevice::Ack(Ack { id, outcome }));
+            messages.push(ToDevice::Ack(Ack { id, outcome }));
         }
-        all.push(ToDevice::RoundClosed(id));
+        messages.push(ToDevice::RoundClosed(id));
         for chunks in [vec![0], vec![1, 2, 3], vec![2, 200, 3]] {
             let chunks = chunks.into_iter().collect();
-            all.push(ToDevice::Missing(Missing { id, tensor: 0, chunks }));
+            messages.push(ToDevice::Missing(Missing { id, tensor: 0, chunks }));
         }
     }
-    all.iter().map(|message| payload(message, &[])).collect()
+    messages.iter().map(|message| payload(message, &[])).collect()
 }
 
-/// Makes the messages of a round. Over all indices: rounds 1 and 2, and round 1 again with other numbers, for
-/// every task of a linear model, inline and in chunks.
-fn opening(index: usize) -> Vec<Vec<u8>> {
+/// Returns the messages of a round. Over all indices: rounds 1 and 2, and round 1 again with other numbers,
+/// for every task of a linear model, inline and in chunks.
+fn opening_messages(index: usize) -> Vec<Vec<u8>> {
     let encoding = [Encoding::F32, Encoding::I8][index / 4 % 2];
     let (exact, gradient) =
         (HeadSolve::LeastSquares { ridge: 0.0 }, HeadSolve::Gradient { steps: 3, step_size: 0.1 });
@@ -99,11 +99,16 @@ fn opening(index: usize) -> Vec<Vec<u8>> {
         Task::AdapterDown { .. } => vec![matrix(Role::AdapterDown), up],
         _ => vec![matrix(Role::Representation)],
     };
-    messages(RoundId { round, stage: 0 }, task, &tensors, if index % 4 == 3 { 4096 } else { 128 })
+    encode_opening(RoundId { round, stage: 0 }, task, &tensors, if index % 4 == 3 { 4096 } else { 128 })
 }
 
 /// Encodes the opening of a round. Tensors that do not fit a frame of `limit` bytes follow in chunks.
-fn messages(id: RoundId, task: Task, tensors: &[(TensorDescriptor, Vec<f32>)], limit: usize) -> Vec<Vec<u8>> {
+fn encode_opening(
+    id: RoundId,
+    task: Task,
+    tensors: &[(TensorDescriptor, Vec<f32>)],
+    limit: usize,
+) -> Vec<Vec<u8>> {
     let mut descriptors: Descriptors = tensors.iter().map(|(descriptor, _)| *descriptor).collect();
     plan(&mut descriptors, limit).expect("fits");
     let bytes: Vec<Vec<u8>> = tensors

@@ -66,10 +66,12 @@ impl Server {
 
     /// Opens a frame of the device. The frame must use the current keys and a new counter.
     pub fn open(&mut self, frame: &mut [u8]) -> Vec<u8> {
-        assert!(!is_answer(frame), "a device answers no hello");
-        let open = self.open.expect("sealed after an answer was accepted");
-        let message =
-            self.channels[open].0.open(frame).expect("sealed with the current keys and a new counter");
+        assert!(!is_answer(frame), "the device sent an answer to a hello");
+        let open = self.open.expect("the device sealed a frame before it accepted an answer");
+        let message = self.channels[open]
+            .0
+            .open(frame)
+            .expect("the frame does not open with the current keys, or its counter is not new");
         message.to_vec()
     }
 
@@ -90,20 +92,20 @@ impl Server {
             self.welcome = Some(self.channels.len());
         }
         self.channels.push((channel, number));
-        self.record(&wire[..sent], self.channels.len() - 1)
+        self.record_sent(&wire[..sent], self.channels.len() - 1)
     }
 
     /// Seals a message, however malformed, on the channel that the device has accepted, or else on the last
     /// channel.
-    pub fn seal(&mut self, message: &[u8]) -> Vec<u8> {
+    pub fn seal_message(&mut self, message: &[u8]) -> Vec<u8> {
         // After a refusal the server sends no further frames.
         let last = self.channels.len().checked_sub(1).filter(|last| self.welcome == Some(*last));
         let Some(index) = self.open.or(last) else { return Vec::new() };
-        let wire = seal(&mut self.channels[index].0, message);
-        self.record(&wire, index)
+        let wire = seal_message(&mut self.channels[index].0, message);
+        self.record_sent(&wire, index)
     }
 
-    fn record(&mut self, wire: &[u8], channel: usize) -> Vec<u8> {
+    fn record_sent(&mut self, wire: &[u8], channel: usize) -> Vec<u8> {
         let frame = reference::unstuff(&wire[..wire.len() - 1]).expect("a frame");
         self.sent_frames.push(Sealed { frame: frame.clone(), channel });
         frame
@@ -116,25 +118,25 @@ impl Server {
 
     /// Returns a correctly sealed frame that does not belong to this connection: sealed with another key, for
     /// another handshake, or by the device's end.
-    pub fn foreign_frame(&self, how: u8, message: &[u8]) -> Vec<u8> {
+    pub fn foreign_frame(&self, kind: u8, message: &[u8]) -> Vec<u8> {
         let Some((hello, _)) = self.hello.and_then(|number| self.hellos.get(&number)) else {
             return Vec::new();
         };
-        let (transcript, nonce) = (transcript(hello), [how; NONCE]);
-        let other = Key::new(2, [how | 1; 32]);
+        let (transcript, nonce) = (transcript(hello), [kind; NONCE]);
+        let other_key = Key::new(2, [kind | 1; 32]);
         let mut wire = vec![0; wire_capacity(200)];
         let welcome = |mut channel: Channel, wire: &mut [u8]| {
             let (message, _) =
                 decode::<ToDevice>(message).unwrap_or((ToDevice::RetryAfter { milliseconds: 1 }, &[]));
             channel.seal_answer(&nonce, &message, wire).unwrap_or(0)
         };
-        let sent = match how % 4 {
-            0 => welcome(Channel::server(&other, &transcript, &nonce), &mut wire),
-            1 => welcome(Channel::server(&key(), &[how; 32], &nonce), &mut wire),
+        let sent = match kind % 4 {
+            0 => welcome(Channel::server(&other_key, &transcript, &nonce), &mut wire),
+            1 => welcome(Channel::server(&key(), &[kind; 32], &nonce), &mut wire),
             // Reflected frame: sealed by the device's end of the channel.
             2 => welcome(Channel::device(&key(), &transcript, &nonce), &mut wire),
             _ => {
-                wire = seal(&mut Channel::server(&key(), &[how; 32], &nonce), message);
+                wire = seal_message(&mut Channel::server(&key(), &[kind; 32], &nonce), message);
                 wire.len()
             }
         };
@@ -149,10 +151,10 @@ impl Server {
         let Some(sealed) = self.sent_frames.iter().find(|sealed| sealed.frame == frame) else {
             panic!("accepted a frame that the server did not seal: {frame:x?}")
         };
-        let again = !self.accepted.insert(frame.to_vec());
+        let is_repeated = !self.accepted.insert(frame.to_vec());
         if !is_answer(frame) {
             assert_eq!(Some(sealed.channel), self.open, "sealed for another connection");
-            assert!(!again, "a counter was accepted twice");
+            assert!(!is_repeated, "a counter was accepted twice");
             return opened[HEADER + COUNTER..opened.len() - TAG].to_vec();
         }
         let (_, number) = self.channels[sealed.channel];
@@ -160,7 +162,7 @@ impl Server {
         let message = opened[HEADER + NONCE..opened.len() - TAG].to_vec();
         // A refusal only makes the device disconnect, so it may be repeated.
         if let Ok((ToDevice::Welcome(_), _)) = decode(&message) {
-            assert!(!again, "an answer was accepted twice");
+            assert!(!is_repeated, "an answer was accepted twice");
             self.open = Some(sealed.channel);
         }
         message
@@ -180,11 +182,11 @@ impl Server {
 
 /// Seals any message bytes. Bytes that decode are sealed as that message, others as the body of a message
 /// that has none.
-fn seal(channel: &mut Channel, message: &[u8]) -> Vec<u8> {
-    let alone = ToDevice::RetryAfter { milliseconds: 7 };
-    let (message, body) = decode::<ToDevice>(message).unwrap_or((alone, message));
+fn seal_message(channel: &mut Channel, message: &[u8]) -> Vec<u8> {
+    let bodiless = ToDevice::RetryAfter { milliseconds: 7 };
+    let (message, body) = decode::<ToDevice>(message).unwrap_or((bodiless, message));
     let mut wire = vec![0; wire_capacity(400 + body.len())];
-    let sent = channel.seal(&message, body.len(), |place| place.copy_from_slice(body), &mut wire);
+    let sent = channel.seal(&message, body.len(), |buffer| buffer.copy_from_slice(body), &mut wire);
     wire.truncate(sent.expect("room"));
     wire
 }

@@ -31,11 +31,11 @@ pub fn requirements() -> Requirements {
 /// Returns the broadcasts of rounds 1 and 2, with one and two tensors in each direction.
 pub fn openings() -> &'static [Arc<RoundBroadcast>] {
     static OPENINGS: OnceLock<Vec<Arc<RoundBroadcast>>> = OnceLock::new();
-    OPENINGS.get_or_init(|| (0..4).map(opening).collect())
+    OPENINGS.get_or_init(|| (0..4).map(create_opening).collect())
 }
 
-/// Makes the broadcast of round `1 + index / 2`, with the encoding f32 or i8.
-fn opening(index: u32) -> Arc<RoundBroadcast> {
+/// Returns the broadcast of round `1 + index / 2`, with the encoding f32 or i8.
+fn create_opening(index: u32) -> Arc<RoundBroadcast> {
     let encoding = [Encoding::F32, Encoding::I8][index as usize % 2];
     let descriptor = |role| TensorDescriptor::inline(role, encoding, D, K);
     let mut expects = vec![descriptor(Role::Gradient)];
@@ -56,27 +56,27 @@ fn opening(index: u32) -> Arc<RoundBroadcast> {
 pub fn messages() -> &'static [Vec<u8>] {
     static MESSAGES: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
     MESSAGES.get_or_init(|| {
-        let mut all: Vec<Vec<u8>> = [(7, 128), (7, 4096), (8, 256), (7, 0)]
+        let mut messages: Vec<Vec<u8>> = [(7, 128), (7, 4096), (8, 256), (7, 0)]
             .map(|(device, limit)| payload(&ToServer::Hello(hello(device, limit)), &[]))
             .into();
         for opening in openings() {
             for limit in [128, 4096] {
-                all.extend(update(opening, limit));
+                messages.extend(encode_update(opening, limit));
             }
             let id = opening.id;
             let decline = Decline { id, reason: DeclineReason::NoSamples };
-            all.push(payload(&ToServer::Decline(decline), &[]));
+            messages.push(payload(&ToServer::Decline(decline), &[]));
             for chunks in [vec![0], vec![0, 1, 2], vec![1, 200]] {
                 let chunks = chunks.into_iter().collect();
-                all.push(payload(&ToServer::Missing(Missing { id, tensor: 0, chunks }), &[]));
+                messages.push(payload(&ToServer::Missing(Missing { id, tensor: 0, chunks }), &[]));
             }
         }
-        all.push(payload(&ToServer::Alive, &[]));
-        all
+        messages.push(payload(&ToServer::Alive, &[]));
+        messages
     })
 }
 
-/// Makes the hello of a device with a frame limit.
+/// Returns the hello of a device with a frame limit.
 pub fn hello(device: u64, frame_limit: u16) -> Hello {
     let elements = u32::from(D) * u32::from(K);
     let capabilities = Capabilities {
@@ -95,7 +95,7 @@ pub fn hello(device: u64, frame_limit: u16) -> Hello {
 }
 
 /// Encodes an update for a round. Tensors that do not fit a frame of `limit` bytes follow in chunks.
-fn update(opening: &RoundBroadcast, limit: usize) -> Vec<Vec<u8>> {
+fn encode_update(opening: &RoundBroadcast, limit: usize) -> Vec<Vec<u8>> {
     let mut tensors: Descriptors = opening.request.expects.iter().copied().collect();
     plan(&mut tensors, limit).expect("fits");
     let mut random = Random(limit as u64);

@@ -44,7 +44,7 @@ pub struct Peer {
     handshakes: Vec<Handshake>,
     /// Index of the handshake that the device currently uses.
     current: usize,
-    /// All frames that the device has made, with delimiter, including frames that never arrived.
+    /// All frames that the device has created, with delimiter, including frames that never arrived.
     sent_frames: Vec<Vec<u8>>,
     /// Sealed frames before COBS encoding, each with its handshake and counter.
     sealed: BTreeMap<Vec<u8>, (usize, u64)>,
@@ -60,7 +60,7 @@ impl Default for Peer {
     fn default() -> Self {
         let mut table = KeyTable::new();
         for device in DEVICES {
-            table.insert(DeviceId(device), key(device), 0).expect("a new device");
+            table.insert(DeviceId(device), key_of(device), 0).expect("a new device");
         }
         Self {
             table,
@@ -75,7 +75,7 @@ impl Default for Peer {
     }
 }
 
-fn key(device: u64) -> Key {
+fn key_of(device: u64) -> Key {
     Key::new(0, [device as u8; 32])
 }
 
@@ -91,11 +91,11 @@ impl Peer {
     }
 
     /// Starts a handshake of a device with a frame limit. One of the devices is unknown to the server.
-    pub fn hello(&mut self, which: u8) -> Vec<u8> {
-        let device = [7, 7, 8, 9, 10][usize::from(which % 5)];
-        let hello = hello(device, [128, 4096][usize::from(which / 5 % 2)]);
+    pub fn hello(&mut self, kind: u8) -> Vec<u8> {
+        let device = [7, 7, 8, 9, 10][usize::from(kind % 5)];
+        let hello = hello(device, [128, 4096][usize::from(kind / 5 % 2)]);
         let handshake = self.handshakes.len() as u64;
-        let greeting = HandshakeInit { epoch: 0, handshake, nonce: [which; NONCE] };
+        let greeting = HandshakeInit { epoch: 0, handshake, nonce: [kind; NONCE] };
         let mut wire = vec![0; wire_capacity(200 + HANDSHAKE_INIT)];
         let (sent, transcript) = encode_hello(hello, &greeting, &mut wire).expect("room");
         wire.truncate(sent);
@@ -105,12 +105,12 @@ impl Peer {
         wire
     }
 
-    /// Returns the frame that was made `ago` frames before the last one.
+    /// Returns the frame that was created `ago` frames before the last one.
     pub fn replay(&self, ago: usize) -> Vec<u8> {
         self.sent_frames.iter().rev().nth(ago).cloned().unwrap_or_default()
     }
 
-    /// Makes the device use another of its handshakes.
+    /// Switches the device to another of its handshakes.
     pub fn switch_handshake(&mut self, handshake: usize) {
         self.current = handshake;
     }
@@ -122,10 +122,10 @@ impl Peer {
     }
 
     /// Seals a message, however malformed. Returns an empty frame before the server's answer.
-    pub fn seal(&mut self, message: &[u8]) -> Vec<u8> {
+    pub fn seal_message(&mut self, message: &[u8]) -> Vec<u8> {
         let Some(handshake) = self.handshakes.get_mut(self.current) else { return Vec::new() };
         let Some(channel) = &mut handshake.channel else { return Vec::new() };
-        let wire = seal(channel, message);
+        let wire = seal_message(channel, message);
         let plain = reference::unstuff(&wire[..wire.len() - 1]).expect("a frame");
         self.sealed.insert(plain, (self.current, handshake.sealed));
         handshake.sealed += 1;
@@ -136,15 +136,15 @@ impl Peer {
     /// Returns a correctly sealed frame that does not belong to this connection: the right key with another
     /// handshake, another device's key with this handshake, another epoch, or an answer sealed by the
     /// server's end.
-    pub fn foreign_frame(&self, how: u8, message: &[u8]) -> Vec<u8> {
+    pub fn foreign_frame(&self, kind: u8, message: &[u8]) -> Vec<u8> {
         let Some(handshake) = self.handshakes.get(self.current) else { return Vec::new() };
-        let (device, nonce) = (handshake.hello.device, [how; NONCE]);
-        let mut channel = match how % 4 {
-            0 => Channel::device(&key(device), &[how; 32], &nonce),
-            1 => Channel::device(&key(device + 1), &handshake.transcript, &nonce),
+        let (device, nonce) = (handshake.hello.device, [kind; NONCE]);
+        let mut channel = match kind % 4 {
+            0 => Channel::device(&key_of(device), &[kind; 32], &nonce),
+            1 => Channel::device(&key_of(device + 1), &handshake.transcript, &nonce),
             2 => Channel::device(&Key::new(1, [device as u8; 32]), &[0; 32], &nonce),
             _ => {
-                let mut channel = Channel::server(&key(device), &handshake.transcript, &nonce);
+                let mut channel = Channel::server(&key_of(device), &handshake.transcript, &nonce);
                 let mut wire = vec![0; wire_capacity(100)];
                 let message = ToDevice::RetryAfter { milliseconds: 1 };
                 let sent = channel.seal_answer(&nonce, &message, &mut wire).expect("room");
@@ -152,7 +152,7 @@ impl Peer {
                 return wire;
             }
         };
-        seal(&mut channel, message)
+        seal_message(&mut channel, message)
     }
 
     /// Receives a sealed frame from the server; it must open under one of the handshakes.
@@ -172,7 +172,7 @@ impl Peer {
         }
         for index in 0..self.handshakes.len() {
             let Handshake { hello, transcript, .. } = self.handshakes[index];
-            let mut channel = Channel::device(&key(hello.device), &transcript, &nonce);
+            let mut channel = Channel::device(&key_of(hello.device), &transcript, &nonce);
             let mut copy = frame.to_vec();
             let Ok(message) = channel.open(&mut copy) else { continue };
             let (message, _) = decode::<ToDevice>(message).expect("a message");
@@ -201,15 +201,15 @@ impl Peer {
             return;
         }
         let end = self.unfinished.iter().rposition(|byte| *byte == 0).map_or(0, |last| last + 1);
-        let rest = self.unfinished.split_off(end);
-        let whole = std::mem::replace(&mut self.unfinished, rest);
-        let sequences: Vec<_> = reference::sequences(&whole).map(reference::unstuff).collect();
-        let fresh: BTreeSet<&Vec<u8>> = sequences
+        let incomplete = self.unfinished.split_off(end);
+        let complete = std::mem::replace(&mut self.unfinished, incomplete);
+        let sequences: Vec<_> = reference::sequences(&complete).map(reference::unstuff).collect();
+        let new_frames: BTreeSet<&Vec<u8>> = sequences
             .iter()
             .flatten()
             .filter(|plain| self.sealed.contains_key(*plain) && !self.accepted.contains(*plain))
             .collect();
-        assert!(opened <= fresh.len(), "{opened} frames accepted, {} were sealed", fresh.len());
+        assert!(opened <= new_frames.len(), "{opened} frames accepted, {} were sealed", new_frames.len());
         let accepted = events.iter().filter(|event| {
             !matches!(event, PeerMessage::Fault(_) | PeerMessage::Refused(_) | PeerMessage::Revoked)
         });
@@ -219,26 +219,26 @@ impl Peer {
                 assert!(self.handshakes.iter().any(|handshake| handshake.hello == *hello), "{hello:?}");
             }
         }
-        let ended =
+        let is_ended =
             events.iter().any(|event| matches!(event, PeerMessage::Refused(_) | PeerMessage::Revoked));
         let oversize = after.frames.oversize > before.frames.oversize;
         let greeted = events.iter().any(|event| matches!(event, PeerMessage::Hello(_)));
         // If only one frame arrived, it is certain which frame was accepted, and whether it had to be.
-        let single = fresh.first().filter(|_| sequences.len() == 1).map(|frame| self.sealed[*frame]);
-        if let Some((handshake, counter)) = single {
+        let only_frame = new_frames.first().filter(|_| sequences.len() == 1).map(|frame| self.sealed[*frame]);
+        if let Some((handshake, counter)) = only_frame {
             let must_accept =
                 self.open == Some(handshake) && counter + WINDOW >= self.handshakes[handshake].end;
             assert!(
-                opened == 1 || !must_accept || ended || oversize,
+                opened == 1 || !must_accept || is_ended || oversize,
                 "frame {counter} of handshake {handshake} was not accepted"
             );
         }
-        if greeted || opened > 0 && opened < fresh.len() {
+        if greeted || opened > 0 && opened < new_frames.len() {
             // With several frames in one read, it is uncertain which of them were accepted.
-            self.open = single.map(|(handshake, _)| handshake);
+            self.open = only_frame.map(|(handshake, _)| handshake);
         }
-        if opened == fresh.len() {
-            let accepted: Vec<Vec<u8>> = fresh.into_iter().cloned().collect();
+        if opened == new_frames.len() {
+            let accepted: Vec<Vec<u8>> = new_frames.into_iter().cloned().collect();
             for frame in accepted {
                 let (handshake, counter) = self.sealed[&frame];
                 let end = &mut self.handshakes[handshake].end;
@@ -251,10 +251,10 @@ impl Peer {
 
 /// Seals any message bytes. Bytes that decode are sealed as that message, others as the body of a message
 /// that has none.
-fn seal(channel: &mut Channel, message: &[u8]) -> Vec<u8> {
+fn seal_message(channel: &mut Channel, message: &[u8]) -> Vec<u8> {
     let (message, body) = decode::<ToServer>(message).unwrap_or((ToServer::Alive, message));
     let mut wire = vec![0; wire_capacity(400 + body.len())];
-    let sent = channel.seal(&message, body.len(), |place| place.copy_from_slice(body), &mut wire);
+    let sent = channel.seal(&message, body.len(), |buffer| buffer.copy_from_slice(body), &mut wire);
     wire.truncate(sent.expect("room"));
     wire
 }

@@ -6,8 +6,8 @@ use fedspan_engine::privacy::{
     Composition, Delta, Epsilon, NoiseMultiplier, ParameterError, Releases, renyi,
 };
 
-/// Makes the table of epsilon at delta = 1e-5, computed by three accountants.
-pub fn releases() -> Result<String, String> {
+/// Returns the table of epsilon at delta = 1e-5, computed by three accountants.
+pub fn releases_table() -> Result<String, String> {
     let row = |(count, multiplier): (u32, f64)| -> Result<String, ParameterError> {
         let (delta, releases) = (Delta::new(1e-5)?, Releases::new(count)?);
         let composition = Composition::repeated(NoiseMultiplier::new(multiplier)?, releases);
@@ -18,14 +18,19 @@ pub fn releases() -> Result<String, String> {
         Ok(format!("| {count} | {multiplier} | **{exact:.4}** | {renyi:.4} | {classical:.4} |\n"))
     };
     let rows = [(1, 4.0), (100, 20.0), (50, 10.0)].map(row);
-    table("| releases | multiplier | exact | Renyi | classical |\n| --- | --- | --- | --- | --- |\n", rows)
+    join_rows(
+        "| releases | multiplier | exact | Renyi | classical |\n| --- | --- | --- | --- | --- |\n",
+        rows,
+    )
 }
 
-/// Makes the table of FedPower's noise in the paper's Model I: calibrated by the paper's theorem, and by the
-/// tight sensitivity.
-pub fn noise() -> Result<String, String> {
+/// Returns the table of FedPower's noise in the paper's Model I: calibrated by the paper's theorem, and by
+/// the tight sensitivity.
+pub fn noise_table() -> Result<String, String> {
     let row = |value: f64| -> Result<String, ParameterError> {
-        let (epsilon, delta, releases) = (Epsilon::new(value)?, Delta::new(1e-4)?, Releases::new(10)?);
+        let epsilon = Epsilon::new(value)?;
+        let delta = Delta::new(1e-4)?;
+        let releases = Releases::new(10)?;
         let products = Products::new(5, 20.0 / 2e6)?;
         let (paper, tight) =
             (paper_multiplier(epsilon, delta, releases), noise_multiplier(epsilon, delta, releases)?.get());
@@ -38,14 +43,14 @@ pub fn noise() -> Result<String, String> {
             nu(Calibration::Paper)? / nu(Calibration::Tight)?,
         ))
     };
-    table(
+    join_rows(
         "| epsilon | multiplier, paper | multiplier, tight | of multipliers | of sensitivities | `nu` paper / tight |\n\
          | --- | --- | --- | --- | --- | --- |\n",
         [0.5, 1.0, 10.0].map(row),
     )
 }
 
-fn table(head: &str, rows: [Result<String, ParameterError>; 3]) -> Result<String, String> {
+fn join_rows(head: &str, rows: [Result<String, ParameterError>; 3]) -> Result<String, String> {
     let rows = rows.into_iter().collect::<Result<String, _>>().map_err(|error| error.to_string())?;
     Ok(format!("{head}{rows}"))
 }

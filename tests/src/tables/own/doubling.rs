@@ -14,25 +14,25 @@ const CLIENTS: [&str; 4] = ["16", "64", "256", "1024"];
 const COMMUNICATION: [&str; 4] = ["0", "1", "10", "100"];
 const SPEEDS: [&str; 3] = ["fixed", "dynamic-mean", "dynamic-rate"];
 
-/// Makes the table of the speed-up of the adaptive schedule; each cell has three ratios, one for each
+/// Returns the table of the speed-up of the adaptive schedule; each cell has three ratios, one for each
 /// distribution of speeds.
-pub fn adaptive(programs: &mut Programs) -> Result<String, String> {
-    let mut whole = Table::default();
+pub fn speed_up_table(programs: &mut Programs) -> Result<String, String> {
+    let mut speed_ups = Table::default();
     for command in COMMANDS {
         let printed = programs.printed(&Line::parse(command)?.command)?;
         let table = tables(&printed).into_iter().next().ok_or("speedup printed no table")?;
-        whole.columns = table.columns;
-        whole.rows.extend(table.rows);
+        speed_ups.columns = table.columns;
+        speed_ups.rows.extend(table.rows);
     }
-    let place = |name: &str| {
-        let place = whole.columns.iter().position(|column| column == name);
-        place.ok_or_else(|| format!("found no column {name:?}, there are {:?}", whole.columns))
+    let column_index = |name: &str| {
+        let column_index = speed_ups.columns.iter().position(|column| column == name);
+        column_index.ok_or_else(|| format!("found no column {name:?}, there are {:?}", speed_ups.columns))
     };
-    let places = ["clients", "speeds", "communication", "adaptive"].map(place);
-    let [clients, speeds, communication, adaptive] = places;
+    let columns = ["clients", "speeds", "communication", "adaptive"].map(column_index);
+    let [clients, speeds, communication, adaptive] = columns;
     let (clients, speeds, communication, adaptive) = (clients?, speeds?, communication?, adaptive?);
     let ratio = |n: &str, c: &str, speed: &str| {
-        let row = whole
+        let row = speed_ups
             .rows
             .iter()
             .find(|row| row[clients] == n && row[communication] == c && row[speeds] == speed);

@@ -73,18 +73,18 @@ const SHOWN: [usize; 6] = [1, 4, 10, 20, 40, 60];
 /// Number of seeds of each method.
 const SEEDS: u32 = 3;
 
-/// Makes a table with the mean accuracy after some rounds, mean and standard deviation over the last ten
+/// Returns a table with the mean accuracy after some rounds, mean and standard deviation over the last ten
 /// rounds of all seeds, and the median interference of a round.
-pub fn table(case: Case, programs: &mut Programs) -> Result<String, String> {
+pub fn accuracy_table(case: Case, programs: &mut Programs) -> Result<String, String> {
     let heads: String = SHOWN.iter().map(|round| format!(" {round} |")).collect();
     let mut text = format!(
         "| | step |{heads} last ten | interference |\n| --- | --- |{} --- | --- |\n",
         " --- |".repeat(SHOWN.len())
     );
-    for (name, word, step) in case.methods {
-        let out = format!("{}-{word}", case.name);
+    for (name, algorithm, step) in case.methods {
+        let out = format!("{}-{algorithm}", case.name);
         let changes = [
-            format!("algorithm.name={word}"),
+            format!("algorithm.name={algorithm}"),
             format!("algorithm.step_size={step}"),
             format!("algorithm.momentum={}", case.momentum),
             format!("data.partition.clients={}", case.clients),
@@ -95,23 +95,29 @@ pub fn table(case: Case, programs: &mut Programs) -> Result<String, String> {
         words.extend(changes.iter().flat_map(|change| ["--set", change.as_str()]));
         programs.simulate(&words, &out)?;
         let runs = Rounds::of_seeds(programs, &out, SEEDS)?;
-        let all = |name: &str| runs.iter().flat_map(|run| run.figures(name)).collect::<Vec<_>>();
-        let accuracies = all("accuracy");
+        let values_of = |name: &str| runs.iter().flat_map(|run| run.values_of(name)).collect::<Vec<_>>();
+        let accuracies = values_of("accuracy");
         let between = |from: usize, to: usize| -> Vec<f64> {
-            accuracies.iter().filter(|(at, _)| (from..=to).contains(at)).map(|(_, value)| *value).collect()
+            accuracies
+                .iter()
+                .filter(|(round, _)| (from..=to).contains(round))
+                .map(|(_, value)| *value)
+                .collect()
         };
         let missing = || format!("{out}/rounds.jsonl: a round lacks accuracy or interference");
         let after = |round| Ok(format!(" {:.2} |", mean(&between(round, round)).ok_or_else(missing)?));
         let cells = SHOWN.into_iter().map(after).collect::<Result<String, String>>()?;
         let last = runs.iter().map(Rounds::last).max().unwrap_or_default();
-        let late = between(last.saturating_sub(9), last);
-        let middle = mean(&late).ok_or_else(missing)?;
-        let squares: f64 = late.iter().map(|value| (value - middle) * (value - middle)).sum();
-        let deviation = (squares / late.len().saturating_sub(1) as f64).sqrt();
-        let lost: Vec<f64> = all("interference").into_iter().map(|(_, value)| value).collect();
-        let lost = median(lost).ok_or_else(missing)?;
-        let lost = if lost < 1e-12 { "0".to_owned() } else { format!("{lost:.1e}") };
-        text += &format!("| {name} | {step} |{cells} {middle:.3} ({deviation:.3}) | {lost} |\n");
+        let last_accuracies = between(last.saturating_sub(9), last);
+        let mean_accuracy = mean(&last_accuracies).ok_or_else(missing)?;
+        let squares: f64 =
+            last_accuracies.iter().map(|value| (value - mean_accuracy) * (value - mean_accuracy)).sum();
+        let deviation = (squares / last_accuracies.len().saturating_sub(1) as f64).sqrt();
+        let interference: Vec<f64> = values_of("interference").into_iter().map(|(_, value)| value).collect();
+        let interference = median(interference).ok_or_else(missing)?;
+        let interference = if interference < 1e-12 { "0".to_owned() } else { format!("{interference:.1e}") };
+        text +=
+            &format!("| {name} | {step} |{cells} {mean_accuracy:.3} ({deviation:.3}) | {interference} |\n");
     }
     Ok(text)
 }

@@ -60,9 +60,9 @@ const CASES: [Case; 4] = [
 const RIDGES: [&str; 13] =
     ["1e-4", "3e-4", "1e-3", "3e-3", "0.01", "0.03", "0.1", "0.3", "1.0", "3.0", "10.0", "30.0", "100.0"];
 
-/// Makes the table of the newcomers' accuracy (mean over runs), and of the difference with its standard
+/// Returns the table of the newcomers' accuracy (mean over runs), and of the difference with its standard
 /// error.
-pub fn table(programs: &mut Programs) -> Result<String, String> {
+pub fn accuracy_table(programs: &mut Programs) -> Result<String, String> {
     let mut text = "| newcomers, 1 label a class | runs | `\"auto\"` | best on newcomers of other folds | difference (standard error) |\n\
                     | --- | --- | --- | --- | --- |\n"
         .to_owned();
@@ -99,11 +99,11 @@ pub fn table(programs: &mut Programs) -> Result<String, String> {
 impl Case {
     /// Returns the newcomers' accuracies with a ridge: for each fold, the accuracies of all seeds.
     fn accuracies(&self, ridge: &str, programs: &mut Programs) -> Result<Vec<Vec<f64>>, String> {
-        (0..self.folds).map(|fold| self.of_fold(fold, ridge, programs)).collect()
+        (0..self.folds).map(|fold| self.fold_accuracies(fold, ridge, programs)).collect()
     }
 
     /// Returns the newcomers' accuracies of one fold, for all seeds.
-    fn of_fold(&self, fold: usize, ridge: &str, programs: &mut Programs) -> Result<Vec<f64>, String> {
+    fn fold_accuracies(&self, fold: usize, ridge: &str, programs: &mut Programs) -> Result<Vec<f64>, String> {
         let out = "newcomers";
         let changes = [
             format!("split.fold={fold}"),
@@ -112,16 +112,16 @@ impl Case {
         ];
         let (first, seeds) = (self.first_seed.to_string(), self.seeds.to_string());
         let mut words = vec!["run", self.scenario, "--seed", &first, "--seeds", &seeds];
-        let all = self.changes.iter().copied().chain(changes.iter().map(String::as_str));
-        words.extend(all.flat_map(|change| ["--set", change]));
+        let all_changes = self.changes.iter().copied().chain(changes.iter().map(String::as_str));
+        words.extend(all_changes.flat_map(|change| ["--set", change]));
         programs.simulate(&words, out)?;
-        let of_seed = |seed: u32| {
+        let accuracy_of_seed = |seed: u32| {
             let file = format!("{out}/seed-{seed}/summary.json");
             let summary: Value =
                 serde_json::from_str(&programs.read(&file)?).map_err(|error| format!("{file}: {error}"))?;
-            let found = summary["final"]["accuracy_new_clients"].as_f64();
-            found.ok_or_else(|| format!("{file}: no accuracy_new_clients"))
+            let accuracy = summary["final"]["accuracy_new_clients"].as_f64();
+            accuracy.ok_or_else(|| format!("{file}: no accuracy_new_clients"))
         };
-        (self.first_seed..self.first_seed + self.seeds).map(of_seed).collect()
+        (self.first_seed..self.first_seed + self.seeds).map(accuracy_of_seed).collect()
     }
 }

@@ -1,11 +1,11 @@
-//! Tables of FedPower's exchanges, bytes and time until it reaches a distance.
+//! Tables of FedPower's rounds, bytes and time until it reaches a distance.
 
 use super::rounds::{Rounds, median};
 use crate::tables::programs::Programs;
 
-/// Makes the table of exchanges, megabytes and time until the distance is small enough, for several numbers p
+/// Returns the table of rounds, megabytes and time until the distance is small enough, for several numbers p
 /// of local steps. Every device has all digit classes.
-pub fn soon(programs: &mut Programs) -> Result<String, String> {
+pub fn cost_table(programs: &mut Programs) -> Result<String, String> {
     let mut runs = Vec::new();
     for p in [1, 2, 4, 8] {
         let (steps, out) = (format!("algorithm.local_steps={p}"), format!("soon-{p}"));
@@ -24,10 +24,10 @@ pub fn soon(programs: &mut Programs) -> Result<String, String> {
     }
     let mut text = "| | p = 1 | p = 2 | p = 4 | p = 8 |\n| --- | --- | --- | --- | --- |\n".to_owned();
     for distance in [0.3, 0.15, 0.1, 0.05] {
-        let cell = |run: &Rounds| match run.near(distance) {
+        let cell = |run: &Rounds| match run.first_round_within(distance) {
             Some(round) => {
                 let bytes = run.sum("bytes_up", round) + run.sum("bytes_down", round);
-                let time = run.at(round, "time").unwrap_or(f64::NAN);
+                let time = run.value_at(round, "time").unwrap_or(f64::NAN);
                 format!(" {round}, {:.0} MB, {time:.0} |", bytes / 1e6)
             }
             None => " |".to_owned(),
@@ -37,9 +37,9 @@ pub fn soon(programs: &mut Programs) -> Result<String, String> {
     Ok(text)
 }
 
-/// Makes the table of the simulated time until the distance is small enough, for several participation
+/// Returns the table of the simulated time until the distance is small enough, for several participation
 /// policies: medians of five seeds.
-pub fn fastest(programs: &mut Programs) -> Result<String, String> {
+pub fn time_table(programs: &mut Programs) -> Result<String, String> {
     const SEEDS: u32 = 5;
     let mut text =
         "| | 0.5 | 0.3 | distance at the end | after |\n| --- | --- | --- | --- | --- |\n".to_owned();
@@ -64,24 +64,31 @@ pub fn fastest(programs: &mut Programs) -> Result<String, String> {
         words.extend(changes.iter().flat_map(|change| ["--set", *change]));
         programs.simulate(&words, &out)?;
         let runs = Rounds::of_seeds(programs, &out, SEEDS)?;
-        let until = |distance: f64| {
-            let times: Vec<f64> = runs.iter().filter_map(|run| run.at(run.near(distance)?, "time")).collect();
-            let all = times.len();
+        let median_time = |distance: f64| {
+            let times: Vec<f64> = runs
+                .iter()
+                .filter_map(|run| run.value_at(run.first_round_within(distance)?, "time"))
+                .collect();
+            let finished = times.len();
             match median(times) {
-                Some(time) if all == runs.len() => format!("{time:.1}"),
-                Some(time) => format!("{time:.1}, {all} of {SEEDS} seeds"),
+                Some(time) if finished == runs.len() => format!("{time:.1}"),
+                Some(time) => format!("{time:.1}, {finished} of {SEEDS} seeds"),
                 None => "never".to_owned(),
             }
         };
         let range = |name: &str, decimals: usize| {
-            let ends: Vec<f64> = runs.iter().filter_map(|run| run.at(run.last(), name)).collect();
-            let least = ends.iter().copied().fold(f64::INFINITY, f64::min);
-            let most = ends.iter().copied().fold(0.0, f64::max);
-            format!("{least:.decimals$} to {most:.decimals$}")
+            let last_values: Vec<f64> =
+                runs.iter().filter_map(|run| run.value_at(run.last(), name)).collect();
+            let min = last_values.iter().copied().fold(f64::INFINITY, f64::min);
+            let max = last_values.iter().copied().fold(0.0, f64::max);
+            format!("{min:.decimals$} to {max:.decimals$}")
         };
-        let (near, nearer) = (until(0.5), until(0.3));
-        text +=
-            &format!("| {name} | {near} | {nearer} | {} | {} |\n", range("distance", 2), range("time", 0));
+        let (time_to_half, time_to_three_tenths) = (median_time(0.5), median_time(0.3));
+        text += &format!(
+            "| {name} | {time_to_half} | {time_to_three_tenths} | {} | {} |\n",
+            range("distance", 2),
+            range("time", 0)
+        );
     }
     Ok(text)
 }

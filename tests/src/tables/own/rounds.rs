@@ -21,25 +21,25 @@ impl Rounds {
         (1..=seeds).map(|seed| Self::read(programs, &format!("{directory}/seed-{seed}"))).collect()
     }
 
-    /// Returns the values of a figure, each with the round that has it.
-    pub fn figures(&self, name: &str) -> Vec<(usize, f64)> {
-        let figure = |(round, value): (usize, &Value)| Some((round, value[name].as_f64()?));
-        self.0.iter().enumerate().filter_map(figure).collect()
+    /// Returns the values of a metric, each with the round that has it.
+    pub fn values_of(&self, name: &str) -> Vec<(usize, f64)> {
+        let entry = |(round, value): (usize, &Value)| Some((round, value[name].as_f64()?));
+        self.0.iter().enumerate().filter_map(entry).collect()
     }
 
-    /// Returns the sum of a figure over the rounds up to and including `last`.
+    /// Returns the sum of a metric over the rounds up to and including `last`.
     pub fn sum(&self, name: &str, last: usize) -> f64 {
         self.0.iter().take(last + 1).filter_map(|value| value[name].as_f64()).sum()
     }
 
-    /// Returns the value of a figure in a round.
-    pub fn at(&self, round: usize, name: &str) -> Option<f64> {
+    /// Returns the value of a metric in a round.
+    pub fn value_at(&self, round: usize, name: &str) -> Option<f64> {
         self.0.get(round)?[name].as_f64()
     }
 
     /// Returns the first round whose distance is at most `distance`.
-    pub fn near(&self, distance: f64) -> Option<usize> {
-        self.figures("distance").into_iter().find(|(_, found)| *found <= distance).map(|(round, _)| round)
+    pub fn first_round_within(&self, distance: f64) -> Option<usize> {
+        self.values_of("distance").into_iter().find(|(_, value)| *value <= distance).map(|(round, _)| round)
     }
 
     /// Returns the index of the last round.

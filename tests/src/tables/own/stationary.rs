@@ -2,8 +2,8 @@
 
 use fedspan_experiments::speedup::STATIONARY;
 
-/// Makes the table, with one column for each fleet size.
-pub fn table() -> String {
+/// Returns the table, with one column for each fleet size.
+pub fn distance_table() -> String {
     let sizes: String = STATIONARY.iter().map(|(clients, _)| format!(" {clients} |")).collect();
     let distances: String = STATIONARY.iter().map(|(_, distance)| format!(" {distance} |")).collect();
     format!("| clients |{sizes}\n| --- |{}\n| distance |{distances}\n", " --- |".repeat(STATIONARY.len()))

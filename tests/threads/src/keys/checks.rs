@@ -11,7 +11,7 @@ use loom::thread;
 use super::{AcceptedKey, ActiveKeys, Entropy, KeyError, KeyState, KeyTable, LookupError};
 use crate::Check;
 use crate::device_id::DeviceId;
-use crate::queue::commands;
+use crate::queue::create_queue;
 use crate::sync::AtomicBool;
 
 /// All checks of the key table.
@@ -44,7 +44,7 @@ impl Entropy for Zeros {
     }
 }
 
-fn table() -> KeyTable {
+fn key_table() -> KeyTable {
     let mut table = KeyTable::new();
     for device in DEVICES {
         table.insert(device, Key::new(0, [1; 32]), 1).expect("the device has no key yet");
@@ -52,9 +52,10 @@ fn table() -> KeyTable {
     table
 }
 
-/// Returns a table in which each device has two keys, during the grace period of the first key.
-fn rotating() -> KeyTable {
-    let mut table = table();
+/// Returns a table in which each device has two keys, during the grace period of the first key: it is
+/// accepted until a round closes.
+fn rotating_table() -> KeyTable {
+    let mut table = key_table();
     table.rotate(&DEVICES, 1, &mut Zeros).expect("both devices have one key");
     table
 }
@@ -69,9 +70,9 @@ pub(super) fn accepted_key(keys: &ActiveKeys, device: DeviceId) -> Arc<AcceptedK
 fn check_consistency(keys: &ActiveKeys, known: &[Arc<AcceptedKey>]) -> Vec<bool> {
     keys.read(|table| {
         let agrees = |key: &Arc<AcceptedKey>| {
-            let found = table.lookup(key.device(), key.epoch()).is_ok();
-            assert_eq!(found, key.is_accepted(), "device {} epoch {}", key.device(), key.epoch());
-            found
+            let is_listed = table.lookup(key.device(), key.epoch()).is_ok();
+            assert_eq!(is_listed, key.is_accepted(), "device {} epoch {}", key.device(), key.epoch());
+            is_listed
         };
         known.iter().map(agrees).collect()
     })
@@ -79,29 +80,29 @@ fn check_consistency(keys: &ActiveKeys, known: &[Arc<AcceptedKey>]) -> Vec<bool>
 
 /// Checks that no frame is accepted after a revocation has returned.
 fn revoked_is_revoked() {
-    let keys = ActiveKeys::new(table());
-    let (key, returned) = (accepted_key(&keys, DeviceId(7)), Arc::new(AtomicBool::new(false)));
+    let keys = ActiveKeys::new(key_table());
+    let (key, has_returned) = (accepted_key(&keys, DeviceId(7)), Arc::new(AtomicBool::new(false)));
     let operator = thread::spawn({
-        let (keys, returned) = (keys.clone(), Arc::clone(&returned));
+        let (keys, has_returned) = (keys.clone(), Arc::clone(&has_returned));
         move || {
             super::revoke(&keys, 7);
-            returned.store(true, Release);
+            has_returned.store(true, Release);
         }
     });
-    let after = returned.load(Acquire);
-    let (accepted, found) = (key.is_accepted(), keys.lookup(DeviceId(7), 0));
-    assert!(!after || !accepted && found.is_none());
+    let was_revoked = has_returned.load(Acquire);
+    let (accepted, lookup) = (key.is_accepted(), keys.lookup(DeviceId(7), 0));
+    assert!(!was_revoked || !accepted && lookup.is_none());
     // A rejected key must stay rejected.
-    assert!(accepted || found.is_none(), "a withdrawn key was found by a later lookup");
+    assert!(accepted || lookup.is_none(), "a withdrawn key was found by a later lookup");
     operator.join().expect("the operator ends");
 }
 
 /// Checks that a frame is checked twice: a session checks it and passes it on with its key, and the server
 /// core checks the key again.
 fn frame_is_checked_twice() {
-    let keys = ActiveKeys::new(table());
-    let returned = Arc::new(AtomicBool::new(false));
-    let (sender, mut receiver) = commands(1);
+    let keys = ActiveKeys::new(key_table());
+    let has_returned = Arc::new(AtomicBool::new(false));
+    let (sender, mut receiver) = create_queue(1);
     let connection = thread::spawn({
         let keys = keys.clone();
         move || {
@@ -111,15 +112,15 @@ fn frame_is_checked_twice() {
         }
     });
     let operator = thread::spawn({
-        let (keys, returned) = (keys.clone(), Arc::clone(&returned));
+        let (keys, has_returned) = (keys.clone(), Arc::clone(&has_returned));
         move || {
             super::revoke(&keys, 7);
-            returned.store(true, Release);
+            has_returned.store(true, Release);
         }
     });
     if let Some(key) = block_on(receiver.recv()) {
-        let after = returned.load(Acquire);
-        assert!(!after || !key.is_accepted());
+        let was_revoked = has_returned.load(Acquire);
+        assert!(!was_revoked || !key.is_accepted());
     }
     connection.join().expect("the connection ends");
     operator.join().expect("the operator ends");
@@ -127,7 +128,7 @@ fn frame_is_checked_twice() {
 
 /// Checks that the old key stays withdrawn when the device gets a new key.
 fn withdrawn_key_stays_withdrawn() {
-    let keys = ActiveKeys::new(table());
+    let keys = ActiveKeys::new(key_table());
     let key = accepted_key(&keys, DeviceId(7));
     let operator = thread::spawn({
         let keys = keys.clone();
@@ -138,8 +139,8 @@ fn withdrawn_key_stays_withdrawn() {
             keys.replace_table(table);
         }
     });
-    let (new, accepted) = (keys.lookup(DeviceId(7), 1), key.is_accepted());
-    assert!(new.is_none() || !accepted, "the old key is accepted beside the new one");
+    let (new_key, accepted) = (keys.lookup(DeviceId(7), 1), key.is_accepted());
+    assert!(new_key.is_none() || !accepted, "the old key is accepted beside the new one");
     assert!(accepted || !key.is_accepted(), "a withdrawn key was accepted again");
     assert!(accepted || keys.lookup(DeviceId(7), 0).is_none(), "a withdrawn key was found");
     operator.join().expect("the operator ends");
@@ -148,7 +149,7 @@ fn withdrawn_key_stays_withdrawn() {
 
 /// Checks that a lookup is consistent with either the state before or the state after a revocation.
 fn all_or_nothing() {
-    let keys = ActiveKeys::new(rotating());
+    let keys = ActiveKeys::new(rotating_table());
     let known: Vec<_> =
         DEVICES.iter().flat_map(|&device| [0, 1].map(|epoch| keys.lookup(device, epoch))).flatten().collect();
     assert_eq!(known.len(), 4);
@@ -156,34 +157,34 @@ fn all_or_nothing() {
         let keys = keys.clone();
         move || keys.revoke(&DEVICES, 2).expect("both devices have keys")
     });
-    let found = check_consistency(&keys, &known);
-    assert!(found == [true; 4] || found == [false; 4], "{found:?}");
+    let accepted = check_consistency(&keys, &known);
+    assert!(accepted == [true; 4] || accepted == [false; 4], "{accepted:?}");
     operator.join().expect("the operator ends");
     assert_eq!(check_consistency(&keys, &known), [false; 4]);
 }
 
 /// Checks that a lookup is consistent with either the state before or the state after the end of a round.
 fn round_closed_beside_lookup() {
-    let keys = ActiveKeys::new(rotating());
-    let old = DEVICES.map(|device| accepted_key(&keys, device));
+    let keys = ActiveKeys::new(rotating_table());
+    let old_keys = DEVICES.map(|device| accepted_key(&keys, device));
     let round = thread::spawn({
         let keys = keys.clone();
         move || assert_eq!(keys.round_closed(), 2)
     });
-    let found = check_consistency(&keys, &old);
-    assert!(found == [true; 2] || found == [false; 2], "{found:?}");
+    let accepted = check_consistency(&keys, &old_keys);
+    assert!(accepted == [true; 2] || accepted == [false; 2], "{accepted:?}");
     match keys.find(DeviceId(7), 0) {
-        Ok(_) => assert!(found[0], "the old key was found again"),
+        Ok(_) => assert!(accepted[0], "the old key was found again"),
         Err(refusal) => assert_eq!(refusal, LookupError::Epoch { current: 1 }),
     }
     assert!(keys.lookup(DeviceId(7), 1).is_some_and(|key| key.is_accepted()));
     round.join().expect("the round ends");
-    assert_eq!(check_consistency(&keys, &old), [false; 2]);
+    assert_eq!(check_consistency(&keys, &old_keys), [false; 2]);
 }
 
 /// Checks that a rotating device has a valid key at any time.
 fn rotation_beside_lookup() {
-    let keys = ActiveKeys::new(table());
+    let keys = ActiveKeys::new(key_table());
     let operator = thread::spawn({
         let keys = keys.clone();
         move || {
@@ -199,8 +200,8 @@ fn rotation_beside_lookup() {
         })
     };
     let [before, after] = [accepted(), accepted()];
-    for now in [before, after] {
-        assert!(now[0] || now[1], "the device has no valid key");
+    for epochs in [before, after] {
+        assert!(epochs[0] || epochs[1], "the device has no valid key");
     }
     assert!(after[1] || !before[1], "the new key was withdrawn");
     assert!(before[0] || !after[0], "the old key was accepted again");
@@ -210,7 +211,7 @@ fn rotation_beside_lookup() {
 
 /// Checks a revocation during the end of a round: both changes are kept.
 fn concurrent_changes_are_kept() {
-    let keys = ActiveKeys::new(rotating());
+    let keys = ActiveKeys::new(rotating_table());
     let operator = thread::spawn({
         let keys = keys.clone();
         move || super::revoke(&keys, 7)

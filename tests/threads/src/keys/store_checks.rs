@@ -21,7 +21,7 @@ use crate::device_id::DeviceId;
 pub(crate) const ALL: &[Check] = &[
     Check {
         name: "key store: two requests are both kept and written",
-        program: || with_large_stack(both_requests),
+        program: || with_large_stack(concurrent_requests),
     },
     Check {
         name: "key store: a round's end and a request are both written",
@@ -36,13 +36,13 @@ pub(crate) const ALL: &[Check] = &[
 /// Stack size of a thread, in bytes. File access and encryption need more than loom's default.
 const STACK: usize = 1 << 18;
 
-fn spawn(act: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
-    Builder::new().stack_size(STACK).spawn(act).expect("loom allows another thread")
+fn spawn_with_large_stack(program: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
+    Builder::new().stack_size(STACK).spawn(program).expect("loom allows another thread")
 }
 
 /// Runs a program in a thread with a large stack, because loom's first thread has a small stack.
 fn with_large_stack(program: fn()) {
-    spawn(program).join().expect("the program ends");
+    spawn_with_large_stack(program).join().expect("the program ends");
 }
 
 /// Source of nonces that counts them with an atomic. The store draws a nonce before it writes a file, so loom
@@ -69,7 +69,7 @@ fn unlock() -> Unlock {
 }
 
 /// Creates a store of the devices 7 and 8. If `rotating`, each device has two keys, during the grace period
-/// of the first key.
+/// of the first key (it is accepted until a round closes).
 fn key_store(rotating: bool, nonces: Nonces) -> (TempDir, SharedKeyStore) {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().join("keys");
@@ -82,7 +82,7 @@ fn key_store(rotating: bool, nonces: Nonces) -> (TempDir, SharedKeyStore) {
     (directory, SharedKeyStore::new(store))
 }
 
-fn ask(key_store: &SharedKeyStore, request: &str) {
+fn request_change(key_store: &SharedKeyStore, request: &str) {
     let answer = key_store.answer(request, 2);
     assert!(answer.contains("changed"), "{request}: {}", *answer);
 }
@@ -102,38 +102,38 @@ fn states_in_file(path: &Path) -> [([bool; 2], Option<KeyState>); 2] {
 }
 
 /// Checks two concurrent requests: both must be kept in memory and in the file.
-fn both_requests() {
+fn concurrent_requests() {
     let (directory, key_store) = key_store(false, Nonces::new());
     let keys = key_store.keys();
     let key = accepted_key(&keys, DeviceId(7));
-    let operator = spawn({
+    let operator = spawn_with_large_stack({
         let key_store = key_store.clone();
-        move || ask(&key_store, "{\"revoke\":[[7,7]]}")
+        move || request_change(&key_store, "{\"revoke\":[[7,7]]}")
     });
-    ask(&key_store, "{\"rotate\":{\"these\":[[8,8]]}}");
+    request_change(&key_store, "{\"rotate\":{\"these\":[[8,8]]}}");
     operator.join().expect("the operator ends");
     let expected = [([false; 2], Some(KeyState::Revoked)), ([true; 2], Some(KeyState::Rotating))];
     assert!(!key.is_accepted());
-    assert_eq!(states(&keys), expected, "in memory");
+    assert_eq!(states(&keys), expected, "the keys in memory differ");
     drop(key_store);
-    assert_eq!(states_in_file(&directory.path().join("keys")), expected, "in the file");
+    assert_eq!(states_in_file(&directory.path().join("keys")), expected, "the keys in the file differ");
 }
 
 /// Checks the end of a round during a request: both must be kept in memory and in the file.
 fn round_closed_beside_request() {
     let (directory, key_store) = key_store(true, Nonces::new());
     let keys = key_store.keys();
-    let operator = spawn({
+    let operator = spawn_with_large_stack({
         let key_store = key_store.clone();
-        move || ask(&key_store, "{\"add\":{\"devices\":[[9,9]],\"again\":false}}")
+        move || request_change(&key_store, "{\"add\":{\"devices\":[[9,9]],\"again\":false}}")
     });
     let withdrawn = key_store.round_closed().expect("the file is written");
     operator.join().expect("the operator ends");
     assert_eq!(withdrawn, 2);
     let expected = [([false, true], Some(KeyState::Active)); 2];
-    assert_eq!(states(&keys), expected, "in memory");
+    assert_eq!(states(&keys), expected, "the keys in memory differ");
     drop(key_store);
-    assert_eq!(states_in_file(&directory.path().join("keys")), expected, "in the file");
+    assert_eq!(states_in_file(&directory.path().join("keys")), expected, "the keys in the file differ");
 }
 
 /// Checks that a key is written before a lookup can find it. A device that has received its new key can then
@@ -142,17 +142,18 @@ fn key_is_written_first() {
     let nonces = Nonces::new();
     let (directory, key_store) = key_store(false, nonces.clone());
     let path = directory.path().join("keys");
-    let before = std::fs::read(&path).expect("the file exists");
+    let original_file = std::fs::read(&path).expect("the file exists");
     let keys = key_store.keys();
-    let operator = spawn(move || ask(&key_store, "{\"rotate\":{\"these\":[[8,8]]}}"));
+    let operator =
+        spawn_with_large_stack(move || request_change(&key_store, "{\"rotate\":{\"these\":[[8,8]]}}"));
     if keys.lookup(DeviceId(8), 1).is_some() {
         nonces.0.load(Acquire);
         assert_ne!(
             std::fs::read(&path).expect("the file exists"),
-            before,
+            original_file,
             "the new key can be found but is not in the file"
         );
     }
-    assert!(keys.lookup(DeviceId(8), 0).is_some(), "the grace period of the old key lasts");
+    assert!(keys.lookup(DeviceId(8), 0).is_some(), "the old key was rejected during its grace period");
     operator.join().expect("the operator ends");
 }

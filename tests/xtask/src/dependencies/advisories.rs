@@ -48,39 +48,40 @@ pub fn run(context: &Context, arguments: &Advisories) -> Result<(), Failure> {
              https://github.com/RustSec/advisory-db, then --database FOLDER)",
         ));
     };
-    let ignored = ignored(context)?;
-    let mut known: BTreeMap<String, Vec<Advisory>> = BTreeMap::new();
-    let mut used = BTreeSet::new();
+    let ignored = read_ignored_ids(context)?;
+    let mut advisories_of_crate: BTreeMap<String, Vec<Advisory>> = BTreeMap::new();
+    let mut applied_ids = BTreeSet::new();
     let mut failed = false;
     for manifest in manifests(context)? {
         let file = context.root.join(&manifest.folder).join("Cargo.lock");
         let text = std::fs::read_to_string(&file)
             .map_err(|error| Failure::new(format!("{}: {error}", file.display())))?;
-        let locked = locked(&text).map_err(|fault| Failure::new(format!("{}: {fault}", file.display())))?;
-        let mut found = Vec::new();
+        let locked = read_locked_crates(&text)
+            .map_err(|fault| Failure::new(format!("{}: {fault}", file.display())))?;
+        let mut applicable = Vec::new();
         for (name, version) in &locked {
-            if !known.contains_key(name) {
-                known.insert(name.clone(), read_advisories(&database, name)?);
+            if !advisories_of_crate.contains_key(name) {
+                advisories_of_crate.insert(name.clone(), read_advisories(&database, name)?);
             }
-            found.extend(
-                known[name]
+            applicable.extend(
+                advisories_of_crate[name]
                     .iter()
                     .filter(|advisory| advisory.applies_to(version))
                     .map(|advisory| (advisory.clone(), version)),
             );
         }
-        used.extend(found.iter().map(|(advisory, _)| advisory.id.clone()));
-        found.retain(|(advisory, _)| !ignored.contains(&advisory.id));
-        let result = if found.is_empty() { "ok" } else { "FAILED" };
+        applied_ids.extend(applicable.iter().map(|(advisory, _)| advisory.id.clone()));
+        applicable.retain(|(advisory, _)| !ignored.contains(&advisory.id));
+        let result = if applicable.is_empty() { "ok" } else { "FAILED" };
         report("advisories", &manifest, &format!("{:4} crates  {result}", locked.len()));
-        for (Advisory { id, package, title, fixed }, version) in &found {
+        for (Advisory { id, package, title, fixed }, version) in &applicable {
             let fixed: Vec<_> = fixed.iter().map(VersionReq::to_string).collect();
             let fixed = if fixed.is_empty() { "none".to_owned() } else { fixed.join(", ") };
             println!("  {package} {version}: {id}: {title}; allowed versions: {fixed}");
         }
-        failed |= !found.is_empty();
+        failed |= !applicable.is_empty();
     }
-    for id in ignored.difference(&used) {
+    for id in ignored.difference(&applied_ids) {
         println!("advisories: {RULES} ignores {id}, which applies to no crate; remove it");
         failed = true;
     }
@@ -88,20 +89,20 @@ pub fn run(context: &Context, arguments: &Advisories) -> Result<(), Failure> {
 }
 
 /// Finds the folder of the database, which contains a folder `crates`.
-fn find_database(given: Option<&Path>) -> Option<PathBuf> {
+fn find_database(argument: Option<&Path>) -> Option<PathBuf> {
     let home = variable("CARGO_HOME").or_else(|| variable("HOME").map(|home| format!("{home}/.cargo")));
     let home = PathBuf::from(home.unwrap_or_default());
-    let mut places: Vec<PathBuf> = given.map(Path::to_owned).into_iter().collect();
-    places.extend(variable("FEDSPAN_ADVISORY_DB").map(PathBuf::from));
-    places.push(home.join("advisory-db"));
+    let mut candidates: Vec<PathBuf> = argument.map(Path::to_owned).into_iter().collect();
+    candidates.extend(variable("FEDSPAN_ADVISORY_DB").map(PathBuf::from));
+    candidates.push(home.join("advisory-db"));
     // cargo-deny has a folder for each database.
     let folders = std::fs::read_dir(home.join("advisory-dbs")).into_iter().flatten().flatten();
-    places.extend(folders.map(|folder| folder.path()));
-    places.into_iter().find(|place| place.join("crates").is_dir())
+    candidates.extend(folders.map(|folder| folder.path()));
+    candidates.into_iter().find(|folder| folder.join("crates").is_dir())
 }
 
 /// Returns the ids of the advisories that `deny.toml` ignores.
-fn ignored(context: &Context) -> Result<BTreeSet<String>, Failure> {
+fn read_ignored_ids(context: &Context) -> Result<BTreeSet<String>, Failure> {
     let failed = |fault: String| Failure::new(format!("{RULES}: {fault}"));
     let text =
         std::fs::read_to_string(context.root.join(RULES)).map_err(|error| failed(error.to_string()))?;
@@ -119,39 +120,41 @@ fn ignored(context: &Context) -> Result<BTreeSet<String>, Failure> {
 }
 
 /// Returns the names and versions of the crates in a lock file that are from registries.
-fn locked(text: &str) -> Result<Vec<(String, Version)>, String> {
+fn read_locked_crates(text: &str) -> Result<Vec<(String, Version)>, String> {
     let document: DocumentMut = text.parse().map_err(|error| format!("{error}"))?;
     let packages = document.get("package").and_then(Item::as_array_of_tables).ok_or("it has no packages")?;
-    let mut found = Vec::new();
+    let mut crates = Vec::new();
     for package in packages.iter().filter(|package| package.contains_key("source")) {
         let word = |key: &str| {
             package.get(key).and_then(Item::as_str).ok_or_else(|| format!("a package has no {key}"))
         };
         let (name, version) = (word("name")?, word("version")?);
-        found.push((name.to_owned(), version.parse().map_err(|error| format!("{name} {version}: {error}"))?));
+        crates
+            .push((name.to_owned(), version.parse().map_err(|error| format!("{name} {version}: {error}"))?));
     }
-    Ok(found)
+    Ok(crates)
 }
 
 /// Reads the advisories about a crate. There are none if the database has no folder for the crate.
 fn read_advisories(database: &Path, name: &str) -> Result<Vec<Advisory>, Failure> {
     let Ok(folder) = std::fs::read_dir(database.join("crates").join(name)) else { return Ok(Vec::new()) };
-    let mut found = Vec::new();
+    let mut advisories = Vec::new();
     for entry in folder {
         let file = entry?.path();
         let text = std::fs::read_to_string(&file)?;
         let advisory =
             Advisory::parse(&text).map_err(|fault| Failure::new(format!("{}: {fault}", file.display())))?;
-        found.extend(advisory);
+        advisories.extend(advisory);
     }
-    Ok(found)
+    Ok(advisories)
 }
 
 impl Advisory {
     /// Parses a file of the database: a block of TOML, then text with a heading. Returns `None` if the
     /// advisory was withdrawn.
     fn parse(text: &str) -> Result<Option<Self>, String> {
-        let block = text.trim_start().strip_prefix("```toml").and_then(|rest| rest.split_once("\n```"));
+        let block =
+            text.trim_start().strip_prefix("```toml").and_then(|after_fence| after_fence.split_once("\n```"));
         let (toml, prose) = block.ok_or("found no block of TOML at the beginning")?;
         let document: DocumentMut = toml.parse().map_err(|error| format!("{error}"))?;
         let advisory = document.get("advisory").ok_or("[advisory] is missing")?;
@@ -216,7 +219,7 @@ mod tests {
     fn only_crates_of_registries_are_looked_up() {
         let text = "[[package]]\nname = \"own\"\nversion = \"0.1.0\"\n\n[[package]]\nname = \"a\"\nversion = \"1.2.3\"\n\
                     source = \"registry+x\"\n";
-        assert_eq!(locked(text).unwrap(), [("a".to_owned(), "1.2.3".parse().unwrap())]);
-        assert!(locked("").is_err());
+        assert_eq!(read_locked_crates(text).unwrap(), [("a".to_owned(), "1.2.3".parse().unwrap())]);
+        assert!(read_locked_crates("").is_err());
     }
 }

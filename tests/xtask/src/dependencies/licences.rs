@@ -25,13 +25,13 @@ pub fn run(context: &Context) -> Result<(), Failure> {
     let text = std::fs::read_to_string(context.root.join(RULES))
         .map_err(|error| Failure::new(format!("{RULES}: {error}")))?;
     let rules = Rules::parse(&text).map_err(|fault| Failure::new(format!("{RULES}: {fault}")))?;
-    let (mut failed, mut missing) = (false, 0);
+    let (mut failed, mut unavailable) = (false, 0);
     for manifest in manifests(context)? {
         let packages = match packages(context, &manifest) {
             Ok(Some(packages)) => packages,
             Ok(None) => {
                 report("licences", &manifest, "not run: its crates are not here");
-                missing += 1;
+                unavailable += 1;
                 continue;
             }
             Err(failure) => {
@@ -40,7 +40,7 @@ pub fn run(context: &Context) -> Result<(), Failure> {
                 continue;
             }
         };
-        let faults: Vec<String> = packages.iter().filter_map(|package| rules.fault(package)).collect();
+        let faults: Vec<String> = packages.iter().filter_map(|package| rules.find_fault(package)).collect();
         let result = if faults.is_empty() { "ok" } else { "FAILED" };
         report("licences", &manifest, &format!("{:4} crates  {result}", packages.len()));
         for fault in &faults {
@@ -48,10 +48,10 @@ pub fn run(context: &Context) -> Result<(), Failure> {
         }
         failed |= !faults.is_empty();
     }
-    match (failed, missing) {
+    match (failed, unavailable) {
         (true, _) => Err(Failure::printed()),
         (false, 0) => Ok(()),
-        (false, _) => Err(not_run("licences", missing)),
+        (false, _) => Err(not_run("licences", unavailable)),
     }
 }
 
@@ -71,12 +71,14 @@ impl Rules {
     }
 
     /// Returns the reason why a crate may not be used, or `None`.
-    fn fault(&self, package: &Package) -> Option<String> {
+    fn find_fault(&self, package: &Package) -> Option<String> {
         let Package { name, version, licence, source, is_of_default_registry, .. } = package;
         if let Some(source) = source {
             let registry = source.strip_prefix("registry+");
             let (is_allowed, allowed) = match &self.registries {
-                Some(all) => (registry.is_some_and(|registry| all.contains(registry)), "a registry of"),
+                Some(registries) => {
+                    (registry.is_some_and(|registry| registries.contains(registry)), "a registry of")
+                }
                 None => (
                     *is_of_default_registry,
                     "the default registry, as there is no sources.allow-registry in",
@@ -119,7 +121,7 @@ mod tests {
     fn fault_by(rules: &str, licence: Option<&str>, source: Option<&str>) -> Option<String> {
         let rules = Rules::parse(rules).unwrap();
         let (licence, source) = (licence.map(str::to_owned), source.map(str::to_owned));
-        rules.fault(&Package {
+        rules.find_fault(&Package {
             name: "a".to_owned(),
             version: "1.0.0".to_owned(),
             licence,

@@ -30,10 +30,10 @@ pub struct Msrv {
 /// Exit code 1 if a dependency needs a later version or the build fails, 77 if the tool chain or crates are
 /// not available.
 pub fn run(context: &Context, arguments: Msrv) -> Result<(), Failure> {
-    let (mut failed, mut missing) = (false, 0);
-    let mut of_workspace = None;
+    let (mut failed, mut unavailable) = (false, 0);
+    let mut workspace_version = None;
     for manifest in manifests(context)? {
-        let Some(promised) = promise(context, &manifest)? else {
+        let Some(promised) = promised_version(context, &manifest)? else {
             report("msrv", &manifest, "states no rust-version");
             continue;
         };
@@ -41,7 +41,7 @@ pub fn run(context: &Context, arguments: Msrv) -> Result<(), Failure> {
             Ok(Some(packages)) => packages,
             Ok(None) => {
                 report("msrv", &manifest, "not run: its crates are not here");
-                missing += 1;
+                unavailable += 1;
                 continue;
             }
             Err(failure) => {
@@ -50,21 +50,22 @@ pub fn run(context: &Context, arguments: Msrv) -> Result<(), Failure> {
                 continue;
             }
         };
-        let later: Vec<&Package> =
+        let too_new: Vec<&Package> =
             packages.iter().filter(|package| asks_for_more(package, &promised)).collect();
-        let result = if later.is_empty() { "ok" } else { "FAILED" };
+        let result = if too_new.is_empty() { "ok" } else { "FAILED" };
         report("msrv", &manifest, &format!("Rust {promised}  {result}"));
-        for package in &later {
-            let found = package.rust_version.as_deref().unwrap_or_default();
+        for package in &too_new {
+            let required = package.rust_version.as_deref().unwrap_or_default();
             println!(
-                "  {} {}: found rust-version {found}, allowed: {promised} or earlier",
+                "  {} {}: found rust-version {required}, allowed: {promised} or earlier",
                 package.name, package.version
             );
         }
-        failed |= !later.is_empty();
-        of_workspace.get_or_insert(promised);
+        failed |= !too_new.is_empty();
+        workspace_version.get_or_insert(promised);
     }
-    let version = of_workspace.ok_or_else(|| Failure::new("msrv: the workspace states no rust-version"))?;
+    let version =
+        workspace_version.ok_or_else(|| Failure::new("msrv: the workspace states no rust-version"))?;
     let Some(toolchain) = find_toolchain(context, &version, arguments.install || is_ci()) else {
         if failed {
             return Err(Failure::printed());
@@ -79,15 +80,15 @@ pub fn run(context: &Context, arguments: Msrv) -> Result<(), Failure> {
     let mut cargo = context.command("cargo");
     cargo.args([&format!("+{toolchain}"), "check", "--workspace", "--locked", "--target-dir", "target/msrv"]);
     failed |= !context.succeeds(&mut cargo);
-    match (failed, missing) {
+    match (failed, unavailable) {
         (true, _) => Err(Failure::printed()),
         (false, 0) => Ok(()),
-        (false, _) => Err(not_run("msrv", missing)),
+        (false, _) => Err(not_run("msrv", unavailable)),
     }
 }
 
 /// Returns the oldest version of Rust that the crates of a manifest state; `None` if no crate states one.
-fn promise(context: &Context, manifest: &Manifest) -> Result<Option<String>, Failure> {
+fn promised_version(context: &Context, manifest: &Manifest) -> Result<Option<String>, Failure> {
     let document = metadata(context, &manifest.folder, &["--no-deps"])?;
     let document = document.ok_or_else(|| Failure::new("msrv: cargo metadata failed"))?;
     let crates = document["packages"].as_array().into_iter().flatten();
@@ -114,29 +115,29 @@ fn find_toolchain(context: &Context, version: &str, install: bool) -> Option<Str
     if !is_on_path("rustup") {
         return None;
     }
-    let is_there = |name: &String| {
+    let is_installed = |name: &String| {
         // The query must not make rustup download a tool chain.
         let mut cargo = context.command("cargo");
         cargo.args([&format!("+{name}"), "--version"]).env("RUSTUP_AUTO_INSTALL", "0");
         cargo.output().is_ok_and(|output| output.status.success())
     };
     let names = [version.to_owned(), format!("{version}.0")];
-    if let Some(found) = names.iter().find(|name| is_there(name)) {
-        return Some(found.clone());
+    if let Some(name) = names.iter().find(|name| is_installed(name)) {
+        return Some(name.clone());
     }
     if install {
         let mut rustup = context.command("rustup");
         rustup.args(["toolchain", "install", version, "--profile", "minimal"]);
         let _ = context.run_into(&mut rustup, Path::new("/dev/null"), Duration::from_secs(180));
     }
-    names.into_iter().find(is_there)
+    names.into_iter().find(is_installed)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn asks(version: Option<&str>, promised: &str) -> bool {
+    fn asks_for_more_than(version: Option<&str>, promised: &str) -> bool {
         let package = Package {
             name: "a".to_owned(),
             version: "1.0.0".to_owned(),
@@ -150,10 +151,10 @@ mod tests {
 
     #[test]
     fn later_versions_of_rust_are_found() {
-        assert!(asks(Some("1.91"), "1.90"));
-        assert!(asks(Some("1.90.1"), "1.90"));
-        assert!(!asks(Some("1.90.0"), "1.90"));
-        assert!(!asks(Some("1.9"), "1.90"));
-        assert!(!asks(None, "1.90"));
+        assert!(asks_for_more_than(Some("1.91"), "1.90"));
+        assert!(asks_for_more_than(Some("1.90.1"), "1.90"));
+        assert!(!asks_for_more_than(Some("1.90.0"), "1.90"));
+        assert!(!asks_for_more_than(Some("1.9"), "1.90"));
+        assert!(!asks_for_more_than(None, "1.90"));
     }
 }

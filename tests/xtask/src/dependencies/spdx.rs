@@ -10,10 +10,10 @@ use std::collections::BTreeSet;
 pub fn is_allowed(expression: &str, allowed: &BTreeSet<String>) -> Result<bool, String> {
     let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
     let words: Vec<&str> = spaced.split_whitespace().collect();
-    let mut parser = Parser { words: &words, at: 0, allowed };
-    let found = parser.any_of()?;
+    let mut parser = Parser { words: &words, position: 0, allowed };
+    let satisfied = parser.evaluate_any_of()?;
     match parser.peek() {
-        None => Ok(found),
+        None => Ok(satisfied),
         Some(word) => Err(format!("found {word:?} in {expression:?} where it should end")),
     }
 }
@@ -21,54 +21,55 @@ pub fn is_allowed(expression: &str, allowed: &BTreeSet<String>) -> Result<bool, 
 /// Parser that evaluates an expression.
 struct Parser<'a> {
     words: &'a [&'a str],
-    at: usize,
+    /// Index of the next word.
+    position: usize,
     allowed: &'a BTreeSet<String>,
 }
 
 impl<'a> Parser<'a> {
     fn peek(&self) -> Option<&'a str> {
-        self.words.get(self.at).copied()
+        self.words.get(self.position).copied()
     }
 
     /// Consumes a word if it is the next one.
-    fn take(&mut self, word: &str) -> bool {
-        let found = self.peek() == Some(word);
-        self.at += usize::from(found);
-        found
+    fn consume(&mut self, word: &str) -> bool {
+        let is_next = self.peek() == Some(word);
+        self.position += usize::from(is_next);
+        is_next
     }
 
     /// Evaluates terms that are joined by `OR`.
-    fn any_of(&mut self) -> Result<bool, String> {
-        let mut found = self.all_of()?;
-        while self.take("OR") {
-            found |= self.all_of()?;
+    fn evaluate_any_of(&mut self) -> Result<bool, String> {
+        let mut satisfied = self.evaluate_all_of()?;
+        while self.consume("OR") {
+            satisfied |= self.evaluate_all_of()?;
         }
-        Ok(found)
+        Ok(satisfied)
     }
 
     /// Evaluates terms that are joined by `AND`, which binds more closely than `OR`.
-    fn all_of(&mut self) -> Result<bool, String> {
-        let mut found = self.term()?;
-        while self.take("AND") {
-            found &= self.term()?;
+    fn evaluate_all_of(&mut self) -> Result<bool, String> {
+        let mut satisfied = self.evaluate_term()?;
+        while self.consume("AND") {
+            satisfied &= self.evaluate_term()?;
         }
-        Ok(found)
+        Ok(satisfied)
     }
 
     /// Evaluates a name, possibly with an exception, or an expression in brackets.
-    fn term(&mut self) -> Result<bool, String> {
-        if self.take("(") {
-            let found = self.any_of()?;
-            return if self.take(")") { Ok(found) } else { Err("a bracket is not closed".to_owned()) };
+    fn evaluate_term(&mut self) -> Result<bool, String> {
+        if self.consume("(") {
+            let satisfied = self.evaluate_any_of()?;
+            return if self.consume(")") { Ok(satisfied) } else { Err("a bracket is not closed".to_owned()) };
         }
         let name = self.peek().filter(|word| !["OR", "AND", "WITH", ")"].contains(word));
         let name = name.ok_or_else(|| "the name of a licence is missing".to_owned())?;
-        self.at += 1;
-        if !self.take("WITH") {
+        self.position += 1;
+        if !self.consume("WITH") {
             return Ok(self.allowed.contains(name));
         }
         let exception = self.peek().ok_or_else(|| "the name of an exception is missing".to_owned())?;
-        self.at += 1;
+        self.position += 1;
         // An exception grants further rights, so the licence alone is sufficient.
         Ok(self.allowed.contains(name) || self.allowed.contains(&format!("{name} WITH {exception}")))
     }

@@ -1,15 +1,15 @@
-//! Editing of lines of figures. Each line is one JSON object, printed by a program on a board.
+//! Editing of lines with measured values. Each line is one JSON object, printed by a program on a board.
 
 /// Adds the optimisation level as the first member.
 pub fn with_level(line: &str, level: &str) -> String {
-    let rest = line.strip_prefix('{').unwrap_or(line);
-    format!("{{\"opt_level\":\"{level}\",{rest}")
+    let members = line.strip_prefix('{').unwrap_or(line);
+    format!("{{\"opt_level\":\"{level}\",{members}")
 }
 
-/// Adds a figure as the last member.
-pub fn with_figure(line: &str, name: &str, figure: u64) -> String {
-    let rest = line.strip_suffix('}').unwrap_or(line);
-    format!("{rest},\"{name}\":{figure}}}")
+/// Adds a value as the last member.
+pub fn with_figure(line: &str, name: &str, value: u64) -> String {
+    let members = line.strip_suffix('}').unwrap_or(line);
+    format!("{members},\"{name}\":{value}}}")
 }
 
 /// Returns the members of a line that do not depend on the core: the sizes `d`, `k` (if present) and `m`, and
@@ -20,7 +20,7 @@ pub fn problem_and_bits(line: &str) -> String {
         Some(start) => format!("{}}}", &line[..start]),
         None => line.to_owned(),
     };
-    let (Some(sizes), Some(path)) = (sizes(&line), line.rfind("\"path\":")) else { return line };
+    let (Some(sizes), Some(path)) = (find_sizes(&line), line.rfind("\"path\":")) else { return line };
     let end = line.rfind('}').unwrap_or(line.len());
     format!("{sizes}{}", &line[path..end])
 }
@@ -35,7 +35,7 @@ pub fn problem_only(answer: &str) -> &str {
 }
 
 /// Finds the sizes in a line: `"d":1,"k":2,"m":3,` or `"d":1,"m":3,`.
-fn sizes(line: &str) -> Option<&str> {
+fn find_sizes(line: &str) -> Option<&str> {
     let start = line.rfind("\"d\":")?;
     let mut end = start;
     for name in ["\"d\":", "\"k\":", "\"m\":"] {

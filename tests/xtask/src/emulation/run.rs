@@ -72,7 +72,7 @@ impl<'a> Runner<'a> {
         words: &[String],
     ) -> Result<(Option<i32>, String), Failure> {
         let file = self.scratch.join("output");
-        let mut command = self.emulator(emulator, machine, program, words);
+        let mut command = self.emulator_command(emulator, machine, program, words);
         command.args(["-icount", "shift=0"]);
         let code = match self.context.run_into(&mut command, &file, LIMIT) {
             Ok(status) => status.code(),
@@ -104,7 +104,7 @@ impl<'a> Runner<'a> {
         }
         // Opening the pipe in both directions never blocks. The reader gets the end of the log once this
         // handle and the emulator's are closed.
-        let held = OpenOptions::new().read(true).write(true).open(&log)?;
+        let pipe = OpenOptions::new().read(true).write(true).open(&log)?;
         let file = File::open(&log)?;
         let reader = thread::spawn(move || {
             let mut log = BufReader::with_capacity(1 << 16, file);
@@ -114,13 +114,13 @@ impl<'a> Runner<'a> {
             cycles
         });
         let words = [format!("problem={problem}"), format!("times={times}")];
-        let mut command = self.emulator(emulator, machine, program, &words);
+        let mut command = self.emulator_command(emulator, machine, program, &words);
         command.args(["-d", "in_asm,exec,nochain", "-D"]).arg(&log);
         let output = self.scratch.join("output");
-        let ended = self.context.run_into(&mut command, &output, LOGGED_LIMIT);
-        drop(held);
+        let result = self.context.run_into(&mut command, &output, LOGGED_LIMIT);
+        drop(pipe);
         let cycles = reader.join().map_err(|_| Failure::new("the reader of the log has panicked"))?;
-        let status = ended?;
+        let status = result?;
         if !status.success() {
             return Err(Failure::new(format!("{program}, {problem}: {status}\n{}", read(&output)?)));
         }
@@ -128,7 +128,13 @@ impl<'a> Runner<'a> {
     }
 
     /// Returns the command that runs a program of a board in QEMU.
-    fn emulator(&self, emulator: &Path, machine: &Machine, program: &str, words: &[String]) -> Command {
+    fn emulator_command(
+        &self,
+        emulator: &Path,
+        machine: &Machine,
+        program: &str,
+        words: &[String],
+    ) -> Command {
         let file = self.context.root.join(FOLDER).join(&machine.target).join("release").join(program);
         let words: String = words.iter().map(|word| format!(",arg={word}")).collect();
         let mut command = self.context.command(emulator);

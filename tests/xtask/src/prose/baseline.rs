@@ -98,7 +98,7 @@ impl Baseline {
             anywhere: list("anywhere")?,
         };
         let areas = document.get("areas").and_then(Toml::as_table).ok_or("the table 'areas' is missing")?;
-        let areas = areas.iter().map(|(folder, entry)| area(folder, entry)).collect::<Result<_, _>>()?;
+        let areas = areas.iter().map(|(folder, entry)| read_area(folder, entry)).collect::<Result<_, _>>()?;
         Ok(Self { words, areas })
     }
 
@@ -112,23 +112,27 @@ impl Baseline {
     /// Compares the counts, one per area in the order of the areas, with the baseline.
     #[must_use]
     pub fn differences(&self, counted: &[Counts]) -> Differences {
-        let mut found = Differences::default();
+        let mut differences = Differences::default();
         for (area, counts) in self.areas.iter().zip(counted) {
             for class in Class::ALL {
-                let (folder, name, now) = (&area.folder, class.name(), counts.of(class).offences);
+                let folder = &area.folder;
+                let name = class.name();
+                let offences = counts.of(class).offences;
                 match area.baseline.get(&class) {
-                    Some(&most) if now > most => {
-                        found.above.push(format!("{folder}: {name} {now}, baseline {most}"))
+                    Some(&limit) if offences > limit => {
+                        differences.above.push(format!("{folder}: {name} {offences}, baseline {limit}"))
                     }
-                    Some(&most) if now < most => {
-                        found.below.push(format!("{folder}: {name} {now}, baseline {most}"))
+                    Some(&limit) if offences < limit => {
+                        differences.below.push(format!("{folder}: {name} {offences}, baseline {limit}"))
                     }
                     Some(_) => {}
-                    None => found.above.push(format!("{folder}: {name} {now}, without a baseline")),
+                    None => {
+                        differences.above.push(format!("{folder}: {name} {offences}, without a baseline"))
+                    }
                 }
             }
         }
-        found
+        differences
     }
 
     /// Returns the text of the file with the counts as its new baseline.
@@ -138,14 +142,15 @@ impl Baseline {
     /// does not, because code moves between areas.
     pub fn updated(&self, text: &str, counted: &[Counts]) -> Result<String, String> {
         for class in Class::ALL {
-            let before: Option<u64> = self.areas.iter().map(|area| area.baseline.get(&class).copied()).sum();
-            let now: u64 = counted.iter().map(|counts| counts.of(class).offences).sum();
-            if let Some(before) = before
-                && now > before
+            let total_before: Option<u64> =
+                self.areas.iter().map(|area| area.baseline.get(&class).copied()).sum();
+            let total_now: u64 = counted.iter().map(|counts| counts.of(class).offences).sum();
+            if let Some(total_before) = total_before
+                && total_now > total_before
             {
                 let name = class.name();
                 return Err(format!(
-                    "prose: {name} would rise from {before} to {now} in total; baselines may only fall"
+                    "prose: {name} would rise from {total_before} to {total_now} in total; baselines may only fall"
                 ));
             }
         }
@@ -161,7 +166,7 @@ impl Baseline {
 }
 
 /// Reads the entry of an area.
-fn area(folder: &str, entry: &Toml) -> Result<Area, String> {
+fn read_area(folder: &str, entry: &Toml) -> Result<Area, String> {
     let limit = entry.get("limit").map(|limit| {
         let number = limit.as_float().or_else(|| limit.as_integer().map(|number| number as f64));
         number.ok_or_else(|| format!("{folder}: limit must be a number"))
@@ -170,8 +175,8 @@ fn area(folder: &str, entry: &Toml) -> Result<Area, String> {
     for class in Class::ALL {
         if let Some(number) = entry.get(class.name()) {
             let number = number.as_integer().and_then(|number| u64::try_from(number).ok());
-            let wrong = || format!("{folder}: {} must be a whole number, at least 0", class.name());
-            baseline.insert(class, number.ok_or_else(wrong)?);
+            let not_a_count = || format!("{folder}: {} must be a whole number, at least 0", class.name());
+            baseline.insert(class, number.ok_or_else(not_a_count)?);
         }
     }
     Ok(Area { folder: folder.to_owned(), limit: limit.transpose()?, baseline })
@@ -209,7 +214,7 @@ tests = 0
 comments = 0
 ";
 
-    fn counts(offences: u64) -> Counts {
+    fn counts_with(offences: u64) -> Counts {
         Counts(BTreeMap::from([(Class::Docs, Count { items: 10, offences })]))
     }
 
@@ -224,9 +229,9 @@ comments = 0
     #[test]
     fn counts_above_and_below_are_named() {
         let baseline = Baseline::parse(FILE).unwrap();
-        assert_eq!(baseline.differences(&[counts(3), counts(1)]), Differences::default());
+        assert_eq!(baseline.differences(&[counts_with(3), counts_with(1)]), Differences::default());
         assert_eq!(
-            baseline.differences(&[counts(4), counts(0)]),
+            baseline.differences(&[counts_with(4), counts_with(0)]),
             Differences {
                 above: vec!["a: docs 4, baseline 3".to_owned()],
                 below: vec!["a/b: docs 0, baseline 1".to_owned()]
@@ -237,23 +242,26 @@ comments = 0
     #[test]
     fn count_without_a_baseline_fails() {
         let baseline = Baseline::parse(&FILE.replace("docs = 1\n", "")).unwrap();
-        assert_eq!(baseline.differences(&[counts(3), counts(0)]).above, ["a/b: docs 0, without a baseline"]);
+        assert_eq!(
+            baseline.differences(&[counts_with(3), counts_with(0)]).above,
+            ["a/b: docs 0, without a baseline"]
+        );
     }
 
     #[test]
     fn update_lowers_and_moves_but_never_raises_the_sum() {
         let baseline = Baseline::parse(FILE).unwrap();
-        let moved = baseline.updated(FILE, &[counts(0), counts(4)]).unwrap();
+        let moved = baseline.updated(FILE, &[counts_with(0), counts_with(4)]).unwrap();
         assert_eq!(moved, FILE.replace("docs = 3", "docs = 0").replace("docs = 1", "docs = 4"));
-        assert!(baseline.updated(FILE, &[counts(3), counts(2)]).is_err());
+        assert!(baseline.updated(FILE, &[counts_with(3), counts_with(2)]).is_err());
         // A new area has no baseline: the first update writes one.
         let new = FILE.replace("docs = 1\n", "");
-        assert!(Baseline::parse(&new).unwrap().updated(&new, &[counts(3), counts(2)]).is_ok());
+        assert!(Baseline::parse(&new).unwrap().updated(&new, &[counts_with(3), counts_with(2)]).is_ok());
     }
 
     #[test]
     fn percent_leaves_comments_out() {
-        let mut counts = counts(1);
+        let mut counts = counts_with(1);
         counts.add(Class::Comments, true);
         assert!((counts.percent() - 10.0).abs() < 1e-9);
         assert!(Counts::default().percent() == 0.0);

@@ -12,28 +12,28 @@ const SKIPPED: [&str; 2] = ["target", "node_modules"];
 /// # Errors
 /// A folder cannot be read; the message contains its path.
 pub fn rust_files(root: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
+    let mut files = Vec::new();
     if root.is_file() {
-        found.push(root.to_owned());
-        return Ok(found);
+        files.push(root.to_owned());
+        return Ok(files);
     }
     let mut folders = vec![root.to_owned()];
     while let Some(folder) = folders.pop() {
-        let failed =
+        let with_path =
             |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", folder.display()));
-        for entry in std::fs::read_dir(&folder).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            let (name, kind) = (entry.file_name(), entry.file_type().map_err(failed)?);
+        for entry in std::fs::read_dir(&folder).map_err(with_path)? {
+            let entry = entry.map_err(with_path)?;
+            let (name, kind) = (entry.file_name(), entry.file_type().map_err(with_path)?);
             let name = name.to_string_lossy();
             if kind.is_dir() && !name.starts_with('.') && !SKIPPED.contains(&&*name) {
                 folders.push(entry.path());
             } else if kind.is_file() && name.ends_with(".rs") {
-                found.push(entry.path());
+                files.push(entry.path());
             }
         }
     }
-    found.sort();
-    Ok(found)
+    files.sort();
+    Ok(files)
 }
 
 /// Returns the source of a file; `None` if its first lines state that a tool has generated it (`@generated`).

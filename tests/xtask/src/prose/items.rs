@@ -72,16 +72,16 @@ pub fn items(source: &str) -> Vec<Item> {
     let tokens = tokens(source);
     let code: Vec<&Token> =
         tokens.iter().filter(|token| !matches!(token.kind, Kind::Doc { .. } | Kind::Comment(_))).collect();
-    let mut found = comments(&tokens);
-    found.extend(log_messages(&code));
-    found.extend(attributes(&code));
-    found.sort_by_key(|item| (item.line, item.class));
-    found
+    let mut items = comment_items(&tokens);
+    items.extend(log_messages(&code));
+    items.extend(attribute_items(&code));
+    items.sort_by_key(|item| (item.line, item.class));
+    items
 }
 
 /// Returns runs of comment lines, with each doc comment split at its headings.
-fn comments(tokens: &[Token]) -> Vec<Item> {
-    let mut found: Vec<Item> = Vec::new();
+fn comment_items(tokens: &[Token]) -> Vec<Item> {
+    let mut items: Vec<Item> = Vec::new();
     // Marker and last line of the run that the next line may continue.
     let mut run: Option<(Option<bool>, usize)> = None;
     for (index, token) in tokens.iter().enumerate() {
@@ -97,32 +97,32 @@ fn comments(tokens: &[Token]) -> Vec<Item> {
         };
         let behind_code = index > 0 && tokens[index - 1].line == token.line;
         let continued = run == Some((marker, token.line.wrapping_sub(1))) && !behind_code;
-        match found.last_mut().filter(|_| continued) {
+        match items.last_mut().filter(|_| continued) {
             Some(item) => {
                 item.text.push('\n');
                 item.text.push_str(text);
             }
             None => {
                 let class = if marker.is_some() { Class::Docs } else { Class::Comments };
-                found.push(Item { line: token.line, class, text: text.clone() });
+                items.push(Item { line: token.line, class, text: text.clone() });
             }
         }
         run = Some((marker, token.line + text.matches('\n').count()));
     }
-    found.into_iter().flat_map(sections).collect()
+    items.into_iter().flat_map(split_sections).collect()
 }
 
 /// Splits a doc item at its headings, outside of fenced code. A part without any text is omitted.
-fn sections(item: Item) -> Vec<Item> {
+fn split_sections(item: Item) -> Vec<Item> {
     if item.class != Class::Docs {
         return if item.text.trim().is_empty() { Vec::new() } else { vec![item] };
     }
     let mut parts = vec![Item { text: String::new(), ..item.clone() }];
-    let mut fenced = false;
+    let mut is_fenced = false;
     for (offset, line) in item.text.lines().enumerate() {
         let trimmed = line.trim_start();
-        fenced ^= is_fence(trimmed);
-        if !fenced && is_heading(trimmed) {
+        is_fenced ^= is_fence(trimmed);
+        if !is_fenced && is_heading(trimmed) {
             parts.push(Item { line: item.line + offset + 1, class: item.class, text: String::new() });
             continue;
         }
@@ -146,17 +146,17 @@ pub fn is_fence(line: &str) -> bool {
 }
 
 fn is_heading(line: &str) -> bool {
-    let rest = line.trim_start_matches('#');
-    rest.len() < line.len() && rest.starts_with(' ')
+    let title = line.trim_start_matches('#');
+    title.len() < line.len() && title.starts_with(' ')
 }
 
 /// Returns the messages of log macros: the first argument that is a string and not the value of a field.
 fn log_messages(code: &[&Token]) -> Vec<Item> {
-    let mut found = Vec::new();
+    let mut messages = Vec::new();
     for index in 0..code.len() {
         let Kind::Word(name) = &code[index].kind else { continue };
-        let is_call = sign(code, index + 1, '!') && sign(code, index + 2, '(');
-        if !LOG_MACROS.contains(&name.as_str()) || !is_call || !logs(code, index) {
+        let is_call = is_sign(code, index + 1, '!') && is_sign(code, index + 2, '(');
+        if !LOG_MACROS.contains(&name.as_str()) || !is_call || !is_log_macro(code, index) {
             continue;
         }
         let mut depth = 0;
@@ -176,59 +176,59 @@ fn log_messages(code: &[&Token]) -> Vec<Item> {
                 }
                 Kind::Sign(',') => begins_argument = depth == 1,
                 Kind::Text(text) if begins_argument => {
-                    found.push(Item { line: token.line, class: Class::Logs, text: text.clone() });
+                    messages.push(Item { line: token.line, class: Class::Logs, text: text.clone() });
                     break;
                 }
                 _ => begins_argument = false,
             }
         }
     }
-    found
+    messages
 }
 
 /// Returns whether the macro at `index` is a log macro: without a path, or from `tracing` or `log`.
-fn logs(code: &[&Token], index: usize) -> bool {
-    if index < 3 || !sign(code, index - 1, ':') || !sign(code, index - 2, ':') {
-        return index == 0 || !sign(code, index - 1, '.');
+fn is_log_macro(code: &[&Token], index: usize) -> bool {
+    if index < 3 || !is_sign(code, index - 1, ':') || !is_sign(code, index - 2, ':') {
+        return index == 0 || !is_sign(code, index - 1, '.');
     }
     matches!(&code[index - 3].kind, Kind::Word(path) if path == "tracing" || path == "log")
 }
 
 /// Returns texts inside attributes, and names of functions that follow `#[test]`.
-fn attributes(code: &[&Token]) -> Vec<Item> {
-    let mut found = Vec::new();
-    let mut tested = false;
+fn attribute_items(code: &[&Token]) -> Vec<Item> {
+    let mut items = Vec::new();
+    let mut is_test_function = false;
     let mut index = 0;
     while index < code.len() {
-        if sign(code, index, '#') && (sign(code, index + 1, '[') || sign(code, index + 2, '[')) {
-            let end = closing(code, index);
+        if is_sign(code, index, '#') && (is_sign(code, index + 1, '[') || is_sign(code, index + 2, '[')) {
+            let end = attribute_end(code, index);
             let attribute = &code[index..end];
-            tested |= is_test(attribute);
-            found.extend(attribute_texts(attribute));
+            is_test_function |= is_test(attribute);
+            items.extend(attribute_texts(attribute));
             index = end;
             continue;
         }
         match &code[index].kind {
             Kind::Word(word) if word == "fn" => {
                 if let Some(Token { line, kind: Kind::Word(name) }) = code.get(index + 1)
-                    && tested
+                    && is_test_function
                 {
-                    found.push(Item { line: *line, class: Class::Tests, text: name.clone() });
+                    items.push(Item { line: *line, class: Class::Tests, text: name.clone() });
                 }
-                tested = false;
+                is_test_function = false;
             }
             Kind::Word(word)
                 if ["pub", "crate", "async", "unsafe", "const", "extern"].contains(&word.as_str()) => {}
             Kind::Sign('(' | ')') | Kind::Text(_) => {}
-            _ => tested = false,
+            _ => is_test_function = false,
         }
         index += 1;
     }
-    found
+    items
 }
 
 /// Returns the index after the bracket that closes an attribute.
-fn closing(code: &[&Token], start: usize) -> usize {
+fn attribute_end(code: &[&Token], start: usize) -> usize {
     let mut depth = 0;
     for (offset, token) in code[start..].iter().enumerate() {
         match token.kind {
@@ -246,7 +246,7 @@ fn closing(code: &[&Token], start: usize) -> usize {
 }
 
 /// Returns the words of an attribute's path: `tokio`, `test` in `#[tokio::test(start_paused = true)]`.
-fn path<'a>(attribute: &[&'a Token]) -> Vec<&'a str> {
+fn attribute_path<'a>(attribute: &[&'a Token]) -> Vec<&'a str> {
     let mut words = Vec::new();
     for token in attribute {
         match &token.kind {
@@ -259,12 +259,12 @@ fn path<'a>(attribute: &[&'a Token]) -> Vec<&'a str> {
 }
 
 fn is_test(attribute: &[&Token]) -> bool {
-    path(attribute).last() == Some(&"test")
+    attribute_path(attribute).last() == Some(&"test")
 }
 
 /// Returns the error text or the help texts of an attribute.
 fn attribute_texts(attribute: &[&Token]) -> Vec<Item> {
-    let path = path(attribute);
+    let path = attribute_path(attribute);
     let item = |token: &Token, class| match &token.kind {
         Kind::Text(text) => Some(Item { line: token.line, class, text: text.clone() }),
         _ => None,
@@ -285,7 +285,7 @@ fn attribute_texts(attribute: &[&Token]) -> Vec<Item> {
     texts.collect()
 }
 
-fn sign(code: &[&Token], index: usize, wanted: char) -> bool {
+fn is_sign(code: &[&Token], index: usize, wanted: char) -> bool {
     code.get(index).is_some_and(|token| token.kind == Kind::Sign(wanted))
 }
 
@@ -294,8 +294,8 @@ mod tests {
     use super::*;
 
     fn items_of(source: &str, class: Class) -> Vec<(usize, String)> {
-        let wanted = items(source).into_iter().filter(|item| item.class == class);
-        wanted.map(|item| (item.line, item.text.trim().to_owned())).collect()
+        let items_of_class = items(source).into_iter().filter(|item| item.class == class);
+        items_of_class.map(|item| (item.line, item.text.trim().to_owned())).collect()
     }
 
     fn texts(source: &str, class: Class) -> Vec<String> {

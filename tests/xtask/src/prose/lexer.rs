@@ -36,30 +36,31 @@ pub enum Kind {
 /// Splits source text into tokens.
 #[must_use]
 pub fn tokens(source: &str) -> Vec<Token> {
-    let mut lexer = Lexer { text: source.chars().collect(), at: 0, line: 1, found: Vec::new() };
+    let mut lexer = Lexer { text: source.chars().collect(), position: 0, line: 1, tokens: Vec::new() };
     if source.starts_with("#!") && !source.starts_with("#![") {
         lexer.skip_line();
     }
-    while lexer.step() {}
-    lexer.found
+    while lexer.read_token() {}
+    lexer.tokens
 }
 
 /// Position in the source text, and the tokens so far.
 struct Lexer {
     text: Vec<char>,
-    at: usize,
+    /// Index of the next character.
+    position: usize,
     line: usize,
-    found: Vec<Token>,
+    tokens: Vec<Token>,
 }
 
 impl Lexer {
     fn peek(&self, ahead: usize) -> Option<char> {
-        self.text.get(self.at + ahead).copied()
+        self.text.get(self.position + ahead).copied()
     }
 
     fn next(&mut self) -> Option<char> {
         let c = self.peek(0)?;
-        self.at += 1;
+        self.position += 1;
         if c == '\n' {
             self.line += 1;
         }
@@ -85,20 +86,20 @@ impl Lexer {
     }
 
     fn push(&mut self, line: usize, kind: Kind) {
-        self.found.push(Token { line, kind });
+        self.tokens.push(Token { line, kind });
     }
 
     /// Reads one token or one white space; returns false at the end of the text.
-    fn step(&mut self) -> bool {
+    fn read_token(&mut self) -> bool {
         let Some(c) = self.peek(0) else { return false };
         let line = self.line;
         match c {
-            '/' if self.peek(1) == Some('/') => self.line_comment(line),
-            '/' if self.peek(1) == Some('*') => self.block_comment(line),
-            '"' => self.string(line),
-            '\'' => self.quote(),
-            _ if c.is_alphabetic() || c == '_' => self.word(line),
-            _ if c.is_ascii_digit() => self.number(),
+            '/' if self.peek(1) == Some('/') => self.read_line_comment(line),
+            '/' if self.peek(1) == Some('*') => self.read_block_comment(line),
+            '"' => self.read_string(line),
+            '\'' => self.skip_quote(),
+            _ if c.is_alphabetic() || c == '_' => self.read_word(line),
+            _ if c.is_ascii_digit() => self.skip_number(),
             _ if c.is_whitespace() => self.skip(1),
             _ => {
                 self.skip(1);
@@ -109,12 +110,12 @@ impl Lexer {
     }
 
     /// Reads a comment that ends with its line.
-    fn line_comment(&mut self, line: usize) {
+    fn read_line_comment(&mut self, line: usize) {
         self.skip(2);
         let text = self.skip_line();
         // A comment that begins with four slashes is a plain comment.
-        let outer = text.strip_prefix('/').filter(|rest| !rest.starts_with('/'));
-        let kind = match (outer, text.strip_prefix('!')) {
+        let outer_doc = text.strip_prefix('/').filter(|doc_text| !doc_text.starts_with('/'));
+        let kind = match (outer_doc, text.strip_prefix('!')) {
             (Some(doc), _) => Kind::Doc { inner: false, text: doc.to_owned() },
             (None, Some(doc)) => Kind::Doc { inner: true, text: doc.to_owned() },
             (None, None) => Kind::Comment(text),
@@ -123,7 +124,7 @@ impl Lexer {
     }
 
     /// Reads a block comment, which may contain others.
-    fn block_comment(&mut self, line: usize) {
+    fn read_block_comment(&mut self, line: usize) {
         self.skip(2);
         let mut text = String::new();
         let mut depth = 1;
@@ -147,8 +148,9 @@ impl Lexer {
         let plain = |text: &str| {
             text.lines().map(|line| line.trim_start().trim_start_matches('*')).collect::<Vec<_>>().join("\n")
         };
-        let outer = text.strip_prefix('*').filter(|rest| !rest.starts_with('*') && !rest.is_empty());
-        let kind = match (outer, text.strip_prefix('!')) {
+        let outer_doc =
+            text.strip_prefix('*').filter(|doc_text| !doc_text.starts_with('*') && !doc_text.is_empty());
+        let kind = match (outer_doc, text.strip_prefix('!')) {
             (Some(doc), _) => Kind::Doc { inner: false, text: plain(doc) },
             (None, Some(doc)) => Kind::Doc { inner: true, text: plain(doc) },
             (None, None) => Kind::Comment(plain(&text)),
@@ -157,7 +159,7 @@ impl Lexer {
     }
 
     /// Reads a literal that begins at the current quote.
-    fn string(&mut self, line: usize) {
+    fn read_string(&mut self, line: usize) {
         self.skip(1);
         let mut text = String::new();
         while let Some(c) = self.next() {
@@ -182,7 +184,7 @@ impl Lexer {
     }
 
     /// Reads a raw literal from its first `#` or quote. Returns false if no literal begins there.
-    fn raw_string(&mut self, line: usize) -> bool {
+    fn read_raw_string(&mut self, line: usize) -> bool {
         let mut hashes = 0;
         while self.peek(hashes) == Some('#') {
             hashes += 1;
@@ -204,7 +206,7 @@ impl Lexer {
     }
 
     /// Skips a character literal or a lifetime.
-    fn quote(&mut self) {
+    fn skip_quote(&mut self) {
         self.skip(1);
         match (self.peek(0), self.peek(1)) {
             (Some('\\'), _) => {
@@ -225,7 +227,7 @@ impl Lexer {
     }
 
     /// Reads a word, or a literal with a prefix.
-    fn word(&mut self, line: usize) {
+    fn read_word(&mut self, line: usize) {
         let mut word = String::new();
         while let Some(c) = self.peek(0)
             && (c.is_alphanumeric() || c == '_')
@@ -234,16 +236,16 @@ impl Lexer {
             self.next();
         }
         match (word.as_str(), self.peek(0)) {
-            ("b" | "c", Some('"')) => self.string(line),
-            ("b", Some('\'')) => self.quote(),
-            ("r" | "br" | "cr", Some('"' | '#')) if self.raw_string(line) => {}
+            ("b" | "c", Some('"')) => self.read_string(line),
+            ("b", Some('\'')) => self.skip_quote(),
+            ("r" | "br" | "cr", Some('"' | '#')) if self.read_raw_string(line) => {}
             // This is the prefix of a raw identifier.
             ("r", Some('#')) => self.skip(1),
             _ => self.push(line, Kind::Word(word)),
         }
     }
 
-    fn number(&mut self) {
+    fn skip_number(&mut self) {
         while let Some(c) = self.peek(0)
             && (c.is_alphanumeric() || c == '_')
         {

@@ -72,11 +72,11 @@ pub fn run(root: &Path, arguments: &Prose) -> Result<(), Failure> {
         std::fs::read_to_string(&file).map_err(|error| Failure::new(format!("{BASELINE}: {error}")))?;
     let baseline = Baseline::parse(&text).map_err(|error| Failure::new(format!("{BASELINE}: {error}")))?;
     if !arguments.paths.is_empty() {
-        return paths(&arguments.paths, &baseline.words, arguments.list);
+        return count_paths(&arguments.paths, &baseline.words, arguments.list);
     }
     let mut counted = Vec::new();
     let mut offences = Vec::new();
-    let mut folders = vec![Counts::default(); baseline.areas.len()];
+    let mut counts_of_area = vec![Counts::default(); baseline.areas.len()];
     for (index, area) in baseline.areas.iter().enumerate() {
         let folder = root.join(&area.folder);
         if !folder.is_dir() {
@@ -86,15 +86,15 @@ pub fn run(root: &Path, arguments: &Prose) -> Result<(), Failure> {
             let relative = file.strip_prefix(root).unwrap_or(&file);
             // A file belongs to the innermost area that contains it.
             if baseline.area_of(relative) == Some(index) {
-                offences.extend(count(&file, relative, &baseline.words, &mut folders[index])?);
+                offences.extend(count_file(&file, relative, &baseline.words, &mut counts_of_area[index])?);
             }
         }
     }
-    counted.append(&mut folders);
+    counted.append(&mut counts_of_area);
     if arguments.list {
-        print(&offences);
+        print_offences(&offences);
     } else {
-        print_lines(&table(&baseline.areas, &counted));
+        print_lines(&format_table(&baseline.areas, &counted));
     }
     if arguments.update {
         let new = baseline.updated(&text, &counted).map_err(Failure::new)?;
@@ -119,24 +119,29 @@ pub fn run(root: &Path, arguments: &Prose) -> Result<(), Failure> {
 }
 
 /// Counts or lists the items of files and folders, regardless of areas.
-fn paths(paths: &[PathBuf], words: &Words, list: bool) -> Result<(), Failure> {
+fn count_paths(paths: &[PathBuf], words: &Words, list: bool) -> Result<(), Failure> {
     let mut counts = Counts::default();
     let mut offences = Vec::new();
     for path in paths {
         for file in files::rust_files(path)? {
-            offences.extend(count(&file, &file, words, &mut counts)?);
+            offences.extend(count_file(&file, &file, words, &mut counts)?);
         }
     }
     if list {
-        print(&offences);
+        print_offences(&offences);
     }
     let area = Area { folder: "these paths".to_owned(), limit: None, baseline: Default::default() };
-    print_lines(&table(&[area], &[counts]));
+    print_lines(&format_table(&[area], &[counts]));
     Ok(())
 }
 
 /// Adds the items of a file to the counts. Returns the items that break the rules.
-fn count(file: &Path, shown: &Path, words: &Words, counts: &mut Counts) -> Result<Vec<Offence>, Failure> {
+fn count_file(
+    file: &Path,
+    shown: &Path,
+    words: &Words,
+    counts: &mut Counts,
+) -> Result<Vec<Offence>, Failure> {
     let mut offences = Vec::new();
     let Some(source) = files::source(file)? else { return Ok(offences) };
     for item in items(&source) {
@@ -151,7 +156,7 @@ fn count(file: &Path, shown: &Path, words: &Words, counts: &mut Counts) -> Resul
     Ok(offences)
 }
 
-fn print(offences: &[Offence]) {
+fn print_offences(offences: &[Offence]) {
     for Offence { file, line, class, reason, text } in offences {
         let shown: String = text.chars().take(90).collect();
         print_lines(&format!("{}:{line}: {class} {reason}: {shown}", file.display()));
@@ -160,7 +165,7 @@ fn print(offences: &[Offence]) {
 
 /// Returns the table: offences and items of each kind, the percentage for all kinds except comments, and the
 /// limit.
-fn table(areas: &[Area], counted: &[Counts]) -> String {
+fn format_table(areas: &[Area], counted: &[Counts]) -> String {
     use std::fmt::Write;
     let mut text = format!("{:<22}", "area");
     for class in items::Class::ALL {
@@ -175,8 +180,8 @@ fn table(areas: &[Area], counted: &[Counts]) -> String {
         }
         let percent = counts.percent();
         let limit = area.limit.map_or(String::new(), |limit| format!("{limit:.1}"));
-        let over = if area.limit.is_some_and(|limit| percent >= limit) { "  over" } else { "" };
-        let _ = write!(text, " {percent:>6.1} {limit:>6}{over}");
+        let mark = if area.limit.is_some_and(|limit| percent >= limit) { "  over" } else { "" };
+        let _ = write!(text, " {percent:>6.1} {limit:>6}{mark}");
     }
     text
 }

@@ -19,14 +19,14 @@ impl Words {
     /// Returns the reason why an item breaks the rules, or `None`. An item counts at most once.
     #[must_use]
     pub fn offence(&self, item: &Item) -> Option<String> {
-        let text = english(item);
+        let text = english_text(item);
         if let Some(first) = first_word(&text)
             && (self.first.contains(&first)
                 || item.class == Class::Tests && self.first_of_tests.contains(&first))
         {
             return Some(format!("begins with '{first}'"));
         }
-        if let Some(word) = words(&text).find(|word| self.anywhere.contains(word)) {
+        if let Some(word) = words_of(&text).find(|word| self.anywhere.contains(word)) {
             return Some(format!("contains '{word}'"));
         }
         if item.class == Class::Logs && item.text != without_placeholders(&item.text) {
@@ -40,7 +40,7 @@ impl Words {
 const CODE: char = '\u{fffc}';
 
 /// Returns the English text of an item: without code, addresses of links, placeholders and underscores.
-fn english(item: &Item) -> String {
+fn english_text(item: &Item) -> String {
     match item.class {
         Class::Docs | Class::Comments => without_addresses(&without_code(&item.text)),
         Class::Help => without_code(&item.text),
@@ -51,40 +51,40 @@ fn english(item: &Item) -> String {
 
 /// Removes fenced blocks, and replaces spans between equal numbers of backticks.
 fn without_code(text: &str) -> String {
-    let mut fenced = false;
-    let outside = text.lines().filter(|line| {
-        let fence = is_fence(line.trim_start());
-        fenced ^= fence;
-        !fence && !fenced
+    let mut is_fenced = false;
+    let prose_lines = text.lines().filter(|line| {
+        let is_mark = is_fence(line.trim_start());
+        is_fenced ^= is_mark;
+        !is_mark && !is_fenced
     });
-    let text = outside.collect::<Vec<_>>().join("\n");
-    let mut kept = String::new();
-    let mut rest = text.as_str();
-    while let Some(start) = rest.find('`') {
-        kept.push_str(&rest[..start]);
-        let opened = &rest[start..];
+    let text = prose_lines.collect::<Vec<_>>().join("\n");
+    let mut output = String::new();
+    let mut remaining = text.as_str();
+    while let Some(start) = remaining.find('`') {
+        output.push_str(&remaining[..start]);
+        let opened = &remaining[start..];
         let ticks = opened.len() - opened.trim_start_matches('`').len();
         let inside = &opened[ticks..];
         match closing_ticks(inside, ticks) {
             Some(end) => {
-                kept.push(CODE);
-                rest = &inside[end..];
+                output.push(CODE);
+                remaining = &inside[end..];
             }
-            None => rest = inside,
+            None => remaining = inside,
         }
     }
-    kept.push_str(rest);
-    kept
+    output.push_str(remaining);
+    output
 }
 
 /// Returns the index after the first run of exactly `ticks` backticks.
 fn closing_ticks(text: &str, ticks: usize) -> Option<usize> {
-    let mut at = 0;
-    while let Some(start) = text[at..].find('`') {
-        let run = text[at + start..].len() - text[at + start..].trim_start_matches('`').len();
-        at += start + run;
+    let mut position = 0;
+    while let Some(start) = text[position..].find('`') {
+        let run = text[position + start..].len() - text[position + start..].trim_start_matches('`').len();
+        position += start + run;
         if run == ticks {
-            return Some(at);
+            return Some(position);
         }
     }
     None
@@ -92,46 +92,46 @@ fn closing_ticks(text: &str, ticks: usize) -> Option<usize> {
 
 /// Removes `(...)` after `]`, and words that contain `://`.
 fn without_addresses(text: &str) -> String {
-    let mut kept = String::new();
-    let mut rest = text;
-    while let Some(start) = rest.find("](") {
-        kept.push_str(&rest[..=start]);
-        let address = &rest[start + 1..];
-        rest = address.find(')').map_or("", |end| &address[end + 1..]);
+    let mut output = String::new();
+    let mut remaining = text;
+    while let Some(start) = remaining.find("](") {
+        output.push_str(&remaining[..=start]);
+        let address = &remaining[start + 1..];
+        remaining = address.find(')').map_or("", |end| &address[end + 1..]);
     }
-    kept.push_str(rest);
+    output.push_str(remaining);
     let line =
         |line: &str| line.split(' ').filter(|word| !word.contains("://")).collect::<Vec<_>>().join(" ");
-    kept.lines().map(line).collect::<Vec<_>>().join("\n")
+    output.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
 /// Replaces `{...}` of format strings; `{{` and `}}` are braces.
 fn without_placeholders(text: &str) -> String {
-    let mut kept = String::new();
-    let mut signs = text.chars().peekable();
-    while let Some(c) = signs.next() {
+    let mut output = String::new();
+    let mut characters = text.chars().peekable();
+    while let Some(c) = characters.next() {
         match c {
-            '{' | '}' if signs.peek() == Some(&c) => {
-                signs.next();
-                kept.push(c);
-                kept.push(c);
+            '{' | '}' if characters.peek() == Some(&c) => {
+                characters.next();
+                output.push(c);
+                output.push(c);
             }
             '{' => {
-                kept.push(CODE);
-                for inside in signs.by_ref() {
+                output.push(CODE);
+                for inside in characters.by_ref() {
                     if inside == '}' {
                         break;
                     }
                 }
             }
-            _ => kept.push(c),
+            _ => output.push(c),
         }
     }
-    kept
+    output
 }
 
 /// Returns the words in lower case. The part of a word after an apostrophe is omitted (`what's` is `what`).
-fn words(text: &str) -> impl Iterator<Item = String> {
+fn words_of(text: &str) -> impl Iterator<Item = String> {
     let pieces = text.split(|c: char| !(c.is_alphanumeric() || c == '\'' || c == '’' || c == '_'));
     let word = |piece: &str| piece.split(['\'', '’']).next().unwrap_or_default().to_lowercase();
     pieces.map(word).filter(|word| !word.is_empty())
@@ -143,14 +143,14 @@ fn first_word(text: &str) -> Option<String> {
     if text[start..].starts_with(CODE) {
         return None;
     }
-    words(&text[start..]).next()
+    words_of(&text[start..]).next()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn words() -> Words {
+    fn word_lists() -> Words {
         let set = |list: &[&str]| list.iter().map(|word| (*word).to_owned()).collect();
         Words {
             first: set(&["what", "its"]),
@@ -160,7 +160,7 @@ mod tests {
     }
 
     fn offends(class: Class, text: &str) -> bool {
-        words().offence(&Item { line: 1, class, text: text.to_owned() }).is_some()
+        word_lists().offence(&Item { line: 1, class, text: text.to_owned() }).is_some()
     }
 
     #[test]

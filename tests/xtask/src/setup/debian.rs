@@ -38,10 +38,14 @@ pub fn find(context: &Context) -> Result<Option<PathBuf>, Failure> {
     if !is_executable(Path::new(RUSTC)) || !is_executable(Path::new(CARGO)) {
         return Ok(None);
     }
-    let version =
-        context.command(RUSTC).arg("--version").output().map(|output| text(&output)).unwrap_or_default();
+    let version = context
+        .command(RUSTC)
+        .arg("--version")
+        .output()
+        .map(|output| stdout_text(&output))
+        .unwrap_or_default();
     let manifest = std::fs::read_to_string(context.root.join("Cargo.toml"))?;
-    let is_recent = minor_version(&version) >= oldest(&manifest);
+    let is_recent = minor_version(&version) >= oldest_minor_version(&manifest);
     let sources =
         sysroot(context, Path::new(RUSTC)).map(|root| root.join("lib/rustlib/src/rust/library/Cargo.lock"));
     let Some(linker) =
@@ -66,17 +70,17 @@ pub fn add_compiler(context: &Context) -> Result<bool, Failure> {
     if find_linker(context).is_none() {
         packages.push("lld");
     }
-    install(context, &packages)
+    install_packages(context, &packages)
 }
 
 /// Installs QEMU, or unpacks it into a folder below `target`.
 pub fn add_qemu(context: &Context) -> Result<(), Failure> {
-    if install(context, &QEMU_PACKAGES)? {
+    if install_packages(context, &QEMU_PACKAGES)? {
         return Ok(());
     }
     let folder = context.root.join(UNPACKED);
     // An incomplete folder is removed, because the next run would use it.
-    if !unpack(context, &folder)? && folder.exists() {
+    if !unpack_qemu(context, &folder)? && folder.exists() {
         std::fs::remove_dir_all(&folder)?;
     }
     Ok(())
@@ -102,7 +106,7 @@ fn find_linker(context: &Context) -> Option<PathBuf> {
 fn as_root(context: &Context, program: &str) -> Option<Command> {
     use std::io::IsTerminal;
     let id = context.command("id").arg("-u").output().ok()?;
-    if text(&id).trim() == "0" {
+    if stdout_text(&id).trim() == "0" {
         return Some(context.command(program));
     }
     let mut sudo = is_on_path("sudo").then(|| context.command("sudo"))?;
@@ -117,7 +121,7 @@ fn as_root(context: &Context, program: &str) -> Option<Command> {
 /// Installs packages with apt-get; returns whether this succeeded. No package is removed, although some
 /// packages conflict with other versions of rustc, rustup or QEMU's tools: removing these is the user's
 /// decision.
-fn install(context: &Context, packages: &[&str]) -> Result<bool, Failure> {
+fn install_packages(context: &Context, packages: &[&str]) -> Result<bool, Failure> {
     if !is_on_path("apt-get") {
         return Ok(false);
     }
@@ -140,32 +144,32 @@ fn install(context: &Context, packages: &[&str]) -> Result<bool, Failure> {
     if output.status.success() {
         return Ok(true);
     }
-    let all = format!("{}{}", text(&output), String::from_utf8_lossy(&output.stderr));
-    for line in reasons(&all) {
+    let output_text = format!("{}{}", stdout_text(&output), String::from_utf8_lossy(&output.stderr));
+    for line in failure_lines(&output_text) {
         eprintln!("{line}");
     }
     Ok(false)
 }
 
 /// Returns the lines of apt-get's output that explain a failure: errors, and packages that would be removed.
-fn reasons(output: &str) -> Vec<&str> {
+fn failure_lines(output: &str) -> Vec<&str> {
     let lines: Vec<&str> = output.lines().collect();
-    let says_why =
+    let is_reason =
         |line: &str| line.contains("REMOVED") || line.starts_with("E:") || line.starts_with("sudo:");
-    let is_shown = |index: usize| says_why(lines[index]) || index > 0 && says_why(lines[index - 1]);
+    let is_shown = |index: usize| is_reason(lines[index]) || index > 0 && is_reason(lines[index - 1]);
     (0..lines.len()).filter(|&index| is_shown(index)).map(|index| lines[index]).collect()
 }
 
 /// Unpacks QEMU's packages and their dependencies into a folder below `target`. This is for systems on which
 /// another version of QEMU's tools is installed, which must not be removed.
-fn unpack(context: &Context, folder: &Path) -> Result<bool, Failure> {
+fn unpack_qemu(context: &Context, folder: &Path) -> Result<bool, Failure> {
     if !is_on_path("apt-get") || !is_on_path("dpkg") {
         return Ok(false);
     }
     let mut plan = context.command("apt-get");
     plan.args(["-s", "install", "--no-install-recommends"]).args(QEMU_PACKAGES).env("LC_ALL", "C");
-    let wanted = planned(&text(&plan.output()?));
-    if wanted.is_empty() {
+    let planned = planned_packages(&stdout_text(&plan.output()?));
+    if planned.is_empty() {
         return Ok(false);
     }
     eprintln!("setup: unpacking {} into {UNPACKED}", QEMU_PACKAGES.join(" "));
@@ -176,7 +180,7 @@ fn unpack(context: &Context, folder: &Path) -> Result<bool, Failure> {
     std::fs::create_dir_all(&packages)?;
     std::fs::create_dir_all(folder.join("bin"))?;
     let mut download = context.command("apt-get");
-    download.current_dir(&packages).args(["-q", "download"]).args(&wanted);
+    download.current_dir(&packages).args(["-q", "download"]).args(&planned);
     if !download.output()?.status.success() {
         return Ok(false);
     }
@@ -200,10 +204,10 @@ fn unpack(context: &Context, folder: &Path) -> Result<bool, Failure> {
 
 /// Returns the packages with versions that `apt-get -s install` would install: `Inst NAME [OLD] (VERSION
 /// ...`.
-fn planned(output: &str) -> Vec<String> {
+fn planned_packages(output: &str) -> Vec<String> {
     let package = |line: &str| {
-        let (name, rest) = line.strip_prefix("Inst ")?.split_once(' ')?;
-        let (_, version) = rest.split_once('(')?;
+        let (name, versions) = line.strip_prefix("Inst ")?.split_once(' ')?;
+        let (_, version) = versions.split_once('(')?;
         Some(format!("{name}={}", version.split_whitespace().next()?))
     };
     output.lines().filter_map(package).collect()
@@ -215,13 +219,13 @@ fn minor_version(version: &str) -> Option<u32> {
 }
 
 /// Returns the second number of the workspace's `rust-version`.
-fn oldest(manifest: &str) -> Option<u32> {
+fn oldest_minor_version(manifest: &str) -> Option<u32> {
     let document: DocumentMut = manifest.parse().ok()?;
     let version = document.get("workspace")?.get("package")?.get("rust-version")?.as_str()?;
     version.strip_prefix("1.")?.split('.').next()?.parse().ok()
 }
 
-fn text(output: &Output) -> String {
+fn stdout_text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
@@ -233,23 +237,23 @@ mod tests {
     fn planned_packages_have_their_new_version() {
         let output = "Reading package lists...\nInst libfdt1 (1.6.1-4+b1 Debian:12.12/oldstable [amd64])\n\
                       Inst qemu-utils [1:6.0] (1:7.2+dfsg-7 Debian:12 [amd64]) []\nConf libfdt1 (1.6.1)\n";
-        assert_eq!(planned(output), ["libfdt1=1.6.1-4+b1", "qemu-utils=1:7.2+dfsg-7"]);
+        assert_eq!(planned_packages(output), ["libfdt1=1.6.1-4+b1", "qemu-utils=1:7.2+dfsg-7"]);
     }
 
     #[test]
     fn versions_are_compared_by_their_second_number() {
         assert_eq!(minor_version("rustc 1.96.0 (abc 2026-01-01)"), Some(96));
         assert_eq!(minor_version("rustc 2.0.0"), None);
-        assert_eq!(oldest("[workspace.package]\nrust-version = \"1.90\""), Some(90));
+        assert_eq!(oldest_minor_version("[workspace.package]\nrust-version = \"1.90\""), Some(90));
         // Without a version a compiler is not recent enough.
-        assert!(minor_version("") < oldest("[workspace.package]\nrust-version = \"1.90\""));
+        assert!(minor_version("") < oldest_minor_version("[workspace.package]\nrust-version = \"1.90\""));
     }
 
     #[test]
     fn only_reasons_of_a_failed_installation_are_shown() {
         let output = "Reading\nThe following packages will be REMOVED:\n  qemu-utils\nMore\nE: Packages need to be removed";
         assert_eq!(
-            reasons(output),
+            failure_lines(output),
             ["The following packages will be REMOVED:", "  qemu-utils", "E: Packages need to be removed"]
         );
     }

@@ -25,17 +25,17 @@ impl Times {
         Self(text.lines().filter_map(entry).collect())
     }
 
-    fn text(&self) -> String {
+    fn to_text(&self) -> String {
         self.0.iter().map(|(key, seconds)| format!("{key} {seconds}\n")).collect()
     }
 
     /// Returns the time of a check, if it has passed on this machine before.
-    pub fn of(&self, key: &str) -> Option<u64> {
+    pub fn seconds_of(&self, key: &str) -> Option<u64> {
         self.0.get(key).copied()
     }
 
     /// Records the time of a check.
-    pub fn note(&mut self, key: &str, seconds: u64) {
+    pub fn record(&mut self, key: &str, seconds: u64) {
         self.0.insert(key.to_owned(), seconds);
     }
 
@@ -45,7 +45,7 @@ impl Times {
         if let Some(folder) = file.parent() {
             std::fs::create_dir_all(folder)?;
         }
-        write_whole(&file, &self.text())
+        write_whole(&file, &self.to_text())
     }
 }
 
@@ -56,11 +56,11 @@ mod tests {
     #[test]
     fn times_are_read_as_they_were_written() {
         let mut times = Times::default();
-        times.note("bare-metal", 7);
-        times.note("workspace", 300);
-        times.note("workspace", 200);
-        assert_eq!(Times::parse(&times.text()), times);
-        assert_eq!((times.of("workspace"), times.of("none")), (Some(200), None));
+        times.record("bare-metal", 7);
+        times.record("workspace", 300);
+        times.record("workspace", 200);
+        assert_eq!(Times::parse(&times.to_text()), times);
+        assert_eq!((times.seconds_of("workspace"), times.seconds_of("none")), (Some(200), None));
     }
 
     #[test]
