@@ -178,12 +178,8 @@ fn mean_causes_advice_and_rule_changes_fingerprint() {
     assert!(advice.contains("which \"geometric-median\" does not always withstand"), "{advice}");
     assert!(robust.limits.samples.relative && !mean.limits.samples.relative);
     assert!(mean.fingerprint().contains("aggregation.rule = \"mean\"\n"));
-<<<<<<< HEAD
     assert!(robust.fingerprint().contains("aggregation.rule = \"spectral-filter\"\n"));
     assert!(robust.fingerprint().contains("aggregation.attackers = 0.2\n"));
-    let trimmed =
-=======
-    assert!(robust.fingerprint().contains("aggregation.rule = \"geometric-median\"\n"));
     let trimmed_fingerprint =
         |trim: &str| fleet(&format!("[aggregation]\nrule = \"trimmed-mean\"\ntrim = {trim}")).fingerprint();
     assert_ne!(trimmed_fingerprint("0.1"), trimmed_fingerprint("0.2"));

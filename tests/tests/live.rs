@@ -46,7 +46,7 @@ communication = 0.2
 "#;
 
 fn scenario(participation: &str) -> Scenario {
-    Scenario::parse("test", &format!("{TEXT}{participation}"), &[]).expect("scenario")
+    Scenario::parse("test", &format!("{SCENARIO_TEXT}{participation}"), &[]).expect("scenario")
 }
 
 const ADAPTIVE: &str = "policy = \"doubling\"\nn0 = 2\n";
@@ -293,7 +293,7 @@ async fn journal_of_another_campaign_is_refused() {
     let (_, lines) = run_campaign(&served, state.path()).await;
     let message = |changes: &[&str]| {
         let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
-        let other = Scenario::parse("other", &format!("{TEXT}{FIXED}"), &changes).unwrap();
+        let other = Scenario::parse("other", &format!("{SCENARIO_TEXT}{FIXED}"), &changes).unwrap();
         let error = check_replay(&other, &lines).expect_err("another campaign");
         assert!(matches!(error, ReplayCheckError::Other { .. }));
         error.to_string()
@@ -303,7 +303,8 @@ async fn journal_of_another_campaign_is_refused() {
     assert!(message(&["participation.n0=3"]).contains("n0 = 3"));
     assert_eq!(message(&["seed=4", "data.clients=15"]).lines().count(), 1);
     // The server cannot detect other noise in the data, but the results differ.
-    let noisy = Scenario::parse("other", &format!("{TEXT}{FIXED}"), &["data.noise_std=2.0".to_owned()]);
+    let noisy =
+        Scenario::parse("other", &format!("{SCENARIO_TEXT}{FIXED}"), &["data.noise_std=2.0".to_owned()]);
     let noisy_check = check_replay(&noisy.unwrap(), &lines).expect("the same settings");
     assert_eq!(noisy_check.replay.rounds(), 0);
     assert!(noisy_check.replay.difference().is_some());
@@ -409,7 +410,7 @@ async fn campaign_of_several_server_runs_replays_identically() {
     let stages = FIXED.replace("= 3", "= 60");
     for participation in [ADAPTIVE, &stages] {
         let rounds = ["algorithm.rounds=200".to_owned()];
-        let scenario = Scenario::parse("test", &format!("{TEXT}{participation}"), &rounds).unwrap();
+        let scenario = Scenario::parse("test", &format!("{SCENARIO_TEXT}{participation}"), &rounds).unwrap();
         let state = tempfile::tempdir().unwrap();
         serve_without_devices(&scenario, state.path()).await;
         serve(&scenario, state.path(), RunEnd::Stopped(5)).await;

@@ -827,7 +827,12 @@ fn messages_to_device() -> Vec<Golden> {
         add(name, meaning, ToDevice::Ack(Ack { id: ID, outcome }), no_body());
     }
     add("to_device_round_closed", "RoundClosed: round 7, stage 1", ToDevice::RoundClosed(ID), no_body());
-    add("to_device_retry_after", "RetryAfter: 2500 ms", ToDevice::RetryAfter { milliseconds: 2500 }, no_body());
+    add(
+        "to_device_retry_after",
+        "RetryAfter: 2500 ms",
+        ToDevice::RetryAfter { milliseconds: 2500 },
+        no_body(),
+    );
     for (name, meaning, fault) in [
         ("to_device_fault_greet", "Fault: Greet", Fault::Greet),
         ("to_device_fault_malformed", "Fault: Malformed", Fault::Malformed),

@@ -83,11 +83,11 @@ fn simulate_day(devices: u64) -> ExitCode {
     let code = simulate_one(1, Kind::Day { devices }, &mut hours);
     match hours.growth() {
         Some(growth) if growth <= GROWTH => {
-            println!("memory has grown by {:.1} % since hour {WARM}", growth * 100.0);
+            println!("memory has grown by {:.1} % since hour {WARM_HOUR}", growth * 100.0);
             code
         }
         growth => {
-            eprintln!("disasters: memory has grown by {growth:?} since hour {WARM}, allowed: {GROWTH}");
+            eprintln!("disasters: memory has grown by {growth:?} since hour {WARM_HOUR}, allowed: {GROWTH}");
             ExitCode::FAILURE
         }
     }
