@@ -77,7 +77,7 @@ impl Store {
 
     /// Returns the corruption that is reported for these bytes.
     fn corruption_of(&self, bytes: &[u8]) -> Corruption {
-        // The file is created anew, because overwriting is much slower on some file systems.
+        // The file is deleted and created again, because overwriting is much slower on some file systems.
         std::fs::remove_file(&self.path).unwrap();
         let mut options = std::fs::OpenOptions::new();
         options.write(true).create_new(true).mode(0o600).open(&self.path).unwrap().write_all(bytes).unwrap();

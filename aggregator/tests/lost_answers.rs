@@ -97,7 +97,7 @@ impl World {
         }
         device.last_answered = opening.id.round;
         let update = honest_update(DeviceId(id), opening);
-        // Of six equally likely cases, the device loses the update in two, and sends it late in one.
+        // The device loses the update in two of six equally likely cases, and sends it late in one.
         let fate = self.random.next_u32() % 6;
         if uploads && fate < 2 && self.losses > 0 {
             self.losses -= 1;

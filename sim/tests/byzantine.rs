@@ -58,7 +58,8 @@ fn robust_rules_withstand_a_fifth_of_attackers() {
         assert_eq!(cell.distances.len(), 3);
         // POISON.md says which attacks cost the geometric median a data set, and both rules.
         let is_lost = row.attack == "opposing rank one"
-            || cell.rule == "geometric median" && (row.attack == "IPM 5" || row.attack.starts_with("opposing"));
+            || cell.rule == "geometric median"
+                && (row.attack == "IPM 5" || row.attack.starts_with("opposing"));
         let distance = if is_lost { cell.median() } else { cell.worst() };
         assert!(distance <= 0.05, "{} by {}, {}: {:?}", row.attack, row.fraction, cell.rule, cell.distances);
         let bad_numbers = ["NaN", "Inf", "scale 1e6"].contains(&row.attack);
