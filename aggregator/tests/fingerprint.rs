@@ -1,5 +1,5 @@
-//! Tests of fingerprints: their relation to the configuration, and the settings with which a stored campaign
-//! is resumed.
+//! Tests of the fingerprint, the text that lists the settings of a campaign: it must restore the configuration,
+//! and decide whether a stored campaign may be resumed with a changed `fleet.toml`.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use fedspan_aggregator::config::{Fleet, Mismatch, Resumed, difference};
 use fedspan_engine::config::Source;
 use proptest::prelude::*;
 
-/// Every key of a fingerprint: keys of `fleet.toml`, and a key that follows from `[privacy]`.
+/// Every key of a fingerprint: keys of `fleet.toml`, and a key that is derived from `[privacy]`.
 const KEYS: [&str; 67] = [
     "seed",
     "data.d",
@@ -79,7 +79,7 @@ const KEYS: [&str; 67] = [
     "participation.by",
 ];
 
-/// Last keys of a fingerprint; the last one only if there is a stop rule.
+/// Keys at the end of every fingerprint; `stop.change` is present only if there is a stop rule.
 const LAST: [&str; 3] = ["limits.norm", "limits.samples", "stop.change"];
 
 /// Returns a configuration whose file sets no key.
@@ -97,7 +97,7 @@ fn join_lines<'a>(lines: impl IntoIterator<Item = (&'a str, &'a str)>) -> String
     lines.into_iter().map(|(key, value)| format!("{key} = {value}\n")).collect()
 }
 
-/// Returns other values for a setting, of which some are valid.
+/// Returns candidate values that differ from the current value. Some may be invalid for the configuration.
 fn other_values(key: &str, value: &str) -> Vec<String> {
     let allowed_values: BTreeMap<&str, &[&str]> = BTreeMap::from([
         ("model.init", &["random", "power", "moments"][..]),
@@ -151,7 +151,10 @@ fn fingerprint_is_toml_with_known_keys() {
             assert!(source.given_keys().contains(key), "{key}");
         }
         for fragment in ["{", "Some", "None", "("] {
-            assert!(!fingerprint_text.contains(fragment), "{fragment} of the program in {fingerprint_text}");
+            assert!(
+                !fingerprint_text.contains(fragment),
+                "the fingerprint contains Rust syntax {fragment:?}: {fingerprint_text}"
+            );
         }
         // The first key is `seed`, and keys of sections are dotted.
         assert!(
@@ -166,7 +169,7 @@ fn fingerprint_restores_configuration() {
     for (text, path) in read_configurations() {
         let original = parse_fleet(&text);
         let fingerprint_text = original.fingerprint();
-        // No setting is taken from the other configuration.
+        // The values of `base` differ in every setting; none of them may survive.
         let base = "[listen]\nplaintext = true\n[devices]\nexpected = 8\n[data]\nd = 2\n[model]\nk = 1\n[algorithm]\nname = \"gd-gd\"\n\
                     rounds = 9\nstep_size = 0.9\nfinal_ridge = 9\n[participation]\npolicy = \"fraction\"\nr = 0.9\n[limits]\nnorm = 9\n";
         let mut base = Fleet {
@@ -334,7 +337,7 @@ fn difference_lists_changed_keys() {
             "- model.filters = [3, 6]\n- algorithm.rounds = 4\n+ algorithm.rounds = 5\n+ new = 1\n",
         ),
         (stored.replace("3, 6", "6, 3"), "- model.filters = [3, 6]\n+ model.filters = [6, 3]\n"),
-        // The text has no settings.
+        // Lines that are no settings are compared as unknown keys.
         (
             "what is this\nseed = 1\n".to_owned(),
             "- model.filters = [3, 6]\n- algorithm.rounds = 4\n- last = \"a = b\"\n+ what is this = \n",

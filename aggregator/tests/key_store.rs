@@ -20,8 +20,8 @@ use rand_core::SeedableRng;
 use tempfile::TempDir;
 use zeroize::Zeroizing;
 
-/// Lock that is held while a program is started. Between fork and exec the new process has copies of this
-/// process's open files, and thus holds their locks.
+/// Lock of tests that start a program (held for writing) or open a store (held for reading). Between fork and
+/// exec the new process has copies of this process's open files, and thus holds their locks.
 static FORKS: RwLock<()> = RwLock::new(());
 
 const NOW: u64 = 1_700_000_000;

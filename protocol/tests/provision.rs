@@ -17,7 +17,7 @@ fn golden_record() -> Provision {
 }
 
 /// Returns the golden record with noise.
-fn noisy_record() -> Provision {
+fn record_with_noise_entry() -> Provision {
     Provision { noise: Some(NOISE), ..golden_record() }
 }
 
@@ -47,7 +47,7 @@ fn record_is_written_as_golden_and_reads_back() {
 fn record_with_noise_is_written_as_golden_and_reads_back() {
     let mut page = [0xff; 4096];
     assert_eq!(
-        (noisy_record().write(&mut page), noisy_record().length()),
+        (record_with_noise_entry().write(&mut page), record_with_noise_entry().length()),
         (Ok(PROVISION_WITH_NOISE), PROVISION_WITH_NOISE)
     );
     assert_eq!(page[..PROVISION_WITH_NOISE], provision_with_noise());
@@ -55,12 +55,13 @@ fn record_with_noise_is_written_as_golden_and_reads_back() {
         page[PROVISION_WITH_NOISE..].iter().all(|byte| *byte == 0xff),
         "bytes after the record were changed"
     );
-    assert_eq!(Provision::read(&page), Ok(noisy_record()));
+    assert_eq!(Provision::read(&page), Ok(record_with_noise_entry()));
 }
 
 #[test]
 fn short_buffer_is_not_written() {
-    for (record, needed) in [(golden_record(), PROVISION), (noisy_record(), PROVISION_WITH_NOISE)] {
+    for (record, needed) in [(golden_record(), PROVISION), (record_with_noise_entry(), PROVISION_WITH_NOISE)]
+    {
         for got in 0..needed {
             let mut out = vec![0xff; got];
             assert_eq!(record.write(&mut out), Err(ProvisionError::Truncated { needed, got }));

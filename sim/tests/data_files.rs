@@ -1,5 +1,5 @@
-//! Tests of readers of image files, user files and class labels: resulting data sets, and messages for
-//! damaged files.
+//! Tests of the readers of IDX, CIFAR, LEAF and npz files: the data sets that they produce, and their error
+//! messages for damaged files.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use fedspan_sim_core::scenario::Scenario;
 use proptest::prelude::*;
 
 #[test]
-fn idx_test_parts_labels_and_sums_are_read() {
+fn idx_files_are_read_and_their_checksums_compared() {
     let folder = empty_directory("idx-pairs");
     let (images, mut labels) = idx_files();
     for (name, bytes) in [("images", &images), ("labels", &labels), ("test-images", &images)] {
@@ -59,17 +59,19 @@ fn idx_test_parts_labels_and_sums_are_read() {
             assert_eq!([a[0], a[2], a[1], a[3], a[4]], b);
         }
     }
-    let sums = |first: &str, second: &str| format!("{train_files}sha256 = [\"{first}\", \"{second}\"]\n");
+    let checksum_keys =
+        |first: &str, second: &str| format!("{train_files}sha256 = [\"{first}\", \"{second}\"]\n");
     let zeros = "0".repeat(64);
-    let right = |first: &str, name: &str| {
-        let reported = data_error_message(&folder, &sums(first, &zeros));
+    // Reads the actual checksum of a file from the error message about a wrong one.
+    let actual_checksum = |first: &str, name: &str| {
+        let reported = data_error_message(&folder, &checksum_keys(first, &zeros));
         assert_contains_all(&reported, &[name, "SHA-256", &zeros]);
         let checksums: Vec<&str> = reported.split([' ', ',']).filter(|word| word.len() == 64).collect();
         checksums.into_iter().find(|sum| *sum != zeros).unwrap().to_owned()
     };
-    let first = right(&zeros, "images");
-    let second = right(&first, "labels");
-    assert!(read(&format!("{}{partition}", sums(&first, &second.to_uppercase()))).is_ok());
+    let first = actual_checksum(&zeros, "images");
+    let second = actual_checksum(&first, "labels");
+    assert!(read(&format!("{}{partition}", checksum_keys(&first, &second.to_uppercase()))).is_ok());
     let one_too_many = format!("{train_files}sha256 = [\"{first}\", \"{second}\", \"{first}\"]\n{partition}");
     assert_contains_all(&read(&one_too_many).unwrap_err(), &["my.toml", "3 checksums for 2 files"]);
     assert_contains_all(
@@ -187,7 +189,7 @@ fn leaf_users_become_clients() {
     let sizes = |set: &Dataset| set.clients.iter().map(|c| c.train.len()).collect::<Vec<_>>();
     assert_eq!((set.features, set.outputs, sizes(&set)), (5, 3, vec![3, 2]));
     assert_eq!(set.clients[1].train.x.iter().sum::<f32>(), 3.5 + 14.3 + 2.0);
-    assert_eq!(set.dropped_users, 1, "not exactly the user without samples was dropped");
+    assert_eq!(set.dropped_users, 1, "only the user without samples must be dropped");
     let large = read("[data.partition]\nmin_samples = 3\n[split]\ntest = 0\n").unwrap();
     assert_eq!((sizes(&large), large.dropped_users), (vec![3], 2));
     let one_user = read("[data.partition]\nusers = 1\n[split]\ntest = 0\n").unwrap();
@@ -293,9 +295,9 @@ fn leaf_tweets_become_means_of_word_vectors() {
         set.clients[0].train.x,
         [&comma_vector[..], &good_vector, &day_vector, &[1.0], &[0.0; 6], &[1.0]].concat()
     );
-    let cells =
+    let lstm_overrides =
         ["data.words=3", "model={ kind = \"lstm\", cells = 4 }", "algorithm.rounds=2"].map(str::to_owned);
-    let scenario = Scenario::parse(name.to_str().unwrap(), &text, &cells).unwrap();
+    let scenario = Scenario::parse(name.to_str().unwrap(), &text, &lstm_overrides).unwrap();
     assert!(run(&scenario, 1, &mut NoProgress).unwrap().diverged.is_none());
     let long_sequences =
         Scenario::parse(name.to_str().unwrap(), &text, &["data.words=1000".to_owned()]).unwrap();

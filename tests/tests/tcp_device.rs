@@ -1,5 +1,5 @@
 //! Tests of the example `tcp_device` against a real server. Eight devices with keys from records and samples
-//! from files learn the simulator's bits; README.md shows the example's code; errors about wrong arguments
+//! from files train the same model as the simulator, bit for bit; README.md shows the example's code; errors about wrong arguments
 //! and files are single lines that name them.
 
 use std::fs;
@@ -39,7 +39,7 @@ fn options_for(address: String, identity: Identity, samples: Source) -> Options 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn example_devices_learn_the_bits_of_the_simulator() {
+async fn example_devices_train_the_same_model_as_the_simulator() {
     let scenario = Scenario::parse("test", &format!("{DATA}{SECTIONS}"), &[]).expect("scenario");
     let simulated = simulate(&scenario, scenario.seed, &mut NoProgress).expect("simulation");
     let dataset = scenario.dataset(scenario.seed).expect("data");
@@ -108,7 +108,7 @@ fn parse_arguments(arguments: &str) -> Result<Options, String> {
 }
 
 #[test]
-fn arguments_are_read_or_named() {
+fn invalid_arguments_are_named_in_the_error() {
     let arguments = "localhost:4410 --record one.bin --data one.csv --state one.state";
     let expected = Options {
         address: "localhost:4410".to_owned(),
@@ -144,7 +144,7 @@ fn arguments_are_read_or_named() {
 }
 
 #[test]
-fn samples_are_read_or_their_line_is_named() {
+fn invalid_samples_are_reported_with_their_line() {
     let row = |class: &str| format!("{}{class}\n", "0.5, ".repeat(D));
     let data = Data::parse(&format!("# a comment\n{}\n{}", row("0"), row("6"))).expect("two samples");
     assert_eq!((data.x, data.classes), (vec![0.5; 2 * D], vec![0, 6]));

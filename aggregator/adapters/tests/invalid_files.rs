@@ -1,4 +1,4 @@
-//! Tests of invalid inputs and outputs: the error is one line that names file and tensor, and neither an
+//! Tests of adapter averaging with invalid input or output files: the error is one line that names file and tensor, and neither an
 //! output nor temporary files remain.
 
 use std::path::{Path, PathBuf};

@@ -7,7 +7,6 @@ use fedspan_protocol::limits::FRAME_LIMIT_MAX;
 use fedspan_protocol::message::{Image, Model};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
-use super::fleet_builder::FleetBuilder;
 use super::limits::{Limits, RoundsSection, read_limits, read_rounds};
 use super::security::{self, Security};
 use fedspan_engine::admission::least_frame_limit;
@@ -89,11 +88,6 @@ impl Fleet {
     /// [`Problem`] for the first mistake.
     pub fn parse(name: &str, text: &str) -> Result<Self, Problem> {
         Self::read(&Source::parse(name, text, &[])?)
-    }
-
-    /// Returns a builder of a configuration, for programs without a configuration file.
-    pub fn builder() -> FleetBuilder {
-        FleetBuilder::default()
     }
 
     /// Reads and checks the configuration in a source.

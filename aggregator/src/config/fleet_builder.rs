@@ -42,6 +42,13 @@ pub struct FleetBuilder {
     state: Option<PathBuf>,
 }
 
+impl Fleet {
+    /// Returns a builder of a configuration, for programs without a configuration file.
+    pub fn builder() -> FleetBuilder {
+        FleetBuilder::default()
+    }
+}
+
 impl FleetBuilder {
     /// Sets any key of `fleet.toml` by its dotted name, such as `"rounds.deadline"`.
     pub fn set(mut self, key: &str, value: impl Into<SettingValue>) -> Self {

@@ -1,19 +1,21 @@
-//! Test helpers for linear problems whose features have offsets and units: an f64 oracle, the device's
+//! Test helpers for linear problems whose features have offsets and scales: an f64 oracle, the device's
 //! solution, and a bound of their difference.
 //!
 //! **The bound.** Let `A` be the features with the columns centred if there is a constant column, and then
 //! scaled to length one; `s` is the least singular value of `A`. Two kinds of errors change the columns of
 //! `A`:
 //!
-//! * Rounding: feature `i` reaches the kernel with an error of `u |x_i|` for its largest value, where `u` is
-//!   the rounding of f32.
+//! * Rounding: each value of feature `i` is rounded to f32, with an error of at most `u max |x_i|`, where `u`
+//!   is the unit roundoff of f32.
 //! * Folding the samples into the triangular factor: `e = (sqrt(m + k) + 1) u` ([`rounding`]) times the norm
-//!   of the column as it is folded, from which the first sample is subtracted if there is a constant column.
+//!   of the column. If there is a constant column, the kernel first subtracts the first sample from every
+//!   sample, and the norm is that of the differences.
 //!
-//! Let `n^2` be the sum over all features of the squares of both errors, as fractions of the deviations.
+//! Divide both errors by the length of the centred column, and let `n^2` be the sum of their squares over all
+//! features.
 //! Errors `dA` of the columns rotate the projection on their span by at most `|dA| / s` (Stewart and Sun,
-//! theorem III.3.9), so predictions change by `n / s |Y|`. Rounding the weights, the samples to predict and
-//! the products adds `u |x_i w_i|`, which again is at most `n / s |Y|`. The normal equations square the
+//! theorem III.3.9), so predictions change by `(n / s) |Y|`. A prediction rounds the weights, the samples and
+//! the products; this adds at most `u |x_i w_i|`, which is also bounded by `(n / s) |Y|`. The normal equations square the
 //! condition of the original columns; the device uses them only if each pivot is at least a tenth of its
 //! diagonal element. Together:
 //!

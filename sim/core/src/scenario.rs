@@ -21,7 +21,6 @@ use fedspan_engine::config::{
 };
 use fedspan_engine::participation::Policy;
 use fedspan_engine::privacy::fedpower::Calibration;
-pub(crate) use fleet::LARGEST_SIGMA;
 use fleet::read_fleet;
 pub use fleet::{
     ComputeTimes, Correlation, DropoutPattern, DynamicParameter, FleetSection, LinkSection, Speed,

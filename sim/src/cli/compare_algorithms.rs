@@ -64,7 +64,7 @@ pub fn expand(
         }
         let changes: Vec<String> = common.iter().chain(&own_changes).cloned().collect();
         let selected = select_algorithms(&name, &changes, algorithms)?;
-        expanded.notes.extend(selected.notes(&super::compare::label(&name, &own_changes)));
+        expanded.notes.extend(selected.notes(&super::labels::label(&name, &own_changes)));
         for (algorithm, network) in selected.all {
             let variant = |change: Option<&String>| {
                 let mut changes: Vec<String> = own_changes.iter().chain(change).cloned().collect();
@@ -271,7 +271,7 @@ fn algorithm_table(
         if let Some(title) = titles.get_mut(*column) {
             let scenario_changes =
                 variant.changes.get(..variant.changes.len().saturating_sub(1 + variant.over_changes))?;
-            *title = super::compare::label(&variant.name, scenario_changes);
+            *title = super::labels::label(&variant.name, scenario_changes);
         }
         let ended = same_cell.iter().flat_map(|(_, runs)| &runs.summaries).filter(|run| !run.interrupted);
         let (converged, diverged): (Vec<&Summary>, Vec<&Summary>) =

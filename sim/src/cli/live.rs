@@ -9,7 +9,7 @@ use fedspan_aggregator::server::Status;
 use fedspan_engine::config::StopSection;
 use serde::Serialize;
 
-use super::{CommandError, Format, check_out, compare, emulate, load, make_out, output};
+use super::{CommandError, Format, check_out, emulate, labels, load, make_out, output};
 use fedspan_sim_core::figures::Figures;
 use fedspan_sim_core::live::{self, LiveError, Plan, ReplayCheck, TimedRound, campaign, check_replay};
 use fedspan_sim_core::report::files::{json, make_directory, write_json};
@@ -93,11 +93,11 @@ pub fn command(options: &LiveOptions) -> Result<(), CommandError> {
         }
         scenario.evaluate_every = 1;
         let is_taken = |label: &str| {
-            entries.iter().any(|(entry_label, _)| {
-                compare::directory_name(entry_label) == compare::directory_name(label)
-            })
+            entries
+                .iter()
+                .any(|(entry_label, _)| labels::directory_name(entry_label) == labels::directory_name(label))
         };
-        let label = compare::distinct(is_taken, compare::label(&name, &own_changes));
+        let label = labels::distinct(is_taken, labels::label(&name, &own_changes));
         entries.push((label, scenario));
     }
     // Every scenario is checked before the first scenario runs.
@@ -170,7 +170,7 @@ fn run_live(label: &str, scenario: &Scenario, options: &LiveOptions) -> Result<R
     let arrivals = scratch.path().join(journal::FILE);
     let journal_path = match &options.out {
         Some(out) => {
-            let directory = out.join(compare::directory_name(label));
+            let directory = out.join(labels::directory_name(label));
             make_directory(&directory)?;
             let journal_path = directory.join(journal::FILE);
             let copied = std::fs::copy(&arrivals, &journal_path);

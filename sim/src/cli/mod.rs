@@ -13,6 +13,7 @@ mod emulate;
 mod encoder;
 mod execute;
 mod interrupt;
+mod labels;
 mod live;
 mod load;
 mod measurement;

@@ -87,7 +87,7 @@ fn compare(pairs: usize, python: &str) -> Result<()> {
         let ratios = divide(&ours, &theirs);
         let min_ratio = ratios.iter().copied().fold(f64::INFINITY, f64::min);
         println!("numpy: {:7.0} updates/s", median(theirs));
-        println!("ratio: {:7.2} in the middle of {pairs} pairs, {min_ratio:.2} at least", median(ratios));
+        println!("ratio: {:7.2} median of {pairs} pairs, {min_ratio:.2} at least", median(ratios));
     }
     println!("two threads: {:.2} times one, in the middle", median(divide(&two_threads, &ours)));
     Ok(())

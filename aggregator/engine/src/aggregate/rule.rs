@@ -16,7 +16,8 @@ pub trait AggregationRule: fmt::Debug + Send + Sync {
     fn name(&self) -> &'static str;
 
     /// Combines updates of equal length into `out`, which has the same length and initially contains zeros.
-    /// `updates` is not empty. `center` is the point from which updates deviate, extended by zeros.
+    /// `updates` is not empty. `center` is the point from which updates deviate; it may be empty or shorter than `out`, and is then
+    /// extended by zeros.
     fn combine(&self, updates: &[Weighted<'_>], center: &[f64], out: &mut [f64]);
 
     /// The rule as a rule for subspaces, if it interprets an upload as a basis of which only the span

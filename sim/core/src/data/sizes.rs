@@ -3,7 +3,8 @@
 use fedspan_engine::config::{Problem, Section};
 use fedspan_engine::random::{Purpose, stream};
 
-use crate::scenario::LARGEST_SIGMA;
+/// Largest standard deviation of a logarithm. Three standard deviations are then a factor of 10^13.
+pub const LARGEST_SIGMA: f64 = 10.0;
 
 /// Distribution of the clients' sizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -2,10 +2,10 @@
 
 use fedspan_engine::config::{Problem, Section};
 
+use crate::data::sizes::LARGEST_SIGMA;
+
 /// Largest probability of a dropout or a lost frame. Larger values would make runs very long.
 const LARGEST_LOSS: f64 = 0.99;
-/// Largest standard deviation of a logarithm. Three standard deviations are then a factor of 10^13.
-pub const LARGEST_SIGMA: f64 = 10.0;
 
 /// Longest mean duration of an outage in rounds, which is also the largest number of rounds of a run.
 const LONGEST_OUTAGE: f64 = 1e7;

@@ -5,9 +5,9 @@ use fedspan_engine::config::{Problem, Section};
 use crate::data::holdout::Holdout;
 use crate::data::partition::{ClientSizes, Partition};
 use crate::data::pool::{CLIENTS, SplitBy, SplitPlan, TestAssignment};
+use crate::data::sizes::LARGEST_SIGMA;
 use crate::data::sizes::Sizes;
 use crate::data::split::{Order, OrderSplit};
-use crate::scenario::LARGEST_SIGMA;
 
 /// Largest value of keys that set a number of samples per client or per class.
 pub(super) const SAMPLES: usize = 1_000_000;
