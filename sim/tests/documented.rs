@@ -161,7 +161,11 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
         (
             "`[aggregation]`",
             "aggregation",
-            vec![linear.clone(), extended(LINEAR, "[aggregation]\nrule = \"trimmed-mean\"\n")],
+            vec![
+                linear.clone(),
+                extended(LINEAR, "[aggregation]\nrule = \"trimmed-mean\"\n"),
+                extended(LINEAR, "[aggregation]\nrule = \"spectral-filter\"\n"),
+            ],
         ),
         ("`[attack]`", "attack", vec![linear.clone(), extended(LINEAR, "[attack]\nkind = \"scale\"\n")]),
         ("`[limits]`", "limits", vec![linear.clone()]),
