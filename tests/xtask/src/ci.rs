@@ -165,11 +165,11 @@ const STAGES: [Stage; 14] = [
     },
     Stage {
         name: "threads",
-        minutes: 2,
+        minutes: 3,
         lane: Lane::Second,
         steps: &[Step::Program("tests/threads/run --bugs")],
     },
-    Stage { name: "fuzz", minutes: 8, lane: Lane::Second, steps: &[Step::Program("tests/fuzz/run 20")] },
+    Stage { name: "fuzz", minutes: 8, lane: Lane::Second, steps: &[Step::Program("tests/fuzz/run 10")] },
     Stage { name: "miri", minutes: 10, lane: Lane::Second, steps: &[Step::Xtask("miri", miri)] },
 ];
 
