@@ -78,13 +78,13 @@ pub fn rule_advice(rule: Rule, algorithm: &AlgorithmSection) -> Option<String> {
             Rule::PROJECTOR_GEOMETRIC_MEDIAN.as_str()
         )),
         (Rule::Mean(_), _) => Some(format!(
-            "aggregation.rule is \"mean\": one bad device can steer the model; {:?} withstands a fifth of attackers in the \
-             shapes that aggregator/POISON.md lists",
+            "aggregation.rule is \"mean\": one bad device can steer the model; {:?} withstands a fifth of attackers with \
+             20 k devices of 5 k samples or more (aggregator/POISON.md)",
             Rule::SPECTRAL_FILTER.as_str()
         )),
         (Rule::GeometricMedian(_), Weighting::Uniform) => Some(format!(
-            "aggregation.rule is \"geometric-median\", which can be worse than the mean with k >= 4 or few samples; {:?} is not \
-             (aggregator/POISON.md)",
+            "aggregation.rule is \"geometric-median\", which can be worse than the mean with k >= 4 or few samples; {:?} \
+             withstands more (aggregator/POISON.md)",
             Rule::SPECTRAL_FILTER.as_str()
         )),
         (_, Weighting::Samples) => Some(format!(

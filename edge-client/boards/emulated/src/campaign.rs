@@ -28,7 +28,7 @@ const TRANSMIT: usize = CONFIG.transmit_capacity();
 
 /// Creates the session of a device and restores its stored record.
 ///
-/// Its random numbers repeat after each start, since an emulated board has no entropy source. The keys of two
+/// The random numbers repeat after each start, since an emulated board has no entropy source. The keys of two
 /// handshakes still differ, because handshakes are numbered in flash, as on a board with untrusted entropy.
 pub fn session<T: Task, S: SampleSource, const N: usize>(
     settings: &Settings,

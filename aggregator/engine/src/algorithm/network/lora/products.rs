@@ -52,7 +52,7 @@ impl MeanOfProducts {
     /// of the mean of the products; 0 if that norm is 0. This is the error of plain averaging of both factors
     /// (Chen et al. 2025, equations 1 and 2).
     ///
-    /// It is computed as `mean(A_i B_i) - mean(A) mean(B) = D (I - E J) U`. E is the r x r identity times
+    /// The formula is `mean(A_i B_i) - mean(A) mean(B) = D (I - E J) U`. E is the r x r identity times
     /// each `w_i`, stacked vertically; J is N identities side by side.
     #[must_use]
     pub fn interference(&self) -> f64 {
