@@ -389,4 +389,44 @@ mod tests {
         assert_eq!(step_deviation(&[&a, &b], &m), [1.0, 3.0]);
         assert_eq!(norm(&[3.0, 4.0]), 5.0);
     }
+
+    /// Opposing steps have the given norm, point against the mean, and two of them have about the given cosine.
+    #[test]
+    fn opposing_steps_have_the_norm_and_the_cosine() {
+        let random = &mut stream(5, Purpose::Attack, 0);
+        let mut normals = |n: usize| (0..n).map(|_| random.normal()).collect::<Vec<f64>>();
+        let mean = normals(2000);
+        for cosine in [0.0, 0.1, 0.3, 1.0] {
+            let a = opposing_step(&mean, &normals(2000), cosine, 3.0);
+            let b = opposing_step(&mean, &normals(2000), cosine, 3.0);
+            assert!((norm(&a) - 3.0).abs() < 1e-9, "norm {}", norm(&a));
+            assert!((dot(&a, &mean) / norm(&mean) + 3.0 * cosine.sqrt()).abs() < 1e-9);
+            assert!((dot(&a, &b) / 9.0 - cosine).abs() < 0.1, "{cosine}: {}", dot(&a, &b) / 9.0);
+        }
+    }
+
+    /// A rank-one step has the given norm, opposes the mean, and its rows are multiples of the head.
+    #[test]
+    fn rank_one_step_is_a_multiple_of_the_head_in_every_row() {
+        let mean = [1.0, 2.0, -1.0, 0.5, 3.0, 1.0];
+        let head = [0.5, -2.0];
+        let step = opposing_rank_one_step(&mean, &head, 4.0);
+        assert!((norm(&step) - 4.0).abs() < 1e-12 && dot(&step, &mean) < 0.0);
+        for row in step.chunks(2) {
+            assert!((row[0] * head[1] - row[1] * head[0]).abs() < 1e-12);
+        }
+    }
+
+    /// Poisoned values are one linear function of the features; a poisoned class is the next class.
+    #[test]
+    fn poisoned_targets_are_linear_or_the_next_class() {
+        let directions = Matrix::from_column_slice(2, 1, &[0.6, -0.8]);
+        let values = Set::new(vec![1.0, 0.0, 0.0, 2.0], Labels::values(vec![9.0, 9.0]));
+        let Labels::Values { values, .. } = poisoned(&values, 2, &directions, 10.0, None).y else {
+            panic!("values became classes")
+        };
+        assert_eq!(values, [6.0, -16.0]);
+        let classes = Set::new(vec![0.0; 6], Labels::Classes(vec![0, 1, 2]));
+        assert_eq!(poisoned(&classes, 2, &directions, 1.0, Some(2)).y, Labels::Classes(vec![1, 2, 0]));
+    }
 }

@@ -33,7 +33,7 @@ use crate::fleet::DeviceFactory;
 use crate::least_squares::DroppedDirections;
 use crate::network::NetworkConfig;
 use crate::noise::SeedSource;
-use crate::scenario::Scenario;
+use crate::scenario::{Attack, Scenario};
 
 /// Scenario with its data, ready to run. Errors in files are reported when the job is prepared.
 #[derive(Clone, Debug)]
@@ -56,9 +56,6 @@ impl<'a> Job<'a> {
     /// compatible, [`RunError::Build`] if a device cannot be built.
     pub fn prepare(scenario: &'a Scenario, seed: u64) -> Result<Self, RunError> {
         let mut dataset = scenario.dataset(seed)?;
-        if let Some(attack) = scenario.attack {
-            Attackers::select(attack, dataset.clients.len(), seed).poison(&mut dataset);
-        }
         if dataset.clients.is_empty() {
             let message = format!(
                 "no client is left to train: {} have no sample to train on; add samples or change [split]",
@@ -76,6 +73,13 @@ impl<'a> Job<'a> {
             let truth = pooled_truth(&dataset, scenario.model.target)
                 .map_err(|error| RunError::Mismatch(error.to_string()))?;
             dataset.truth = Some(truth);
+        }
+        if let Some(attack) = scenario.attack {
+            if matches!(attack.kind, Attack::PoisonedTargets(_)) && !dataset.has_targets() {
+                let message = "attack.kind is \"poisoned-targets\", but the samples have no targets; allowed: data with targets";
+                return Err(RunError::Mismatch(message.to_owned()));
+            }
+            Attackers::select(attack, dataset.clients.len(), seed).poison(&mut dataset);
         }
         let build = DeviceFactory::new(scenario, &dataset, seed, SeedSource::Deterministic(seed))?;
         check_targets(scenario, &dataset)?;
