@@ -422,10 +422,7 @@ mod tests {
     fn poisoned_targets_are_linear_or_the_next_class() {
         let directions = Matrix::from_column_slice(2, 1, &[0.6, -0.8]);
         let values = Set::new(vec![1.0, 0.0, 0.0, 2.0], Labels::values(vec![9.0, 9.0]));
-        let Labels::Values { values, .. } = poisoned(&values, 2, &directions, 10.0, None).y else {
-            panic!("values became classes")
-        };
-        assert_eq!(values, [6.0, -16.0]);
+        assert_eq!(poisoned(&values, 2, &directions, 10.0, None).y, Labels::values(vec![6.0, -16.0]));
         let classes = Set::new(vec![0.0; 6], Labels::Classes(vec![0, 1, 2]));
         assert_eq!(poisoned(&classes, 2, &directions, 1.0, Some(2)).y, Labels::Classes(vec![1, 2, 0]));
     }
