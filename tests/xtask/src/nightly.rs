@@ -35,7 +35,7 @@ struct Part {
 }
 
 /// All parts, in the order of a run.
-const PARTS: [Part; 11] = [
+const PARTS: [Part; 12] = [
     Part {
         name: "tables",
         purpose: "every table of the documents, nightly ones too, against the output of its command",
@@ -81,6 +81,11 @@ const PARTS: [Part; 11] = [
         name: "mutants",
         purpose: "whether the disasters notice seeded bugs",
         command: "tests/mutants/run 300",
+    },
+    Part {
+        name: "boards",
+        purpose: "what an update costs on every emulated board, at every optimisation level",
+        command: "tests/boards",
     },
     Part {
         name: "fuzz",
