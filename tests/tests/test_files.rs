@@ -3,6 +3,8 @@
 
 use std::path::Path;
 
+use fedspan_xtask::prose::files::rust_files;
+
 #[test]
 fn every_test_file_belongs_to_a_program() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
@@ -32,4 +34,30 @@ fn every_test_file_belongs_to_a_program() {
             );
         }
     }
+}
+
+#[test]
+fn programs_that_are_not_tested_have_no_tests() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut checked = 0;
+    for manifest in ["tests/Cargo.toml", "tests/hostile/Cargo.toml", "tests/xtask/Cargo.toml"] {
+        let text = std::fs::read_to_string(root.join(manifest)).unwrap();
+        let document: toml_edit::DocumentMut = text.parse().unwrap();
+        let untested =
+            |target: &toml_edit::Table| target.get("test").is_some_and(|test| test.as_bool() == Some(false));
+        let folder = root.join(manifest).parent().unwrap().to_owned();
+        let mut files = Vec::new();
+        for bin in document["bin"].as_array_of_tables().unwrap().iter().filter(|bin| untested(bin)) {
+            files.push(folder.join(bin["path"].as_str().unwrap()));
+        }
+        if document.get("lib").and_then(|lib| lib.as_table()).is_some_and(untested) {
+            files.extend(rust_files(&folder.join("src")).unwrap());
+        }
+        for file in files {
+            let text = std::fs::read_to_string(&file).unwrap();
+            assert!(!text.contains("#[test]"), "{}: its manifest says test = false", file.display());
+            checked += 1;
+        }
+    }
+    assert!(checked >= 10, "only {checked} files were checked");
 }

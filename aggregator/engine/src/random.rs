@@ -50,6 +50,8 @@ pub enum Purpose {
     Network,
     /// Coin flips of L2GD in a round; the index is the round.
     Coin,
+    /// Cells of a survey; the index is the cell.
+    Design,
 }
 
 /// Random stream of `seed` for a purpose and an index, such as a round or a client.

@@ -8,4 +8,5 @@ pub mod dropout;
 pub mod encoder;
 pub mod power;
 pub mod speedup;
+pub mod survey;
 pub mod theory;

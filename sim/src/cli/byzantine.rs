@@ -6,7 +6,9 @@ use serde::Serialize;
 
 use super::CommandError;
 use super::measurement::{MeasurementFile, MeasurementOptions, parse_number, select_by_name};
-use fedspan_experiments::byzantine::{self, ByzantineError, GRIDS, Settings, Variant};
+use super::output::log_line;
+use fedspan_experiments::byzantine::{self, ByzantineError, GRIDS, Settings, Variant, design};
+use fedspan_experiments::survey::{Survey, SurveyError};
 
 /// Options of command `byzantine`.
 #[derive(Debug, Args)]
@@ -32,6 +34,11 @@ pub struct ByzantineOptions {
     /// Number of consecutive seeds
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     seeds: u32,
+    /// Measure this many fleets drawn at random, each under one attack, instead of one fleet under all; the first rule is
+    /// the reference. The results are collected in survey.jsonl of --out, and the same command continues an
+    /// interrupted survey
+    #[arg(long, value_name = "CELLS", requires = "out", conflicts_with = "grid", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    survey: Option<u32>,
     #[command(flatten)]
     measurement: MeasurementOptions,
 }
@@ -67,6 +74,9 @@ struct ExtraFields<'a> {
 /// Runs command `byzantine`.
 pub fn command(options: &ByzantineOptions) -> Result<(), CommandError> {
     let settings = settings(options)?;
+    if let Some(cells) = options.survey {
+        return survey(options, settings, cells as usize);
+    }
     let extra = ExtraFields { grid: settings.grid.name, changes: &options.changes };
     let (rows, timing) = options.measurement.measure("byzantine", |threads, stop, progress| {
         byzantine::measure(&Settings { threads, ..settings }, stop, progress)
@@ -89,6 +99,66 @@ pub fn command(options: &ByzantineOptions) -> Result<(), CommandError> {
         timing,
     };
     options.measurement.show(&byzantine::markdown(&rows), &figures)
+}
+
+/// Name of the file in `--out` in which the results of a survey are collected.
+const SURVEY_FILE: &str = "survey.jsonl";
+/// Rules of a survey by default: the reference, and the rule for fleets that may have attackers.
+const SURVEY_RULES: [&str; 2] = ["mean", "spectral filter"];
+
+/// Runs a survey of fleets drawn at random.
+fn survey(options: &ByzantineOptions, settings: Settings, cells: usize) -> Result<(), CommandError> {
+    let named = |given: bool, variants: &[Variant], default: &[&'static str]| match given {
+        true => variants.iter().map(|variant| variant.name).collect(),
+        false => default.to_vec(),
+    };
+    let settings = design::Settings {
+        cells,
+        attacks: named(options.attacks.is_some(), &settings.attacks, &design::ATTACKS),
+        rules: named(options.rules.is_some(), &settings.rules, &SURVEY_RULES),
+        fractions: match options.fractions.as_slice() {
+            [] => design::FRACTIONS.to_vec(),
+            given => given.to_vec(),
+        },
+        changes: settings.changes,
+        seed: settings.seed,
+        seeds: settings.seeds,
+    };
+    let cells = design::cells(&settings);
+    if let Some(cell) = cells.first() {
+        cell.check().map_err(|problem| CommandError::Usage(problem.to_string()))?;
+    }
+    let failed = |error: SurveyError| match error {
+        SurveyError::Other { .. } | SurveyError::Line { .. } | SurveyError::Locked(_) => {
+            CommandError::Usage(error.to_string())
+        }
+        _ => CommandError::Failed(error.to_string()),
+    };
+    let (result, timing) = options.measurement.measure("byzantine", |threads, stop, progress| {
+        let path = options.measurement.out_file(SURVEY_FILE);
+        let mut survey = Survey::open(&path, &settings, &cells)?;
+        log_line(&survey.announcement("byzantine", threads));
+        survey.measure(threads, stop, progress)?;
+        Ok(survey)
+    })?;
+    let survey = result.map_err(failed)?;
+    let table = byzantine::design_markdown(&settings.rules, &cells, survey.outcomes());
+    let figures = MeasurementFile {
+        version: env!("CARGO_PKG_VERSION"),
+        scenario: byzantine::SCENARIO,
+        seed: settings.seed,
+        seeds: settings.seeds,
+        extra: &settings,
+        rows: survey.outcomes(),
+        timing,
+    };
+    options.measurement.show(&table, &figures)?;
+    match (survey.finished(), cells.len()) {
+        (finished, all) if finished < all => Err(CommandError::Failed(format!(
+            "interrupted: {finished} of {all} cells are finished; the same command continues"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Settings of the measurement; the number of threads is set later.

@@ -52,6 +52,11 @@ pub struct Timing {
 }
 
 impl MeasurementOptions {
+    /// Path of a file in the output directory, or in the current directory without `--out`.
+    pub fn out_file(&self, name: &str) -> PathBuf {
+        self.out.as_deref().unwrap_or(std::path::Path::new("")).join(name)
+    }
+
     /// Creates the output directory and runs `measure`, which receives the number of threads, a flag that
     /// Ctrl-C sets, and the progress display.
     ///

@@ -1,10 +1,13 @@
 //! Byzantine measurement: final distances under every combination of an attack, an attacking fraction of the
 //! fleet, and an aggregation rule, over several seeds. `aggregator/POISON.md` defines the measurement.
 
+pub mod design;
+mod design_table;
 mod table;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+pub use design_table::markdown as design_markdown;
 use fedspan_engine::config::Problem;
 use serde::Serialize;
 pub use table::markdown;
@@ -160,15 +163,7 @@ impl Cell {
     /// Median of the distances over seeds.
     #[must_use]
     pub fn median(&self) -> f64 {
-        let mut sorted = self.distances.clone();
-        sorted.sort_by(f64::total_cmp);
-        let at = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);
-        let middle = sorted.len() / 2;
-        if sorted.len().is_multiple_of(2) {
-            (at(middle.wrapping_sub(1)) + at(middle)) / 2.0
-        } else {
-            at(middle)
-        }
+        median(&self.distances)
     }
 
     /// Largest distance over the seeds; NaN counts as larger than any number.
@@ -176,6 +171,15 @@ impl Cell {
     pub fn worst(&self) -> f64 {
         self.distances.iter().copied().max_by(f64::total_cmp).unwrap_or(f64::NAN)
     }
+}
+
+/// Median of distances; NaN without distances.
+fn median(distances: &[f64]) -> f64 {
+    let mut sorted = distances.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);
+    let middle = sorted.len() / 2;
+    if sorted.len().is_multiple_of(2) { (at(middle.wrapping_sub(1)) + at(middle)) / 2.0 } else { at(middle) }
 }
 
 /// Error that ends a measurement.
