@@ -126,7 +126,8 @@ proptest! {
         }
     }
 
-    /// Two devices with the same update have the same effect as one device with their total weight.
+    /// Two devices with the same update have the same effect as one device with their total weight. The spectral
+    /// filter is not among the rules: it compares each device with the mean of the others.
     #[test]
     fn duplicate_equals_double_weight(seed in any::<u64>(), n in 1usize..10, weights in proptest::collection::vec(1u32..9, 10)) {
         let values = vectors(n, 6, seed);
@@ -138,7 +139,6 @@ proptest! {
             .collect();
         prop_assert!(apart(&geometric_median(&once, &[]), &geometric_median(&twice, &[])) < 1e-8);
         prop_assert!(apart(&trimmed_mean(&once, 0.3), &trimmed_mean(&twice, 0.3)) < 1e-10);
-        prop_assert!(apart(&spectral_filter(&once, &[], 0.2), &spectral_filter(&twice, &[], 0.2)) < 1e-8);
         let random = &mut random(seed);
         let reference = random_basis(6, 2, random);
         let near = |random: &mut _| orthonormal(&(&reference + gaussian(6, 2, random) * 0.3)).unwrap();

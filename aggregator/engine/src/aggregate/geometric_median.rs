@@ -52,7 +52,7 @@ const ITERATIONS: usize = 300;
 /// Computed in f64, in the given order. If no update has a weight, the result is `center`.
 #[must_use]
 pub fn geometric_median(updates: &[Weighted<'_>], center: &[f64]) -> Vec<f64> {
-    let steps = Steps::clipped(updates, center);
+    let steps = Steps::clipped(updates, center, 0.5);
     let mut median = steps.mean(&vec![1.0; steps.points.len()]);
     // A median norm of zero clips every point to zero.
     if steps.radius > 0.0 {

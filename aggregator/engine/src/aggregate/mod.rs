@@ -8,6 +8,7 @@
 mod geometric_median;
 mod gram;
 mod mean;
+mod opponents;
 mod procrustes;
 mod registry;
 mod round_aggregate;
@@ -40,15 +41,20 @@ pub struct Weighted<'a> {
     pub values: &'a [f32],
 }
 
-/// Weighted median of pairs of value and weight: the smallest value such that the values up to it have at
-/// least half of the total weight. Returns 0 for an empty list.
-fn weighted_median(mut values: Vec<(f64, f64)>) -> f64 {
+/// Weighted median of pairs of value and weight. Returns 0 for an empty list.
+fn weighted_median(values: Vec<(f64, f64)>) -> f64 {
+    weighted_quantile(values, 0.5)
+}
+
+/// Weighted quantile of pairs of value and weight: the smallest value such that the values up to it have at
+/// least this fraction of the total weight. Returns 0 for an empty list.
+fn weighted_quantile(mut values: Vec<(f64, f64)>, fraction: f64) -> f64 {
     values.sort_by(|(a, _), (b, _)| a.total_cmp(b));
     let total: f64 = values.iter().map(|(_, weight)| weight).sum();
     let mut below = 0.0;
     for (value, weight) in &values {
         below += weight;
-        if 2.0 * below >= total {
+        if below >= fraction * total {
             return *value;
         }
     }

@@ -12,7 +12,8 @@
 //!
 //! Differences from the paper:
 //!
-//! - Updates are first clipped to the median norm of the round.
+//! - Updates are first clipped to the norm that all but the removed weight does not exceed. A smaller norm, such
+//!   as the median, would slow the training down where the norms of honest updates differ much.
 //! - The second moment is about the coordinate-wise median and not about the mean. If honest updates are alike,
 //!   the median is the honest update; if they point in all directions, it is close to zero, and a minority
 //!   hardly moves it.
@@ -21,15 +22,19 @@
 //!   of the signal, and spare attackers that send short ones.
 //! - The filter removes a bounded amount instead of comparing the variance with a threshold, because honest
 //!   updates of personal tasks have no known variance.
+//! - Afterwards the updates that oppose the mean of the others are removed (`opponents.rs`), up to the weight of
+//!   the attackers.
 
 use super::Weighted;
+use super::opponents::without_opponents;
 use super::rule::{AggregationRule, NamedRule};
 use super::steps::{Steps, add_scaled, dot, from_center, normalize};
 use crate::reader::{Problem, Section};
 
 /// Default fraction of attackers.
 pub const ATTACKERS: f64 = 0.2;
-/// Removed weight, as a multiple of the weight of the attackers.
+/// Weight that the filter removes, as a multiple of the weight of the attackers. The fifth of the devices that
+/// declare the most samples may have a quarter of the weight ([`super::SampleCap`]).
 const MARGIN: f64 = 1.25;
 /// Maximum number of directions. Each one removes at least the update that stands out most.
 const DIRECTIONS: usize = 10;
@@ -81,13 +86,15 @@ impl AggregationRule for SpectralFilter {
 }
 
 /// Mean of `updates` after the spectral filter for a fraction `attackers` of the weight. The differences of
-/// the updates from `center` (extended by zeros) are clipped to the median of their norms, filtered and
+/// the updates from `center` (extended by zeros) are clipped to a quantile of their norms, filtered and
 /// averaged, and `center` is added. Computed in f64, in the given order. If no update has a weight, the
 /// result is `center`.
 #[must_use]
 pub fn spectral_filter(updates: &[Weighted<'_>], center: &[f64], attackers: f64) -> Vec<f64> {
-    let steps = Steps::clipped(updates, center);
-    let kept = kept_fractions(&steps.directions(), MARGIN * attackers);
+    let removed = MARGIN * attackers;
+    let steps = Steps::clipped(updates, center, 1.0 - removed);
+    let kept = kept_fractions(&steps.directions(), removed);
+    let kept = without_opponents(&steps, kept, attackers);
     from_center(&steps.mean(&kept), center)
 }
 

@@ -1,6 +1,7 @@
-//! Updates as steps from a center, clipped to the median norm of the round: the input of the robust rules.
+//! Updates as steps from a center, clipped to a quantile of the norms of the round: the input of the robust
+//! rules.
 
-use super::{Weighted, weighted_median};
+use super::{Weighted, weighted_median, weighted_quantile};
 
 /// Steps of the devices that have a weight, in the order of devices.
 pub(super) struct Steps {
@@ -8,14 +9,14 @@ pub(super) struct Steps {
     pub points: Vec<(f64, Vec<f64>)>,
     /// Number of values of a step.
     pub length: usize,
-    /// Weighted median of the norms before clipping, which is the largest norm after it.
+    /// Largest norm after clipping, which is the quantile of the norms before it.
     pub radius: f64,
 }
 
 impl Steps {
-    /// Differences of `updates` from `center` (extended by zeros), clipped to the weighted median of their
-    /// norms. Devices without a weight are left out.
-    pub fn clipped(updates: &[Weighted<'_>], center: &[f64]) -> Self {
+    /// Differences of `updates` from `center` (extended by zeros), clipped to the norm that this fraction of the
+    /// weight does not exceed. Devices without a weight are left out.
+    pub fn clipped(updates: &[Weighted<'_>], center: &[f64], fraction: f64) -> Self {
         let length = updates.first().map_or(center.len(), |update| update.values.len());
         let mut points: Vec<(f64, Vec<f64>)> = updates
             .iter()
@@ -26,7 +27,7 @@ impl Steps {
                 (update.weight, values.collect())
             })
             .collect();
-        let radius = clip(&mut points);
+        let radius = clip(&mut points, fraction);
         Self { points, length, radius }
     }
 
@@ -77,11 +78,11 @@ fn at(values: &[f64], index: usize) -> f64 {
     values.get(index).copied().unwrap_or(0.0)
 }
 
-/// Clips every point to the weighted median of the norms, and returns that median.
-fn clip(points: &mut [(f64, Vec<f64>)]) -> f64 {
+/// Clips every point to a weighted quantile of the norms, and returns that quantile.
+fn clip(points: &mut [(f64, Vec<f64>)], fraction: f64) -> f64 {
     let norms: Vec<f64> = points.iter().map(|(_, values)| norm(values)).collect();
     let weighed = norms.iter().zip(points.iter()).map(|(norm, (weight, _))| (*norm, *weight)).collect();
-    let radius = weighted_median(weighed);
+    let radius = weighted_quantile(weighed, fraction);
     for (norm, (_, values)) in norms.iter().zip(points.iter_mut()) {
         if *norm > radius {
             let factor = radius / norm;

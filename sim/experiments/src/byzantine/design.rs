@@ -51,6 +51,8 @@ const MAX_ROUNDS: u32 = 1200;
 const INTERVAL: u32 = 25;
 /// Smallest number of rounds of a cell.
 const MIN_ROUNDS: u32 = 75;
+/// Largest number of data sets with which the number of rounds is determined.
+const FLOOR_SEEDS: u32 = 3;
 /// Distance of the last round of a cell without attack, as a multiple of the floor of the distance.
 const ABOVE_FLOOR: f64 = 1.1;
 
@@ -214,19 +216,24 @@ impl Cell {
         Ok(())
     }
 
-    /// Number of rounds after which training without attack has nearly reached its floor. `None` if `stop`
-    /// was set.
+    /// Number of rounds after which training without attack has nearly reached its floor, for the slowest of
+    /// the first data sets. `None` if `stop` was set.
     fn rounds(&self, stop: &AtomicBool) -> Result<Option<u32>, RunError> {
         let Some(reference) = self.rules.first() else { return Ok(None) };
         let scenario = self.scenario(reference, false, MAX_ROUNDS).map_err(mismatch)?;
-        let mut watcher = Evaluations { stop, points: Vec::new() };
-        Job::prepare(&scenario, self.seed)?.with_metrics(MetricSet::Distance).run(&mut watcher)?;
-        if stop.load(Ordering::Relaxed) {
-            return Ok(None);
+        let mut rounds = MIN_ROUNDS;
+        for index in 0..u64::from(self.seeds.min(FLOOR_SEEDS)) {
+            let mut watcher = Evaluations { stop, points: Vec::new() };
+            let job = Job::prepare(&scenario, self.seed + index)?.with_metrics(MetricSet::Distance);
+            job.run(&mut watcher)?;
+            if stop.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            let floor = watcher.points.iter().map(|(_, distance)| *distance).fold(f64::INFINITY, f64::min);
+            let reached = watcher.points.iter().find(|(_, distance)| *distance <= ABOVE_FLOOR * floor);
+            rounds = rounds.max(reached.map_or(MAX_ROUNDS, |(round, _)| *round));
         }
-        let floor = watcher.points.iter().map(|(_, distance)| *distance).fold(f64::INFINITY, f64::min);
-        let reached = watcher.points.iter().find(|(_, distance)| *distance <= ABOVE_FLOOR * floor);
-        Ok(Some(reached.map_or(MAX_ROUNDS, |(round, _)| *round).max(MIN_ROUNDS)))
+        Ok(Some(rounds))
     }
 
     /// Distances for each rule and seed. `None` if `stop` was set.
@@ -265,7 +272,7 @@ impl survey::Cell for Cell {
         // A device passes over its samples about four times in a round, and the rule over the update.
         let round = devices as f64 * (samples as f64 * (4 * d + k * k) as f64 + (40 * d * k) as f64) * 1e-9;
         let runs = f64::from(self.seeds) * self.rules.len() as f64 * 2.0;
-        round * (runs * f64::from(MAX_ROUNDS) / 4.0 + f64::from(MAX_ROUNDS))
+        round * f64::from(MAX_ROUNDS) * (runs / 4.0 + f64::from(self.seeds.min(FLOOR_SEEDS)))
     }
 
     fn label(&self) -> String {

@@ -9,10 +9,6 @@ const LISTED: usize = 12;
 /// Ratio to the reference up to which a cell is good.
 const GOOD: f64 = 1.5;
 
-/// Groups of cells, by what the documents promise.
-const GROUPS: [(&str, fn(&Fleet) -> bool); 2] =
-    [("inside the promise", inside), ("outside", |fleet| !inside(fleet))];
-
 /// Whether a fleet is within the promise of the spectral filter (`aggregator/POISON.md`).
 fn inside(fleet: &Fleet) -> bool {
     let Fleet { k, d, samples, devices, .. } = *fleet;
@@ -31,11 +27,11 @@ pub fn markdown(rules: &[&str], cells: &[Cell], outcomes: &[Option<Outcome>]) ->
          | --- | --- | --- | --- | --- | --- |\n"
     );
     for (index, rule) in rules.iter().enumerate().skip(1) {
-        for (group, contains) in GROUPS {
+        for (group, is_promised) in [("inside the promise", true), ("outside", false)] {
             let ratios = |ratio: fn(&Outcome, usize) -> f64| {
                 let mut ratios: Vec<f64> = done
                     .iter()
-                    .filter(|(cell, _)| contains(&cell.fleet))
+                    .filter(|(cell, _)| inside(&cell.fleet) == is_promised)
                     .map(|(_, outcome)| ratio(outcome, index))
                     .collect();
                 ratios.sort_by(f64::total_cmp);
