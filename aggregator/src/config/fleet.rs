@@ -21,7 +21,7 @@ use fedspan_engine::config::{Problem, Source, Values};
 use fedspan_engine::config::{Shape, build_custom_engine, network_shape};
 use fedspan_engine::config::{check_aggregation, read_aggregation, rule_advice};
 use fedspan_engine::config::{check_change, read_server_stop};
-use fedspan_engine::config::{check_private_algorithm, read_privacy_requirement};
+use fedspan_engine::config::{check_private_algorithm, check_private_rule, read_privacy_requirement};
 use fedspan_engine::config::{check_scale, check_scaled_tensors, read_scale};
 use fedspan_engine::participation::Policy;
 use fedspan_engine::privacy::PrivacyRequirement;
@@ -162,6 +162,7 @@ impl Fleet {
         }
         if self.privacy.is_some() {
             check_private_algorithm(&self.algorithm, &root.section("algorithm")?)?;
+            check_private_rule(self.rule, &self.algorithm, &root.section("aggregation")?)?;
         }
         check_scale(&self.scale, self.rule, self.privacy.is_some(), &root.section("data")?)?;
         let data = root.section("data")?;

@@ -16,8 +16,8 @@ use fedspan_engine::aggregate::{MAGNITUDE_MAX, Rule, SampleCap};
 use fedspan_engine::algorithm::ScaleSource;
 use fedspan_engine::config::{
     AlgorithmSection, GivenKeys, Init, MeasuredSteps, ModelSection, PrivacySection, Problem, Section, Source,
-    StopSection, Values, check_aggregation, check_change, check_private_algorithm, check_scale,
-    read_aggregation, read_bounds, read_linear_or_network, read_privacy, read_stop,
+    StopSection, Values, check_aggregation, check_change, check_private_algorithm, check_private_rule,
+    check_scale, read_aggregation, read_bounds, read_linear_or_network, read_privacy, read_stop,
 };
 use fedspan_engine::participation::Policy;
 use fedspan_engine::privacy::fedpower::Calibration;
@@ -421,6 +421,7 @@ impl Scenario {
     fn check_privacy(&self, root: &Section<'_>) -> Result<(), Problem> {
         let Some(privacy) = self.privacy else { return Ok(()) };
         check_private_algorithm(&self.algorithm, &root.section("algorithm")?)?;
+        check_private_rule(self.rule, &self.algorithm, &root.section("aggregation")?)?;
         if let Err(keyword) = self.model.init.clone().with_noise() {
             let message = format!(
                 "found {keyword:?}, which reveals records; allowed with [privacy]: \"random\", \"power\" (iterations with \

@@ -27,7 +27,7 @@ pub use registry::{CustomRule, Rule};
 pub use round_aggregate::RoundAggregate;
 pub use rule::{AggregationRule, NamedRule, SubspaceRule};
 pub use sample_cap::SampleCap;
-pub use spectral_filter::{ATTACKERS, SpectralFilter, spectral_filter};
+pub use spectral_filter::{ATTACKERS, RANK_TOLERANCE, SpectralFilter, spectral_filter};
 pub use subspaces::{ProjectorGeometricMedian, ProjectorMean, projector_geometric_median, projector_mean};
 pub use trimmed_mean::{TRIM, TrimmedMean, trimmed_mean};
 pub use update_weight::UpdateWeight;

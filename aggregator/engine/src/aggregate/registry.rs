@@ -81,7 +81,10 @@ impl Rule {
     /// Geometric median of clipped updates.
     pub const GEOMETRIC_MEDIAN: Self = Self::GeometricMedian(GeometricMedian);
     /// Spectral filter for the default fraction of attackers.
-    pub const SPECTRAL_FILTER: Self = Self::SpectralFilter(SpectralFilter { attackers: super::ATTACKERS });
+    pub const SPECTRAL_FILTER: Self = Self::SpectralFilter(SpectralFilter {
+        attackers: super::ATTACKERS,
+        rank_tolerance: super::RANK_TOLERANCE,
+    });
     /// Mean of projectors.
     pub const PROJECTOR_MEAN: Self = Self::ProjectorMean(ProjectorMean);
     /// Geometric median of projectors.
@@ -110,6 +113,13 @@ impl Rule {
     #[must_use]
     pub fn parameters(&self) -> Vec<(&'static str, f64)> {
         self.as_dyn().parameters()
+    }
+
+    /// Fraction of a gradient's norm that may be beyond the rank of a gradient; see
+    /// [`AggregationRule::rank_tolerance`].
+    #[must_use]
+    pub fn rank_tolerance(&self) -> f64 {
+        self.as_dyn().rank_tolerance()
     }
 
     /// Whether the rule combines subspaces, so that it interprets an upload as a basis of which only the span

@@ -26,6 +26,13 @@ pub trait AggregationRule: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Fraction of an uploaded gradient's norm that may be beyond its best approximation whose rank is the
+    /// number of outputs; 1 if the rule does not need such gradients. An algorithm that receives gradients
+    /// rejects others.
+    fn rank_tolerance(&self) -> f64 {
+        1.0
+    }
+
     /// Keys of `[aggregation]` other than the name, with their values, as a campaign stores them.
     fn parameters(&self) -> Vec<(&'static str, f64)> {
         Vec::new()

@@ -33,6 +33,9 @@ use crate::reader::{Problem, Section};
 
 /// Default fraction of attackers.
 pub const ATTACKERS: f64 = 0.2;
+/// Default fraction of a gradient's norm that may be beyond the rank of a gradient. Rounding is allowed for in
+/// addition, so this is a margin for the arithmetic of the devices.
+pub const RANK_TOLERANCE: f64 = 0.05;
 /// Weight that the filter removes, as a multiple of the weight of the attackers. The fifth of the devices that
 /// declare the most samples may have a quarter of the weight ([`super::SampleCap`]).
 const MARGIN: f64 = 1.25;
@@ -53,11 +56,15 @@ const GOLDEN: f64 = 0.618_033_988_749_894_9;
 pub struct SpectralFilter {
     /// Largest fraction of the weight that attackers may have, from 0.01 to 0.35.
     pub attackers: f64,
+    /// Fraction of a gradient's norm that may be beyond its best approximation whose rank is the number of
+    /// outputs, from 0.001 to 1. With 1, gradients of any rank are admitted, as devices that add noise send
+    /// them.
+    pub rank_tolerance: f64,
 }
 
 impl Default for SpectralFilter {
     fn default() -> Self {
-        Self { attackers: ATTACKERS }
+        Self { attackers: ATTACKERS, rank_tolerance: RANK_TOLERANCE }
     }
 }
 
@@ -67,7 +74,10 @@ impl NamedRule for SpectralFilter {
         "mean without the updates that stand out in the directions of the largest variance";
 
     fn read(section: &Section<'_>) -> Result<Self, Problem> {
-        Ok(Self { attackers: section.number("attackers", Some(ATTACKERS), 0.01..=0.35)? })
+        Ok(Self {
+            attackers: section.number("attackers", Some(ATTACKERS), 0.01..=0.35)?,
+            rank_tolerance: section.number("rank_tolerance", Some(RANK_TOLERANCE), 1e-3..=1.0)?,
+        })
     }
 }
 
@@ -80,8 +90,12 @@ impl AggregationRule for SpectralFilter {
         out.copy_from_slice(&spectral_filter(updates, center, self.attackers));
     }
 
+    fn rank_tolerance(&self) -> f64 {
+        self.rank_tolerance
+    }
+
     fn parameters(&self) -> Vec<(&'static str, f64)> {
-        vec![("attackers", self.attackers)]
+        vec![("attackers", self.attackers), ("rank_tolerance", self.rank_tolerance)]
     }
 }
 

@@ -67,6 +67,27 @@ pub fn check_aggregation(
     }
 }
 
+/// Checks that a rule does not reject the noise that devices add under `[privacy]`; `section` is
+/// `[aggregation]`.
+///
+/// # Errors
+/// [`Problem`] with the remedy.
+pub fn check_private_rule(
+    rule: Rule,
+    algorithm: &AlgorithmSection,
+    section: &Section<'_>,
+) -> Result<(), Problem> {
+    let uploads = algorithm.linear().map(|method| method.uploads(&algorithm.linear_settings()));
+    if rule.rank_tolerance() >= 1.0 || uploads != Some(Uploads::Gradients) {
+        return Ok(());
+    }
+    let message = format!(
+        "found {}, but with [privacy] devices send gradients with noise, whose rank is full; allowed: 1",
+        rule.rank_tolerance()
+    );
+    Err(section.problem("rank_tolerance", message))
+}
+
 /// Warning for the operator of a server about the weaknesses of this rule, if any.
 #[must_use]
 pub fn rule_advice(rule: Rule, algorithm: &AlgorithmSection) -> Option<String> {

@@ -15,7 +15,7 @@ mod stop;
 pub use crate::reader::{
     GivenKeys, Problem, SHOWN_MAX, Section, SettingValue, Source, Values, nearest, read_file, shortened,
 };
-pub use aggregation::{check_aggregation, read_aggregation, read_bounds, rule_advice};
+pub use aggregation::{check_aggregation, check_private_rule, read_aggregation, read_bounds, rule_advice};
 pub use algorithm::{
     AlgorithmSection, ENCODINGS, MeasuredSteps, Method, NUMERICS, SENDS, WEIGHTINGS, read_algorithm,
 };

@@ -8,7 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fedspan_aggregator::connection::PeerMessage;
-use fedspan_engine::linalg::{Matrix, complement, from_f32, orthonormal, random_basis, to_f32};
+use fedspan_engine::linalg::{
+    Matrix, complement, from_f32, orthonormal, product_transposed, random_basis, to_f32, top_eigenspace,
+};
 use fedspan_engine::random::{Purpose, Stream, stream};
 use fedspan_engine::{OpenRound, RoundBroadcast, Update};
 use fedspan_protocol::message::RoundId;
@@ -154,13 +156,16 @@ impl Attackers {
                 let noise: Vec<f64> = honest_step.iter().map(|_| random.normal()).collect();
                 opposing_step(&mean_step(known_steps), &noise, cosine, median_norm(known_steps))
             }
-            Attack::OpposingRankOne => {
+            Attack::OpposingRankOne(directions) => {
                 let Some(k) = opening.request.expects.first().map(|asked| usize::from(asked.cols)) else {
                     return honest_step.to_vec();
                 };
                 let random = &mut self.attacker_stream(index, opening);
-                let head: Vec<f64> = (0..k).map(|_| random.normal()).collect();
-                opposing_rank_one_step(&mean_step(known_steps), &head, median_norm(known_steps))
+                let mean = mean_step(known_steps);
+                let span = directions.map_or(k, |directions| usize::from(directions).min(k));
+                let coefficients: Vec<f64> = (0..span).map(|_| random.normal()).collect();
+                let head = weak_head(&mean, k, &coefficients);
+                opposing_rank_one_step(&mean, &head, median_norm(known_steps))
             }
             // The device computed this step on poisoned data.
             Attack::PoisonedTargets(_) => honest_step.to_vec(),
@@ -260,6 +265,22 @@ fn opposing_rank_one_step(mean: &[f64], head: &[f64], length: f64) -> Vec<f64> {
     let mut step: Vec<f64> = columns.iter().flat_map(|u| head.iter().map(move |h| factor * u * h)).collect();
     step.resize(mean.len(), 0.0);
     step
+}
+
+/// Head (k) that combines the head directions in which a step (d x k) is smallest.
+fn weak_head(step: &[f64], k: usize, coefficients: &[f64]) -> Vec<f64> {
+    if coefficients.len() >= k {
+        return coefficients.to_vec();
+    }
+    let step = Matrix::from_row_slice(
+        step.len() / k.max(1),
+        k,
+        step.get(..step.len() / k.max(1) * k).unwrap_or_default(),
+    );
+    let weakest = top_eigenspace(&-product_transposed(&step, &step), coefficients.len());
+    (0..k)
+        .map(|row| coefficients.iter().enumerate().map(|(column, c)| weakest[(row, column)] * c).sum())
+        .collect()
 }
 
 /// Largest class number of labels; `None` if they are not classes.

@@ -51,8 +51,10 @@ pub enum Attack {
     /// mixes in a random direction, such that the cosine between the steps of two attackers is this number.
     Opposing(f64),
     /// A rank-one step against the mean of the honest steps in one random head direction of each attacker, of
-    /// the median norm of the honest steps: the form of an honest gradient with one output.
-    OpposingRankOne,
+    /// the median norm of the honest steps: the form of an honest gradient with one output. The attackers draw
+    /// their directions from the span of the head directions, this number of them, in which the mean of the
+    /// honest steps is smallest; `None` for all head directions.
+    OpposingRankOne(Option<u16>),
     /// The honest update for poisoned data. Real-valued targets are this number times one fixed linear function
     /// of the features, which is the same for all attackers; classes are replaced by the next class.
     PoisonedTargets(f64),
@@ -87,7 +89,7 @@ pub fn read_attack(section: &Section<'_>) -> Result<Option<AttackSection>, Probl
         ("samples", Some(Attack::Samples)),
         ("orthogonal-plane", Some(Attack::OrthogonalPlane)),
         ("opposing", Some(Attack::Opposing(1.0))),
-        ("opposing-rank-one", Some(Attack::OpposingRankOne)),
+        ("opposing-rank-one", Some(Attack::OpposingRankOne(None))),
         ("poisoned-targets", Some(Attack::PoisonedTargets(1.0))),
     ];
     let kind = section.choice("kind", Some("none"), &kinds)?;
@@ -110,6 +112,9 @@ pub fn read_attack(section: &Section<'_>) -> Result<Option<AttackSection>, Probl
                     Attack::Opposing(_) => {
                         format!("found {strength}, allowed for \"opposing\": a cosine from 0 to 1")
                     }
+                    Attack::OpposingRankOne(_) => format!(
+                        "found {strength}, allowed for \"opposing-rank-one\": a number of head directions, from 1 to 65535"
+                    ),
                     _ => format!("found {strength}, but this kind of attack has none: leave it out"),
                 },
             )
@@ -153,6 +158,14 @@ impl Attack {
             Self::Gaussian(_) => Self::Gaussian(strength),
             Self::Scale(_) => Self::Scale(strength),
             Self::Opposing(_) if strength <= 1.0 => Self::Opposing(strength),
+            #[allow(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "an integer in the range"
+            )]
+            Self::OpposingRankOne(_) if strength.fract() == 0.0 && (1.0..=65535.0).contains(&strength) => {
+                Self::OpposingRankOne(Some(strength as u16))
+            }
             Self::PoisonedTargets(_) => Self::PoisonedTargets(strength),
             _ => return None,
         })

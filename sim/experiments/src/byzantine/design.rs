@@ -28,7 +28,8 @@ pub const DEVICES: [usize; 3] = [20, 40, 200];
 /// Fractions of the fleet that attack.
 pub const FRACTIONS: [f64; 3] = [0.05, 0.1, 0.2];
 /// Attacks that a check does not already reject.
-pub const ATTACKS: [&str; 14] = [
+pub const ATTACKS: [&str; 17] = [
+    "sign x1",
     "sign x10",
     "IPM 0.5",
     "IPM 1.5",
@@ -42,6 +43,8 @@ pub const ATTACKS: [&str; 14] = [
     "opposing 0.3",
     "opposing 0.1",
     "opposing rank one",
+    "weak heads 1",
+    "weak heads 2",
     "poisoned targets",
 ];
 

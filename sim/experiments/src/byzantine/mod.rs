@@ -57,6 +57,7 @@ pub const GRIDS: [Grid; 2] = [
         changes: &[],
         attacks: &[
             variant("sign x10", &["attack.kind=sign-flip", "attack.strength=10"]),
+            variant("sign x1", &["attack.kind=sign-flip", "attack.strength=1"]),
             variant("IPM 0.5", &["attack.kind=inner-product", "attack.strength=0.5"]),
             variant("IPM 1.5", &["attack.kind=inner-product", "attack.strength=1.5"]),
             variant("IPM 5", &["attack.kind=inner-product", "attack.strength=5"]),
@@ -69,6 +70,8 @@ pub const GRIDS: [Grid; 2] = [
             variant("opposing 0.3", &["attack.kind=opposing", "attack.strength=0.3"]),
             variant("opposing 0.1", &["attack.kind=opposing", "attack.strength=0.1"]),
             variant("opposing rank one", &["attack={ kind = \"opposing-rank-one\" }"]),
+            variant("weak heads 1", &["attack.kind=opposing-rank-one", "attack.strength=1"]),
+            variant("weak heads 2", &["attack.kind=opposing-rank-one", "attack.strength=2"]),
             variant("poisoned targets", &["attack.kind=poisoned-targets", "attack.strength=1"]),
             variant("NaN", &["attack={ kind = \"nan\" }"]),
             variant("Inf", &["attack={ kind = \"infinite\" }"]),

@@ -8,6 +8,7 @@
 use fedspan_protocol::message::{HeadSolve, Task, Upload};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
+use super::gradient_rank::has_rank_of_outputs;
 use super::{LinearAlgorithm, LinearSettings, LinearStart, Noise, Uploads};
 use crate::aggregate::{RoundAggregate, Rule, UpdateWeight};
 use crate::algorithm::Algorithm;
@@ -49,19 +50,17 @@ pub(super) fn uploads(settings: &LinearSettings) -> Uploads {
 
 /// Creates the server side of FedRep, which GD-GD and the baselines without rounds use as well.
 pub(super) fn server(start: LinearStart<'_>) -> Box<dyn Algorithm> {
-    let LinearStart { settings, rule, basis, outputs: _ } = start;
-    Box::new(FedRep::new(
-        basis,
-        FedRepParameters {
-            step_size: settings.narrow_step_size(),
-            head: settings.head,
-            upload: settings.send,
-            download_encoding: settings.download,
-            upload_encoding: settings.upload,
-            weighting: settings.weighting,
-            rule,
-        },
-    ))
+    let LinearStart { settings, rule, basis, outputs } = start;
+    let parameters = FedRepParameters {
+        step_size: settings.narrow_step_size(),
+        head: settings.head,
+        upload: settings.send,
+        download_encoding: settings.download,
+        upload_encoding: settings.upload,
+        weighting: settings.weighting,
+        rule,
+    };
+    Box::new(FedRep::new(basis, parameters).with_outputs(outputs))
 }
 
 /// State of FedRep: the representation and the updates of the open round.
@@ -70,6 +69,8 @@ pub struct FedRep {
     representation: Matrix,
     parameters: FedRepParameters,
     round: RoundAggregate,
+    /// Number of outputs, which bounds the rank of a gradient; `None` if the rank is not checked.
+    outputs: Option<usize>,
 }
 
 /// Parameters of FedRep.
@@ -97,7 +98,13 @@ impl FedRep {
     pub fn new(representation: Matrix, parameters: FedRepParameters) -> Self {
         let FedRepParameters { rule, weighting, .. } = parameters;
         let round = RoundAggregate::new(rule, weighting, representation.len());
-        Self { representation, parameters, round }
+        Self { representation, parameters, round, outputs: None }
+    }
+
+    /// Makes the rule's check of the rank of gradients possible, for devices with this number of outputs.
+    #[must_use]
+    pub fn with_outputs(self, outputs: usize) -> Self {
+        Self { outputs: Some(outputs), ..self }
     }
 }
 
@@ -117,7 +124,14 @@ impl Algorithm for FedRep {
     }
 
     fn admits(&self, _samples: u32, tensors: &[Tensor]) -> bool {
-        self.round.admits(tensors)
+        let FedRepParameters { rule, upload, upload_encoding, .. } = self.parameters;
+        let has_rank = match (self.outputs, tensors) {
+            (Some(outputs), [gradient]) if upload == Upload::Gradient => {
+                has_rank_of_outputs(gradient, outputs, rule.rank_tolerance(), upload_encoding)
+            }
+            _ => true,
+        };
+        has_rank && self.round.admits(tensors)
     }
 
     fn absorb(&mut self, device: DeviceId, weight: UpdateWeight, tensors: &[Tensor]) {

@@ -8,6 +8,7 @@ mod fedavg;
 mod fedpower;
 mod fedrep;
 mod gd_gd;
+mod gradient_rank;
 mod linear_algorithm;
 mod registry;
 mod rolora;
