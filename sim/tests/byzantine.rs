@@ -62,8 +62,16 @@ fn robust_rules_withstand_a_fifth_of_attackers() {
                 && (row.attack == "IPM 5" || row.attack.starts_with("opposing"));
         let distance = if is_lost { cell.median() } else { cell.worst() };
         assert!(distance <= 0.05, "{} by {}, {}: {:?}", row.attack, row.fraction, cell.rule, cell.distances);
-        let bad_numbers = ["NaN", "Inf", "scale 1e6"].contains(&row.attack);
-        assert_eq!(cell.rejected, if bad_numbers { cell.attacks } else { 0 }, "{}", row.attack);
+        // The spectral filter rejects gradients of full rank, but not the numbers of the start.
+        let has_full_rank = cell.rule == "spectral filter"
+            && ["IPM", "ALIE", "Gauss", "opposing"].iter().any(|name| row.attack.starts_with(name))
+            && row.attack != "opposing rank one";
+        if has_full_rank && cell.attacks > 0 {
+            assert!(0 < cell.rejected && cell.rejected < cell.attacks, "{}: {}", row.attack, cell.rejected);
+        } else {
+            let bad_numbers = ["NaN", "Inf", "scale 1e6"].contains(&row.attack);
+            assert_eq!(cell.rejected, if bad_numbers { cell.attacks } else { 0 }, "{}", row.attack);
+        }
         assert_eq!(cell.attacks > 0, row.attack != "none");
         assert_eq!(cell.capped > 0, row.attack.contains("1e9"));
     }
@@ -79,14 +87,14 @@ fn robust_rules_withstand_a_fifth_of_attackers() {
 #[test]
 fn spectral_filter_is_not_worse_than_mean_in_other_shapes() {
     let shapes: [&[&str]; 4] = [
-        &["data.k=1", "model.k=1"],
-        &["data.k=4", "model.k=4"],
+        &["data.k=1", "model.k=1", "data.clients=20", "data.samples=8"],
+        &["data.k=4", "model.k=4", "data.clients=20", "data.samples=20", "algorithm.rounds=300"],
         &["data.samples=8"],
-        &["data.clients=20", "algorithm.numeric=i16"],
+        &["data.d=57", "data.samples=10", "algorithm.numeric=i16"],
     ];
     for shape in shapes {
         let all = settings(GRIDS[0], &["mean", "spectral filter"], &[0.2]);
-        let names = ["sign x10", "IPM 0.5", "IPM 1.5", "ALIE 1.5", "mimic", "Gauss x10"];
+        let names = ["sign x1", "sign x10", "IPM 1.5", "mimic", "opposing 0.1", "weak heads 1"];
         let attacks = all.attacks.iter().filter(|attack| names.contains(&attack.name)).copied().collect();
         let changes = shape.iter().map(|change| (*change).to_owned()).collect();
         for row in measured(&Settings { attacks, changes, ..all }) {
@@ -108,7 +116,7 @@ fn spectral_filter_is_not_worse_than_mean_in_other_shapes() {
 fn mean_fails_under_attack() {
     let all_settings = settings(GRIDS[0], &["mean"], &[0.2]);
     let attacks =
-        all_settings.attacks.iter().filter(|attack| attack.name.starts_with("sign")).copied().collect();
+        all_settings.attacks.iter().filter(|attack| attack.name.starts_with("sign x10")).copied().collect();
     for row in measured(&Settings { attacks, ..all_settings }).iter().skip(1) {
         assert!(row.cells[0].median() > 0.5, "{}: {:?}", row.attack, row.cells[0].distances);
     }
@@ -165,10 +173,50 @@ fn robust_rules_hold_under_doubling_participation() {
     }
 }
 
+/// Honest gradients are admitted in every encoding and arithmetic, with one output and with several.
+#[test]
+fn honest_gradients_have_the_rank_of_the_outputs() {
+    let outcome = |scenario: &str, changes: &[&str]| {
+        let common =
+            ["aggregation={ rule = \"spectral-filter\", rank_tolerance = 0.001 }", "algorithm.rounds=40"];
+        let changes: Vec<String> = changes.iter().chain(&common).map(|change| (*change).to_owned()).collect();
+        let text = Scenario::built_in(scenario).unwrap();
+        run(&Scenario::parse(scenario, text, &changes).unwrap(), 3, &mut NoProgress).unwrap()
+    };
+    for upload in ["f32", "f16", "i8"] {
+        let upload = format!("algorithm.upload={upload}");
+        for numeric in ["f32", "i16"] {
+            let numeric = format!("algorithm.numeric={numeric}");
+            let changes = ["attack={}", "data.k=8", "model.k=8", &upload, &numeric];
+            assert_eq!(outcome("byzantine", &changes).counters.rejected(), 0, "{upload}, {numeric}");
+        }
+        assert_eq!(outcome("demo", &["model.k=24", &upload]).counters.rejected(), 0, "{upload}, classes");
+    }
+}
+
+/// Devices with noise send gradients of full rank, so the check of the rank is refused with `[privacy]`.
+#[test]
+fn check_of_the_rank_is_refused_with_noise() {
+    let read = |tolerance: &str| {
+        let changes = [
+            "aggregation.rule=spectral-filter".to_owned(),
+            format!("aggregation.rank_tolerance={tolerance}"),
+        ];
+        let text = Scenario::built_in("fedrep-private").unwrap();
+        Scenario::parse("fedrep-private", text, &changes)
+    };
+    let message = read("0.05").unwrap_err().to_string();
+    assert!(
+        message.contains("aggregation.rank_tolerance: found 0.05") && message.contains("allowed: 1"),
+        "{message}"
+    );
+    assert_eq!(read("1").unwrap().rule.rank_tolerance(), 1.0);
+}
+
 /// Scores are computed over honest clients only.
 #[test]
 fn attackers_are_not_scored() {
-    let attacked = outcome(&["attack.fraction=0.2", "algorithm.rounds=3"], 6);
+    let attacked = outcome(&["attack.kind=sign-flip", "attack.fraction=0.2", "algorithm.rounds=3"], 6);
     assert_eq!(attacked.clients.len(), 32);
     assert_eq!(attacked.rounds.last().unwrap().participants.len(), 40);
     let without_attack = outcome(&["attack={}", "algorithm.rounds=3"], 6);
@@ -193,7 +241,7 @@ fn impossible_attacks_are_refused() {
     assert!(half.contains("found 0.5, allowed: a number from 0 to 0.49"), "{half}");
     let nothing = reported(&["attack={}", "algorithm.name=pooled"]);
     assert!(
-        nothing.contains("aggregation.rule: found \"geometric-median\", but \"pooled\" uploads nothing"),
+        nothing.contains("aggregation.rule: found \"spectral-filter\", but \"pooled\" uploads nothing"),
         "{nothing}"
     );
     let local_only_message = reported(&["aggregation={}", "algorithm.name=local-only"]);
