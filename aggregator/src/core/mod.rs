@@ -14,6 +14,7 @@ mod log_limiter;
 mod messages;
 mod peer_session;
 mod privacy_status;
+mod robustness;
 mod round_report;
 mod startup;
 mod status;
@@ -28,6 +29,7 @@ use fedspan_protocol::message::{Ack, AckOutcome, Privacy, RoundId};
 use tokio::sync::{broadcast, watch};
 
 use self::log_limiter::{LogKind, LogRateLimiter};
+use self::robustness::Robustness;
 use self::update_quota::UpdateQuota;
 use crate::connection::Acceptor;
 use crate::durable_engine::{DurableEngine, Flushed, ResumeError};
@@ -101,6 +103,8 @@ pub struct ServerCore {
     /// The current write stall; `None` if the store can be written.
     write_stall: Option<Stall>,
     stalls: u64,
+    /// Distance from the measured space of the aggregation rule; `None` if the rule has none.
+    robustness: Option<Robustness>,
     /// Advice to the operator about the configuration.
     advice: Option<String>,
 }

@@ -55,6 +55,11 @@ impl ServerCore {
         if let (Some(change), Some(line)) = (record.change, line.as_object_mut()) {
             line.insert("change".to_owned(), change.into());
         }
+        if let (Some(robustness), Some(sizes)) = (&mut self.robustness, self.durable.engine().last_sizes())
+            && robustness.update(sizes)
+        {
+            robustness.log();
+        }
         self.update_privacy();
         if let (Some(privacy), Some(line)) = (&self.privacy, line.as_object_mut()) {
             line.insert("epsilon".to_owned(), privacy.epsilon.into());
@@ -127,6 +132,7 @@ impl ServerCore {
             stalls: self.stalls,
             journal_lost: self.journal.as_ref().map_or(0, Journal::lost),
             connections: self.connections,
+            unmeasured: self.robustness.as_ref().map_or(Vec::new(), |robustness| robustness.unmet().to_vec()),
             privacy: self.privacy.clone(),
         });
     }

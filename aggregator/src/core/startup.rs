@@ -7,6 +7,7 @@ use fedspan_protocol::message::Welcome;
 use tokio::sync::{broadcast, watch};
 
 use super::log_limiter::LogRateLimiter;
+use super::robustness::Robustness;
 use super::update_quota::UpdateQuota;
 use super::{ConnectionCounters, CoreError, ServerCore, Status};
 use crate::config::{Fleet, Resumed};
@@ -125,8 +126,12 @@ impl ServerCore {
             failure: None,
             write_stall: None,
             stalls: 0,
+            robustness: Robustness::new(fleet),
             advice: fleet.advice(),
         };
+        if let Some(robustness) = &core.robustness {
+            robustness.log();
+        }
         // Writes the first journal entry of this server, and the commit of a round if that commit was
         // interrupted.
         core.flush(Millis::ZERO)?;

@@ -38,6 +38,10 @@ pub struct Status {
     pub journal_lost: u64,
     /// Counters of connections.
     pub connections: ConnectionCounters,
+    /// Conditions of the space in which the aggregation rule was measured that the last training round does not
+    /// meet; absent if it meets all, or if nothing is promised for the rule.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unmeasured: Vec<String>,
     /// Privacy loss of the devices as of the last closed round; absent if no device adds noise.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "serialize_shared")]
     pub privacy: Option<Arc<PrivacyStatus>>,

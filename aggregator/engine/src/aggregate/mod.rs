@@ -8,6 +8,7 @@
 mod geometric_median;
 mod gram;
 mod mean;
+mod measured_space;
 mod opponents;
 mod procrustes;
 mod registry;
@@ -22,6 +23,7 @@ mod update_weight;
 
 pub use geometric_median::{GeometricMedian, geometric_median};
 pub use mean::{FixedPointMean, MAGNITUDE_MAX, Mean};
+pub use measured_space::{DEVICES_PER_WIDTH, FleetSize, SAMPLES_PER_VALUE, SAMPLES_PER_WIDTH};
 pub use procrustes::procrustes;
 pub use registry::{CustomRule, Rule};
 pub use round_aggregate::RoundAggregate;

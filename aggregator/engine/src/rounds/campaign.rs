@@ -49,6 +49,8 @@ pub enum Event {
     Joined(DeviceId),
     /// The connection of a device has ended.
     Left(DeviceId),
+    /// A device may not join any more, for example because its keys were revoked. No round waits for it.
+    Removed(DeviceId),
     /// A device has sent an update.
     Update(DeviceId, Update),
     /// A device has sent an update for a round that was not open on its connection, so the connection

@@ -135,7 +135,8 @@ impl Engine {
         let Some(round) = &mut self.open else { return };
         let is_absent = |device: &DeviceId| match self.fleet.get(device) {
             Some(Presence::Disconnected(since)) => now - *since >= self.settings.absence,
-            _ => false,
+            Some(Presence::Removed) => true,
+            Some(Presence::Connected) | None => false,
         };
         let absent: Vec<DeviceId> = round
             .cohort
@@ -211,6 +212,9 @@ impl Engine {
             Some(target).filter(|n| !is_of_ridges && !round.is_reached() && round.participants.len() < *n);
         self.close_on_devices(&round, effects);
         let is_training = matches!(self.phase, Phase::Train(_));
+        if is_training {
+            self.last_sizes = Some(round.sizes());
+        }
         let before = is_training.then(|| (self.algorithm.model().clone(), self.representation().clone()));
         let finished = match (&mut self.start, self.phase) {
             (Some(start), Phase::Start(_)) => start.finish(),

@@ -39,7 +39,7 @@ use fedspan_protocol::tensor::Role;
 pub use broadcast::RoundBroadcast;
 pub use campaign::{Action, Counters, Event, Failure, NotCounted, Phase, RoundRecord, Settings};
 pub use effects::{CountedUpdate, Effects, Record, RecordedEffects, RoundOpening};
-pub use open_round::OpenRound;
+pub use open_round::{OpenRound, RoundSizes};
 pub use ridge::{ChosenRidge, DEFAULT_RIDGE, GRID, Grid, RidgeScores};
 pub use saved_state::{Checkpoint, DeadlineState, OpenRoundCheckpoint};
 
@@ -51,11 +51,12 @@ use crate::participation::Participation;
 use crate::privacy::{Account, Ledger};
 use crate::types::{DeviceId, Millis, Request, Tensor};
 
-/// Connection state of a device: connected, or disconnected since a time.
+/// Connection state of a device: connected, disconnected since a time, or removed until it joins again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Presence {
     Connected,
     Disconnected(Millis),
+    Removed,
 }
 
 /// State machine of one campaign.
@@ -96,6 +97,8 @@ pub struct Engine {
     ledger: Ledger,
     /// All ids of the last closed round, and the number of noisy releases in an update for that round.
     closed: Option<(Vec<RoundId>, u32)>,
+    /// Sizes of the last closed training round.
+    last_sizes: Option<RoundSizes>,
     /// Cached result of [`Self::next_absence`]; `None` after a change that could affect the result.
     next_absence_cache: Cell<Option<Option<Millis>>>,
 }
@@ -133,6 +136,7 @@ impl Engine {
             ridge: None,
             ledger: Ledger::default(),
             closed: None,
+            last_sizes: None,
             next_absence_cache: Cell::new(None),
         }
     }
@@ -247,6 +251,12 @@ impl Engine {
         self.counters
     }
 
+    /// Sizes of the last training round that was closed since the engine was created.
+    #[must_use]
+    pub fn last_sizes(&self) -> Option<RoundSizes> {
+        self.last_sizes
+    }
+
     /// Records the privacy parameters of a device's hello. Must be called before [`Event::Joined`] is
     /// handled.
     pub fn record_privacy(&mut self, device: DeviceId, reported: Privacy, effects: &mut impl Effects) {
@@ -289,6 +299,7 @@ impl Engine {
         let is_present = |presence: &Presence| match *presence {
             Presence::Connected => true,
             Presence::Disconnected(since) => now - since < self.settings.absence,
+            Presence::Removed => false,
         };
         self.fleet.iter().filter(|(_, presence)| is_present(presence)).map(|(device, _)| *device).collect()
     }

@@ -19,6 +19,15 @@ struct ReducedBroadcast {
     answered: u32,
 }
 
+/// Sizes of a round, on which the promise of a robust rule depends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoundSizes {
+    /// Number of counted updates.
+    pub devices: u32,
+    /// Declared number of samples of the median device.
+    pub samples: u32,
+}
+
 /// State of the open round.
 #[derive(Debug)]
 pub struct OpenRound {
@@ -257,6 +266,15 @@ impl OpenRound {
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.is_reached() || self.outstanding() == 0 && self.participants.len() >= self.min_updates
+    }
+
+    /// Number of counted updates, and the number of samples of the median device.
+    pub(super) fn sizes(&self) -> RoundSizes {
+        let count = self.declared_samples.len();
+        RoundSizes {
+            devices: u32::try_from(self.participants.len()).unwrap_or(u32::MAX),
+            samples: self.declared_samples.get(count.saturating_sub(1) / 2).copied().unwrap_or(0),
+        }
     }
 
     /// Number of counted updates whose sample count is reduced because it is too large compared with those of

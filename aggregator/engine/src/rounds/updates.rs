@@ -41,6 +41,13 @@ impl Engine {
                     }
                 }
             }
+            Event::Removed(device) => {
+                if let Some(presence) = self.fleet.get_mut(&device) {
+                    self.connected -= usize::from(*presence == Presence::Connected);
+                    *presence = Presence::Removed;
+                    self.give_up_absent(now, effects);
+                }
+            }
             Event::Update(device, update) => self.receive_update(now, device, update, effects),
             Event::Unread(device, id) => self.unread_update(device, id, effects),
             Event::Declined(device, decline) => self.round_declined(now, device, decline, effects),
