@@ -22,7 +22,7 @@ mod status;
 mod tests;
 mod update_quota;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fedspan_protocol::message::{Ack, AckOutcome, Privacy, RoundId};
@@ -312,6 +312,21 @@ impl ServerCore {
             _ => {
                 self.connections.stale += 1;
             }
+        }
+    }
+
+    /// Disconnects the devices that have no accepted key any more, and lets no round wait for them. Call after
+    /// every request to the key store, and then [`Self::flush`]. Must not be called during a write stall
+    /// ([`Self::is_stalled`]).
+    pub fn remove_revoked(&mut self, now: Millis) {
+        let Some(keys) = self.key_store.as_ref().map(SharedKeyStore::keys) else { return };
+        let awaited = self.engine().open_round().into_iter().flat_map(|round| round.cohort.iter());
+        let known: BTreeSet<DeviceId> = awaited.chain(self.current.keys()).copied().collect();
+        for device in known.into_iter().filter(|device| !keys.has_key(*device)) {
+            if let Some(entry) = self.current.remove(&device).and_then(|peer| self.peers.remove(&peer)) {
+                self.log_left(now, device, &entry.from, DisconnectReason::Revoked);
+            }
+            self.apply_event(now, Event::Removed(device));
         }
     }
 

@@ -132,6 +132,7 @@ impl ServerCore {
         if let Some(robustness) = &core.robustness {
             robustness.log();
         }
+        core.remove_revoked(Millis::ZERO);
         // Writes the first journal entry of this server, and the commit of a round if that commit was
         // interrupted.
         core.flush(Millis::ZERO)?;

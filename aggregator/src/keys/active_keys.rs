@@ -34,6 +34,12 @@ impl ActiveKeys {
         self.read(|table| table.lookup(device, epoch))
     }
 
+    /// Returns true if the device has a key that is accepted.
+    #[must_use]
+    pub fn has_key(&self, device: DeviceId) -> bool {
+        self.read(|table| table.has_key(device))
+    }
+
     /// Revokes replaced keys after a round has closed, and returns the number of revoked keys. If the keys
     /// belong to a key store, call [`KeyStore::round_closed`](super::KeyStore::round_closed) instead, which
     /// also writes the file: otherwise a request that the store is performing at the same time would restore

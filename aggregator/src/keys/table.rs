@@ -242,6 +242,12 @@ impl KeyTable {
         matching.cloned().ok_or(LookupError::Epoch { current: row.epoch })
     }
 
+    /// Returns true if the device has a key that is accepted.
+    #[must_use]
+    pub fn has_key(&self, device: DeviceId) -> bool {
+        self.rows.get(&device).is_some_and(|row| row.current.is_some())
+    }
+
     /// Returns the status of one device; `None` if the device has never had a key.
     #[must_use]
     pub fn get(&self, device: DeviceId) -> Option<KeyStatus> {

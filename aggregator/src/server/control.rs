@@ -7,10 +7,11 @@
 //! * `export`: answered with the stored campaign, see [`super::export_stream`].
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{broadcast, mpsc, watch};
+use tokio::sync::{Notify, broadcast, mpsc, watch};
 
 use super::export_stream::{self, SnapshotRequest};
 use super::query::{SOCKET, WATCH};
@@ -64,12 +65,13 @@ pub(super) async fn accept(control: Option<&Control>) -> Option<UnixStream> {
     }
 }
 
-/// Serves one client until its request is answered.
+/// Serves one client until its request is answered. The second value of `keys` is notified of every request to the
+/// key store that has been performed.
 pub(super) async fn serve_client(
     stream: UnixStream,
     status: watch::Receiver<Status>,
     mut rounds: broadcast::Receiver<String>,
-    keys: Option<SharedKeyStore>,
+    keys: Option<(SharedKeyStore, Arc<Notify>)>,
     core: mpsc::Sender<SnapshotRequest>,
 ) {
     // The permissions of the socket ensure the same, but they are set only after the socket is bound.
@@ -94,10 +96,14 @@ pub(super) async fn serve_client(
     if let Some(request) = request.strip_prefix("keys ") {
         let line = match keys {
             None => Answer::NoStore.to_line(),
-            Some(key_store) => {
+            Some((key_store, changed)) => {
                 let request = request.to_owned();
                 // Requests to the key store wait for the disk, so they run on a blocking thread.
-                match tokio::task::spawn_blocking(move || key_store.answer(&request, unix_seconds())).await {
+                let answer = move || key_store.answer(&request, unix_seconds());
+                let answered = tokio::task::spawn_blocking(answer).await;
+                // After a panic the keys may have changed as well.
+                changed.notify_one();
+                match answered {
                     Ok(line) => line,
                     Err(_) => return,
                 }

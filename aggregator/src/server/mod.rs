@@ -24,11 +24,12 @@ mod serial;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use self::builder::ServerParts;
 use self::clock::Clock;
@@ -253,6 +254,7 @@ impl<L: Listener> Server<L> {
         let limits = fleet.limits;
         let (inbox, mut events) = mpsc::channel(INBOX_CAPACITY);
         let (snapshot_sender, mut snapshot_requests) = mpsc::channel::<export_stream::SnapshotRequest>(1);
+        let keys_changed = Arc::new(Notify::new());
         let slots = ConnectionSlots::new(&limits);
         let mut accept_after = None;
         let mut peers = tokio::task::JoinSet::new();
@@ -276,7 +278,7 @@ impl<L: Listener> Server<L> {
         let result = loop {
             let wake = core.wake();
             tokio::select! {
-                // Shutdown and deadlines are polled first, so that a flood of messages or connections cannot
+                // Shutdown, deadlines and revocations are polled first, so that a flood of messages or connections cannot
                 // starve them.
                 biased;
                 () = &mut shutdown => break Ok(()),
@@ -286,6 +288,12 @@ impl<L: Listener> Server<L> {
                     }
                     if until_finished && core.is_finished() {
                         break Ok(());
+                    }
+                }
+                () = keys_changed.notified(), if !core.is_stalled() => {
+                    core.remove_revoked(clock.now());
+                    if let Err(error) = core.flush(clock.now()) {
+                        break Err(error.into());
                     }
                 }
                 event = events.recv(), if !core.is_stalled() => {
@@ -305,8 +313,8 @@ impl<L: Listener> Server<L> {
                 }
                 Some(client) = control::accept(control.as_ref()) => {
                     let (status, rounds) = (core.status_feed(), core.round_feed());
-                    let (key_store, snapshot_sender) = (key_store.clone(), snapshot_sender.clone());
-                    controls.spawn(control::serve_client(client, status, rounds, key_store, snapshot_sender));
+                    let keys = key_store.clone().map(|store| (store, keys_changed.clone()));
+                    controls.spawn(control::serve_client(client, status, rounds, keys, snapshot_sender.clone()));
                 }
                 // Sending fails if the requesting client has disconnected.
                 Some(requester) = snapshot_requests.recv() => drop(requester.send(core.read_snapshot())),

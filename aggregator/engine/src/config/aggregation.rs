@@ -99,8 +99,8 @@ pub fn rule_advice(rule: Rule, algorithm: &AlgorithmSection) -> Option<String> {
             Rule::PROJECTOR_GEOMETRIC_MEDIAN.as_str()
         )),
         (Rule::Mean(_), _) => Some(format!(
-            "aggregation.rule is \"mean\": one bad device can steer the model; {:?} withstands a fifth of attackers with \
-             20 k devices of 5 k samples or more (aggregator/POISON.md)",
+            "aggregation.rule is \"mean\": one bad device can steer the model; {:?} withstands a fifth of attackers in fleets \
+             that are large enough (aggregator/POISON.md)",
             Rule::SPECTRAL_FILTER.as_str()
         )),
         (Rule::GeometricMedian(_), Weighting::Uniform) => Some(format!(

@@ -120,3 +120,53 @@ fn last_round_revokes_replaced_keys() {
     assert_eq!((core.done, core.engine().open_round().is_none()), (1, true));
     assert!(!key_store.answer(r#"{"rotate":"all"}"#, 2).contains("rotating"));
 }
+
+/// A round does not wait for a device whose keys are revoked, whether the device is connected or not, however long
+/// it would wait for absent devices.
+#[test]
+fn round_goes_on_without_revoked_device() {
+    for is_connected in [true, false] {
+        let state = tempfile::tempdir().unwrap();
+        let entropy = || ChaCha20Rng::seed_from_u64(1);
+        let unlock = Unlock::KeyFile(Zeroizing::new([7; 32]));
+        let path = state.path().join("keys");
+        let mut keys = KeyStore::create(&path, &unlock, Argon2Cost::RECOMMENDED, entropy()).unwrap();
+        keys.add(&[DeviceId(0), DeviceId(1)], false, 1).unwrap();
+        let key_store = SharedKeyStore::new(keys);
+        let configuration = configuration_text(state.path()).replace("absence = 0", "absence = 3600");
+        let fleet = Fleet::parse("fleet.toml", &configuration).unwrap();
+        let start = |store: &SharedKeyStore| {
+            let nonces: Box<dyn Entropy> = Box::new(entropy());
+            let rounds = Store::open(state.path(), SysRng).unwrap();
+            ServerCore::new(&fleet, rounds, 1, Some((store.clone(), nonces)), None).unwrap()
+        };
+        let mut core = start(&key_store);
+        let [(first, mut commands), (second, _unread)] = [command_queue(16), command_queue(16)];
+        handle_and_flush(&mut core, 0, PeerEventKind::Hello(DeviceId(0), Privacy::None, first));
+        handle_and_flush(&mut core, 1, PeerEventKind::Hello(DeviceId(1), Privacy::None, second));
+        let round = take_opened_rounds(&mut commands).pop().expect("a round");
+        handle_and_flush(&mut core, 0, zero_update(&round));
+        if !is_connected {
+            handle_and_flush(&mut core, 1, PeerEventKind::Gone(DisconnectReason::Closed));
+        }
+        core.remove_revoked(Millis::ZERO);
+        core.flush(Millis::ZERO).unwrap();
+        assert_eq!(core.done, 0, "a round went on while no key was revoked");
+        assert!(key_store.answer(r#"{"revoke":[[1,1]]}"#, 2).contains("revoked"));
+        core.remove_revoked(Millis::ZERO);
+        core.flush(Millis::ZERO).unwrap();
+        assert_eq!((core.done, core.status().connected), (1, 1));
+        assert_eq!(core.status().updates.absent, 1);
+        // The next round is opened for the other device alone, and after a restart as well.
+        let round = take_opened_rounds(&mut commands).pop().expect("the next round");
+        handle_and_flush(&mut core, 0, zero_update(&round));
+        assert_eq!(core.done, 2);
+        drop(core);
+        let mut core = start(&key_store);
+        let (again, mut commands) = command_queue(16);
+        handle_and_flush(&mut core, 2, PeerEventKind::Hello(DeviceId(0), Privacy::None, again));
+        let round = take_opened_rounds(&mut commands).pop().expect("the last round");
+        handle_and_flush(&mut core, 2, zero_update(&round));
+        assert_eq!(core.done, 3);
+    }
+}
