@@ -170,7 +170,10 @@ pub fn cells(settings: &Settings) -> Vec<Cell> {
     (0..settings.cells).filter_map(cell).collect()
 }
 
-/// Draws a fleet with k < d and k < m.
+/// Largest number of values of all samples of a fleet, so that a survey ends in a day.
+const MOST_VALUES: usize = 600_000;
+
+/// Draws a fleet with k < d, k < m and at most [`MOST_VALUES`] values.
 fn draw_fleet(random: &mut Stream) -> Fleet {
     loop {
         let fleet = Fleet {
@@ -181,7 +184,8 @@ fn draw_fleet(random: &mut Stream) -> Fleet {
             unequal: random.below(2) == 1,
             fixed_point: random.below(2) == 1,
         };
-        if fleet.k < fleet.d && fleet.k < fleet.samples {
+        let values = fleet.devices * fleet.samples * fleet.d;
+        if fleet.k < fleet.d && fleet.k < fleet.samples && values <= MOST_VALUES {
             return fleet;
         }
     }
