@@ -12,7 +12,7 @@ use crate::file_kind::regular;
 use crate::file_lock::FileLock;
 
 /// Permission bits: read and write for the owner.
-const MODE: u32 = 0o600;
+pub(crate) const MODE: u32 = 0o600;
 
 /// Reason why a file of secrets cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +57,20 @@ pub enum FileError {
         owner: u32,
         /// User of this process.
         user: u32,
+    },
+    /// Other users may write a directory, and so replace its files.
+    #[error("{0}: mode {mode:04o} lets other users replace files; run chmod go-w {0}", path.display())]
+    Writable {
+        /// Path of the directory.
+        path: PathBuf,
+        /// Permission bits of the directory.
+        mode: u32,
+    },
+    /// A symbolic link is where a file is expected.
+    #[error("{}: a symbolic link, which may lead anywhere; replace it by the file", path.display())]
+    Link {
+        /// Path of the link.
+        path: PathBuf,
     },
     /// The path does not lead to a regular file.
     #[error("{}: not a regular file", path.display())]

@@ -3,10 +3,11 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use super::JournalEntry;
-use crate::store::StoreError;
+use crate::store::{PRIVATE, StoreError};
 use fedspan_files::regular;
 
 /// File name of the journal in the state directory.
@@ -43,8 +44,9 @@ impl Journal {
     pub fn open(directory: &Path) -> Result<Self, StoreError> {
         let path = directory.join(FILE);
         let mut options = OpenOptions::new();
-        let file = regular(&path)
-            .and_then(|()| options.create(true).truncate(false).read(true).write(true).open(&path));
+        let file = regular(&path).and_then(|()| {
+            options.create(true).truncate(false).read(true).write(true).mode(PRIVATE).open(&path)
+        });
         let file_and_lines = file.and_then(|mut file| {
             let end = last_line_end(&mut file)?;
             file.set_len(end)?;

@@ -6,8 +6,8 @@ use fedspan_engine::aggregate::Rule;
 use fedspan_engine::algorithm::Algorithm;
 use fedspan_engine::participation::Participation;
 use getrandom::SysRng;
-use tokio::net::TcpListener;
 
+use super::listener;
 use super::{Listener, Protection, ServeError, Server, open_store};
 use crate::config::{Fleet, Security};
 use crate::keys::{Entropy, KeyError};
@@ -108,7 +108,9 @@ impl ServerBuilder {
         // use.
         let (parts, store) = self.open()?;
         let address = &parts.fleet.tcp;
-        let listener = TcpListener::bind(address)
+        let limits = &parts.fleet.limits;
+        let waiting = limits.connections.saturating_add(limits.unauthenticated);
+        let listener = listener::bind(address, waiting)
             .await
             .map_err(|error| ServeError::Listen { address: address.clone(), error })?;
         Server::with_store(parts, listener, store)

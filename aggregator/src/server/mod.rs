@@ -173,7 +173,9 @@ fn open_store(fleet: &Fleet, entropy: impl Entropy + 'static) -> Result<Store, S
     use std::io::ErrorKind::{QuotaExceeded, StorageFull};
     let store = Store::open(&fleet.state, entropy)?;
     let probe = store.directory().join(PROBE_FILE);
-    match std::fs::File::create(&probe).and_then(|_| std::fs::remove_file(&probe)) {
+    // A crash may have left the file.
+    let _ = std::fs::remove_file(&probe);
+    match std::fs::File::create_new(&probe).and_then(|_| std::fs::remove_file(&probe)) {
         Err(error) if !matches!(error.kind(), StorageFull | QuotaExceeded) => {
             let error = std::io::Error::new(error.kind(), format!("cannot create files here: {error}"));
             Err(StoreError::Io { path: store.directory().to_owned(), error })

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::round_key_file::KEY_FILE;
+use fedspan_files::FileError;
 
 /// Reason why a state directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -16,6 +17,9 @@ pub enum StoreError {
         /// Error of the operating system.
         error: std::io::Error,
     },
+    /// The state directory, or a file in it, is not private.
+    #[error(transparent)]
+    NotPrivate(#[from] FileError),
     /// Another server uses this directory.
     #[error("{}: another server is running on this state directory", path.display())]
     Locked {

@@ -26,8 +26,8 @@ mod round_key_file;
 mod tables;
 mod write;
 
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -40,7 +40,7 @@ use self::error::DatabaseError;
 use self::round_key_file::RoundKeyFile;
 use crate::journal;
 use crate::keys::Entropy;
-use fedspan_files::{FileLock, make_directories, regular};
+use fedspan_files::{FileLock, open_private_directory, regular};
 
 pub use campaign_state::CampaignState;
 pub use error::StoreError;
@@ -66,6 +66,9 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval between attempts to lock the state directory.
 const LOCK_RETRY: Duration = Duration::from_millis(20);
 
+/// Permission bits of the files of a state directory.
+pub(crate) const PRIVATE: u32 = 0o600;
+
 /// Database of a campaign, locked for one server.
 #[derive(Debug)]
 pub struct Store {
@@ -89,14 +92,16 @@ impl Store {
     /// [`StoreError::Missing`], [`StoreError::Damaged`] or [`StoreError::Io`] if the database cannot be
     /// opened.
     pub fn open(directory: &Path, entropy: impl Entropy + 'static) -> Result<Self, StoreError> {
-        // The mode applies only to new directories; the owner chooses the mode of an existing one.
-        make_directories(directory, DirBuilder::new().mode(0o700)).map_err(io_error(directory))?;
+        for file in open_private_directory(directory)? {
+            tracing::warn!(file = %file.display(), "other users could read this file, now only its owner can");
+        }
         let path = directory.join("lock");
         regular(&path).map_err(io_error(&path))?;
         let lock = OpenOptions::new()
             .create(true)
             .truncate(false)
             .write(true)
+            .mode(PRIVATE)
             .open(&path)
             .map_err(io_error(&path))?;
         lock_exclusive(&lock, path)?;
@@ -295,7 +300,9 @@ fn create_database(directory: &Path, path: &Path) -> Result<(), StoreError> {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io_error(&partial)(error)),
         _ => {}
     }
-    drop(builder().create(&partial).map_err(|error| DatabaseError::from(error).with_path(&partial))?);
+    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(PRIVATE).open(&partial);
+    let created = builder().create_file(file.map_err(io_error(&partial))?);
+    drop(created.map_err(|error| DatabaseError::from(error).with_path(&partial))?);
     std::fs::rename(&partial, path).map_err(io_error(path))?;
     File::open(directory).and_then(|directory| directory.sync_all()).map_err(io_error(directory))
 }
