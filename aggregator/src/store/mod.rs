@@ -31,6 +31,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use redb::backends::FileBackend;
 use redb::{Database, ReadableDatabase, StorageBackend};
 
 use self::backend::Backend;
@@ -301,8 +302,10 @@ fn create_database(directory: &Path, path: &Path) -> Result<(), StoreError> {
         _ => {}
     }
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(PRIVATE).open(&partial);
-    let created = builder().create_file(file.map_err(io_error(&partial))?);
-    drop(created.map_err(|error| DatabaseError::from(error).with_path(&partial))?);
+    let created = FileBackend::new(file.map_err(io_error(&partial))?)
+        .and_then(|backend| builder().create_with_backend(backend))
+        .map_err(|error| DatabaseError::from(error).with_path(&partial))?;
+    drop(created);
     std::fs::rename(&partial, path).map_err(io_error(path))?;
     File::open(directory).and_then(|directory| directory.sync_all()).map_err(io_error(directory))
 }
