@@ -179,11 +179,13 @@ fn special_files_in_state_directory_are_not_opened() {
             }
             let expected =
                 if pipe { "found a pipe, allowed: a file" } else { "found a device, allowed: a file" };
+            // The server follows no links in its state directory.
+            let is_refused = |output: &String| {
+                output.contains(name.as_str())
+                    && (output.contains(expected) || !pipe && output.contains("a symbolic link"))
+            };
             if name == "lock" || name == "campaign.redb" {
-                assert!(
-                    outputs.iter().all(|output| output.contains(name.as_str()) && output.contains(expected)),
-                    "{outputs:?}"
-                );
+                assert!(outputs.iter().all(is_refused), "{outputs:?}");
             }
             std::fs::remove_file(&path).unwrap();
         }

@@ -19,7 +19,7 @@ pub enum StoreError {
     },
     /// The state directory, or a file in it, is not private.
     #[error(transparent)]
-    NotPrivate(#[from] FileError),
+    NotPrivate(FileError),
     /// Another server uses this directory.
     #[error("{}: another server is running on this state directory", path.display())]
     Locked {
@@ -56,6 +56,15 @@ pub enum StoreError {
     /// The source of randomness failed, so no update can be encrypted.
     #[error("the source of randomness failed: no key for stored updates")]
     NoEntropy,
+}
+
+impl From<FileError> for StoreError {
+    fn from(error: FileError) -> Self {
+        match error {
+            FileError::Io { path, error } => Self::Io { path, error },
+            error => Self::NotPrivate(error),
+        }
+    }
 }
 
 impl StoreError {
