@@ -3,6 +3,7 @@
 
 mod journal_file;
 mod keys;
+mod robustness;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
