@@ -224,3 +224,126 @@ impl<'a, C: Cell> Survey<'a, C> {
         failure.map_or(Ok(()), Err)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    /// Cell whose result is the square of its number. Counts the measurements of all cells.
+    struct Square<'a>(u64, &'a AtomicUsize);
+
+    impl Cell for Square<'_> {
+        type Outcome = u64;
+
+        fn seconds(&self) -> f64 {
+            60.0
+        }
+
+        fn label(&self) -> String {
+            self.0.to_string()
+        }
+
+        fn measure(&self, _stop: &AtomicBool) -> Result<Option<u64>, RunError> {
+            self.1.fetch_add(1, Ordering::Relaxed);
+            Ok(Some(self.0 * self.0))
+        }
+    }
+
+    /// Progress display that sets the stop flag after some cells.
+    struct StopAfter<'a>(AtomicUsize, &'a AtomicBool);
+
+    impl Progress for StopAfter<'_> {
+        fn advance(&self, _parts: u64, _of: u64, _what: &str) {
+            if self.0.fetch_sub(1, Ordering::Relaxed) == 1 {
+                self.1.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Measures at most `most` of ten cells; returns the results, and the number of measurements.
+    fn measure(path: &Path, most: usize) -> (Vec<Option<u64>>, usize) {
+        let (count, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let cells: Vec<Square<'_>> = (0..10).map(|number| Square(number, &count)).collect();
+        let mut survey = Survey::open(path, &"squares", &cells).unwrap();
+        survey.measure(2, &stop, &StopAfter(AtomicUsize::new(most), &stop)).unwrap();
+        let outcomes = survey.outcomes().to_vec();
+        assert_eq!(outcomes.iter().flatten().count(), survey.finished());
+        drop(survey);
+        (outcomes, count.into_inner())
+    }
+
+    fn squares() -> Vec<Option<u64>> {
+        (0..10).map(|number| Some(number * number)).collect()
+    }
+
+    #[test]
+    fn interrupted_survey_continues_where_it_stopped() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("survey.jsonl");
+        let (first, measured) = measure(&path, 3);
+        assert!((3..10).contains(&measured), "{measured}");
+        assert_eq!(first.iter().flatten().count(), measured);
+        let (all, rest) = measure(&path, 100);
+        assert_eq!((all, rest), (squares(), 10 - measured));
+        assert_eq!(measure(&path, 100), (squares(), 0));
+    }
+
+    /// A crash at any byte of the file loses at most the line that was being written.
+    #[test]
+    fn incomplete_last_line_is_measured_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("survey.jsonl");
+        measure(&path, 100);
+        let whole = std::fs::read(&path).unwrap();
+        for length in 0..whole.len() {
+            std::fs::write(&path, &whole[..length]).unwrap();
+            let complete = whole[..length].iter().filter(|byte| **byte == b'\n').count();
+            let (all, measured) = measure(&path, 100);
+            assert_eq!((all, measured), (squares(), 10 - complete.saturating_sub(1)), "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn other_files_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("survey.jsonl");
+        measure(&path, 100);
+        let count = AtomicUsize::new(0);
+        let cells = [Square(0, &count)];
+        let message = |description: &str| match Survey::open(&path, &description, &cells) {
+            Ok(_) => "opened".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        assert!(
+            message("cubes").contains("found the results of another survey, \"squares\", allowed: \"cubes\"")
+        );
+        // The file has ten cells, and this survey has one.
+        let unknown_cell = message("squares");
+        assert!(unknown_cell.contains("is not a result of this survey: found cell"), "{unknown_cell}");
+        assert!(unknown_cell.contains(" of 1; delete the line"), "{unknown_cell}");
+        let all: Vec<Square<'_>> = (0..10).map(|number| Square(number, &count)).collect();
+        let open = Survey::open(&path, &"squares", &all).unwrap();
+        assert!(message("squares").contains("another survey writes this file"));
+        assert_eq!(open.seconds_left(2), 0.0);
+        drop(open);
+        std::fs::write(&path, "\"squares\"\n{\"cell\":0}\n").unwrap();
+        assert!(message("squares").contains("line 2 is not a result"), "{}", message("squares"));
+    }
+
+    #[test]
+    fn announcement_states_size_and_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let count = AtomicUsize::new(0);
+        let cells: Vec<Square<'_>> = (0..10).map(|number| Square(number, &count)).collect();
+        let survey = Survey::open(&folder.path().join("survey.jsonl"), &"squares", &cells).unwrap();
+        let line = survey.announcement("squares", 2);
+        assert!(
+            line.starts_with("squares: 10 cells, 0 of them finished; the others take about 5 min on 2 cores"),
+            "{line}"
+        );
+    }
+}
