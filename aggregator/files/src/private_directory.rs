@@ -9,7 +9,7 @@ use crate::private_file::{FileError, MODE, make_directories, user};
 /// Creates a directory and its missing parents with access for the owner only, or checks an existing one. Returns
 /// the files in it from which this call has taken the access of other users, as earlier versions left it.
 ///
-/// The owner chooses who may read the names in an existing directory. But nobody else may write it: such a user
+/// The owner chooses who may read the names in an existing directory. Other users may not write it: such a user
 /// could replace a file by a link, and this process would write to where the link leads.
 ///
 /// # Errors

@@ -1,8 +1,8 @@
 //! Design of the attack survey: cells that cover fleets of many shapes, each with one attack by one fraction of
 //! the fleet, under several aggregation rules.
 //!
-//! The cells are drawn at random from the levels of every factor, so that their worst values say something
-//! about fleets that nobody had in mind. The number of rounds of a cell is such that training without attack
+//! The cells are drawn at random from the levels of every factor, so that the worst values are not
+//! those of fleets that the rule was designed with. The number of rounds of a cell is such that training without attack
 //! has nearly reached its floor.
 
 use std::sync::atomic::{AtomicBool, Ordering};
