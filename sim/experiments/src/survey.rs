@@ -166,13 +166,17 @@ impl<'a, C: Cell> Survey<'a, C> {
     #[must_use]
     pub fn seconds_left(&self, threads: usize) -> f64 {
         let left = self.cells.iter().zip(&self.outcomes).filter(|(_, outcome)| outcome.is_none());
-        left.map(|(cell, _)| cell.seconds()).sum::<f64>() / threads.max(1) as f64
+        // The sum begins at 0, since the sum of no numbers is -0.
+        left.fold(0.0, |sum, (cell, _)| sum + cell.seconds()) / threads.max(1) as f64
     }
 
     /// One line about the size of the survey, its finished part, and the expected time of the rest.
     #[must_use]
     pub fn announcement(&self, name: &str, threads: usize) -> String {
         let (finished, all) = (self.finished(), self.cells.len());
+        if finished == all {
+            return format!("{name}: all {all} cells are finished");
+        }
         let minutes = (self.seconds_left(threads) / 60.0).ceil();
         format!(
             "{name}: {all} cells, {finished} of them finished; the others take about {minutes} min on {threads} \

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use fedspan_engine::aggregate::FleetSize;
+
 use super::design::{Cell, Fleet, NEGLIGIBLE, Outcome};
 
 /// Number of worst cells that are listed for each rule.
@@ -9,10 +11,18 @@ const LISTED: usize = 12;
 /// Ratio to the reference up to which a cell is good.
 const GOOD: f64 = 1.5;
 
-/// Whether a fleet is within the promise of the spectral filter (`aggregator/POISON.md`).
+/// Whether a fleet is in the space in which the spectral filter is promised something
+/// (`aggregator/POISON.md`).
 fn inside(fleet: &Fleet) -> bool {
-    let Fleet { k, d, samples, devices, .. } = *fleet;
-    devices >= 20 * k && samples >= 5 * k && devices * samples >= 7 * d * k
+    let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    let size = FleetSize {
+        devices: number(fleet.devices),
+        samples: Some(number(fleet.samples)),
+        features: number(fleet.d),
+        width: number(fleet.k),
+        outputs: 1,
+    };
+    size.unmet_conditions().is_empty()
 }
 
 /// Formats the finished cells of a survey: for each rule but the reference a summary of each group, and the
