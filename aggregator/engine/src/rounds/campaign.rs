@@ -215,7 +215,8 @@ pub struct Counters {
     pub not_asked: u64,
     /// Updates for rounds that have not opened yet.
     pub wrong_round: u64,
-    /// Updates whose tensors differ from the request in shape, role or encoding, or are rank deficient.
+    /// Updates whose tensors differ from the request in shape, role or encoding, are rank
+    /// deficient, or are gradients of a higher rank than the number of outputs.
     pub wrong_tensors: u64,
     /// Updates with a value that is not finite.
     pub non_finite: u64,
