@@ -124,8 +124,14 @@ fn survey(options: &ByzantineOptions, settings: Settings, cells: usize) -> Resul
         seed: settings.seed,
         seeds: settings.seeds,
     };
+    if let Some(change) = design::drawn_key(&settings.changes) {
+        let message = format!(
+            "--set {change}: a survey draws this key itself; leave it out, or measure one fleet without --survey"
+        );
+        return Err(CommandError::Usage(message));
+    }
     let cells = design::cells(&settings);
-    if let Some(cell) = cells.first() {
+    for cell in &cells {
         cell.check().map_err(|problem| CommandError::Usage(problem.to_string()))?;
     }
     let failed = |error: SurveyError| match error {

@@ -9,6 +9,9 @@ pub const SAMPLES_PER_WIDTH: u32 = 4;
 /// representation.
 pub const SAMPLES_PER_VALUE: u32 = 7;
 
+/// Largest width of the measured models.
+pub const LARGEST_WIDTH: u32 = 8;
+
 /// Number of outputs of the measured models.
 const OUTPUTS: u32 = 1;
 
@@ -46,6 +49,9 @@ impl FleetSize {
             let values = product(features, width);
             require("samples of a round", product(devices, samples), values * u64::from(SAMPLES_PER_VALUE));
         }
+        if width > LARGEST_WIDTH {
+            unmet.push(format!("width of the representation: {width}, measured up to {LARGEST_WIDTH}"));
+        }
         if outputs != OUTPUTS {
             unmet.push(format!("outputs: {outputs}, measured with {OUTPUTS}"));
         }
@@ -68,6 +74,10 @@ mod tests {
         assert_eq!(
             FleetSize { samples: Some(15), features: 20, ..enough }.unmet_conditions(),
             ["samples of the median device: 15, measured from 16"]
+        );
+        assert_eq!(
+            FleetSize { width: 9, devices: 90, samples: Some(36), ..enough }.unmet_conditions(),
+            ["width of the representation: 9, measured up to 8"]
         );
         assert_eq!(FleetSize { outputs: 6, ..enough }.unmet_conditions(), ["outputs: 6, measured with 1"]);
         assert_eq!(FleetSize { samples: None, ..enough }.unmet_conditions(), Vec::<String>::new());

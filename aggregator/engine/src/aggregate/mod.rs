@@ -23,7 +23,7 @@ mod update_weight;
 
 pub use geometric_median::{GeometricMedian, geometric_median};
 pub use mean::{FixedPointMean, MAGNITUDE_MAX, Mean};
-pub use measured_space::{DEVICES_PER_WIDTH, FleetSize, SAMPLES_PER_VALUE, SAMPLES_PER_WIDTH};
+pub use measured_space::{DEVICES_PER_WIDTH, FleetSize, LARGEST_WIDTH, SAMPLES_PER_VALUE, SAMPLES_PER_WIDTH};
 pub use procrustes::procrustes;
 pub use registry::{CustomRule, Rule};
 pub use round_aggregate::RoundAggregate;

@@ -142,6 +142,33 @@ pub struct Outcome {
     pub attacked: Vec<Vec<f64>>,
 }
 
+/// Keys that a survey draws or determines itself, or sections of which it determines all keys.
+const DRAWN: [&str; 10] = [
+    "data.k",
+    "data.d",
+    "data.samples",
+    "data.clients",
+    "data.sizes",
+    "model.k",
+    "algorithm.numeric",
+    "algorithm.weighting",
+    "algorithm.rounds",
+    "evaluate_every",
+];
+
+/// First of the changes that sets a key which the survey draws or determines itself.
+#[must_use]
+pub fn drawn_key(changes: &[String]) -> Option<&str> {
+    let key = |change: &'_ str| change.split('=').next().unwrap_or_default().trim().to_owned();
+    let is_drawn = |key: &str| {
+        DRAWN.contains(&key)
+            || ["attack", "aggregation", "data", "model"].contains(&key)
+            || key.starts_with("attack.")
+            || key.starts_with("aggregation.rule")
+    };
+    changes.iter().map(String::as_str).find(|change| is_drawn(&key(change)))
+}
+
 /// Draws the cells of a survey. The first n cells are the same for every number of cells from n on.
 #[must_use]
 pub fn cells(settings: &Settings) -> Vec<Cell> {
@@ -212,7 +239,7 @@ impl Cell {
         Scenario::parse(SCENARIO, Scenario::built_in(SCENARIO).unwrap_or_default(), &changes)
     }
 
-    /// Checks that the changes fit the scenario.
+    /// Checks that the changes fit the scenario of this cell.
     ///
     /// # Errors
     /// [`Problem`] of the scenario.
@@ -258,7 +285,13 @@ impl Cell {
                 if stop.load(Ordering::Relaxed) {
                     return Ok(None);
                 }
-                distances.push(run_seed(&scenario, self.seed + index)?.distance);
+                let distance = run_seed(&scenario, self.seed + index)?.distance;
+                if !distance.is_finite() {
+                    let message =
+                        "the changed scenario has no true representation to measure a distance from";
+                    return Err(RunError::Mismatch(message.to_owned()));
+                }
+                distances.push(distance);
             }
             all.push(distances);
         }
@@ -337,5 +370,55 @@ impl Outcome {
     #[must_use]
     pub fn clean_ratio(&self, rule: usize) -> f64 {
         self.clean_median(rule) / self.clean_median(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn settings(cells: usize) -> Settings {
+        Settings {
+            cells,
+            attacks: ATTACKS.to_vec(),
+            rules: vec!["mean", "spectral filter"],
+            fractions: FRACTIONS.to_vec(),
+            changes: Vec::new(),
+            seed: 1,
+            seeds: 1,
+        }
+    }
+
+    /// Every cell fits the scenario, the first cells do not depend on the number of cells, and 600 cells have
+    /// every level of every factor and every attack.
+    #[test]
+    fn cells_are_valid_and_have_every_level() {
+        let all = cells(&settings(600));
+        assert_eq!(all.len(), 600);
+        all.iter().for_each(|cell| cell.check().unwrap());
+        for (few, many) in cells(&settings(20)).iter().zip(&all) {
+            assert_eq!((few.fleet, few.fraction, few.attack), (many.fleet, many.fraction, many.attack));
+        }
+        let has = |holds: &dyn Fn(&Cell) -> bool| all.iter().any(holds);
+        assert!(WIDTHS.iter().all(|k| has(&|cell| cell.fleet.k == *k)));
+        assert!(FEATURES.iter().all(|d| has(&|cell| cell.fleet.d == *d)));
+        assert!(SAMPLES.iter().all(|samples| has(&|cell| cell.fleet.samples == *samples)));
+        assert!(DEVICES.iter().all(|devices| has(&|cell| cell.fleet.devices == *devices)));
+        assert!(FRACTIONS.iter().all(|fraction| has(&|cell| cell.fraction == *fraction)));
+        assert!(ATTACKS.iter().all(|attack| has(&|cell| cell.attack.name == *attack)));
+    }
+
+    #[test]
+    fn keys_that_the_survey_draws_are_found() {
+        let found = |change: &str| drawn_key(&[change.to_owned()]).is_some();
+        for drawn in ["data.k=3", "data={ k = 3 }", "attack.kind=mimic", "attack={}", "aggregation.rule=mean"]
+        {
+            assert!(found(drawn), "{drawn}");
+        }
+        for free in ["data.noise_std=0.3", "algorithm.step_size=0.1", "aggregation.attackers=0.3"] {
+            assert!(!found(free), "{free}");
+        }
     }
 }
