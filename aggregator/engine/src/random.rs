@@ -52,6 +52,10 @@ pub enum Purpose {
     Coin,
     /// Cells of a survey; the index is the cell.
     Design,
+    /// Choice of the clients that lack half of the features.
+    BlindClients,
+    /// Whether a client takes much longer in a round; index as for `RoundSpeed`.
+    Spike,
 }
 
 /// Random stream of `seed` for a purpose and an index, such as a round or a client.

@@ -23,7 +23,7 @@ use fedspan_engine::participation::Policy;
 use fedspan_engine::privacy::fedpower::Calibration;
 use fleet::read_fleet;
 pub use fleet::{
-    ComputeTimes, Correlation, DropoutPattern, DynamicParameter, FleetSection, LinkSection, Speed,
+    ComputeTimes, Correlation, DropoutPattern, DynamicParameter, FleetSection, LinkSection, Speed, Spikes,
 };
 use scale::read_scale;
 

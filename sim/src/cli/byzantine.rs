@@ -6,9 +6,8 @@ use serde::Serialize;
 
 use super::CommandError;
 use super::measurement::{MeasurementFile, MeasurementOptions, parse_number, select_by_name};
-use super::output::log_line;
+use super::survey::SurveyRun;
 use fedspan_experiments::byzantine::{self, ByzantineError, GRIDS, Settings, Variant, design};
-use fedspan_experiments::survey::{Survey, SurveyError};
 
 /// Options of command `byzantine`.
 #[derive(Debug, Args)]
@@ -134,37 +133,16 @@ fn survey(options: &ByzantineOptions, settings: Settings, cells: usize) -> Resul
     for cell in &cells {
         cell.check().map_err(|problem| CommandError::Usage(problem.to_string()))?;
     }
-    let failed = |error: SurveyError| match error {
-        SurveyError::Other { .. } | SurveyError::Line { .. } | SurveyError::Locked(_) => {
-            CommandError::Usage(error.to_string())
-        }
-        _ => CommandError::Failed(error.to_string()),
-    };
-    let (result, timing) = options.measurement.measure("byzantine", |threads, stop, progress| {
-        let path = options.measurement.out_file(SURVEY_FILE);
-        let mut survey = Survey::open(&path, &settings, &cells)?;
-        log_line(&survey.announcement("byzantine", threads));
-        survey.measure(threads, stop, progress)?;
-        Ok(survey)
-    })?;
-    let survey = result.map_err(failed)?;
-    let table = byzantine::design_markdown(&settings.rules, &cells, survey.outcomes());
-    let figures = MeasurementFile {
-        version: env!("CARGO_PKG_VERSION"),
+    let survey = SurveyRun {
+        name: "byzantine",
+        file: SURVEY_FILE,
         scenario: byzantine::SCENARIO,
         seed: settings.seed,
         seeds: settings.seeds,
-        extra: &settings,
-        rows: survey.outcomes(),
-        timing,
     };
-    options.measurement.show(&table, &figures)?;
-    match (survey.finished(), cells.len()) {
-        (finished, all) if finished < all => Err(CommandError::Failed(format!(
-            "interrupted: {finished} of {all} cells are finished; the same command continues"
-        ))),
-        _ => Ok(()),
-    }
+    survey.run(&options.measurement, &settings, &cells, |outcomes| {
+        byzantine::design_markdown(&settings.rules, &cells, outcomes)
+    })
 }
 
 /// Settings of the measurement; the number of threads is set later.

@@ -22,6 +22,7 @@ mod power;
 mod progress;
 mod replay;
 mod speedup;
+mod survey;
 mod theory;
 mod time_to_accuracy;
 

@@ -6,8 +6,9 @@ use serde::Serialize;
 
 use super::CommandError;
 use super::measurement::{MeasurementFile, MeasurementOptions, parse_number, select_by_name};
+use super::survey::SurveyRun;
 use fedspan_experiments::speedup::{
-    self, Measured, Policy, RESAMPLES, SPEEDS, STATIONARY, Settings, SpeedModel, SpeedupError,
+    self, Measured, Policy, RESAMPLES, SPEEDS, STATIONARY, Settings, SpeedModel, SpeedupError, hunt,
 };
 
 /// Options of command `speedup`.
@@ -34,9 +35,17 @@ pub struct SpeedupOptions {
     /// Target, as a multiple of the stationary distance of full participation
     #[arg(long, value_name = "X", default_value_t = 1.15, value_parser = factor)]
     factor: f64,
-    /// Measure the stationary distance instead of using the recorded value
+    /// Measure the stationary distance instead of using the recorded value; implied by --set
     #[arg(long)]
     measure_target: bool,
+    /// Change a key of the scenario for every run
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    changes: Vec<String>,
+    /// Search for settings in which the adaptive schedule is slower than full participation: draw this many worlds at
+    /// random from the first seed, and list the worst. The results are collected in hunt.jsonl of --out, and the same
+    /// command continues an interrupted hunt
+    #[arg(long, value_name = "WORLDS", requires = "out", conflicts_with_all = ["clients", "speeds", "communication", "schedules", "factor", "measure_target"], value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    hunt: Option<u32>,
     #[command(flatten)]
     measurement: MeasurementOptions,
 }
@@ -63,6 +72,9 @@ struct ExtraFields {
 
 /// Runs command `speedup`.
 pub fn command(options: &SpeedupOptions) -> Result<(), CommandError> {
+    if let Some(worlds) = options.hunt {
+        return hunt(options, worlds as usize);
+    }
     let settings = settings(options)?;
     let (measured, timing) = options.measurement.measure("speedup", |threads, stop, progress| {
         speedup::measure(&Settings { threads, ..settings }, stop, progress)
@@ -94,6 +106,27 @@ pub fn command(options: &SpeedupOptions) -> Result<(), CommandError> {
     }
 }
 
+/// Name of the file in `--out` in which the results of a hunt are collected.
+const HUNT_FILE: &str = "hunt.jsonl";
+
+/// Runs a search for the worst of many worlds drawn at random.
+fn hunt(options: &SpeedupOptions, worlds: usize) -> Result<(), CommandError> {
+    let changes = options.changes.clone();
+    let settings = hunt::Settings { worlds, changes, seed: options.seed, seeds: options.seeds };
+    let worlds = hunt::worlds(&settings);
+    for world in &worlds {
+        world.check().map_err(|problem| CommandError::Usage(problem.to_string()))?;
+    }
+    let survey = SurveyRun {
+        name: "speedup",
+        file: HUNT_FILE,
+        scenario: speedup::SCENARIO,
+        seed: settings.seed,
+        seeds: settings.seeds,
+    };
+    survey.run(&options.measurement, &settings, &worlds, |outcomes| hunt::markdown(&worlds, outcomes))
+}
+
 /// Settings of the measurement; the number of threads is set later.
 fn settings(options: &SpeedupOptions) -> Result<Settings, CommandError> {
     let speeds = options.speeds.iter().filter_map(|name| SPEEDS.into_iter().find(|speed| speed.name == name));
@@ -106,6 +139,7 @@ fn settings(options: &SpeedupOptions) -> Result<Settings, CommandError> {
         seed: options.seed,
         seeds: options.seeds,
         factor: options.factor,
+        changes: options.changes.clone(),
         measure_target: options.measure_target,
         threads: 1,
     })

@@ -4,7 +4,9 @@
 //! of the stage before.
 
 use super::adaptive::Adaptive;
+use super::estimator::{Decision, Estimator};
 use super::theory::{optimal_stages, theorem_stages};
+use super::verified::Verified;
 use toml_edit::Value;
 
 use super::{
@@ -27,6 +29,8 @@ const EVERYONE: u64 = 1 << 53;
 /// Rule that ends a stage.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Schedule {
+    /// As [`Self::Adaptive`]; and rounds that do not wait for all devices are verified by rounds that do.
+    Verified,
     /// A stage ends when waiting for more devices is estimated to give more progress per unit of time.
     Adaptive,
     /// A stage ends after this many rounds.
@@ -117,7 +121,7 @@ impl PolicySettings for DoublingSettings {
     /// values for these estimates, and the factors of an adapter change in alternate rounds.
     fn fits_network(&self) -> Result<(), (&'static str, String)> {
         match self.schedule {
-            Schedule::Adaptive => {
+            Schedule::Adaptive | Schedule::Verified => {
                 let message = "found \"adaptive\" (the default), which is for linear models; allowed for networks and \
                                adapters: \"fixed\", \"theorem\", \"optimal\"";
                 Err(("schedule", message.to_owned()))
@@ -135,6 +139,7 @@ impl PolicySettings for DoublingSettings {
 /// Kinds of schedules, without their parameters.
 #[derive(Clone, Copy)]
 enum ScheduleKind {
+    Verified,
     Adaptive,
     Fixed,
     Theorem,
@@ -144,6 +149,7 @@ enum ScheduleKind {
 /// Reads the key `schedule` and the keys of that schedule. `communication` is the default communication time.
 fn read_schedule(section: &Section<'_>, communication: Option<f64>) -> Result<Schedule, Problem> {
     let schedules = [
+        ("verified", ScheduleKind::Verified),
         ("adaptive", ScheduleKind::Adaptive),
         ("fixed", ScheduleKind::Fixed),
         ("theorem", ScheduleKind::Theorem),
@@ -152,6 +158,7 @@ fn read_schedule(section: &Section<'_>, communication: Option<f64>) -> Result<Sc
     let kind = section.choice("schedule", Some("adaptive"), &schedules)?;
     let contraction = || section.number("contraction", Some(0.2), 1e-6..=0.99);
     Ok(match kind {
+        ScheduleKind::Verified => Schedule::Verified,
         ScheduleKind::Adaptive => Schedule::Adaptive,
         ScheduleKind::Fixed => {
             let rounds = section.integer("stage_rounds", Some(10), 1..=1_000_000)?;
@@ -170,6 +177,7 @@ fn read_schedule(section: &Section<'_>, communication: Option<f64>) -> Result<Sc
 /// Passes the key `schedule` and the keys of that schedule to `set`.
 fn write_schedule(schedule: Schedule, set: &mut dyn FnMut(&str, Value)) {
     match schedule {
+        Schedule::Verified => set("schedule", "verified".into()),
         Schedule::Adaptive => set("schedule", "adaptive".into()),
         Schedule::Fixed(rounds) => {
             set("schedule", "fixed".into());
@@ -190,7 +198,7 @@ fn write_schedule(schedule: Schedule, set: &mut dyn FnMut(&str, Value)) {
 }
 
 /// Policy that first waits for `first` of `cohort` devices and doubles that number from stage to stage.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Doubling {
     first: usize,
     cohort: Option<usize>,
@@ -210,7 +218,10 @@ pub struct Doubling {
     lengths: Vec<u32>,
     /// Observations of the open round.
     round: Round,
-    adaptive: Adaptive,
+    /// Observations of a schedule that decides from them.
+    estimator: Option<Box<dyn Estimator>>,
+    /// Whether the next round waits for all devices whatever the goal.
+    waits_for_all: bool,
 }
 
 /// Smallest and largest goal, in devices or samples.
@@ -237,6 +248,15 @@ struct Round {
     first: u64,
 }
 
+/// Estimator of a schedule that decides from observations; `None` for other schedules.
+fn new_estimator(schedule: Schedule) -> Option<Box<dyn Estimator>> {
+    match schedule {
+        Schedule::Verified => Some(Box::new(Verified::new())),
+        Schedule::Adaptive => Some(Box::new(Adaptive::new())),
+        Schedule::Fixed(_) | Schedule::Theorem { .. } | Schedule::Optimal { .. } => None,
+    }
+}
+
 impl Doubling {
     /// Creates a policy before its first stage. `first` is `n0`. `cohort` is the number of devices drawn for
     /// each round; `None` invites all present devices.
@@ -256,7 +276,8 @@ impl Doubling {
             size: 0,
             lengths: Vec::new(),
             round: Round::default(),
-            adaptive: Adaptive::new(),
+            estimator: new_estimator(schedule),
+            waits_for_all: false,
         }
     }
 
@@ -274,17 +295,18 @@ impl Doubling {
 
     /// Stage and goal of the next round for a cohort of `size` devices. The goal is 0 if the goal of the
     /// first stage is not known yet.
-    fn next_stage(&self, size: usize) -> (u16, u64) {
+    fn next_stage(&mut self, size: usize) -> (u16, u64) {
         let Sizes { first, total } = self.sizes;
+        self.waits_for_all = false;
         if first == 0 {
             return (self.stage, 0);
         }
         let (mut stage, mut goal) = (self.stage, self.goal.max(first));
         match self.schedule {
-            Schedule::Adaptive if goal == EVERYONE || !self.is_everyone(goal) => {
+            Schedule::Adaptive | Schedule::Verified if goal == EVERYONE || !self.is_everyone(goal) => {
                 goal = self.choose_goal(first, total, goal, size);
             }
-            Schedule::Adaptive => {}
+            Schedule::Adaptive | Schedule::Verified => {}
             Schedule::Fixed(_) | Schedule::Theorem { .. } | Schedule::Optimal { .. } => {
                 // A stage may have no rounds, so several stages may end here.
                 let mut rounds = self.rounds;
@@ -301,24 +323,27 @@ impl Doubling {
 
     /// Goal that the adaptive schedule chooses among `first`, twice `first`, and so on below `total`, and
     /// [`EVERYONE`].
-    fn choose_goal(&self, first: u64, total: u64, goal: u64, size: usize) -> u64 {
+    fn choose_goal(&mut self, first: u64, total: u64, goal: u64, size: usize) -> u64 {
+        let Some(estimator) = self.estimator.as_mut() else { return goal };
         let doubled = std::iter::successors(Some(first), |n| n.checked_mul(2));
         let levels: Vec<u64> = doubled.take_while(|n| *n < total).chain([EVERYONE]).collect();
         let answers = |level: &u64| match (*level, self.by) {
             (EVERYONE, _) => size,
             (level, DoubleBy::Devices) => usize::try_from(level).unwrap_or(size),
-            (level, DoubleBy::Samples) => self.adaptive.answers_with(level).min(size),
+            (level, DoubleBy::Samples) => estimator.answers_with(level).min(size),
         };
         let answers: Vec<usize> = levels.iter().map(answers).collect();
         let current = levels.iter().position(|level| *level >= goal).unwrap_or(levels.len() - 1);
-        levels.get(self.adaptive.choose(&answers, current)).copied().unwrap_or(EVERYONE)
+        let Decision { level, waits_for_all } = estimator.choose(&answers, current);
+        self.waits_for_all = waits_for_all;
+        levels.get(level).copied().unwrap_or(EVERYONE)
     }
 
     /// Number of rounds of a stage other than the last.
     fn rounds_of(&self, stage: u16) -> u32 {
         match self.schedule {
             Schedule::Fixed(rounds) => rounds,
-            Schedule::Adaptive => u32::MAX,
+            Schedule::Adaptive | Schedule::Verified => u32::MAX,
             // The stage after the last listed one waits for all devices.
             Schedule::Theorem { .. } | Schedule::Optimal { .. } => {
                 self.lengths.get(usize::from(stage)).copied().unwrap_or(0)
@@ -334,7 +359,7 @@ impl Doubling {
             Schedule::Optimal { contraction, communication, start, floor } => {
                 optimal_stages(self.first, size, contraction, communication, start, floor)
             }
-            Schedule::Fixed(_) | Schedule::Adaptive => Vec::new(),
+            Schedule::Fixed(_) | Schedule::Adaptive | Schedule::Verified => Vec::new(),
         }
     }
 }
@@ -355,12 +380,12 @@ impl Participation for Doubling {
         // If samples are counted, the goal of the first stage is known only after the first round, which
         // belongs to no stage.
         if goal != self.goal {
-            self.adaptive.begin_stage();
+            self.estimator.iter_mut().for_each(|estimator| estimator.begin_stage());
         }
         (self.stage, self.goal) = (stage, goal);
         let (target, sample_target) = match (goal, self.by, self.schedule) {
-            (goal, ..) if self.is_everyone(goal) => (size, None),
-            (0, _, Schedule::Adaptive) => (size, None),
+            (goal, ..) if self.waits_for_all || self.is_everyone(goal) => (size, None),
+            (0, _, Schedule::Adaptive | Schedule::Verified) => (size, None),
             (0, ..) => (self.first.min(size), None),
             (goal, DoubleBy::Devices, _) => (usize::try_from(goal).unwrap_or(size), None),
             // The target also requires `n0` devices, since a single device could declare any number of
@@ -374,7 +399,8 @@ impl Participation for Doubling {
             waits_for_all: target == size && sample_target.is_none(),
             ..Round::default()
         };
-        self.adaptive.open(size);
+        let waits_for_all = self.round.waits_for_all;
+        self.estimator.iter_mut().for_each(|estimator| estimator.open(size, waits_for_all));
         let index = match self.draw {
             DrawPer::Round => round.into(),
             DrawPer::Stage => stage.into(),
@@ -390,9 +416,7 @@ impl Participation for Doubling {
         if round.answers <= self.first {
             round.first = round.samples;
         }
-        if self.schedule == Schedule::Adaptive {
-            self.adaptive.counted(answer);
-        }
+        self.estimator.iter_mut().for_each(|estimator| estimator.counted(answer));
     }
 
     fn closed(&mut self, closed: &ClosedRound<'_>) {
@@ -411,15 +435,13 @@ impl Participation for Doubling {
                 }
             }
         }
-        if self.schedule == Schedule::Adaptive {
-            self.adaptive.closed(closed);
-        }
+        self.estimator.iter_mut().for_each(|estimator| estimator.closed(closed));
     }
 
     fn state(&self) -> Vec<f64> {
         let numbers =
             [u64::from(self.stage), self.goal, self.rounds.into(), self.sizes.first, self.sizes.total];
-        let estimates = (self.schedule == Schedule::Adaptive).then(|| self.adaptive.state());
+        let estimates = self.estimator.as_ref().map(|estimator| estimator.state());
         numbers.map(|number| number as f64).into_iter().chain(estimates.into_iter().flatten()).collect()
     }
 
@@ -435,16 +457,25 @@ impl Participation for Doubling {
         if !numbers.iter().zip(max_values).all(fits) {
             return false;
         }
-        let adaptive = match self.schedule {
-            Schedule::Adaptive => Adaptive::restored(estimates),
+        let estimator: Option<Box<dyn Estimator>> = match self.schedule {
+            Schedule::Verified => match Verified::restored(estimates) {
+                Some(estimator) => Some(Box::new(estimator)),
+                None => return false,
+            },
+            Schedule::Adaptive => match Adaptive::restored(estimates) {
+                Some(estimator) => Some(Box::new(estimator)),
+                None => return false,
+            },
             Schedule::Fixed(_) | Schedule::Theorem { .. } | Schedule::Optimal { .. } => {
-                estimates.is_empty().then(Adaptive::new)
+                if !estimates.is_empty() {
+                    return false;
+                }
+                None
             }
         };
-        let Some(adaptive) = adaptive else { return false };
         let [stage, goal, rounds, first, total] = numbers.map(|value| value as u64);
         (self.stage, self.goal, self.rounds) = (stage as u16, goal, rounds as u32);
-        (self.sizes, self.adaptive) = (Sizes { first, total }, adaptive);
+        (self.sizes, self.estimator) = (Sizes { first, total }, estimator);
         true
     }
 }

@@ -6,15 +6,22 @@
 //! `registry` lists them. A new policy is a file and a line in the registry.
 
 mod adaptive;
+mod arrival_times;
+mod cohort_bias;
+mod contraction;
 mod coverage;
 mod doubling;
+mod estimator;
 mod first_arrivals;
 mod fraction;
 mod full;
 mod model_motion;
 mod registry;
+mod round_steps;
 mod settings;
 pub mod theory;
+mod trials;
+mod verified;
 mod with_replacement;
 
 pub use doubling::{DoubleBy, Doubling, DoublingSettings, DrawPer, Schedule};

@@ -15,6 +15,8 @@ pub struct Generator {
     pub outputs: usize,
     /// Standard deviation of each feature.
     pub feature_std: f64,
+    /// Number of measured features. The features after these are 0.
+    pub measured: usize,
     /// Standard deviation of the noise on each target.
     pub noise_std: f64,
     /// Number of samples in a batch.
@@ -44,8 +46,9 @@ impl Generator {
         let mut noiseless = vec![0.0; outputs];
         for _ in 0..self.samples {
             noiseless.fill(0.0);
-            for row in self.map.chunks_exact(outputs) {
-                let value = self.feature_std * random.normal();
+            for (feature, row) in self.map.chunks_exact(outputs).enumerate() {
+                let draw = self.feature_std * random.normal();
+                let value = if feature < self.measured { draw } else { 0.0 };
                 for (sum, factor) in noiseless.iter_mut().zip(row) {
                     *sum += factor * value;
                 }

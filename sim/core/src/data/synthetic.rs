@@ -1,6 +1,7 @@
 //! Generator of data from the linear model of the FedRep paper (section 5.1): `y = w_i^T B*^T x + noise` with
 //! normal x.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use fedspan_engine::linalg::{Matrix, orthonormal, random_basis};
@@ -40,6 +41,8 @@ pub struct LinearRegression {
     pub fresh: bool,
     /// Standard deviation of each feature.
     pub feature_std: f64,
+    /// Fraction of the training clients, rounded, whose second half of the features is 0.
+    pub blind_clients: f64,
     /// Standard deviation of the noise on the target.
     pub noise_std: f64,
     /// Scaling of the true heads.
@@ -102,6 +105,7 @@ impl LinearRegression {
 pub fn linear_regression(settings: &LinearRegression, seed: u64) -> Dataset {
     let LinearRegression { d, k, .. } = *settings;
     let (truth, heads) = draw_truth(settings, seed);
+    let blind = draw_blind(settings, seed);
     let client = |index: usize, samples: usize, fresh: bool| {
         let direction: Vec<f64> =
             (0..d).map(|i| (0..k).fold(0.0, |sum, j| sum + truth[(i, j)] * heads[(index, j)])).collect();
@@ -109,6 +113,7 @@ pub fn linear_regression(settings: &LinearRegression, seed: u64) -> Dataset {
             map: Arc::new(direction),
             outputs: 1,
             feature_std: settings.feature_std,
+            measured: if blind.contains(&index) { d.div_ceil(2) } else { d },
             noise_std: settings.noise_std,
             samples,
             seed,
@@ -135,6 +140,14 @@ pub fn linear_regression(settings: &LinearRegression, seed: u64) -> Dataset {
         layout: Layout::default(),
         ..Dataset::default()
     }
+}
+
+/// Draws the training clients whose second half of the features is 0.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a fraction of a count")]
+fn draw_blind(settings: &LinearRegression, seed: u64) -> BTreeSet<usize> {
+    let indices: Vec<usize> = (0..settings.clients).collect();
+    let count = (settings.blind_clients * settings.clients as f64).round() as usize;
+    stream(seed, Purpose::BlindClients, 0).choose(&indices, count.min(settings.clients)).into_iter().collect()
 }
 
 /// Alignment of each training client's true head with the first of the k true directions: the absolute first

@@ -15,6 +15,8 @@ const LONGEST_OUTAGE: f64 = 1e7;
 pub struct FleetSection {
     /// Source of the computation times of clients.
     pub compute_times: ComputeTimes,
+    /// Occasional long computations; `None` if there are none.
+    pub spikes: Option<Spikes>,
     /// Communication time that is added to every answer, in mean computations.
     pub communication: f64,
     /// Probability that a client misses a round.
@@ -34,6 +36,15 @@ pub enum ComputeTimes {
     Trace(String),
 }
 
+/// Occasional long computations, independent for each client and round.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spikes {
+    /// Probability that a computation takes longer.
+    pub probability: f64,
+    /// Factor by which it takes longer.
+    pub factor: f64,
+}
+
 /// Distribution of computation times, whose mean over the fleet is 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Speed {
@@ -49,6 +60,11 @@ pub enum Speed {
         slow_fraction: f64,
         /// Ratio of the mean time of slow clients to the mean time of fast clients.
         slow_factor: f64,
+    },
+    /// Times are drawn once for each client from a Pareto distribution, `P(t > x) ~ x^-tail_index`.
+    Pareto {
+        /// Tail index, above 1. The variance is infinite up to 2.
+        tail_index: f64,
     },
     /// Times are drawn for each client and round from an exponential distribution. The parameter of a client
     /// is uniformly distributed on [1/M, 1] for M clients.
@@ -74,6 +90,10 @@ pub enum Correlation {
     Samples,
     /// Clients with similar tasks have similar speeds.
     Task,
+    /// Clients with fewer features that are ever different from 0 are faster.
+    Features,
+    /// Clients with smaller targets are faster.
+    Targets,
 }
 
 /// Correlation of dropouts across clients and rounds.
@@ -111,8 +131,10 @@ pub fn read_fleet(section: &Section<'_>) -> Result<FleetSection, Problem> {
     let compute_times = read_computing(section)?;
     let communication = section.number("communication", Some(0.0), 0.0..=f64::MAX)?;
     let dropout = section.number("dropout", Some(0.0), 0.0..=LARGEST_LOSS)?;
+    let spikes = read_spikes(section, &compute_times)?;
     let fleet = FleetSection {
         compute_times,
+        spikes,
         communication,
         dropout,
         pattern: read_pattern(section, dropout)?,
@@ -127,6 +149,19 @@ pub fn read_fleet(section: &Section<'_>) -> Result<FleetSection, Problem> {
     };
     section.finish()?;
     Ok(fleet)
+}
+
+/// Reads the keys `spike_probability` and `spike_factor`, which a trace does not have.
+fn read_spikes(section: &Section<'_>, compute_times: &ComputeTimes) -> Result<Option<Spikes>, Problem> {
+    if matches!(compute_times, ComputeTimes::Trace(_)) {
+        return Ok(None);
+    }
+    let probability = section.optional_number("spike_probability", 0.0..=1.0)?;
+    probability
+        .map(|probability| {
+            Ok(Spikes { probability, factor: section.number("spike_factor", Some(100.0), 1.0..=1e6)? })
+        })
+        .transpose()
 }
 
 /// Reads the key `dropout_pattern` and the keys of the chosen pattern.
@@ -160,6 +195,7 @@ fn read_computing(section: &Section<'_>) -> Result<ComputeTimes, Problem> {
         Uniform,
         Exponential,
         TwoClass,
+        Pareto,
         Dynamic,
         Trace,
     }
@@ -168,6 +204,7 @@ fn read_computing(section: &Section<'_>) -> Result<ComputeTimes, Problem> {
         ("uniform", Word::Uniform),
         ("exponential", Word::Exponential),
         ("two-class", Word::TwoClass),
+        ("pareto", Word::Pareto),
         ("exponential-dynamic", Word::Dynamic),
         ("trace", Word::Trace),
     ];
@@ -181,9 +218,15 @@ fn read_computing(section: &Section<'_>) -> Result<ComputeTimes, Problem> {
             slow_fraction: section.number("slow_fraction", None, 0.0..=1.0)?,
             slow_factor: section.number("slow_factor", Some(100.0), 1.0..=1e6)?,
         },
+        Word::Pareto => Speed::Pareto { tail_index: section.number("tail_index", None, 1.01..=100.0)? },
         Word::Dynamic => Speed::Dynamic(section.choice("reading", Some("mean"), &readings)?),
     };
-    let correlations =
-        [("none", Correlation::None), ("samples", Correlation::Samples), ("task", Correlation::Task)];
+    let correlations = [
+        ("none", Correlation::None),
+        ("samples", Correlation::Samples),
+        ("task", Correlation::Task),
+        ("features", Correlation::Features),
+        ("targets", Correlation::Targets),
+    ];
     Ok(ComputeTimes::Drawn(speed, section.choice("correlation", Some("none"), &correlations)?))
 }

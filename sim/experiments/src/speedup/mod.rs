@@ -2,6 +2,7 @@
 //! participation, for several fleet sizes, speed models and communication costs. `STRAGGLERS.md` defines the
 //! measurement.
 
+pub mod hunt;
 mod table;
 mod time_to_target;
 mod trajectory;
@@ -148,6 +149,8 @@ pub struct Settings {
     pub seeds: u32,
     /// Target distance, as a multiple of the stationary distance of full participation.
     pub factor: f64,
+    /// Further changes of the scenario, which apply to every run.
+    pub changes: Vec<String>,
     /// True if the stationary distance is measured; otherwise the value of [`STATIONARY`] is used.
     pub measure_target: bool,
     /// Number of threads, which does not influence the results.
@@ -267,6 +270,7 @@ pub fn stationary(
 ) -> Result<Option<f64>, SpeedupError> {
     let changes =
         [FULL_PARTICIPATION, "model.init=\"truth-sine:0\"", "fleet.speed=\"constant\""].map(str::to_owned);
+    let changes: Vec<String> = changes.into_iter().chain(settings.changes.iter().cloned()).collect();
     let mut scenario = scenario(clients, &changes)?;
     scenario.algorithm.rounds = BURN_IN + STATIONARY_ROUNDS;
     let seeds: Vec<u64> = (0..settings.seeds.min(STATIONARY_SEEDS).into()).collect();
@@ -288,7 +292,7 @@ struct Measurement<'a> {
 impl Measurement<'_> {
     /// Recorded or measured stationary distance, or `None` if the user interrupted the measurement.
     fn stationary(&self, clients: usize) -> Result<Option<f64>, SpeedupError> {
-        if self.settings.measure_target {
+        if self.settings.measure_target || !self.settings.changes.is_empty() {
             return stationary(clients, self.settings, self.stop);
         }
         let level = STATIONARY.iter().find(|(n, _)| *n == clients);
@@ -379,7 +383,8 @@ impl Measurement<'_> {
     /// Creates the scenario with a speed model and further changes.
     fn scenario(&self, clients: usize, speed: &SpeedModel, changes: &[String]) -> Result<Scenario, Problem> {
         let speed = speed.changes.iter().map(|change| (*change).to_owned());
-        scenario(clients, &speed.chain(changes.iter().cloned()).collect::<Vec<_>>())
+        let all = speed.chain(changes.iter().cloned()).chain(self.settings.changes.iter().cloned());
+        scenario(clients, &all.collect::<Vec<_>>())
     }
 
     /// Runs all seeds of a schedule that does not depend on the communication cost, at communication cost 0.

@@ -153,6 +153,15 @@ impl Speedup {
     }
 }
 
+impl Speedup {
+    /// Time of full participation divided by the time of the policy, without bounds; an upper bound if the
+    /// policy does not reach the target within its runs.
+    #[must_use]
+    pub fn ratio_alone(full: &Crossings, policy: &Crossings) -> f64 {
+        ratio(full, policy, &vec![1; full.seeds()]).value
+    }
+}
+
 /// For each resample, the number of times that each seed was drawn.
 fn resamples(seeds: usize) -> impl Iterator<Item = Vec<u32>> {
     (0..RESAMPLES).map(move |index| {

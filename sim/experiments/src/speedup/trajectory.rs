@@ -57,6 +57,13 @@ impl Trajectory {
         }))
     }
 
+    /// The same run with all distances multiplied by `factor`.
+    #[must_use]
+    pub fn scaled(mut self, factor: f64) -> Self {
+        self.points.iter_mut().for_each(|(_, distance)| *distance *= factor);
+        self
+    }
+
     /// Duration of the initialisation at the given communication cost.
     #[must_use]
     pub fn start(&self, communication: f64) -> f64 {

@@ -3,7 +3,7 @@
 
 use fedspan_engine::random::{Purpose, stream};
 
-use crate::scenario::{DynamicParameter, Speed};
+use crate::scenario::{DynamicParameter, Speed, Spikes};
 
 /// Computation times of a fleet that are drawn from a distribution.
 #[derive(Clone, Debug)]
@@ -13,6 +13,7 @@ pub struct DrawnTimes {
     seed: u64,
     /// Time of each client, or mean of the times of each client if times change from round to round.
     parameters: Vec<f64>,
+    spikes: Option<Spikes>,
 }
 
 impl DrawnTimes {
@@ -40,11 +41,18 @@ impl DrawnTimes {
                 let mean = usize::try_from(client).ok().and_then(|client| means.get(client));
                 mean.copied().unwrap_or(1.0) * draw(client).exponential()
             }
+            Speed::Pareto { tail_index } => pareto(tail_index, draw(client).uniform()),
             Speed::Dynamic(DynamicParameter::Mean) => parameter(client) / mean,
             Speed::Dynamic(DynamicParameter::Rate) => 1.0 / parameter(client) / reciprocal,
         };
         let dynamic = matches!(speed, Speed::Dynamic(_));
-        Self { dynamic, seed, parameters: (0..clients as u64).map(draw_parameter).collect() }
+        Self { dynamic, seed, parameters: (0..clients as u64).map(draw_parameter).collect(), spikes: None }
+    }
+
+    /// Adds occasional long computations.
+    #[must_use]
+    pub fn with_spikes(self, spikes: Option<Spikes>) -> Self {
+        Self { spikes, ..self }
     }
 
     /// Reassigns the drawn parameters so that the first client of `order` is the fastest.
@@ -62,9 +70,14 @@ impl DrawnTimes {
 
     /// Computation time of a client in a round; 1 for an unknown client.
     pub fn time(&self, client: usize, round: u32) -> f64 {
-        let parameter = self.parameters.get(client).copied().unwrap_or(1.0);
+        let index = stream_index(client, round);
+        let is_spike = |spikes: &Spikes| {
+            stream(self.seed, Purpose::Spike, index).uniform() < spikes.probability
+        };
+        let factor = self.spikes.filter(is_spike).map_or(1.0, |spikes| spikes.factor);
+        let parameter = factor * self.parameters.get(client).copied().unwrap_or(1.0);
         if self.dynamic {
-            parameter * stream(self.seed, Purpose::RoundSpeed, stream_index(client, round)).exponential()
+            parameter * stream(self.seed, Purpose::RoundSpeed, index).exponential()
         } else {
             parameter
         }
@@ -84,6 +97,11 @@ fn two_class(slow_fraction: f64, slow_factor: f64, seed: u64, clients: usize) ->
         }
     }
     means
+}
+
+/// Value of the Pareto distribution of mean 1 with this tail index, from a `uniform` value on (0, 1].
+fn pareto(tail_index: f64, uniform: f64) -> f64 {
+    (tail_index - 1.0) / tail_index * uniform.max(f64::EPSILON).powf(-1.0 / tail_index)
 }
 
 /// Index of the random stream of a client in a round.

@@ -40,7 +40,7 @@ impl Times {
         let clients = dataset.clients.len();
         Ok(Self(match &scenario.fleet.compute_times {
             ComputeTimes::Drawn(speed, correlation) => {
-                let times = DrawnTimes::new(*speed, seed, clients);
+                let times = DrawnTimes::new(*speed, seed, clients).with_spikes(scenario.fleet.spikes);
                 Kind::Drawn(match speed_order(scenario, dataset, *correlation, seed) {
                     Some(order) => times.assign_in_order(&order),
                     None => times,

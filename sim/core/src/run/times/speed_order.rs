@@ -22,6 +22,8 @@ pub fn speed_order(
             alignments(linear, seed).into_iter().map(|alignment| -alignment).collect()
         }
         (Correlation::Task, _) => clients.iter().map(mean_class).collect(),
+        (Correlation::Features, _) => clients.iter().map(measured_features).collect(),
+        (Correlation::Targets, _) => clients.iter().map(mean_square_target).collect(),
     };
     let mut order: Vec<usize> = (0..clients.len()).collect();
     order.sort_by(|a, b| match (keys.get(*a), keys.get(*b)) {
@@ -29,6 +31,23 @@ pub fn speed_order(
         _ => std::cmp::Ordering::Equal,
     });
     Some(order)
+}
+
+/// Number of features of a client that are not 0 in all of its training samples.
+fn measured_features(client: &Client) -> f64 {
+    let (x, samples) = (&client.train.x, client.train.len().max(1));
+    let d = x.len() / samples;
+    (0..d).filter(|feature| x.iter().skip(*feature).step_by(d).any(|value| *value != 0.0)).count() as f64
+}
+
+/// Mean square of the target values of a client's training samples; for classes, of the class numbers.
+fn mean_square_target(client: &Client) -> f64 {
+    let mean = |squares: Vec<f64>| squares.iter().sum::<f64>() / squares.len().max(1) as f64;
+    match &client.train.y {
+        Labels::Classes(classes) => mean(classes.iter().map(|class| f64::from(*class).powi(2)).collect()),
+        Labels::Absent(_) => 0.0,
+        Labels::Values { values, .. } => mean(values.iter().map(|value| f64::from(*value).powi(2)).collect()),
+    }
 }
 
 /// Mean class number of a client's training samples; 0 for regression.

@@ -78,6 +78,7 @@ fn read_linear(section: &Section<'_>) -> Result<DataSection, Problem> {
         sizes: Sizes::read(section)?,
         fresh: section.boolean("fresh", false)?,
         feature_std: section.number("feature_std", Some(1.0), 1e-9..=1e9)?,
+        blind_clients: section.number("blind_clients", Some(0.0), 0.0..=1.0)?,
         noise_std: section.number("noise_std", Some(0.0), 0.0..=f64::MAX)?,
         head_norm: section.choice("head_norm", Some("sqrt-k"), &norms)?,
         new_clients: section.size("new_clients", Some(0), 0..=1_000_000)?,
