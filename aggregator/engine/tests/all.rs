@@ -19,3 +19,4 @@ mod promise;
 mod records;
 mod ridge;
 mod robust;
+mod verified;

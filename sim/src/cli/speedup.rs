@@ -23,7 +23,7 @@ pub struct SpeedupOptions {
     /// Communication costs of a round, in mean computation times
     #[arg(long, value_name = "C,...", value_delimiter = ',', default_values_t = [0.0, 1.0, 10.0, 100.0], value_parser = communication)]
     communication: Vec<f64>,
-    /// Schedules to compare with full participation: fixed, theorem, optimal, adaptive [default: all]
+    /// Schedules to compare with full participation: fixed, theorem, optimal, adaptive, verified [default: all]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     schedules: Vec<String>,
     /// First seed
@@ -41,8 +41,8 @@ pub struct SpeedupOptions {
     /// Change a key of the scenario for every run
     #[arg(long = "set", value_name = "KEY=VALUE")]
     changes: Vec<String>,
-    /// Search for settings in which the adaptive schedule is slower than full participation: draw this many worlds at
-    /// random from the first seed, and list the worst. The results are collected in hunt.jsonl of --out, and the same
+    /// Search for settings in which the schedule of the scenario is slower than full participation: draw this many worlds
+    /// at random from the first seed, and list the worst. The results are collected in hunt.jsonl of --out, and the same
     /// command continues an interrupted hunt
     #[arg(long, value_name = "WORLDS", requires = "out", conflicts_with_all = ["clients", "speeds", "communication", "schedules", "factor", "measure_target"], value_parser = clap::value_parser!(u32).range(1..=100_000))]
     hunt: Option<u32>,

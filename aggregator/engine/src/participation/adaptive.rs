@@ -27,17 +27,13 @@
 use super::arrival_times::ArrivalTimes;
 use super::contraction::{Contraction, Grid};
 use super::coverage::Coverage;
-use super::estimator::{Decision, Estimator, checked_count};
+use super::estimator::{Decision, Estimator, best_level, checked_count};
 use super::round_steps::RoundSteps;
 use super::{ClosedRound, UpdateArrival};
 use crate::linalg::{Matrix, product_transposed};
 
 /// Contractions of the filters.
 const GRID: Grid = Grid { largest: 0.5, count: 20 };
-/// Factor by which a round may take longer than the best one in order to wait for more devices, since an
-/// additional round costs more.
-const FREE: f64 = 1.2;
-
 /// Time budget of rounds that do not wait for all devices, in mean durations of rounds that do.
 const BUDGET: f64 = 10.0;
 
@@ -115,19 +111,11 @@ impl Adaptive {
         if self.spent >= BUDGET * full_time {
             return full_level;
         }
-        let rates = levels.iter().enumerate().skip(first_level).filter_map(|(level, &n)| {
-            let time = time(level)?.max(f64::MIN_POSITIVE * full_time);
+        let decrease = |level: usize, n: usize| {
             let a = if level == current { a * self.coverage.factor(n) } else { a };
-            Some((level, (distance * a * (2.0 - a) - variance / n as f64) / time))
-        });
-        let best = rates.fold(None, |best: Option<(usize, f64)>, (level, rate)| match best {
-            Some((_, best_rate)) if best_rate >= rate => best,
-            _ => Some((level, rate)),
-        });
-        let best = best.filter(|(_, rate)| *rate > 0.0).map_or(full_level, |(level, _)| level);
-        let Some(longest) = time(best).map(|time| FREE * time) else { return full_level };
-        let is_nearly_free = |level: &usize| time(*level).is_some_and(|time| time <= longest);
-        (best..levels.len()).filter(is_nearly_free).max().unwrap_or(best)
+            distance * a * (2.0 - a) - variance / n as f64
+        };
+        best_level(levels, first_level, time, decrease).unwrap_or(full_level)
     }
 }
 
@@ -186,7 +174,7 @@ impl Estimator for Adaptive {
             let remaining = 1.0 - a * factor;
             remaining * remaining
         };
-        self.contraction.update(&observed.step, noise, remaining, &observed.origin, &observed.model_after);
+        self.contraction.update(&observed, noise, remaining);
     }
 
     /// State for checkpoints: the sums, and the distance and weight of each filter.
@@ -195,6 +183,11 @@ impl Estimator for Adaptive {
         let lengths = [self.arrivals.len(), self.contraction.state_len() / 2, coverage.len()];
         let head = [f64::from(self.rounds), self.spent, self.variance.0, self.variance.1];
         let lengths = lengths.into_iter().map(|length| length as f64);
-        lengths.chain(head).chain(self.arrivals.state()).chain(self.contraction.state()).chain(coverage).collect()
+        lengths
+            .chain(head)
+            .chain(self.arrivals.state())
+            .chain(self.contraction.state())
+            .chain(coverage)
+            .collect()
     }
 }

@@ -34,6 +34,13 @@ struct Level {
     progress: Progress,
 }
 
+impl Level {
+    /// Creates a comparison without observations.
+    fn new(devices: usize) -> Self {
+        Self { devices, quotient: 0.0, weight: 0.0, progress: Progress::FULL }
+    }
+}
+
 impl CohortBias {
     /// Observes a round with all devices. `first` are mean steps of the first devices, each with the number of
     /// these devices, in ascending order.
@@ -49,20 +56,11 @@ impl CohortBias {
             let along = ((mean.dot(all) - variance / count) / signal).clamp(-1.0, 1.5);
             let squared = ((mean.norm_squared() - variance / n) / signal).max(along * along);
             let progress = Progress { along, squared };
-            let level = match self.levels.iter_mut().find(|level| level.devices == *devices) {
-                Some(level) => level,
-                None => {
-                    let at = self.levels.partition_point(|level| level.devices < *devices);
-                    self.levels.insert(
-                        at,
-                        Level { devices: *devices, quotient: 0.0, weight: 0.0, progress: Progress::FULL },
-                    );
-                    match self.levels.get_mut(at) {
-                        Some(level) => level,
-                        None => continue,
-                    }
-                }
-            };
+            let at = self.levels.partition_point(|level| level.devices < *devices);
+            if self.levels.get(at).is_none_or(|level| level.devices != *devices) {
+                self.levels.insert(at, Level::new(*devices));
+            }
+            let Some(level) = self.levels.get_mut(at) else { continue };
             level.quotient = FORGETTING * level.quotient + quotient;
             level.weight = FORGETTING * level.weight + 1.0;
             level.progress = progress;
@@ -79,6 +77,11 @@ impl CohortBias {
             }
         }
         progress
+    }
+
+    /// Number of levels.
+    pub fn len(&self) -> usize {
+        self.levels.len()
     }
 
     /// State for checkpoints: five values for each level.

@@ -5,6 +5,7 @@
 //! predict the steps.
 
 use super::model_motion::ModelPoint;
+use super::round_steps::ModelStep;
 use crate::linalg::Matrix;
 
 /// Prior median of the contraction. The prior is log-normal with a standard deviation of 1 of the logarithm.
@@ -76,16 +77,10 @@ impl Contraction {
         std::iter::successors(Some(grid.largest), |a| Some(a * RATIO)).take(grid.count)
     }
 
-    /// Observes a step of the model from `origin`, whose noise has the expected squared length `noise`, to
-    /// `model_after`. `remaining` is the factor of the squared distance that such a step leaves for a contraction.
-    pub fn update(
-        &mut self,
-        step: &Matrix,
-        noise: f64,
-        remaining: impl Fn(f64) -> f64,
-        origin: &ModelPoint,
-        model_after: &ModelPoint,
-    ) {
+    /// Observes a step of the model, whose noise has the expected squared length `noise`. `remaining` is the
+    /// factor of the squared distance that such a step leaves, for a contraction.
+    pub fn update(&mut self, observed: &ModelStep, noise: f64, remaining: impl Fn(f64) -> f64) {
+        let ModelStep { origin, model_after, step, .. } = observed;
         if self.filters.is_empty() {
             let filter = |a| Filter::new(a, origin.expected_distance(step, a));
             self.filters = Self::values(self.grid).map(filter).collect();
@@ -145,10 +140,8 @@ impl Contraction {
             weight: pair[1],
         };
         let (pairs, rest) = state.as_chunks();
-        (rest.is_empty() && pairs.len() == grid.count).then(|| Self {
-            grid,
-            filters: pairs.iter().zip(Self::values(grid)).map(filter).collect(),
-        })
+        (rest.is_empty() && pairs.len() == grid.count)
+            .then(|| Self { grid, filters: pairs.iter().zip(Self::values(grid)).map(filter).collect() })
     }
 }
 

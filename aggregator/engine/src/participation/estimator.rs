@@ -40,6 +40,35 @@ pub trait Estimator: fmt::Debug + Send {
     fn state(&self) -> Vec<f64>;
 }
 
+/// Factor by which a round may take longer than the best one in order to wait for more devices, since an
+/// additional round costs more.
+const FREE: f64 = 1.2;
+
+/// Index of the level with the largest decrease of the squared distance per unit of time, from `first` on, and
+/// then of the last level that takes hardly longer. `levels` are numbers of updates in ascending order. `time` is the
+/// mean duration of a round of a level, and `decrease` the estimated decrease, for a level and its number of
+/// updates. `None` if no level decreases the distance.
+pub fn best_level(
+    levels: &[usize],
+    first: usize,
+    time: impl Fn(usize) -> Option<f64>,
+    decrease: impl Fn(usize, usize) -> f64,
+) -> Option<usize> {
+    let full_time = time(levels.len().checked_sub(1)?).filter(|time| *time > 0.0)?;
+    let rates = levels.iter().enumerate().skip(first).filter_map(|(level, &n)| {
+        let time = time(level)?.max(f64::MIN_POSITIVE * full_time);
+        Some((level, decrease(level, n) / time))
+    });
+    let best = rates.fold(None, |best: Option<(usize, f64)>, (level, rate)| match best {
+        Some((_, best_rate)) if best_rate >= rate => best,
+        _ => Some((level, rate)),
+    });
+    let (best, _) = best.filter(|(_, rate)| *rate > 0.0)?;
+    let longest = FREE * time(best)?;
+    let is_nearly_free = |level: &usize| time(*level).is_some_and(|time| time <= longest);
+    Some((best..levels.len()).filter(is_nearly_free).max().unwrap_or(best))
+}
+
 /// Reads a count from a state; `None` if it is not an integer from 0 to `max`.
 pub fn checked_count(value: f64, max: f64) -> Option<usize> {
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole and in range")]

@@ -87,6 +87,13 @@ impl RoundSteps {
 }
 
 impl ModelStep {
+    /// Creates the step of a model for which a single device proposed this step.
+    #[cfg(test)]
+    pub fn new(origin: ModelPoint, model_after: ModelPoint, step: Matrix) -> Self {
+        let (mean, squares) = (step.clone(), step.norm_squared());
+        Self { origin, model_after, step, count: 1.0, mean, squares }
+    }
+
     /// Length of the model's step along the devices' mean step, as a multiple of the latter. `None` if the
     /// mean step is 0 or not finite.
     pub fn scale(&self) -> Option<f64> {

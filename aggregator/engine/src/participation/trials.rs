@@ -1,21 +1,42 @@
-//! Trials of rounds that do not wait for all devices, each verified by a round with all devices.
+//! Trials of rounds that do not wait for all devices, each verified by the next round with all devices.
 //!
-//! The time of a trial comes from an allowance. Rounds with all devices add a small part of their duration to
-//! it, and a verified trial adds the time in which rounds with all devices would have gained as much.
+//! The time of trials comes from an allowance. Every round with all devices adds a part [`RATE`] of its duration,
+//! and a trial takes its own duration away. So trials that gain nothing take at most this part of the time of
+//! the rounds with all devices, and one partial round more, for any data and speeds.
+//!
+//! A round with all devices after a trial shows what the trial gained. With the contraction `a`, a round with
+//! all devices multiplies the step of all devices by `1 - a`. If the step has shrunk more than by the rounds with
+//! all devices alone, the trial was worth the missing number of such rounds, and their time is added to the
+//! allowance. A trial that was worth less than its time halves the part that later rounds add, so that the
+//! number of such trials grows with the logarithm of the number of rounds only.
+//!
+//! During a trial the gain is predicted from the last step `z` of all devices and the displacement `x` of the model
+//! since: `<(1 - a) z, x> - a |x|^2 / 2`, in units of the objective times the step size. A trial ends when this
+//! falls far below its largest value.
 
-use super::model_motion::ModelPoint;
 use super::round_steps::ModelStep;
 use crate::linalg::Matrix;
 
-/// Part of the duration of a round with all devices that is added to the allowance, before the first trial
-/// failed.
-const RATE: f64 = 0.1;
-/// Factor of this part after a trial that gained less than rounds with all devices would have.
+/// Part of the duration of a round with all devices that is added to the allowance, before a trial failed.
+const RATE: f64 = 0.15;
+/// Factor of this part after a trial that was worth less than its time.
 const AFTER_FAILURE: f64 = 0.5;
 /// Largest allowance, in durations of a round with all devices.
 const LARGEST_ALLOWANCE: f64 = 10.0;
-/// Longest trial, as a fraction of the time of all rounds before.
-const LONGEST_TRIAL: f64 = 0.5;
+/// Decrease of the predicted gain below its largest value that ends a trial, as a multiple of the gain of the
+/// last round with all devices.
+const LARGEST_DECREASE: f64 = 0.5;
+/// Smallest and largest factor by which a round with all devices is assumed to shrink the step.
+const SHRINKING: (f64, f64) = (0.05, 0.999);
+
+/// Result of a trial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The step of all devices has shrunk, or its noise hides whether it has.
+    Harmless,
+    /// The step of all devices has grown, noise considered.
+    Harmful,
+}
 
 /// Trials with their allowance. All times are in milliseconds.
 #[derive(Clone, Debug)]
@@ -24,76 +45,207 @@ pub struct Trials {
     allowance: f64,
     /// Part of the duration of a round with all devices that is added to the allowance.
     rate: f64,
-    /// Time of all rounds before the present trial.
-    elapsed: f64,
     /// Time of the present trial.
     spent: f64,
-    /// Duration of the last round with all devices.
+    /// Duration of the last round with all devices; 0 before the first.
     full_time: f64,
-    /// Step of the last round with all devices, and the model after it. `None` before the first such round and
-    /// after a restart.
-    start: Option<(Matrix, ModelPoint)>,
+    /// Last round with all devices. `None` before the first, and after a restart.
+    start: Option<Start>,
+}
+
+/// Last round with all devices, and the present trial after it.
+#[derive(Clone, Debug)]
+struct Start {
+    /// Step of the round.
+    step: Matrix,
+    /// Degrees of freedom of a step.
+    degrees_of_freedom: f64,
+    /// Displacement of the model since the round, as the sum of the steps of the trial.
+    displacement: Matrix,
+    /// Largest predicted gain of the trial so far.
+    best: f64,
+    /// Whether the trial has ended.
+    ended: bool,
 }
 
 impl Trials {
     /// Creates trials without an allowance.
     pub fn new() -> Self {
-        Self { allowance: 0.0, rate: RATE, elapsed: 0.0, spent: 0.0, full_time: 0.0, start: None }
+        Self { allowance: 0.0, rate: RATE, spent: 0.0, full_time: 0.0, start: None }
     }
 
     /// Whether a partial round of this expected duration may follow.
     pub fn allow(&self, duration: f64) -> bool {
-        let longest = LONGEST_TRIAL * self.elapsed;
-        self.start.is_some() && duration <= self.allowance && self.spent + duration <= longest
+        self.start.as_ref().is_some_and(|start| !start.ended) && duration <= self.allowance
     }
 
-    /// Observes the end of a partial round.
-    pub fn close_partial(&mut self, duration: f64) {
+    /// Observes the end of a partial round, with the step of the model and the estimated contraction `a`.
+    pub fn close_partial(&mut self, duration: f64, step: Option<&Matrix>, a: f64) {
         self.spent += duration;
         self.allowance -= duration;
+        let Some((start, step)) = self.start.as_mut().zip(step) else { return };
+        if start.displacement.shape() != step.shape() {
+            return;
+        }
+        start.displacement += step;
+        let displacement = &start.displacement;
+        let gain = (1.0 - a) * start.step.dot(displacement) - 0.5 * a * displacement.norm_squared();
+        start.best = start.best.max(gain);
+        let gain_of_all = (1.0 - 0.5 * a) * start.step.norm_squared();
+        start.ended = gain < start.best - LARGEST_DECREASE * gain_of_all;
     }
 
-    /// Observes the end of a round with all devices, with the estimated contraction `a`. Returns whether the
-    /// trial before it, if there was one, gained at least as much as rounds with all devices would have.
-    pub fn close_full(&mut self, duration: f64, observed: Option<&ModelStep>, a: f64) -> Option<bool> {
+    /// Observes the end of a round with all devices, with the step of the model, the estimated contraction `a`
+    /// and the expected squared length `noise` of the noise of the step. Returns the verdict on the trial before
+    /// it, if there was one.
+    pub fn close_full(
+        &mut self,
+        duration: f64,
+        observed: Option<&ModelStep>,
+        a: f64,
+        noise: f64,
+    ) -> Option<Verdict> {
+        // The shorter of two durations, since a single long round must not make a trial worth more.
         let shorter = if self.full_time > 0.0 { duration.min(self.full_time) } else { duration };
-        let mut verdict = None;
-        if self.spent > 0.0 {
-            let rounds = observed.and_then(|observed| self.gain(observed, a)).unwrap_or(0.0).max(0.0);
-            let gained = rounds * shorter;
-            let success = gained >= self.spent;
+        let verdict = (self.spent > 0.0).then(|| {
+            let worth = observed.and_then(|observed| self.rounds_worth(&observed.step, a, noise));
+            let (low, high) = worth.unwrap_or((0.0, 0.0));
+            let gained = low.max(0.0) * shorter;
             self.allowance += gained;
-            if !success {
+            if gained < self.spent {
                 self.rate *= AFTER_FAILURE;
             }
-            verdict = Some(success);
-        }
+            // A trial that is worth less than -1 rounds has undone the round with all devices before it.
+            if high < -1.0 { Verdict::Harmful } else { Verdict::Harmless }
+        });
         self.allowance = (self.allowance + self.rate * duration).min(LARGEST_ALLOWANCE * shorter);
-        self.elapsed += self.spent + duration;
         self.full_time = duration;
         self.spent = 0.0;
-        self.start = observed.map(|observed| (observed.step.clone(), observed.model_after.clone()));
+        self.start = observed.map(|observed| Start {
+            step: observed.step.clone(),
+            degrees_of_freedom: observed.model_after.degrees_of_freedom(),
+            displacement: &observed.step * 0.0,
+            best: 0.0,
+            ended: false,
+        });
         verdict
     }
 
-    /// Gain of the present trial in the objective of all devices, as a multiple of the gain of the round with
-    /// all devices before it. The gain follows from the steps of all devices before and after the trial, which
-    /// are the gradients times the step size, and the displacement between.
-    fn gain(&self, observed: &ModelStep, a: f64) -> Option<f64> {
-        let (step, model) = self.start.as_ref()?;
-        let displacement = model.step_to(&observed.origin)?;
-        let mean_step = (step * (1.0 - a) + &observed.step) * 0.5;
-        let unit = (1.0 - 0.5 * a) * step.norm_squared();
-        (unit > 0.0).then(|| mean_step.dot(&displacement) / unit)
+    /// Smallest and largest number of rounds with all devices that the present trial was probably worth, from
+    /// the step of all devices after it: one standard deviation of the noise to either side.
+    fn rounds_worth(&self, step: &Matrix, a: f64, noise: f64) -> Option<(f64, f64)> {
+        let start = self.start.as_ref()?;
+        let (before, after) = (start.step.norm_squared(), step.norm_squared());
+        if !(before > 0.0 && after > 0.0) {
+            return None;
+        }
+        // Relative variance of a squared length, of which `noise` is the expected part of the noise.
+        let relative = |squared: f64| {
+            let noise = noise.min(squared);
+            (4.0 * (squared - noise) + 2.0 * noise) * noise / start.degrees_of_freedom / (squared * squared)
+        };
+        let (smallest, largest) = SHRINKING;
+        let per_round = -2.0 * libm::log((1.0 - a).abs().clamp(smallest, largest));
+        let rounds = libm::log(before / after) / per_round - 1.0;
+        let deviation = libm::sqrt(relative(before) + relative(after)) / per_round;
+        Some((rounds - deviation, rounds + deviation))
     }
 
-    /// State for checkpoints.
-    pub fn state(&self) -> [f64; 5] {
-        [self.allowance, self.rate, self.elapsed, self.spent, self.full_time]
+    /// State for checkpoints. A trial in progress is omitted: after a restart the next round waits for all
+    /// devices.
+    pub fn state(&self) -> [f64; 4] {
+        [self.allowance, self.rate, self.spent, self.full_time]
     }
 
     /// Restores a state that [`Self::state`] returned.
-    pub fn restored([allowance, rate, elapsed, spent, full_time]: [f64; 5]) -> Self {
-        Self { allowance, rate, elapsed, spent, full_time, start: None }
+    pub fn restored([allowance, rate, spent, full_time]: [f64; 4]) -> Self {
+        Self { allowance, rate, spent, full_time, start: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::super::model_motion::ModelPoint;
+    use super::*;
+
+    /// Ends a round with all devices whose step has this length.
+    fn full_round(trials: &mut Trials, duration: f64, length: f64, a: f64) -> Option<Verdict> {
+        let step = Matrix::from_element(2, 3, length / 6.0_f64.sqrt());
+        let point = ModelPoint::Values(Matrix::zeros(2, 3));
+        let observed = ModelStep::new(point.clone(), point, step);
+        trials.close_full(duration, Some(&observed), a, 0.0)
+    }
+
+    fn partial_round(trials: &mut Trials, duration: f64) {
+        trials.close_partial(duration, Some(&Matrix::zeros(2, 3)), 0.5);
+    }
+
+    #[test]
+    fn allowance_is_a_part_of_the_time_of_all_devices() {
+        let mut trials = Trials::new();
+        assert!(!trials.allow(0.0), "a trial before the first round with all devices");
+        full_round(&mut trials, 1000.0, 1.0, 0.5);
+        assert!(trials.allow(1000.0 * RATE) && !trials.allow(1000.0 * RATE + 1.0));
+        partial_round(&mut trials, 100.0);
+        assert!(trials.allow(1000.0 * RATE - 100.0) && !trials.allow(100.0));
+    }
+
+    #[test]
+    fn trial_worth_more_than_its_time_extends_the_allowance() {
+        // A round with all devices halves the step; after the trial it has an eighth of its length. So the trial
+        // was worth two rounds.
+        let mut trials = Trials::new();
+        full_round(&mut trials, 1000.0, 1.0, 0.5);
+        partial_round(&mut trials, 100.0);
+        assert_eq!(full_round(&mut trials, 1000.0, 0.125, 0.5), Some(Verdict::Harmless));
+        let expected = 1000.0 * RATE - 100.0 + 2000.0 + 1000.0 * RATE;
+        assert!((trials.allowance - expected).abs() < 1e-6, "{}", trials.allowance);
+        assert_eq!(trials.rate, RATE);
+    }
+
+    #[test]
+    fn useless_trials_become_rare_and_harmful_ones_are_reported() {
+        let mut trials = Trials::new();
+        full_round(&mut trials, 1000.0, 1.0, 0.5);
+        partial_round(&mut trials, 100.0);
+        assert_eq!(full_round(&mut trials, 1000.0, 0.5, 0.5), Some(Verdict::Harmless));
+        assert_eq!(trials.rate, RATE * AFTER_FAILURE);
+        partial_round(&mut trials, 100.0);
+        assert_eq!(full_round(&mut trials, 1000.0, 0.6, 0.5), Some(Verdict::Harmful));
+        assert_eq!(full_round(&mut trials, 1000.0, 0.3, 0.5), None, "a verdict without a trial");
+    }
+
+    /// A long round with all devices must not make the trial after it worth more than a short one.
+    #[test]
+    fn single_long_round_does_not_raise_the_worth_of_a_trial() {
+        let mut trials = Trials::new();
+        full_round(&mut trials, 100_000.0, 1.0, 0.5);
+        partial_round(&mut trials, 100.0);
+        full_round(&mut trials, 1000.0, 0.125, 0.5);
+        assert!(trials.allowance <= LARGEST_ALLOWANCE * 1000.0);
+    }
+
+    /// The predicted gain ends a trial that moves the model away.
+    #[test]
+    fn trial_ends_when_the_model_moves_away() {
+        let mut trials = Trials::new();
+        full_round(&mut trials, 1000.0, 1.0, 0.5);
+        let away = Matrix::from_element(2, 3, -1.0 / 6.0_f64.sqrt());
+        trials.close_partial(1.0, Some(&away), 0.5);
+        assert!(!trials.allow(1.0));
+        full_round(&mut trials, 1000.0, 1.0, 0.5);
+        assert!(trials.allow(1.0));
+    }
+
+    #[test]
+    fn restored_trials_wait_for_all_devices_first() {
+        let mut trials = Trials::new();
+        full_round(&mut trials, 1000.0, 1.0, 0.5);
+        let mut restored = Trials::restored(trials.state());
+        assert!(trials.allow(10.0) && !restored.allow(10.0));
+        full_round(&mut restored, 1000.0, 0.5, 0.5);
+        assert!(restored.allow(10.0));
     }
 }

@@ -1,24 +1,44 @@
 //! Verified schedule of doubling participation: estimates from the rounds so far for how many updates the next
-//! round should wait, and verifies the gain of rounds that do not wait for all devices.
+//! round should wait, and verifies rounds that do not wait for all devices.
+//!
+//! As in the adaptive schedule, a round with the first `n` of `N` updates takes the arrival time `T_n` of the last
+//! of these updates, communication included, and every round should maximise the estimated decrease of the
+//! squared distance `D^2` per unit of time (SRPFL, equation 200):
+//!
+//! ```text
+//! (D^2 (2 a p_n - a^2 q_n) - v / n) / T_n
+//! ```
+//!
+//! with the contraction `a` and the distance ([`Contraction`]), the variance `v` of one device's step, and the
+//! component `p_n` and squared length `q_n` of the step that the first `n` devices take, in comparison with the
+//! step of all ([`CohortBias`]); both are 1 if speed has nothing to do with data.
+//!
+//! Estimates can be wrong, so they only propose. Whether a round may wait for fewer devices is decided by
+//! [`Trials`]: an allowance of time, and a verification by the next round with all devices. That round also
+//! measures arrival times and the differences of the first devices anew. After a harmful trial, rounds with as
+//! few devices are not tried again.
 
 use super::arrival_times::ArrivalTimes;
 use super::cohort_bias::CohortBias;
 use super::contraction::{Contraction, Grid, Progress};
-use super::estimator::{Decision, Estimator, checked_count};
-use super::round_steps::RoundSteps;
-use super::trials::Trials;
+use super::estimator::{Decision, Estimator, best_level, checked_count};
+use super::round_steps::{ModelStep, RoundSteps};
+use super::trials::{Trials, Verdict};
 use super::{ClosedRound, UpdateArrival};
 use crate::linalg::Matrix;
 
-/// Contractions of the filters, which cover every stable step.
+/// Contractions of the filters. They cover every step for which rounds with all devices are stable.
 const GRID: Grid = Grid { largest: 1.9, count: 27 };
-/// Factor by which a round may take longer than the best one in order to wait for more devices, since an
-/// additional round costs more.
-const FREE: f64 = 1.2;
-/// Factor of the weight of an arrival time for each later observation of its rank.
+/// Factor of the weight of an arrival time for each later observation of its rank, so that the times follow
+/// devices that become faster or slower.
 const FORGETTING: f64 = 0.8;
+/// Number of rounds with all devices before the first trial. A target that full participation reaches in this
+/// many rounds is reached in the same time.
+const FIRST_ROUNDS: u32 = 3;
+/// Contraction that is assumed while there is no estimate.
+const UNKNOWN_CONTRACTION: f64 = 1.0;
 
-/// Estimates of the verified schedule from the rounds so far.
+/// Estimates and trials of the verified schedule.
 #[derive(Clone, Debug)]
 pub struct Verified {
     /// Number of rounds observed.
@@ -37,6 +57,10 @@ pub struct Verified {
     contraction: Contraction,
     bias: CohortBias,
     trials: Trials,
+    /// Smallest number of updates of a partial round.
+    least: usize,
+    /// Number of updates of the rounds of the present trial.
+    tried: usize,
 }
 
 impl Verified {
@@ -53,22 +77,31 @@ impl Verified {
             contraction: Contraction::new(GRID),
             bias: CohortBias::default(),
             trials: Trials::new(),
+            least: 0,
+            tried: 0,
         }
     }
 
     /// Restores a state that [`Estimator::state`] returned; `None` if the values are not such a state.
     pub fn restored(state: &[f64]) -> Option<Self> {
-        let (&[ranks, filters, rounds, sum, weight], values) = state.split_first_chunk::<5>()?;
+        let (&[ranks, filters, biases, rounds, least, tried, sum, weight], values) =
+            state.split_first_chunk::<8>()?;
         if state.iter().any(|value| !value.is_finite()) {
             return None;
         }
-        let (trials, values) = values.split_first_chunk::<5>()?;
-        let rounds = u32::try_from(checked_count(rounds, u32::MAX.into())?).ok()?;
+        let (trials, values) = values.split_first_chunk::<4>()?;
+        let largest = u32::MAX.into();
+        let rounds = u32::try_from(checked_count(rounds, largest)?).ok()?;
         let (ranks, values) =
             values.split_at_checked(checked_count(ranks, values.len() as f64)?.checked_mul(3)?)?;
         let (filters, bias) = values.split_at_checked(2 * checked_count(filters, GRID.count as f64)?)?;
+        if checked_count(biases, bias.len() as f64)?.checked_mul(5)? != bias.len() {
+            return None;
+        }
         Some(Self {
             rounds,
+            least: checked_count(least, largest)?,
+            tried: checked_count(tried, largest)?,
             variance: (sum, weight),
             arrivals: ArrivalTimes::restored(FORGETTING, ranks)?,
             contraction: Contraction::restored(GRID, filters)?,
@@ -78,40 +111,60 @@ impl Verified {
         })
     }
 
-    /// Index of the level with the largest estimated gain per unit of time, from `first` on.
-    fn best_level(&self, levels: &[usize], first: usize) -> Option<usize> {
+    /// Variance of one device's step.
+    fn step_variance(&self) -> f64 {
+        self.variance.0 / self.variance.1
+    }
+
+    /// Index of the level with the largest estimated decrease of the squared distance per unit of time, from
+    /// `first` on. `None` if there is no estimate, or if none decreases the distance.
+    fn proposed_level(&self, levels: &[usize], first: usize) -> Option<usize> {
         let full_level = levels.len().saturating_sub(1);
         let (a, distance) = self.contraction.estimate()?;
-        let variance = self.variance.0 / self.variance.1;
         let time = |level: usize| levels.get(level).and_then(|n| self.arrivals.mean(*n));
-        let full_time = time(full_level).filter(|time| *time > 0.0)?;
-        let rates = levels.iter().enumerate().skip(first).filter_map(|(level, &n)| {
-            let time = time(level)?.max(f64::MIN_POSITIVE * full_time);
+        let decrease = |level: usize, n: usize| {
             let progress = if level == full_level { Progress::FULL } else { self.bias.progress(n) };
-            let gain = distance * (1.0 - progress.remaining(a)) - variance / n as f64;
-            Some((level, gain / time))
-        });
-        let best = rates.fold(None, |best: Option<(usize, f64)>, (level, rate)| match best {
-            Some((_, best_rate)) if best_rate >= rate => best,
-            _ => Some((level, rate)),
-        });
-        let best = best.filter(|(_, rate)| *rate > 0.0)?.0;
-        let longest = FREE * time(best)?;
-        let is_nearly_free = |level: &usize| time(*level).is_some_and(|time| time <= longest);
-        Some((best..levels.len()).filter(is_nearly_free).max().unwrap_or(best))
+            distance * (1.0 - progress.remaining(a)) - self.step_variance() / n as f64
+        };
+        best_level(levels, first, time, decrease)
+    }
+
+    /// Observes the step of the model at the end of a round; returns it.
+    fn observe_step(&mut self, closed: &ClosedRound<'_>) -> Option<ModelStep> {
+        let answers = self.round.answers;
+        let observed = self.round.close(closed)?;
+        if let Some(scale) = observed.scale() {
+            let n = observed.count;
+            self.variance.0 += n * observed.variance() * scale * scale;
+            self.variance.1 += n;
+            let noise = self.step_variance() / n;
+            let progress = if self.waits_for_all { Progress::FULL } else { self.bias.progress(answers) };
+            let remaining = |a: f64| progress.remaining(a);
+            self.contraction.update(&observed, noise, remaining);
+            if self.waits_for_all {
+                self.bias.update(&observed, &self.first);
+            }
+        }
+        Some(observed)
     }
 }
 
 impl Estimator for Verified {
     fn choose(&mut self, levels: &[usize], current: usize) -> Decision {
         self.levels = levels.to_vec();
-        let full_level = levels.len().saturating_sub(1);
-        if self.rounds == 0 {
+        if self.rounds < FIRST_ROUNDS {
             return Decision { level: current, waits_for_all: true };
         }
-        let level = self.best_level(levels, current).unwrap_or(full_level);
-        let expected = levels.get(level).and_then(|n| self.arrivals.mean(*n)).unwrap_or(f64::INFINITY);
-        Decision { level, waits_for_all: level == full_level || !self.trials.allow(expected) }
+        let full_level = levels.len().saturating_sub(1);
+        let least = levels.iter().position(|n| *n >= self.least).unwrap_or(full_level);
+        let level = self.proposed_level(levels, current.max(least)).unwrap_or(full_level);
+        let updates = levels.get(level).copied().unwrap_or(0);
+        let duration = self.arrivals.mean(updates).unwrap_or(f64::INFINITY);
+        let waits_for_all = level == full_level || !self.trials.allow(duration);
+        if !waits_for_all {
+            self.tried = updates;
+        }
+        Decision { level, waits_for_all }
     }
 
     fn answers_with(&self, samples: u64) -> usize {
@@ -142,32 +195,24 @@ impl Estimator for Verified {
             self.arrivals.record(rank, elapsed, self.round.samples);
         }
         self.rounds = self.rounds.saturating_add(1);
-        let answers = self.round.answers;
-        let observed = self.round.close(closed);
-        if let Some((observed, scale)) = observed.as_ref().and_then(|step| Some((step, step.scale()?))) {
-            let n = observed.count;
-            self.variance.0 += n * observed.variance() * scale * scale;
-            self.variance.1 += n;
-            let noise = self.variance.0 / self.variance.1 / n;
-            let progress = if self.waits_for_all { Progress::FULL } else { self.bias.progress(answers) };
-            let remaining = |a: f64| progress.remaining(a);
-            self.contraction.update(&observed.step, noise, remaining, &observed.origin, &observed.model_after);
-            if self.waits_for_all {
-                self.bias.update(observed, &self.first);
-            }
+        let observed = self.observe_step(closed);
+        let a = self.contraction.estimate().map_or(UNKNOWN_CONTRACTION, |(a, _)| a);
+        if !self.waits_for_all {
+            self.trials.close_partial(elapsed, observed.as_ref().map(|observed| &observed.step), a);
+            return;
         }
-        if self.waits_for_all {
-            let a = self.contraction.estimate().map_or(1.0, |(a, _)| a);
-            self.trials.close_full(elapsed, observed.as_ref(), a);
-        } else {
-            self.trials.close_partial(elapsed);
+        let noise = observed.as_ref().map_or(0.0, |observed| self.step_variance() / observed.count);
+        if self.trials.close_full(elapsed, observed.as_ref(), a, noise) == Some(Verdict::Harmful) {
+            self.least = self.tried.saturating_add(1);
         }
     }
 
     fn state(&self) -> Vec<f64> {
-        let lengths = [self.arrivals.len(), self.contraction.state_len() / 2].map(|length| length as f64);
-        let head = [f64::from(self.rounds), self.variance.0, self.variance.1];
-        let all = lengths.into_iter().chain(head).chain(self.trials.state()).chain(self.arrivals.state());
+        let counts = [self.arrivals.len(), self.contraction.state_len() / 2, self.bias.len()];
+        let counts = counts.into_iter().map(|count| count as f64);
+        let head =
+            [f64::from(self.rounds), self.least as f64, self.tried as f64, self.variance.0, self.variance.1];
+        let all = counts.chain(head).chain(self.trials.state()).chain(self.arrivals.state());
         all.chain(self.contraction.state()).chain(self.bias.state()).collect()
     }
 }

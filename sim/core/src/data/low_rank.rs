@@ -95,8 +95,17 @@ impl LowRankRegression {
             // Row-major order.
             let map = Arc::new(product(&down, up).transpose().as_slice().to_vec());
             let purpose = Purpose::Samples;
-            let generator =
-                Generator { map, outputs, feature_std: 1.0, measured: d, noise_std, samples, seed, client, purpose };
+            let generator = Generator {
+                map,
+                outputs,
+                feature_std: 1.0,
+                measured: d,
+                noise_std,
+                samples,
+                seed,
+                client,
+                purpose,
+            };
             let mut client = Client::new(generator.batch(0), generator.tests(test_samples).batch(0));
             client.fresh = fresh.then_some(generator);
             client

@@ -55,7 +55,7 @@ pub struct World {
     pub clients: usize,
     /// Position of the target between the start (1) and the floor (0), on a logarithmic scale.
     pub target: f64,
-    /// Number of rounds of full participation.
+    /// Number of rounds of full participation from which the floor is taken.
     rounds: u32,
     /// Expected number of floating-point operations of a round.
     work: f64,
@@ -70,11 +70,13 @@ pub struct World {
 /// Result of a world.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
+    /// Changes of the scenario, in which the world consists.
+    pub world: Vec<String>,
     /// Number of rounds of full participation to the target, as a median over the data sets.
     pub rounds: f64,
     /// Time of full participation divided by the time of the schedule, at each communication cost; an upper
-    /// bound if the schedule did not reach the target.
-    pub ratios: Vec<f64>,
+    /// bound if the schedule did not reach the target, and `None` if full participation did not.
+    pub ratios: Vec<Option<f64>>,
 }
 
 /// Draws the worlds of a hunt. The first n worlds are the same for every number of worlds from n on.
@@ -101,8 +103,7 @@ fn log_integer(random: &mut Stream, low: usize, high: usize) -> usize {
 /// Draws a world, without the settings that all worlds share.
 fn draw(random: &mut Stream) -> World {
     let (d, samples, clients) = loop {
-        let shape =
-            (log_integer(random, 4, 128), log_integer(random, 5, 200), log_integer(random, 8, 256));
+        let shape = (log_integer(random, 4, 128), log_integer(random, 5, 200), log_integer(random, 8, 256));
         if shape.0 * shape.1 * shape.2 <= MOST_VALUES {
             break shape;
         }
@@ -162,9 +163,9 @@ fn draw_speeds(random: &mut Stream) -> Vec<String> {
         changes.push(format!("fleet.spike_factor={:.1}", log_uniform(random, 2.0, 100.0)));
     }
     match random.below(8) {
-        0 => changes.extend(
-            ["fleet.correlation=\"features\"".to_owned(), "data.blind_clients=0.5".to_owned()],
-        ),
+        0 => {
+            changes.extend(["fleet.correlation=\"features\"".to_owned(), "data.blind_clients=0.5".to_owned()])
+        }
         1 => changes.push("fleet.correlation=\"targets\"".to_owned()),
         2 => changes.push("fleet.correlation=\"task\"".to_owned()),
         3 => changes.push("fleet.correlation=\"samples\"".to_owned()),
@@ -182,7 +183,8 @@ impl World {
 
     /// Scenario of the world with further changes.
     fn scenario(&self, changes: &[String]) -> Result<Scenario, Problem> {
-        let first = [format!("algorithm.rounds={}", self.rounds)];
+        // Some rounds more than those that define the target, so that every data set reaches it.
+        let first = [format!("algorithm.rounds={}", self.rounds + self.rounds / 2)];
         let all = first.iter().chain(&self.changes).chain(&self.common).chain(changes);
         let changes: Vec<String> = all.cloned().collect();
         Scenario::parse(SCENARIO, Scenario::built_in(SCENARIO).unwrap_or_default(), &changes)
@@ -205,7 +207,8 @@ impl World {
 
     /// Target of a data set, from its run with full participation.
     fn target(&self, full: &Trajectory) -> f64 {
-        let distances: Vec<f64> = full.points(0.0).map(|(_, distance)| distance).collect();
+        let points = full.points(0.0).take(self.rounds as usize + 1);
+        let distances: Vec<f64> = points.map(|(_, distance)| distance).collect();
         let start = distances.first().copied().unwrap_or(1.0);
         let last = distances.get(distances.len() - distances.len() / 4..).unwrap_or_default();
         let floor = Spread::new(last).map_or(start, |spread| spread.median).max(f64::MIN_POSITIVE);
@@ -261,18 +264,22 @@ impl survey::Cell for World {
         let mut ratios = Vec::new();
         for communication in COSTS {
             let crossings = Crossings::new(&full, communication, 1.0);
-            // A run whose last distances scatter about the target may have no majority.
-            let time = crossings.time().unwrap_or_else(|| crossings.horizon());
+            // Without a majority at the target, nothing can be compared.
+            let Some(time) = crossings.time() else {
+                ratios.push(None);
+                continue;
+            };
             let Some(runs) = self.scheduled(communication, &full, time, stop)? else { return Ok(None) };
             let scheduled = Crossings::new(&scaled(runs), communication, 1.0);
-            ratios.push(Speedup::ratio_alone(&crossings, &scheduled));
+            ratios.push(Some(Speedup::ratio_alone(&crossings, &scheduled)));
         }
         let to_target = |run: &Trajectory| {
             let reached = run.points(0.0).position(|(_, distance)| distance <= 1.0);
             reached.unwrap_or_else(|| run.rounds() as usize) as f64
         };
         let rounds: Vec<f64> = full.iter().map(to_target).collect();
-        Ok(Some(Outcome { rounds: Spread::new(&rounds).map_or(0.0, |spread| spread.median), ratios }))
+        let world = self.changes.clone();
+        Ok(Some(Outcome { world, rounds: Spread::new(&rounds).map_or(0.0, |spread| spread.median), ratios }))
     }
 }
 
@@ -287,11 +294,11 @@ pub fn markdown(worlds: &[World], outcomes: &[Option<Outcome>]) -> String {
         "| communication | worlds | below {SLOWER} | worst | median | median, {LARGE_FLEET} clients and more |\n\
          | --- | --- | --- | --- | --- | --- |\n"
     );
-    let ratio = |outcome: &Outcome, cost: usize| outcome.ratios.get(cost).copied().unwrap_or(f64::NAN);
+    let ratio = |outcome: &Outcome, cost: usize| outcome.ratios.get(cost).copied().flatten();
     for (cost, communication) in COSTS.iter().enumerate() {
         let select = |least: usize| -> Vec<f64> {
             let large = finished.iter().filter(|(_, world, _)| world.clients >= least);
-            let mut ratios: Vec<f64> = large.map(|(.., outcome)| ratio(outcome, cost)).collect();
+            let mut ratios: Vec<f64> = large.filter_map(|(.., outcome)| ratio(outcome, cost)).collect();
             ratios.sort_by(f64::total_cmp);
             ratios
         };
@@ -310,8 +317,10 @@ pub fn markdown(worlds: &[World], outcomes: &[Option<Outcome>]) -> String {
     }
     text.push_str("\n| ratio | communication | world | rounds of full participation | changes of `stragglers` |\n| --- | --- | --- | --- | --- |\n");
     for (cost, communication) in COSTS.iter().enumerate() {
-        let mut worst: Vec<_> =
-            finished.iter().map(|(index, world, outcome)| (ratio(outcome, cost), index, world, outcome)).collect();
+        let mut worst: Vec<_> = finished
+            .iter()
+            .filter_map(|(index, world, outcome)| Some((ratio(outcome, cost)?, index, world, outcome)))
+            .collect();
         worst.sort_by(|(a, ..), (b, ..)| a.total_cmp(b));
         for (ratio, index, world, outcome) in worst.into_iter().take(LISTED) {
             let changes: Vec<String> =

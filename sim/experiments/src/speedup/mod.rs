@@ -91,6 +91,7 @@ impl Policy {
                 ],
             ),
             policy("adaptive", true, &["participation.schedule=\"adaptive\""]),
+            policy("verified", true, &["participation.schedule=\"verified\""]),
         ]
     }
 

@@ -71,9 +71,8 @@ impl DrawnTimes {
     /// Computation time of a client in a round; 1 for an unknown client.
     pub fn time(&self, client: usize, round: u32) -> f64 {
         let index = stream_index(client, round);
-        let is_spike = |spikes: &Spikes| {
-            stream(self.seed, Purpose::Spike, index).uniform() < spikes.probability
-        };
+        let is_spike =
+            |spikes: &Spikes| stream(self.seed, Purpose::Spike, index).uniform() < spikes.probability;
         let factor = self.spikes.filter(is_spike).map_or(1.0, |spikes| spikes.factor);
         let parameter = factor * self.parameters.get(client).copied().unwrap_or(1.0);
         if self.dynamic {

@@ -146,7 +146,8 @@ mod tests {
 
     fn dropouts(dropout: f64, pattern: DropoutPattern, clients: usize, seed: u64) -> Dropouts {
         let compute_times = ComputeTimes::Drawn(Speed::Constant, Correlation::None);
-        let fleet = FleetSection { compute_times, spikes: None, communication: 0.0, dropout, pattern, link: None };
+        let fleet =
+            FleetSection { compute_times, spikes: None, communication: 0.0, dropout, pattern, link: None };
         assert_eq!(Dropouts::check(&fleet, clients), Ok(()));
         Dropouts::new(&fleet, clients, seed)
     }
