@@ -117,8 +117,7 @@ fn error_names_place_and_allowed_values() {
 /// Each case is a content of section `[fleet]`, whose header is in the second line of the file.
 #[test]
 fn impossible_fleets_are_refused() {
-    const ALL: &str =
-        "\"constant\", \"uniform\", \"exponential\", \"two-class\", \"exponential-dynamic\", \"trace\"";
+    const ALL: &str = "\"constant\", \"uniform\", \"exponential\", \"two-class\", \"pareto\", \"exponential-dynamic\", \"trace\"";
     const TWO: &str = "speed = \"two-class\"\nslow_fraction = 0.2\n";
     const EXPONENTIAL: &str = "speed = \"exponential\"\n";
     const DYNAMIC: &str = "speed = \"exponential-dynamic\"\n";
@@ -156,6 +155,12 @@ fn impossible_fleets_are_refused() {
             "correlation = \"data\"",
             ["fleet.correlation", "found \"data\"", "\"none\", \"samples\", \"task\""],
         ),
+        ("tail", "speed = \"pareto\"\n", "tail_index = 1", ["fleet.tail_index", "found 1", "from 1.01"]),
+        ("no-tail", "", "speed = \"pareto\"", ["fleet.tail_index", "missing", "a number"]),
+        ("tail-of-none", EXPONENTIAL, "tail_index = 2", ["fleet.tail_index", unknown, "correlation"]),
+        ("spike", "", "spike_probability = 2", ["fleet.spike_probability", "found 2", "from 0 to 1"]),
+        ("spike-of-none", "", "spike_factor = 5", ["fleet.spike_factor", unknown, "spike_probability"]),
+        ("spike-of-trace", TRACE, "spike_probability = 0.1", ["fleet.spike_probability", unknown, "trace"]),
         ("correlation-type", TWO, "correlation = true", ["fleet.correlation", "found true", "\"task\""]),
         ("correlation-of-equals", "", "correlation = \"task\"", ["fleet.correlation", unknown, "speed"]),
         ("correlation-of-trace", TRACE, "correlation = \"task\"", ["fleet.correlation", unknown, "trace"]),

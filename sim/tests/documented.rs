@@ -152,6 +152,8 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
                 linear.clone(),
                 extended(LINEAR, "[fleet]\nspeed = \"exponential-dynamic\"\n"),
                 extended(LINEAR, "[fleet]\nspeed = \"two-class\"\nslow_fraction = 0.2\n"),
+                extended(LINEAR, "[fleet]\nspeed = \"pareto\"\ntail_index = 2.0\n"),
+                extended(LINEAR, "[fleet]\nspike_probability = 0.1\n"),
                 extended(LINEAR, "[fleet]\nspeed = \"trace\"\ntrace = \"f\"\n"),
                 extended(LINEAR, "[fleet]\nbandwidth = 1000\n"),
                 extended(LINEAR, "[fleet]\ndropout_pattern = \"outages\"\noutage_sites = 2\n"),

@@ -3,9 +3,10 @@
 use std::sync::atomic::AtomicBool;
 
 use fedspan_experiments::speedup::{
-    Crossings, Measured, Policy, SPEEDS, STATIONARY, Settings, SpeedupError, Trajectory, markdown, measure,
-    scenario, stationary,
+    Crossings, Measured, Policy, SPEEDS, STATIONARY, Settings, SpeedupError, Trajectory, hunt, markdown,
+    measure, scenario, stationary,
 };
+use fedspan_experiments::survey::Cell;
 use fedspan_sim_core::progress::Progress;
 
 /// Stop flag that is never set.
@@ -38,6 +39,7 @@ fn settings(policies: Vec<Policy>) -> Settings {
         seed: 1,
         seeds: 6,
         factor: 1.15,
+        changes: Vec::new(),
         measure_target: false,
         threads: 2,
     }
@@ -182,4 +184,53 @@ fn unrecorded_target_is_refused_and_interruption_keeps_whole_parts() {
     assert!(matches!(measure(&settings_without_target, &GO_ON, &Silent), Err(SpeedupError::NoTarget(20))));
     let measured = measure(&settings(Vec::new()), &AtomicBool::new(true), &Silent).unwrap();
     assert!(measured.interrupted && measured.rows.is_empty());
+}
+
+/// Every world fits the scenario, the first worlds do not depend on the number of worlds, and 300 worlds have every
+/// kind of speeds and correlations.
+#[test]
+fn worlds_of_a_hunt_are_valid_and_of_every_kind() {
+    let settings = |worlds| hunt::Settings { worlds, changes: Vec::new(), seed: 5, seeds: 1 };
+    let worlds = hunt::worlds(&settings(300));
+    worlds.iter().for_each(|world| world.check().unwrap());
+    assert_eq!(hunt::worlds(&settings(20)), worlds[..20]);
+    for part in [
+        "uniform",
+        "speed=\"exponential\"",
+        "two-class",
+        "pareto",
+        "\"mean\"",
+        "\"rate\"",
+        "spike_probability",
+        "\"features\"",
+        "\"targets\"",
+        "\"task\"",
+        "\"samples\"",
+        "dropout",
+        "log-normal",
+        "init=\"random\"",
+        "fresh=true",
+        "fresh=false",
+    ] {
+        let has = |world: &hunt::World| world.changes().iter().any(|change| change.contains(part));
+        assert!(worlds.iter().any(has), "no world with {part}");
+    }
+    let too_many = hunt::Settings { changes: vec!["data.k=0".to_owned()], ..settings(1) };
+    assert!(hunt::worlds(&too_many)[0].check().is_err());
+}
+
+/// A schedule that always waits for all clients is neither faster nor slower in any world.
+#[test]
+fn full_participation_has_ratio_one_in_every_world() {
+    let small = ["data.clients=8", "data.d=6", "data.k=1", "model.k=1", "data.samples=12"];
+    let all = ["participation.n0=8", "participation.schedule=\"fixed\""];
+    let changes = small.iter().chain(&all).map(|change| (*change).to_owned()).collect();
+    let worlds = hunt::worlds(&hunt::Settings { worlds: 6, changes, seed: 2, seeds: 3 });
+    let outcomes: Vec<_> = worlds.iter().map(|world| world.measure(&GO_ON).unwrap()).collect();
+    let ratios: Vec<f64> =
+        outcomes.iter().flatten().flat_map(|outcome| &outcome.ratios).copied().flatten().collect();
+    assert!(ratios.len() > 10, "{outcomes:?}");
+    assert!(ratios.iter().all(|ratio| (ratio - 1.0).abs() < 1e-9), "{ratios:?}");
+    let table = hunt::markdown(&worlds, &outcomes);
+    assert!(table.contains("| 0 | ") && table.contains("| 0.0 % | 1.00 | 1.00 |"), "{table}");
 }

@@ -343,10 +343,18 @@ impl Scenario {
         let data = root.section("data")?;
         check_scale(&self.scale, self.rule, self.privacy.is_some(), &data)?;
         self.data.check(self.seed).map_err(|message| data.problem("clients", message))?;
-        let by_task = matches!(self.fleet.compute_times, ComputeTimes::Drawn(_, Correlation::Task));
-        if by_task && !classification && !matches!(self.data, DataSection::Linear(_)) {
+        let correlated = |by| match self.fleet.compute_times {
+            ComputeTimes::Drawn(_, correlation) => correlation == by,
+            ComputeTimes::Trace(_) => false,
+        };
+        if correlated(Correlation::Task) && !classification && !matches!(self.data, DataSection::Linear(_)) {
             let message = "found \"task\", which needs classes, or the true heads of kind = \"linear-regression\"; \
-                           allowed here: \"none\", \"samples\"";
+                           allowed here: \"none\", \"samples\", \"features\"";
+            return Err(root.section("fleet")?.problem("correlation", message));
+        }
+        if correlated(Correlation::Targets) && target_kind != TargetKind::Values {
+            let message = "found \"targets\", which needs targets that are real values; allowed here: \"none\", \
+                           \"samples\", \"features\"";
             return Err(root.section("fleet")?.problem("correlation", message));
         }
         if !self.data.is_synthetic() && matches!(self.model.init, Init::TruthSine(_)) {

@@ -35,7 +35,7 @@ struct Part {
 }
 
 /// All parts, in the order of a run.
-const PARTS: [Part; 12] = [
+const PARTS: [Part; 13] = [
     Part {
         name: "tables",
         purpose: "every table of the documents, nightly ones too, against the output of its command",
@@ -56,6 +56,12 @@ const PARTS: [Part; 12] = [
         name: "cuts",
         purpose: "power cuts at every step of a round",
         command: "cargo test --release --locked -p fedspan-tests --test all -- cuts:: --ignored",
+    },
+    Part {
+        name: "worlds",
+        purpose: "the bound of the verified schedule in a hundred thousand worlds",
+        command: "env FEDSPAN_WORLDS=100000 cargo test --release --locked -p fedspan-engine --test all -- verified:: \
+                  --nocapture",
     },
     Part {
         name: "kills",

@@ -117,17 +117,19 @@ impl PolicySettings for DoublingSettings {
         first_fits("n0", self.n0, self.cohort, devices, fleet_max)
     }
 
-    /// Rejects the adaptive schedule, which measures the change of a representation. A network has too many
-    /// values for these estimates, and the factors of an adapter change in alternate rounds.
+    /// Rejects the schedules that measure the change of a representation. A network has too many values for
+    /// their estimates, and the factors of an adapter change in alternate rounds.
     fn fits_network(&self) -> Result<(), (&'static str, String)> {
-        match self.schedule {
-            Schedule::Adaptive | Schedule::Verified => {
-                let message = "found \"adaptive\" (the default), which is for linear models; allowed for networks and \
-                               adapters: \"fixed\", \"theorem\", \"optimal\"";
-                Err(("schedule", message.to_owned()))
-            }
-            Schedule::Fixed(_) | Schedule::Theorem { .. } | Schedule::Optimal { .. } => Ok(()),
-        }
+        let found = match self.schedule {
+            Schedule::Adaptive => "\"adaptive\" (the default)",
+            Schedule::Verified => "\"verified\"",
+            Schedule::Fixed(_) | Schedule::Theorem { .. } | Schedule::Optimal { .. } => return Ok(()),
+        };
+        let message = format!(
+            "found {found}, which is for linear models; allowed for networks and adapters: \"fixed\", \"theorem\", \
+             \"optimal\""
+        );
+        Err(("schedule", message))
     }
 
     fn start(&self, draws: Draws) -> Box<dyn Participation> {

@@ -192,3 +192,53 @@ fn draw_heads(n: usize, k: usize, norm: HeadNorm, random: &mut Stream) -> Matrix
     }
     heads
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::Labels;
+
+    fn data(blind_clients: f64) -> Dataset {
+        let settings = LinearRegression {
+            clients: 10,
+            d: 5,
+            k: 2,
+            samples: 7,
+            sizes: Sizes::Equal,
+            fresh: false,
+            feature_std: 1.0,
+            blind_clients,
+            noise_std: 0.0,
+            head_norm: HeadNorm::SqrtK,
+            new_clients: 1,
+            new_samples: 3,
+            test_samples: 0,
+        };
+        linear_regression(&settings, 3)
+    }
+
+    /// Blind clients have the same draws in the first half of their features, and targets without the second
+    /// half. Clients that are not blind do not change.
+    #[test]
+    fn blind_clients_lack_the_second_half_of_the_features() {
+        let (all, some) = (data(0.0), data(0.3));
+        let mut blind = 0;
+        for (all, some) in all.clients.iter().zip(&some.clients) {
+            if some.train.x == all.train.x {
+                continue;
+            }
+            blind += 1;
+            for (all, some) in all.train.x.chunks(5).zip(some.train.x.chunks(5)) {
+                assert_eq!((&all[..3], &[0.0; 2][..]), (&some[..3], &some[3..]));
+            }
+            let (Labels::Values { values: all, .. }, Labels::Values { values: some, .. }) =
+                (&all.train.y, &some.train.y)
+            else {
+                continue;
+            };
+            assert!(all.iter().zip(some).all(|(all, some)| all != some), "{all:?} {some:?}");
+        }
+        assert_eq!(blind, 3);
+        assert_eq!(all.newcomers.first().map(|c| &c.train.x), some.newcomers.first().map(|c| &c.train.x));
+    }
+}

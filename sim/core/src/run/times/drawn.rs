@@ -112,11 +112,12 @@ pub fn stream_index(client: usize, round: u32) -> u64 {
 mod tests {
     use super::*;
 
-    const KINDS: [Speed; 6] = [
+    const KINDS: [Speed; 7] = [
         Speed::Constant,
         Speed::Uniform,
         Speed::Exponential,
         Speed::TwoClass { slow_fraction: 0.2, slow_factor: 10.0 },
+        Speed::Pareto { tail_index: 3.0 },
         Speed::Dynamic(DynamicParameter::Mean),
         Speed::Dynamic(DynamicParameter::Rate),
     ];
@@ -146,6 +147,44 @@ mod tests {
                 assert_eq!(times.time(client, 1) != times.time(client, 2), dynamic);
                 assert_eq!(times.time(client, 3), times.clone().time(client, 3));
             }
+        }
+    }
+
+    /// The fraction of Pareto times above x is `(x / x0)^-index`, with the smallest time `x0`.
+    #[test]
+    fn pareto_times_have_the_tail() {
+        let times = DrawnTimes::new(Speed::Pareto { tail_index: 1.5 }, 2, 20_000);
+        let fraction = |above: f64| {
+            times.parameters.iter().filter(|time| **time > above).count() as f64
+                / times.parameters.len() as f64
+        };
+        assert_eq!(fraction(1.0 / 3.0 - 1e-9), 1.0);
+        for above in [0.5, 1.0, 3.0, 10.0] {
+            let expected = (above * 3.0_f64).powf(-1.5);
+            assert!(
+                (fraction(above) / expected - 1.0).abs() < 0.15,
+                "{above}: {} {expected}",
+                fraction(above)
+            );
+        }
+    }
+
+    #[test]
+    fn spikes_lengthen_some_computations() {
+        for kind in KINDS {
+            let times = DrawnTimes::new(kind, 6, 50);
+            let spiked = times.clone().with_spikes(Some(Spikes { probability: 0.1, factor: 7.0 }));
+            let ratios = (0..50).flat_map(|client| {
+                let (times, spiked) = (&times, &spiked);
+                (1..=40).map(move |round| spiked.time(client, round) / times.time(client, round))
+            });
+            let (mut long, mut all) = (0, 0);
+            for ratio in ratios {
+                assert!((ratio - 1.0).abs() < 1e-9 || (ratio - 7.0).abs() < 1e-9, "{kind:?}: {ratio}");
+                long += usize::from(ratio > 2.0);
+                all += 1;
+            }
+            assert!((150..=250).contains(&long), "{kind:?}: {long} of {all}");
         }
     }
 

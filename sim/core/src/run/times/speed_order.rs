@@ -40,13 +40,13 @@ fn measured_features(client: &Client) -> f64 {
     (0..d).filter(|feature| x.iter().skip(*feature).step_by(d).any(|value| *value != 0.0)).count() as f64
 }
 
-/// Mean square of the target values of a client's training samples; for classes, of the class numbers.
+/// Mean square of the target values of a client's training samples; 0 without such values.
 fn mean_square_target(client: &Client) -> f64 {
-    let mean = |squares: Vec<f64>| squares.iter().sum::<f64>() / squares.len().max(1) as f64;
     match &client.train.y {
-        Labels::Classes(classes) => mean(classes.iter().map(|class| f64::from(*class).powi(2)).collect()),
-        Labels::Absent(_) => 0.0,
-        Labels::Values { values, .. } => mean(values.iter().map(|value| f64::from(*value).powi(2)).collect()),
+        Labels::Values { values, .. } if !values.is_empty() => {
+            values.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>() / values.len() as f64
+        }
+        Labels::Values { .. } | Labels::Classes(_) | Labels::Absent(_) => 0.0,
     }
 }
 
