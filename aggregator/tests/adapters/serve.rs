@@ -81,7 +81,7 @@ fn acknowledged_updates_survive_kill() {
             let upload = trained_part(update, trains).bytes();
             let mut incomplete = TcpStream::connect(program.server.address).unwrap();
             let head = format!(
-                "PUT /round/{number}/adapter_model.safetensors?samples=1 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {client}\r\n\
+                "PUT /round/{number}/adapter_model.safetensors?samples=1 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {client}\r\n\
                  Content-Length: {}\r\n\r\n",
                 upload.len()
             );

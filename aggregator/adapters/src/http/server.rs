@@ -4,19 +4,22 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use fedspan_connections::{ConnectionSlots, Slot, SlotLimits};
 use fedspan_engine::Millis;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::app_state::AppState;
+use super::client_registry::ClientIndex;
+use super::disk::Disk;
 use super::error::io_error;
 use super::handlers::handle;
 use super::round_store::{MODEL, RoundStore, updates_of_record};
@@ -62,18 +65,19 @@ impl AdapterServer {
     /// Opens the state directory and binds the listener.
     ///
     /// # Errors
-    /// [`ServerError::Adapter`] if the base cannot be used; [`ServerError::Locked`],
-    /// [`ServerError::SettingChanged`], [`ServerError::UnknownUpdate`] or [`ServerError::CorruptRecord`] if
-    /// the state directory cannot be used; [`ServerError::Io`] if a file operation fails, or if the address
+    /// [`ServerError::Adapter`] if the base cannot be used; [`ServerError::Locked`], [`ServerError::NotPrivate`],
+    /// [`ServerError::SettingChanged`], [`ServerError::UnknownUpdate`], [`ServerError::ClosedUpdates`] or
+    /// [`ServerError::Damaged`] if the state directory cannot be used; [`ServerError::Io`] if a file operation fails, or if the address
     /// cannot be bound (the path is then the address).
     pub async fn open(settings: Settings) -> Result<Self, ServerError> {
-        let (store, record) = RoundStore::open(&settings.state, &settings.base, settings.rules.method)?;
+        let (store, record) =
+            RoundStore::open(&settings.state, &settings.base, settings.rules.method, Disk::default())?;
         let names = settings.registry.names();
         let (_, length) = read_layout(&store.round(record.round).join(MODEL))?;
         let last_updates = updates_of_record(&record, names);
         let mut rounds =
             RoundState::new(settings.rules, settings.policy(), names.len(), record.round, last_updates);
-        let pending = store.pending_updates(record.round, names)?;
+        let (pending, damaged) = store.pending_updates(record.round, names)?;
         if record.round > 0 || !pending.is_empty() {
             let (committed, updates) = (record.round, pending.len());
             tracing::info!(committed, updates, "resumed from the state directory");
@@ -82,7 +86,9 @@ impl AdapterServer {
         let address = PathBuf::from(settings.listen.to_string());
         let listener = TcpListener::bind(settings.listen).await.map_err(io_error(&address))?;
         let max_body_len = length.saturating_add(HEADER_ROOM).min(length.saturating_add(HEADER_MAX));
-        Ok(Self { app: Arc::new(AppState::new(settings, store, max_body_len, rounds)), listener })
+        let app = AppState::new(settings, store, max_body_len, rounds);
+        app.counters.add("damaged", damaged);
+        Ok(Self { app: Arc::new(app), listener })
     }
 
     /// Address of the listener.
@@ -139,30 +145,32 @@ async fn wait_until_all_served(app: &AppState) {
     }
 }
 
-/// Accepts connections and spawns a task for each. Connections above the limit get a short response and are
-/// closed.
+/// Accepts connections and spawns a task for each. If too many evicted connections are still closing, a connection gets
+/// a short response and is closed.
 async fn accept_connections(app: &Arc<AppState>, listener: &TcpListener, connections: &mut JoinSet<()>) {
-    let slots = Arc::new(Semaphore::new(app.settings.limits.connections));
+    let limits = app.settings.limits;
+    let slots = ConnectionSlots::new(SlotLimits {
+        connections: limits.connections,
+        per_owner: limits.per_client,
+        unauthenticated: limits.unauthenticated,
+    });
     loop {
         // Removes finished connections from the set.
         while connections.try_join_next().is_some() {}
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, address) = match listener.accept().await {
+            Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(ACCEPT_RETRY).await;
                 continue;
             }
         };
-        match Arc::clone(&slots).try_acquire_owned() {
-            Ok(slot) => {
+        match slots.enter(address) {
+            Some(slot) => {
                 let app = Arc::clone(app);
-                connections.spawn(async move {
-                    serve_connection(&app, stream).await;
-                    drop(slot);
-                });
+                connections.spawn(async move { serve_connection(&app, stream, slot).await });
             }
-            Err(_) => {
+            None => {
                 app.counters.increment("connections-refused");
                 // The response is written without waiting; if it is not sent completely, the client only sees
                 // a closed connection.
@@ -172,9 +180,12 @@ async fn accept_connections(app: &Arc<AppState>, listener: &TcpListener, connect
     }
 }
 
-/// Serves one connection until it ends or is too slow.
-async fn serve_connection(app: &Arc<AppState>, stream: TcpStream) {
+/// Serves one connection until it ends, is too slow, or is evicted before it has proved a token.
+async fn serve_connection(app: &Arc<AppState>, stream: TcpStream, slot: Slot<ClientIndex>) {
     let limits = app.settings.limits;
+    // If the option cannot be set, the connection is merely slower.
+    let _ = stream.set_nodelay(true);
+    let slot = Mutex::new(slot);
     // The handlers limit the time of a request. This timeout limits the time for sending the response
     // together with the idle time before the next request, so that a peer that reads very slowly cannot hold
     // its slot for ever.
@@ -182,7 +193,7 @@ async fn serve_connection(app: &Arc<AppState>, stream: TcpStream) {
     let (deadline_sender, mut deadline) = watch::channel(Some(Instant::now() + timeout));
     let service = service_fn(|request| {
         deadline_sender.send_replace(None);
-        let response = handle(Arc::clone(app), request);
+        let response = handle(Arc::clone(app), &slot, request);
         let deadline_sender = &deadline_sender;
         async move {
             let response = response.await;
@@ -203,13 +214,19 @@ async fn serve_connection(app: &Arc<AppState>, stream: TcpStream) {
                 None => std::future::pending().await,
             }
         };
+        let evicted = std::future::poll_fn(|context| {
+            slot.lock().unwrap_or_else(PoisonError::into_inner).poll_evicted(context)
+        });
         tokio::select! {
+            // A request that has arrived is read before its connection is evicted, because its token may be right.
+            biased;
             served = serving.as_mut() => {
                 if served.is_err() {
                     app.counters.increment("connections-broken");
                 }
                 return;
             }
+            () = evicted => return app.counters.increment("connections-evicted"),
             () = expired => return app.counters.increment("connections-slow"),
             _ = deadline.changed() => {}
             result = changed.changed(), if !is_closing => {
@@ -230,7 +247,7 @@ async fn commit_with_retry(app: &Arc<AppState>, open: &OpenRound, threads: usize
         let commit_task = tokio::task::spawn_blocking(move || shared_app.commit(&closed, threads));
         match commit_task.await {
             Ok(Ok(())) => return Ok(()),
-            Ok(Err(error)) if error.is_invalid_input() || app.is_stopping() => return Err(error),
+            Ok(Err(error)) if !error.is_temporary() || app.is_stopping() => return Err(error),
             Ok(Err(error)) => {
                 tracing::error!(round = open.number, %error, "cannot commit a round; retrying");
                 app.counters.increment("means-failed");
