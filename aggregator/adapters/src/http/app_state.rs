@@ -156,11 +156,13 @@ impl AppState {
         update: UpdateSummary,
         merged: &std::path::Path,
     ) -> Result<Admission, ServerError> {
+        // Hashing takes time, so it is done before the lock is taken.
+        let name = self.store.seal(round, self.settings.registry.name(client), update, merged)?;
         // No round closes while this lock is held; other requests are not blocked.
         let _guard = lock(&self.commit_lock);
         let admission = self.rounds().admit(client, round, Some(&update));
         if let Admission::Accepted(_) = admission {
-            self.store.accept(round, self.settings.registry.name(client), &update, merged)?;
+            self.store.accept(round, &name, merged)?;
             self.rounds().accept(client, update);
             self.notify();
         }

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use super::ServerError;
 use super::error::io_error;
 use super::round_store::{
-    CHANGED, CONFIG, MODEL, damaged_files, directory_numbers, entries, read_record, updates_directory,
+    CHANGED, CONFIG, DAMAGED, MODEL, damaged_files, directory_numbers, entries, read_record,
+    updates_directory,
 };
 use super::update_file::{UpdateName, Verification};
 use fedspan_files::DirectoryLock;
@@ -55,6 +56,14 @@ pub fn check_exchange(directory: &Path) -> Result<ExchangeReport, ServerError> {
                 path.display()
             )),
         }
+    }
+    let damaged = directory.join(DAMAGED);
+    let set_aside = if damaged.exists() { entries(&damaged)?.len() } else { 0 };
+    if set_aside > 0 {
+        let path = damaged.display();
+        report
+            .facts
+            .push(format!("{path}: {set_aside} updates were set aside; remove them if nobody needs them"));
     }
     report.facts.push(format!("round {open}: {sound} updates sound, {unverifiable} not verified"));
     Ok(report)

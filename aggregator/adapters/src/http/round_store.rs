@@ -42,7 +42,7 @@ pub const CHANGED: &str = "changed.safetensors";
 /// Name of the record of a committed round.
 pub const RECORD: &str = "round.json";
 /// Name of the directory of updates that were set aside.
-const DAMAGED: &str = "damaged";
+pub const DAMAGED: &str = "damaged";
 
 /// Largest memory for the computation of the interference of a plain round, in bytes: the longest tensor of
 /// the base and of every client.
@@ -219,23 +219,31 @@ impl RoundStore {
         merge_update(&self.round(base).join(MODEL), body, kind, merged)
     }
 
+    /// Hashes a whole adapter, and returns the name that it has as an accepted update.
+    ///
+    /// # Errors
+    /// [`ServerError::Io`] if the file cannot be read or made private.
+    pub fn seal(
+        &self,
+        round: u32,
+        client: &str,
+        update: UpdateSummary,
+        merged: &Path,
+    ) -> Result<UpdateName, ServerError> {
+        self.disk.make_private(merged)?;
+        let content = hash_file(merged).map_err(io_error(merged))?;
+        Ok(UpdateName::sealed(round, client, update, content))
+    }
+
     /// Moves a whole adapter to the accepted updates of a round. The update is durable when the call returns.
     ///
     /// # Errors
     /// [`ServerError::Io`]; the update is not accepted in that case, and is not found after a restart unless its
     /// file can neither be synced nor removed.
-    pub fn accept(
-        &self,
-        round: u32,
-        client: &str,
-        update: &UpdateSummary,
-        merged: &Path,
-    ) -> Result<(), ServerError> {
+    pub fn accept(&self, round: u32, name: &UpdateName, merged: &Path) -> Result<(), ServerError> {
         self.remove_rejected()?;
-        self.disk.make_private(merged)?;
-        let content = hash_file(merged).map_err(io_error(merged))?;
         let directory = self.updates_directory(round);
-        let path = directory.join(UpdateName::sealed(round, client, *update, content).file_name());
+        let path = directory.join(name.file_name());
         let accepted = self.disk.rename(merged, &path).and_then(|()| self.disk.sync(&directory));
         accepted.inspect_err(|_| {
             self.rejected.lock().unwrap_or_else(PoisonError::into_inner).push(path);

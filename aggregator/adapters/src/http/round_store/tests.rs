@@ -123,7 +123,8 @@ fn accept(store: &RoundStore, client: usize, samples: u32) -> Result<UpdateSumma
     std::fs::write(&files.body, adapter([client as f32 + 1.0, 3.0])).unwrap();
     store.validate_and_merge(0, &files.body, RoundKind::Up, &files.merged).unwrap();
     let update = UpdateSummary { samples, digest: [u8::try_from(client).unwrap(); 32] };
-    store.accept(1, NAMES[client], &update, &files.merged).map(|()| update)
+    let name = store.seal(1, NAMES[client], update, &files.merged)?;
+    store.accept(1, &name, &files.merged).map(|()| update)
 }
 
 /// Round 1 with these updates, closed.
