@@ -11,7 +11,7 @@ use crate::common::Adapter;
 use crate::common::live::{CLIENTS, RunningServer, ServerDirectory, list_files, mean_file};
 
 /// Number of bits that are flipped in a test run.
-const FLIPS: u64 = 100;
+const FLIPS: u64 = 200;
 
 /// Directory with a committed round and two updates of the next round. Also returns these updates.
 fn stored_exchange() -> (ServerDirectory, Vec<(u32, Adapter)>, Adapter) {
@@ -154,9 +154,7 @@ fn update_that_is_damaged_while_the_server_runs_is_not_counted() {
         let length = std::fs::read(&damaged).unwrap().len();
         flip(&damaged, length * 8 - 2);
         send(2).expect_status(201);
-        while server.status_count("damaged") == 0 {
-            std::thread::yield_now();
-        }
+        server.wait_for_count("damaged", 1);
         let described = server.get(CLIENTS[1], "/round").expect_json(200);
         assert_eq!((&described["round"], &described["counted"]), (&1.into(), &false.into()));
         assert!(list_files(&directory.file_path("state/damaged"))[0].starts_with("0001.beate."));
@@ -198,9 +196,7 @@ fn update_whose_name_or_presence_has_changed_is_not_counted() {
     for client in [0, 2] {
         server.put(CLIENTS[client], 1, 5, &update.bytes()).expect_status(201);
     }
-    while server.status_count("damaged") < 2 {
-        std::thread::yield_now();
-    }
+    server.wait_for_count("damaged", 2);
     server.put(CLIENTS[1], 1, 5, &update.bytes()).expect_status(201);
     assert_eq!(server.round_after(CLIENTS[1], 1)["round"], 2);
 }

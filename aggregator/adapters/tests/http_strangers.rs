@@ -114,9 +114,7 @@ fn stranger_is_evicted_by_a_newer_one() {
     // Reading ends only when the server closes the connection.
     oldest.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     assert_eq!(oldest.read(&mut [0; 16]).unwrap(), 0);
-    while server.status_count("connections-evicted") == 0 {
-        std::thread::yield_now();
-    }
+    server.wait_for_count("connections-evicted", 1);
 }
 
 #[test]

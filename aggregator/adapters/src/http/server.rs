@@ -12,8 +12,8 @@ use fedspan_engine::Millis;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -35,6 +35,24 @@ const HEADER_ROOM: u64 = 1 << 16;
 
 /// Longest time that open requests may take after the server has begun to stop.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Number of connections that may wait to be accepted. In a flood, a connection that finds the queue full is tried again
+/// by its system only after a second.
+const QUEUE: u32 = 8192;
+
+/// Longest time for which a new connection delays the acceptance of others, so that its request is read before newer
+/// connections can evict it. A request that was sent at once arrives within this time.
+const FIRST_BYTES: Duration = Duration::from_millis(5);
+
+/// Largest number of connections that delay the acceptance of others, also at most half of the places for connections
+/// without a token.
+const NEW_MAX: usize = 128;
+
+/// Pause while too many evicted connections are still closing. Each closes as soon as its task runs.
+const LEAVING_PAUSE: Duration = Duration::from_millis(1);
+
+/// Number of pauses after which a connection is refused.
+const LEAVING_RETRIES: u32 = 100;
 
 /// Pause after a failed accept, for example for lack of file descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
@@ -84,7 +102,7 @@ impl AdapterServer {
         }
         rounds.open(Millis::ZERO, pending);
         let address = PathBuf::from(settings.listen.to_string());
-        let listener = TcpListener::bind(settings.listen).await.map_err(io_error(&address))?;
+        let listener = bind(settings.listen).map_err(io_error(&address))?;
         let max_body_len = length.saturating_add(HEADER_ROOM).min(length.saturating_add(HEADER_MAX));
         let app = AppState::new(settings, store, max_body_len, rounds);
         app.counters.add("damaged", damaged);
@@ -134,6 +152,16 @@ impl AdapterServer {
     }
 }
 
+/// Binds an address, with a queue for connections that are not accepted yet. The system bounds the queue (on Linux
+/// `net.core.somaxconn`).
+fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // A server that restarts can bind its address although old connections are still closing.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(QUEUE)
+}
+
 /// Waits until every client has requested the final adapter.
 async fn wait_until_all_served(app: &AppState) {
     let mut changed = app.watch();
@@ -154,9 +182,12 @@ async fn accept_connections(app: &Arc<AppState>, listener: &TcpListener, connect
         per_owner: limits.per_client,
         unauthenticated: limits.unauthenticated,
     });
+    let new_connections = Arc::new(Semaphore::new(NEW_MAX.min(limits.unauthenticated / 2).max(1)));
     loop {
         // Removes finished connections from the set.
         while connections.try_join_next().is_some() {}
+        // The semaphore is never closed.
+        let Ok(permit) = Arc::clone(&new_connections).acquire_owned().await else { return };
         let (stream, address) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
@@ -165,10 +196,22 @@ async fn accept_connections(app: &Arc<AppState>, listener: &TcpListener, connect
                 continue;
             }
         };
-        match slots.enter(address) {
+        let mut slot = slots.enter(address);
+        for _ in 0..LEAVING_RETRIES {
+            if slot.is_some() {
+                break;
+            }
+            tokio::time::sleep(LEAVING_PAUSE).await;
+            slot = slots.enter(address);
+        }
+        match slot {
             Some(slot) => {
                 let app = Arc::clone(app);
-                connections.spawn(async move { serve_connection(&app, stream, slot).await });
+                connections.spawn(async move {
+                    drop(tokio::time::timeout(FIRST_BYTES, stream.readable()).await);
+                    drop(permit);
+                    serve_connection(&app, stream, slot).await;
+                });
             }
             None => {
                 app.counters.increment("connections-refused");
