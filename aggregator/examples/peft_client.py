@@ -6,7 +6,7 @@
 
 Without --model a tiny random transformer learns the bytes of --text, by default of this file, to demonstrate the rounds.
 """
-import argparse, itertools, json, pathlib, sys, time, urllib.error, urllib.request
+import argparse, http.client, itertools, json, pathlib, sys, time, urllib.error, urllib.request
 import torch
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load, save
@@ -34,7 +34,7 @@ def send(args, path, body=None):
             print(f"{error.code}: {error.read().decode().strip()}", file=sys.stderr)
             if error.code < 500 and error.code not in (408, 429):
                 return (None, error.headers) if error.code in (403, 409) else sys.exit(1)
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:  # such as a body that breaks off
             print(f"{args.server}: {error}", file=sys.stderr)
         time.sleep(min(attempt, 10))
     sys.exit(1)
@@ -74,7 +74,8 @@ def run_rounds(args):
             current = int(head["fedspan-round"])
         if state["finished"]:
             return
-        if state["asked"] and not state["counted"] and state["round"] > done and state["round"] == current + 1:
+        # A round that was answered before asks again if the update was damaged on the server's disk.
+        if state["asked"] and not state["counted"] and state["round"] == current + 1:
             frozen = {"up": "lora_A", "down": "lora_B"}.get(state["trains"], "-")
             loss = train(args, model, frozen, data)
             body = save({name: weight for name, weight in get_peft_model_state_dict(model).items() if frozen not in name})

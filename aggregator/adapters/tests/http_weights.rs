@@ -43,6 +43,24 @@ fn update_without_samples_has_no_weight() {
     }
 }
 
+/// A client that states more samples than the bound has the weight of the bound, and is counted.
+#[test]
+fn samples_are_capped() {
+    let directory = ServerDirectory::new();
+    let server = directory.start_server(&["limits.samples=10"]);
+    let updates: Vec<Adapter> = (0..3).map(|client| directory.base.trained(RoundKind::Up, client)).collect();
+    for (client, (samples, counts)) in [(3, 3), (11, 10), (536_870_911, 10)].into_iter().enumerate() {
+        let response = server.put(CLIENTS[client], 1, samples, &updates[client].bytes()).expect_json(201);
+        assert_eq!((&response["samples"], &response["counts"]), (&samples.into(), &counts.into()));
+    }
+    server.round_after(CLIENTS[0], 1);
+    let counted: Vec<(u32, Adapter)> = [3, 10, 10].into_iter().zip(updates).collect();
+    assert_eq!(server.download_model(), mean_file(&directory.base, &counted, RoundKind::Up));
+    assert_eq!(server.status_count("counted-capped"), 2);
+    let record = read_record(&directory, 1);
+    assert_eq!((record.samples_max, record.clients[CLIENTS[2]].0), (Some(10), 536_870_911));
+}
+
 /// If all updates have 0 samples, the adapter does not change and the next round opens, even after a restart.
 #[test]
 fn round_without_samples_keeps_adapter() {

@@ -140,3 +140,23 @@ proptest! {
         }
     }
 }
+
+/// A round whose updates were damaged opens again without them, with a new deadline, and accepts them again.
+#[test]
+fn reopened_round_accepts_the_removed_updates_again() {
+    let deadline = Some(Millis::new(100));
+    let rules = RoundRules { method: LoraMethod::Lora, rounds: 1, deadline, minimum: 1 };
+    let mut rounds = RoundState::new(rules, Box::new(Full), 2, 0, AcceptedUpdates::new());
+    rounds.open(Millis::ZERO, AcceptedUpdates::new());
+    let [first, second] = [ClientIndex(0), ClientIndex(1)];
+    for client in [first, second] {
+        rounds.accept(client, summary_of(3));
+    }
+    assert_eq!(rounds.close(Millis::ZERO).unwrap().updates.len(), 2);
+    rounds.reopen(Millis::new(150), &[first]);
+    assert!(!rounds.is_due(Millis::new(249)) && rounds.is_due(Millis::new(250)));
+    assert_eq!(rounds.admit(second, 1, None), Admission::NeedsDigest);
+    assert!(matches!(rounds.admit(first, 1, None), Admission::Accepted(_)));
+    rounds.accept(first, summary_of(4));
+    assert_eq!(rounds.close(Millis::new(150)).unwrap().updates[&first], summary_of(4));
+}

@@ -1,6 +1,8 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "private")]
+pub mod directory_lock;
 pub mod file_kind;
 pub mod file_lock;
 pub mod hex;
@@ -9,6 +11,8 @@ pub mod private_directory;
 #[cfg(feature = "private")]
 pub mod private_file;
 
+#[cfg(feature = "private")]
+pub use directory_lock::{DirectoryLock, LockError};
 pub use file_kind::{non_file_kind, regular};
 pub use file_lock::FileLock;
 #[cfg(feature = "private")]

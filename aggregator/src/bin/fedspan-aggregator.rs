@@ -53,6 +53,13 @@ enum AdapterCommand {
         after_help = "Example: fedspan-aggregator adapter serve --config aggregator/examples/exchange.toml"
     )]
     Serve(fedspan_adapters::cli::serve::ServeOptions),
+    /// Verify the digests of all rounds and updates in the state directory of `adapter serve`. Changes nothing.
+    #[command(
+        after_help = "Only while no server runs; a server verifies the files that it uses when it starts.\nExit codes: 0 sound, \
+                      1 damaged or unreadable, 2 the command line or the directory is wrong.\nExample: fedspan-aggregator \
+                      adapter check-exchange exchange-state"
+    )]
+    CheckExchange(fedspan_adapters::cli::serve::CheckExchangeOptions),
 }
 
 /// Commands that take a fleet's configuration.
@@ -131,6 +138,14 @@ fn main() -> ExitCode {
         Command::Fleet(command) => run_fleet_command(command),
         Command::Adapter(AdapterCommand::Files(command)) => run_adapter_command(&command),
         Command::Adapter(AdapterCommand::Serve(options)) => serve_adapters(&options),
+        Command::Adapter(AdapterCommand::CheckExchange(options)) => {
+            match fedspan_adapters::cli::serve::check(&options) {
+                Ok(report) => {
+                    output_exit_code(print_report(&report.facts, &report.faults), "standard output")
+                }
+                Err(error) => fail_adapters(&error),
+            }
+        }
     }
 }
 
@@ -252,10 +267,17 @@ fn serve_adapters(options: &fedspan_adapters::cli::serve::ServeOptions) -> ExitC
         };
         match fedspan_adapters::cli::serve::serve(options, interrupted, |line| drop(print(line))).await {
             Ok(()) => ExitCode::SUCCESS,
-            Err(fedspan_adapters::cli::serve::ServeError::Failed(message)) => fail(FAILED, &message),
-            Err(fedspan_adapters::cli::serve::ServeError::InvalidInput(message)) => fail(WRONG, &message),
+            Err(error) => fail_adapters(&error),
         }
     })
+}
+
+/// Prints the error of a command on an exchange of adapters and returns the exit code.
+fn fail_adapters(error: &fedspan_adapters::cli::serve::ServeError) -> ExitCode {
+    match error {
+        fedspan_adapters::cli::serve::ServeError::Failed(message) => fail(FAILED, message),
+        fedspan_adapters::cli::serve::ServeError::InvalidInput(message) => fail(WRONG, message),
+    }
 }
 
 /// Prints the facts and faults of a check.
@@ -267,11 +289,16 @@ fn print_check(fleet: &Fleet) -> std::io::Result<ExitCode> {
         }
         Err(error) => return Ok(fail(FAILED, &error.to_string())),
     };
-    report.facts.iter().try_for_each(|line| print(line))?;
-    for fault in &report.faults {
+    print_report(&report.facts, &report.faults)
+}
+
+/// Prints facts on standard output and faults on standard error, and returns the exit code.
+fn print_report(facts: &[String], faults: &[String]) -> std::io::Result<ExitCode> {
+    facts.iter().try_for_each(|line| print(line))?;
+    for fault in faults {
         fail(FAILED, fault);
     }
-    if !report.faults.is_empty() {
+    if !faults.is_empty() {
         return Ok(ExitCode::from(FAILED));
     }
     print("sound")?;

@@ -12,13 +12,10 @@
 
 mod builder;
 mod clock;
-mod connection_slots;
 mod control;
 mod export_stream;
 mod listener;
 mod peer;
-mod pending_pool;
-mod per_address;
 mod query;
 mod serial;
 
@@ -33,15 +30,15 @@ use tokio::sync::{Notify, mpsc};
 
 use self::builder::ServerParts;
 use self::clock::Clock;
-use self::connection_slots::ConnectionSlots;
 use self::control::Control;
 use self::peer::PeerContext;
-use crate::config::Fleet;
+use crate::config::{Fleet, Limits};
 use crate::core::{CoreError, ServerCore, Timeouts};
 use crate::durable_engine::ResumeError;
 use crate::journal::Journal;
 use crate::keys::{Entropy, KeyStore, SharedKeyStore};
 use crate::store::{Store, StoreError};
+use fedspan_connections::{ConnectionSlots, SlotLimits};
 use fedspan_engine::config::Problem;
 use fedspan_engine::{Checkpoint, CustomError, Millis};
 
@@ -60,6 +57,12 @@ const PROBE_FILE: &str = "probe";
 /// Pause after a failed accept, in ms. The usual cause is a lack of file descriptors, which must first be
 /// closed elsewhere.
 const ACCEPT_PAUSE: Millis = Millis::new(100);
+
+/// Returns the bounds on connections. The owner of a device's slot is the address that it connects from.
+fn slot_limits(limits: &Limits) -> SlotLimits {
+    let Limits { connections, per_address, unauthenticated, .. } = *limits;
+    SlotLimits { connections, per_owner: per_address, unauthenticated }
+}
 
 /// Reason why a server cannot start or continue.
 #[derive(Debug, thiserror::Error)]
@@ -257,7 +260,7 @@ impl<L: Listener> Server<L> {
         let (inbox, mut events) = mpsc::channel(INBOX_CAPACITY);
         let (snapshot_sender, mut snapshot_requests) = mpsc::channel::<export_stream::SnapshotRequest>(1);
         let keys_changed = Arc::new(Notify::new());
-        let slots = ConnectionSlots::new(&limits);
+        let slots = ConnectionSlots::new(slot_limits(&limits));
         let mut accept_after = None;
         let mut peers = tokio::task::JoinSet::new();
         let mut controls = tokio::task::JoinSet::new();

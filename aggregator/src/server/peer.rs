@@ -2,19 +2,19 @@
 //! of the session, and forwards its events to the core.
 
 use std::mem::MaybeUninit;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
+use fedspan_connections::{Slot, SlotError};
 use fedspan_protocol::limits::FRAME_LIMIT_MAX;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::clock::Clock;
-use super::connection_slots::{Slot, SlotError};
 use crate::connection::{Acceptor, Connection};
 use crate::core::{
     Command, DisconnectReason, Origin, PeerAction, PeerEvent, PeerSession, Receiver, Timeouts,
@@ -53,7 +53,7 @@ pub(super) fn run(
     socket: impl AsyncRead + AsyncWrite + Unpin,
     address: SocketAddr,
     context: PeerContext,
-    slot: Slot,
+    slot: Slot<IpAddr>,
 ) -> impl Future<Output = ()> {
     let mut peer = Peer::new(id, Origin::Address(address), socket, context, Some(slot));
     async move {
@@ -93,13 +93,13 @@ struct Peer<S> {
     commands: Receiver<Command>,
     socket: S,
     /// Slot of the connection; `None` on a persistent link.
-    slot: Option<Slot>,
+    slot: Option<Slot<IpAddr>>,
     clock: Clock,
     inbox: mpsc::Sender<PeerEvent>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
-    fn new(id: u64, from: Origin, socket: S, context: PeerContext, slot: Option<Slot>) -> Self {
+    fn new(id: u64, from: Origin, socket: S, context: PeerContext, slot: Option<Slot<IpAddr>>) -> Self {
         let PeerContext { acceptor, timeouts, clock, inbox } = context;
         let connection =
             if slot.is_none() { Connection::persistent(acceptor) } else { Connection::new(acceptor) };
@@ -176,11 +176,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
                         Err(_) => return Err(DisconnectReason::Slow),
                     }
                 }
-                PeerAction::Admit => match self.slot.as_mut().map_or(Ok(()), Slot::authenticate) {
-                    Ok(()) => self.session.admit(),
-                    Err(SlotError::Evicted) => return Err(DisconnectReason::Evicted),
-                    Err(SlotError::Full) => self.session.turn_away(),
-                },
+                PeerAction::Admit => {
+                    match self.slot.as_mut().map_or(Ok(()), |slot| slot.authenticate(slot.address())) {
+                        Ok(()) => self.session.admit(),
+                        Err(SlotError::Full | SlotError::OwnerFull) => self.session.turn_away(),
+                    }
+                }
                 PeerAction::Report(event) => {
                     frame = Vec::new();
                     // `Sender::send` would need space for a second copy of the event in the memory of this
@@ -195,7 +196,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
 }
 
 /// Completes when the connection is evicted.
-async fn evicted(slot: &mut Option<Slot>) {
+async fn evicted(slot: &mut Option<Slot<IpAddr>>) {
     match slot {
         Some(slot) => slot.evicted().await,
         None => std::future::pending().await,

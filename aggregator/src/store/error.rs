@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::round_key_file::KEY_FILE;
-use fedspan_files::FileError;
+use fedspan_files::{FileError, LockError};
 
 /// Reason why a state directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -23,7 +23,7 @@ pub enum StoreError {
     /// Another server uses this directory.
     #[error("{}: another server is running on this state directory", path.display())]
     Locked {
-        /// Path of the lock file.
+        /// Path of the directory or of its lock file.
         path: PathBuf,
     },
     /// Another version wrote the database.
@@ -56,6 +56,15 @@ pub enum StoreError {
     /// The source of randomness failed, so no update can be encrypted.
     #[error("the source of randomness failed: no key for stored updates")]
     NoEntropy,
+}
+
+impl From<LockError> for StoreError {
+    fn from(error: LockError) -> Self {
+        match error {
+            LockError::Held { path } => Self::Locked { path },
+            LockError::Io { path, error } => Self::Io { path, error },
+        }
+    }
 }
 
 impl From<FileError> for StoreError {

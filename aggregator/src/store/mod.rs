@@ -26,10 +26,9 @@ mod round_key_file;
 mod tables;
 mod write;
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use redb::backends::FileBackend;
 use redb::{Database, ReadableDatabase, StorageBackend};
@@ -41,7 +40,7 @@ use self::error::DatabaseError;
 use self::round_key_file::RoundKeyFile;
 use crate::journal;
 use crate::keys::Entropy;
-use fedspan_files::{FileLock, open_private_directory, regular};
+use fedspan_files::{DirectoryLock, open_private_directory, regular};
 
 pub use campaign_state::CampaignState;
 pub use error::StoreError;
@@ -62,11 +61,6 @@ const LEGACY_FILE: &str = "campaign.bin";
 /// Size of the database's cache, in bytes.
 const CACHE: usize = 8 << 20;
 
-/// Longest wait for other programs that read the state directory.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
-/// Interval between attempts to lock the state directory.
-const LOCK_RETRY: Duration = Duration::from_millis(20);
-
 /// Permission bits of the files of a state directory.
 pub(crate) const PRIVATE: u32 = 0o600;
 
@@ -82,7 +76,7 @@ pub struct Store {
     cipher: UpdateCipher,
     path: PathBuf,
     /// Lock on the state directory; `None` if the database is not a file.
-    _lock: Option<FileLock>,
+    _lock: Option<DirectoryLock>,
 }
 
 impl Store {
@@ -96,16 +90,9 @@ impl Store {
         for file in open_private_directory(directory)? {
             tracing::warn!(file = %file.display(), "other users could read this file, now only its owner can");
         }
-        let path = directory.join("lock");
-        regular(&path).map_err(io_error(&path))?;
-        let lock = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(PRIVATE)
-            .open(&path)
-            .map_err(io_error(&path))?;
-        lock_exclusive(&lock, path)?;
+        let lock = DirectoryLock::exclusive(directory, |path| {
+            tracing::info!(path = %path.display(), "waiting for a check or an export");
+        })?;
         let legacy_path = directory.join(LEGACY_FILE);
         if legacy_path.exists() {
             return Err(StoreError::Version { path: legacy_path, found: 1, expected: tables::FORMAT });
@@ -127,8 +114,7 @@ impl Store {
         }
         let backend = Backend::file(&path);
         let cipher = UpdateCipher::new(Box::new(RoundKeyFile::new(directory)), Box::new(entropy));
-        Self { database: None, backend, last: None, cipher, path, _lock: Some(FileLock::new(lock)) }
-            .with_database()
+        Self { database: None, backend, last: None, cipher, path, _lock: Some(lock) }.with_database()
     }
 
     /// Opens a database in any storage, such as one with injected faults for tests. `storage` is called again
@@ -262,35 +248,6 @@ fn leftover_file(directory: &Path) -> Result<Option<PathBuf>, StoreError> {
         }
     }
     Ok(None)
-}
-
-/// Locks the state directory exclusively. A server holds the lock for its lifetime. The commands `check` and
-/// `export` hold a shared lock for a short time, so the server waits for them.
-fn lock_exclusive(lock: &File, path: PathBuf) -> Result<(), StoreError> {
-    let began = Instant::now();
-    let mut is_first = true;
-    loop {
-        match lock.try_lock() {
-            Ok(()) => return Ok(()),
-            Err(TryLockError::WouldBlock) => {}
-            Err(TryLockError::Error(error)) => return Err(io_error(&path)(error)),
-        }
-        match lock.try_lock_shared() {
-            Ok(()) => lock.unlock().map_err(io_error(&path))?,
-            Err(TryLockError::WouldBlock) => return Err(StoreError::Locked { path }),
-            Err(TryLockError::Error(error)) => return Err(io_error(&path)(error)),
-        }
-        if began.elapsed() > LOCK_TIMEOUT {
-            let error = std::io::Error::other(
-                "a check or an export is still reading this state directory; try again when it has ended",
-            );
-            return Err(StoreError::Io { path, error });
-        }
-        if std::mem::take(&mut is_first) {
-            tracing::info!(path = %path.display(), "waiting for a check or an export");
-        }
-        std::thread::sleep(LOCK_RETRY);
-    }
 }
 
 /// Creates an empty database under a temporary name and renames the file, so that a crash leaves no

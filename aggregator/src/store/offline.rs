@@ -1,7 +1,6 @@
 //! Reader of a state directory on which no server runs. The database is copied to memory, where an
 //! interrupted transaction is rolled back. The directory is not changed and need not be writable.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -14,7 +13,7 @@ use super::round_key_file::RoundKeyFile;
 use super::{CampaignState, FILE, LEGACY_FILE, StoreError, builder, io_error, leftover_file, tables};
 use crate::journal::CommittedRound;
 use crate::keys::{Entropy, KeyError};
-use fedspan_files::{FileLock, regular};
+use fedspan_files::{DirectoryLock, regular};
 
 /// Copy of a state directory's database in memory.
 #[derive(Debug)]
@@ -24,7 +23,7 @@ pub struct OfflineStore {
     path: PathBuf,
     bytes: u64,
     /// Shared lock on the state directory, which prevents a server from starting.
-    _lock: Option<FileLock>,
+    _lock: DirectoryLock,
 }
 
 impl OfflineStore {
@@ -43,7 +42,7 @@ impl OfflineStore {
             return leftover_file(directory)?
                 .map_or(Ok(None), |beside| Err(StoreError::Missing { path, beside }));
         }
-        let lock = lock_shared(&directory.join("lock"))?;
+        let lock = DirectoryLock::shared(directory)?;
         let bytes = regular(&path).and_then(|()| std::fs::read(&path)).map_err(io_error(&path))?;
         let length = bytes.len() as u64;
         let opened = catch_corruption(|| {
@@ -118,20 +117,6 @@ impl OfflineStore {
 /// exists.
 fn exists(path: &Path) -> Result<bool, StoreError> {
     path.try_exists().map_err(io_error(path.parent().unwrap_or(path)))
-}
-
-/// Locks the state directory for reading; `None` if no server was ever started in the directory.
-fn lock_shared(path: &Path) -> Result<Option<FileLock>, StoreError> {
-    let lock = match regular(path).and_then(|()| File::open(path)) {
-        Ok(lock) => lock,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(io_error(path)(error)),
-    };
-    match lock.try_lock_shared() {
-        Ok(()) => Ok(Some(FileLock::new(lock))),
-        Err(std::fs::TryLockError::WouldBlock) => Err(StoreError::Locked { path: path.to_owned() }),
-        Err(std::fs::TryLockError::Error(error)) => Err(io_error(path)(error)),
-    }
 }
 
 /// Storage backend in memory.

@@ -81,7 +81,7 @@ fn acknowledged_updates_survive_kill() {
             let upload = trained_part(update, trains).bytes();
             let mut incomplete = TcpStream::connect(program.server.address).unwrap();
             let head = format!(
-                "PUT /round/{number}/adapter_model.safetensors?samples=1 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {client}\r\n\
+                "PUT /round/{number}/adapter_model.safetensors?samples=1 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {client}\r\n\
                  Content-Length: {}\r\n\r\n",
                 upload.len()
             );
@@ -172,12 +172,53 @@ fn state_directory_belongs_to_one_configuration() {
     program.kill_and_wait();
     std::fs::write(directory.file_path("state/round-0000/round.json"), "{").unwrap();
     let (code, errors) = run_refused(&directory, &[]);
-    assert!(code == 1 && errors.contains("round.json: EOF"), "{code} {errors}");
+    assert!(code == 1 && errors.contains("round.json: damaged: EOF"), "{code} {errors}");
     let (code, errors) = run_refused(&directory, &["--set", "base=\"none\""]);
     assert!(code == 2 && errors.contains("none: No such file"), "{code} {errors}");
     let (code, errors) = run_refused(&directory, &["--set", "bass=3"]);
     assert!(code == 2 && errors.contains("bass"), "{code} {errors}");
     assert_eq!(errors.lines().count(), 1, "{errors}");
+}
+
+/// Runs `adapter check-exchange`; returns exit code, standard output and standard error.
+fn check_exchange(state: &std::path::Path) -> (i32, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
+    decode_output(&command.args(["adapter", "check-exchange"]).arg(state).output().unwrap())
+}
+
+#[test]
+fn check_of_an_exchange_names_damaged_files() {
+    let directory = ServerDirectory::new();
+    let state = directory.file_path("state");
+    let (code, _, errors) = check_exchange(&state);
+    assert!(code == 1 && errors.contains("No such file"), "{code} {errors}");
+    std::fs::create_dir(directory.file_path("empty")).unwrap();
+    let (code, _, errors) = check_exchange(&directory.file_path("empty"));
+    assert!(code == 2 && errors.contains("no rounds were begun here"), "{code} {errors}");
+    let program = start_program(&directory, &[]);
+    program
+        .server
+        .put(CLIENTS[1], 1, 1, &directory.base.trained(RoundKind::Up, 1).bytes())
+        .expect_status(201);
+    let (code, _, errors) = check_exchange(&state);
+    assert!(code == 1 && errors.contains("another server is running"), "{code} {errors}");
+    program.kill_and_wait();
+    let (code, facts, errors) = check_exchange(&state);
+    assert!(code == 0 && errors.is_empty(), "{code} {errors}");
+    assert!(facts.contains("round 1: 1 updates sound") && facts.ends_with("sound\n"), "{facts}");
+    let model = state.join("round-0000/adapter_model.safetensors");
+    let mut bytes = std::fs::read(&model).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&model, bytes).unwrap();
+    let (code, facts, errors) = check_exchange(&state);
+    assert!(
+        code == 1 && errors.lines().count() == 1 && !facts.ends_with("sound\n"),
+        "{code} {facts} {errors}"
+    );
+    assert!(errors.contains("round-0000/adapter_model.safetensors: damaged: found SHA-256"), "{errors}");
+    let (code, errors) = run_refused(&directory, &[]);
+    assert!(code == 1 && errors.contains("adapter_model.safetensors: damaged"), "{code} {errors}");
+    assert!(errors.contains("restore the file from a backup"), "{errors}");
 }
 
 /// A configuration that an average would refuse is refused before any client trains.

@@ -35,7 +35,7 @@ struct Part {
 }
 
 /// All parts, in the order of a run.
-const PARTS: [Part; 13] = [
+const PARTS: [Part; 15] = [
     Part {
         name: "tables",
         purpose: "every table of the documents, nightly ones too, against the output of its command",
@@ -67,6 +67,16 @@ const PARTS: [Part; 13] = [
         name: "kills",
         purpose: "a server under load, killed a thousand times",
         command: "cargo run --release --locked -p fedspan-tests --bin kills -- 1000",
+    },
+    Part {
+        name: "strangers",
+        purpose: "how long clients of the HTTP server wait during floods of connections",
+        command: "cargo run --release --locked -p fedspan-tests --bin strangers",
+    },
+    Part {
+        name: "damage",
+        purpose: "a thousand flipped bits in a stored exchange of adapters",
+        command: "cargo test --release --locked -p fedspan-adapters --test all -- http_damage:: --ignored",
     },
     Part {
         name: "recovery",

@@ -1,9 +1,10 @@
-//! Command `adapter serve`: serves federated rounds of adapter files over HTTP.
+//! Commands `adapter serve` and `adapter check-exchange`: federated rounds of adapter files over HTTP, and the check of
+//! their state directory.
 
 use std::future::Future;
 use std::path::PathBuf;
 
-use crate::http::{AdapterServer, ServeSummary, ServerError, Settings};
+use crate::http::{AdapterServer, ExchangeReport, ServeSummary, ServerError, Settings, check_exchange};
 use clap::Args;
 use fedspan_engine::config::read_file;
 
@@ -24,12 +25,21 @@ pub struct ServeOptions {
     exit_when_finished: bool,
 }
 
-/// Failure of `adapter serve`, with a message for the user.
+/// Failure of a command, with a message for the user.
 pub enum ServeError {
     /// An operation failed.
     Failed(String),
     /// The command line or a file is wrong.
     InvalidInput(String),
+}
+
+impl From<ServerError> for ServeError {
+    fn from(error: ServerError) -> Self {
+        match error.is_invalid_input() {
+            true => Self::InvalidInput(error.to_string()),
+            false => Self::Failed(error.to_string()),
+        }
+    }
 }
 
 /// Runs the server until `interrupted` completes. `print_line` prints a line on standard output.
@@ -49,21 +59,31 @@ pub async fn serve(
     let method = settings.rules.method;
     let rounds = settings.rules.rounds;
     let clients = settings.registry.names().len();
-    let serve_error = |error: ServerError| {
-        if error.is_invalid_input() {
-            ServeError::InvalidInput(error.to_string())
-        } else {
-            ServeError::Failed(error.to_string())
-        }
-    };
-    let server = AdapterServer::open(settings).await.map_err(serve_error)?;
+    let server = AdapterServer::open(settings).await?;
     let address = server.address().map_err(|error| ServeError::Failed(error.to_string()))?;
     print_line(&format!(
         "listening on http://{address}: {rounds} rounds of {} with {clients} clients",
         method.name()
     ));
     let ServeSummary { committed, rounds } =
-        server.run(interrupted, options.exit_when_finished, threads()).await.map_err(serve_error)?;
+        server.run(interrupted, options.exit_when_finished, threads()).await?;
     print_line(&format!("stopped after round {committed} of {rounds}"));
     Ok(())
+}
+
+/// Options of `adapter check-exchange`.
+#[derive(Args)]
+pub struct CheckExchangeOptions {
+    /// State directory of the exchange: the key `state` of its configuration.
+    #[arg(value_name = "STATE")]
+    state: PathBuf,
+}
+
+/// Verifies the stored exchange.
+///
+/// # Errors
+/// [`ServeError::InvalidInput`] if the directory is not that of an exchange, [`ServeError::Failed`] if it cannot be
+/// read, or while a server runs.
+pub fn check(options: &CheckExchangeOptions) -> Result<ExchangeReport, ServeError> {
+    check_exchange(&options.state).map_err(ServeError::from)
 }

@@ -70,6 +70,7 @@ pub fn average(
     });
     let differing = average_work.finish()?;
     inputs.ensure_unchanged()?;
+    inputs.ensure_as_hashed()?;
     writer.commit()?;
     let tensors = &inputs.layout.tensors;
     let is_averaged =

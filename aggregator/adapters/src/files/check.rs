@@ -128,8 +128,10 @@ pub fn check(inputs: &Inputs, progress: &ProgressFn<'_>) -> Result<CheckReport, 
     let mut progress = Progress { report: progress, read: 0, total: inputs.bytes().saturating_mul(2) };
     let mut clients: Vec<Vec<ChangeNorms>> = vec![Vec::new(); inputs.clients()];
     let mut shared = Vec::with_capacity(inputs.layout.tensors.len());
+    // The length depends on all tensors, so it is computed once and not for each tensor.
+    let block_len = inputs.block_len(1);
     for index in 0..inputs.layout.tensors.len() {
-        let (changed, is_shared) = tensor_changes(inputs, index, &mut progress)?;
+        let (changed, is_shared) = tensor_changes(inputs, index, block_len, &mut progress)?;
         clients.iter_mut().zip(changed).for_each(|(client, changed)| client.push(changed));
         shared.push(is_shared);
     }
@@ -267,10 +269,12 @@ fn client_report(inputs: &Inputs, source: &InputFile, tensors: Vec<ChangeNorms>)
     }
 }
 
-/// Change of one tensor in every client, and true if the tensor is equal in all clients.
+/// Change of one tensor in every client, and true if the tensor is equal in all clients. Files are read in blocks of
+/// `block` bytes.
 fn tensor_changes(
     inputs: &Inputs,
     tensor_index: usize,
+    block: usize,
     progress: &mut Progress<'_>,
 ) -> Result<(Vec<ChangeNorms>, bool), AdapterError> {
     let AdapterTensor { tensor, .. } = &inputs.layout.tensors[tensor_index];
@@ -278,7 +282,6 @@ fn tensor_changes(
     let mut squares = vec![(0.0, false); inputs.clients()];
     let mut base_square = 0.0;
     let mut is_shared = true;
-    let block = inputs.block_len(1);
     let mut base_bytes = Vec::new();
     let mut client_bytes = Vec::new();
     let mut first_client_bytes = Vec::new();

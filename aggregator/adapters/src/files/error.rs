@@ -89,6 +89,30 @@ impl AdapterError {
         Self::File { file: path.to_owned(), tensor: Some(tensor.to_owned()), fault: Box::new(fault.into()) }
     }
 
+    /// Path of the input file that is invalid or cannot be read; `None` for other errors.
+    #[must_use]
+    pub fn input_file(&self) -> Option<&Path> {
+        match self {
+            Self::File { file, .. } | Self::TooManySamples { file, .. } => Some(file),
+            Self::NoClients
+            | Self::Samples { .. }
+            | Self::NoSamples
+            | Self::Output { .. }
+            | Self::NotDurable { .. }
+            | Self::Interrupted => None,
+        }
+    }
+
+    /// True if a file could not be read, or changed meanwhile: the next attempt may succeed.
+    #[must_use]
+    pub fn is_temporary(&self) -> bool {
+        match self {
+            Self::File { fault, .. } => matches!(**fault, Fault::Io(_) | Fault::ChangedDuringRead),
+            Self::NoClients | Self::Samples { .. } | Self::NoSamples | Self::TooManySamples { .. } => false,
+            Self::Output { .. } | Self::NotDurable { .. } | Self::Interrupted => true,
+        }
+    }
+
     /// True if a file or an argument is wrong; false if an operation failed.
     #[must_use]
     pub fn is_invalid_input(&self) -> bool {

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use super::agreement::ConfigSet;
 use super::dtype::{differing, not_finite};
+use super::inputs::tensor_blocks;
 use super::source::InputFile;
 use super::{AdapterError, AdapterTensor, Dtype, Fault, Layout, MergeRule, RoundKind, compare};
 
@@ -131,9 +132,7 @@ fn encode_header<'a>(entries: impl Iterator<Item = &'a AdapterTensor>) -> Vec<u8
 
 /// Offset and length of every block of a tensor.
 fn blocks(entry: &AdapterTensor) -> impl Iterator<Item = (u64, usize)> + use<> {
-    let bytes = entry.tensor.bytes();
-    let length = move |begin| usize::try_from(bytes - begin).map_or(BLOCK, |remaining| remaining.min(BLOCK));
-    (0..bytes).step_by(BLOCK).map(move |begin| (begin, length(begin)))
+    tensor_blocks(entry.tensor.bytes(), BLOCK)
 }
 
 /// Fault for two blocks that differ in one element: element `in_block` of the block, which is element `index`

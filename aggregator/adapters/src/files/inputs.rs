@@ -4,11 +4,13 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use sha2::Sha256;
+
 use super::agreement::ConfigSet;
 use super::limits::SAMPLES_MAX;
 use super::scaling::{ModuleScalings, module_scalings};
 use super::source::{InputFile, open_file_budget};
-use super::{AdapterError, Fault, Layout, LocatedFault, compare};
+use super::{AdapterError, AdapterTensor, Fault, Layout, LocatedFault, MergeRule, RoundKind, compare};
 
 /// Memory for one block of every client together, in bytes; more if [`BLOCK_MIN`] times the number of clients
 /// is larger.
@@ -159,6 +161,30 @@ impl Inputs {
         self.layout.bytes().saturating_mul(self.clients.len() as u64 + 1)
     }
 
+    /// Reads every file once, and returns the state of SHA-256 after the base and after each client. The next
+    /// average of this kind with this number of threads fails unless it reads the bytes that were hashed.
+    ///
+    /// # Errors
+    /// [`AdapterError::File`] if a file cannot be read or has changed.
+    pub fn hash(&mut self, kind: RoundKind, threads: usize) -> Result<(Sha256, Vec<Sha256>), AdapterError> {
+        let block_len = self.block_len(threads);
+        let Self { base, clients, layout, weights, .. } = self;
+        let of_base = hash_file(base, layout, block_len, |entry| kind.freezes(entry.role))?;
+        let of_clients = clients.iter_mut().zip(&*weights).map(|(client, weight)| {
+            // Clients without a weight are not read for dtypes that have no mean: see `average`.
+            hash_file(client, layout, block_len, |entry| {
+                kind.freezes(entry.role) || entry.tensor.dtype.rule() == MergeRule::Mean || *weight > 0.0
+            })
+        });
+        Ok((of_base, of_clients.collect::<Result<_, _>>()?))
+    }
+
+    /// Checks that the average has read the bytes that [`Self::hash`] has hashed, if it was called.
+    pub(super) fn ensure_as_hashed(&self) -> Result<(), AdapterError> {
+        self.base.ensure_as_hashed()?;
+        self.clients.iter().try_for_each(InputFile::ensure_as_hashed)
+    }
+
     /// Checks that no input has changed since it was opened.
     pub(super) fn ensure_unchanged(&self) -> Result<(), AdapterError> {
         self.base.ensure_unchanged()?;
@@ -169,6 +195,29 @@ impl Inputs {
     pub(super) fn contains(&self, identity: (u64, u64)) -> bool {
         self.base.identity() == identity || self.clients.iter().any(|client| client.identity() == identity)
     }
+}
+
+/// Offset in a tensor and length of every block of a tensor.
+pub(super) fn tensor_blocks(bytes: u64, block_len: usize) -> impl Iterator<Item = (u64, usize)> {
+    let length = move |begin| usize::try_from(bytes - begin).map_or(block_len, |left| left.min(block_len));
+    (0..bytes).step_by(block_len.max(1)).map(move |begin| (begin, length(begin)))
+}
+
+/// Hashes a file in the order of its bytes, in the blocks of an average.
+fn hash_file(
+    file: &mut InputFile,
+    layout: &Layout,
+    block_len: usize,
+    is_read_again: impl Fn(&AdapterTensor) -> bool,
+) -> Result<Sha256, AdapterError> {
+    let offsets = Arc::clone(&file.offsets);
+    let mut order: Vec<(u64, &AdapterTensor)> = offsets.iter().copied().zip(&layout.tensors).collect();
+    order.sort_by_key(|(offset, entry)| (*offset, entry.tensor.bytes()));
+    file.hash(order.into_iter().flat_map(|(offset, entry)| {
+        let is_read_again = is_read_again(entry);
+        tensor_blocks(entry.tensor.bytes(), block_len)
+            .map(move |(begin, length)| (offset + begin, length, is_read_again))
+    }))
 }
 
 /// Returns a function that adds the path to a fault.

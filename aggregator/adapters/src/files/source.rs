@@ -1,11 +1,14 @@
 //! Input files that are read at offsets and never loaded as a whole.
 
 use std::fs::{File, Metadata};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::process::{Resource, getrlimit};
+use sha2::{Digest, Sha256};
 
 use super::{AdapterError, Fault, Header};
 
@@ -53,6 +56,27 @@ pub(super) struct InputFile {
     pub(super) offsets: Arc<[u64]>,
     file: Option<File>,
     stamp: FileStamp,
+    /// Length of the header, in bytes: the offset of the first tensor.
+    header_len: u64,
+    /// State of SHA-256 after the header, as it was parsed.
+    header_hash: Sha256,
+    /// Sum over the blocks that will be read, and over those that were; `None` if reads are not compared.
+    block_sums: Option<BlockSums>,
+}
+
+/// Sums of the hashes of blocks, in any order: of the blocks of a file whose digest is known, and of the blocks that
+/// were read later. Equal sums show that the later reads returned the bytes that the digest covers.
+#[derive(Debug, Default)]
+struct BlockSums {
+    expected: u64,
+    read: AtomicU64,
+}
+
+/// Hash of a block at an offset of a file.
+fn block_hash(offset: u64, bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (offset, bytes).hash(&mut hasher);
+    hasher.finish()
 }
 
 impl InputFile {
@@ -67,7 +91,55 @@ impl InputFile {
         let header =
             Header::read(&file, stamp.length).map_err(|fault| AdapterError::located(&path, fault))?;
         let offsets = header.tensors.iter().map(|tensor| tensor.begin).collect();
-        Ok((Self { path, offsets, file: keep_open.then_some(file), stamp }, header))
+        let source = Self {
+            path,
+            offsets,
+            file: keep_open.then_some(file),
+            stamp,
+            header_len: header.bytes.len() as u64,
+            header_hash: Sha256::new_with_prefix(&header.bytes),
+            block_sums: None,
+        };
+        Ok((source, header))
+    }
+
+    /// Reads the whole file once, and returns the state of SHA-256 after it. Later reads are compared with the bytes
+    /// that were hashed, once [`Self::ensure_as_hashed`] is called. `blocks` are the offsets and lengths of all blocks
+    /// behind the header, in ascending order, and whether the block will be read again.
+    pub(super) fn hash(
+        &mut self,
+        blocks: impl Iterator<Item = (u64, usize, bool)>,
+    ) -> Result<Sha256, AdapterError> {
+        self.block_sums = None;
+        let mut hasher = self.header_hash.clone();
+        let mut position = self.header_len;
+        let mut expected = 0_u64;
+        let mut buffer = Vec::new();
+        for (offset, length, is_read_again) in blocks {
+            buffer.resize(length, 0);
+            self.read(&mut buffer, offset)?;
+            hasher.update(&buffer);
+            position = position.max(offset + length as u64);
+            if is_read_again {
+                expected = expected.wrapping_add(block_hash(offset, &buffer));
+            }
+        }
+        if position != self.stamp.length {
+            return Err(AdapterError::file(&self.path, Fault::ChangedDuringRead));
+        }
+        self.block_sums = Some(BlockSums { expected, read: AtomicU64::new(0) });
+        Ok(hasher)
+    }
+
+    /// Checks that the blocks that were read since [`Self::hash`] are those that were to be read, with the bytes that
+    /// were hashed.
+    pub(super) fn ensure_as_hashed(&self) -> Result<(), AdapterError> {
+        match &self.block_sums {
+            Some(sums) if sums.expected != sums.read.load(Ordering::Relaxed) => {
+                Err(AdapterError::file(&self.path, Fault::ChangedDuringRead))
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// Device and inode, equal for all names of a file.
@@ -81,13 +153,17 @@ impl InputFile {
             file.read_exact_at(buffer, offset).map_err(|error| AdapterError::file(&self.path, error))
         };
         match &self.file {
-            Some(file) => read_from(file),
+            Some(file) => read_from(file)?,
             None => {
                 let (file, stamp) = open_regular(&self.path)?;
                 self.check_stamp(stamp)?;
-                read_from(&file)
+                read_from(&file)?;
             }
         }
+        if let Some(sums) = &self.block_sums {
+            sums.read.fetch_add(block_hash(offset, buffer), Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Checks that the file has not changed since it was opened.

@@ -10,8 +10,10 @@ use tokio::sync::watch;
 
 use super::client_registry::ClientIndex;
 use super::counters::Counters;
+use super::round_record::RoundRecord;
 use super::round_state::{Admission, RoundState, UpdateSummary};
-use super::round_store::{AverageOptions, RoundRecord, RoundStore};
+use super::round_store::{AverageOptions, Commit, RoundStore};
+use super::token_brake::TokenBrake;
 use super::{ServerError, Settings};
 use fedspan_engine::Millis;
 
@@ -40,6 +42,8 @@ pub struct AppState {
     stopping: AtomicBool,
     /// Number of concurrent uploads of each client.
     uploads: Mutex<BTreeMap<ClientIndex, u32>>,
+    /// Brake on wrong tokens.
+    brake: Mutex<TokenBrake>,
     /// Clients that have requested the final adapter.
     served: Mutex<BTreeSet<ClientIndex>>,
 }
@@ -70,6 +74,7 @@ impl AppState {
             changed: watch::Sender::new(0),
             stopping: AtomicBool::new(false),
             uploads: Mutex::default(),
+            brake: Mutex::default(),
             served: Mutex::default(),
         }
     }
@@ -103,6 +108,11 @@ impl AppState {
     /// True while the server shuts down.
     pub(super) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Brake on wrong tokens.
+    pub(super) fn brake(&self) -> MutexGuard<'_, TokenBrake> {
+        lock(&self.brake)
     }
 
     /// Registers an upload of a client; `None` if the client already has [`UPLOADS_MAX`] uploads.
@@ -146,11 +156,13 @@ impl AppState {
         update: UpdateSummary,
         merged: &std::path::Path,
     ) -> Result<Admission, ServerError> {
+        // Hashing takes time, so it is done before the lock is taken.
+        let name = self.store.seal(round, self.settings.registry.name(client), update, merged)?;
         // No round closes while this lock is held; other requests are not blocked.
         let _guard = lock(&self.commit_lock);
         let admission = self.rounds().admit(client, round, Some(&update));
         if let Admission::Accepted(_) = admission {
-            self.store.accept(round, self.settings.registry.name(client), &update, merged)?;
+            self.store.accept(round, &name, merged)?;
             self.rounds().accept(client, update);
             self.notify();
         }
@@ -164,18 +176,27 @@ impl AppState {
         self.rounds().close(now)
     }
 
-    /// Averages a closed round, commits the mean and opens the next round. Blocks on the disk.
+    /// Averages a closed round, commits the mean and opens the next round. If updates are damaged, the closed round
+    /// opens again without them. Blocks on the disk.
     ///
     /// # Errors
     /// Same as [`RoundStore::commit`].
     pub(super) fn commit(&self, open: &super::OpenRound, threads: usize) -> Result<(), ServerError> {
         let (names, by_samples) = (self.settings.registry.names(), self.settings.by_samples);
-        let options = AverageOptions { names, by_samples, threads };
-        let record = self.store.commit(open, options, &|| !self.is_stopping())?;
-        // Logged before the commit becomes visible, so that the log contains the line even if the server is
-        // stopped right after the commit.
-        log_round(&record);
-        self.rounds().commit(self.now());
+        let samples_max = self.settings.limits.samples;
+        let options = AverageOptions { names, by_samples, samples_max, threads };
+        match self.store.commit(open, options, &|| !self.is_stopping())? {
+            Commit::Done(record) => {
+                // Logged before the commit becomes visible, so that the log contains the line even if the server is
+                // stopped right after the commit.
+                log_round(&record);
+                self.rounds().commit(self.now());
+            }
+            Commit::Damaged(clients) => {
+                self.counters.add("damaged", clients.len() as u64);
+                self.rounds().reopen(self.now(), &clients);
+            }
+        }
         self.notify();
         Ok(())
     }

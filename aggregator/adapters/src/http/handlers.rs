@@ -1,12 +1,15 @@
 //! Handlers of HTTP requests: authentication, the open round, adapters, updates and the status.
 
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use fedspan_connections::{Slot, SlotError};
 use fedspan_engine::Millis;
 use hyper::body::{Body, Incoming};
-use hyper::header::{AUTHORIZATION, EXPECT, HeaderValue};
+use hyper::header::{AUTHORIZATION, EXPECT, HeaderMap, HeaderValue};
+use hyper::http::request::Parts;
 use hyper::{Request, Response, StatusCode};
 use serde_json::{Value, json};
 
@@ -14,7 +17,7 @@ use super::app_state::AppState;
 use super::client_registry::ClientIndex;
 use super::response::{self, HttpError, ResponseBody};
 use super::round_state::{Admission, Refusal, UpdateSummary};
-use super::round_store::{CHANGED, CONFIG, MODEL};
+use super::round_store::{CHANGED, CONFIG, MODEL, RecordedDigest};
 use super::route::Route;
 use super::upload::{TempFiles, drain, receive, too_long};
 use crate::files::{AdapterError, RoundKind};
@@ -30,26 +33,29 @@ const PART_HEADER: &str = "fedspan-part";
 /// read the response.
 const UNAUTHENTICATED_DRAIN_MAX: u64 = 1 << 16;
 
+/// Time after which a client may try again for which no connection slot is free, in seconds.
+const SLOT_RETRY: u32 = 5;
+
+/// Slot of a connection. The lock is held only for a moment, by the connection's own task.
+pub type SharedSlot = Mutex<Slot<ClientIndex>>;
+
 /// Authenticates a request, routes it and logs refusals.
 ///
 /// # Errors
 /// Never returns an error; errors become responses.
 pub async fn handle(
     app: Arc<AppState>,
+    slot: &SharedSlot,
     request: Request<Incoming>,
 ) -> Result<Response<ResponseBody>, Infallible> {
     let (head, mut body) = request.into_parts();
-    let token = head.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let token = token.and_then(|value| {
-        let (scheme, token) = value.split_once(' ')?;
-        scheme.eq_ignore_ascii_case("bearer").then_some(token)
-    });
-    let Some(client) = token.and_then(|token| app.settings.registry.identify(token.trim())) else {
-        drain(body, UNAUTHENTICATED_DRAIN_MAX, app.settings.limits.head);
-        let text = "no valid token; send the header Authorization: Bearer TOKEN with the token of a client";
-        let error = HttpError::new(StatusCode::UNAUTHORIZED, "unauthorized", text);
-        app.counters.increment(error.kind);
-        return Ok(error.response());
+    let client = match admit(&app, slot, &head) {
+        Ok(client) => client,
+        Err(error) => {
+            drain(body, UNAUTHENTICATED_DRAIN_MAX, app.settings.limits.head);
+            app.counters.increment(error.kind);
+            return Ok(HttpError { is_last: true, ..error }.response());
+        }
     };
     let route = Route::parse(&head.method, head.uri.path(), head.uri.query());
     let name = app.settings.registry.name(client).to_owned();
@@ -80,6 +86,61 @@ pub async fn handle(
     })
 }
 
+/// Checks host, origin and token of a request, and moves the connection to a slot of its client.
+///
+/// # Errors
+/// The response, after which the connection is closed.
+fn admit(app: &AppState, slot: &SharedSlot, head: &Parts) -> Result<ClientIndex, HttpError> {
+    app.settings.hosts.check(&head.headers, head.version)?;
+    let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+    let client = identify(app, slot.address(), &head.headers)?;
+    let limits = app.settings.limits;
+    slot.authenticate(client).map_err(|error| match error {
+        SlotError::OwnerFull => {
+            let text = format!(
+                "found {0} connections of this client, allowed: {0}; close one, or try again later",
+                limits.per_client
+            );
+            HttpError::later(StatusCode::TOO_MANY_REQUESTS, "too-many", SLOT_RETRY, text)
+        }
+        SlotError::Full => {
+            let text = format!(
+                "all {} connections that the server has for clients are taken; try again later",
+                limits.connections
+            );
+            HttpError::later(StatusCode::SERVICE_UNAVAILABLE, "connections-refused", SLOT_RETRY, text)
+        }
+    })?;
+    Ok(client)
+}
+
+/// Identifies the client of a request by its token. A right token is never refused. Of the wrong ones from an address,
+/// only so many per minute are answered with 401.
+fn identify(app: &AppState, address: IpAddr, headers: &HeaderMap) -> Result<ClientIndex, HttpError> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let (value, second) = (values.next(), values.next());
+    if second.is_some() {
+        let text = "found several headers Authorization, allowed: one";
+        return Err(HttpError::new(StatusCode::BAD_REQUEST, "bad-request", text));
+    }
+    let token = value.and_then(|value| value.to_str().ok()).and_then(|value| {
+        let (scheme, token) = value.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then_some(token)
+    });
+    if let Some(client) = token.and_then(|token| app.settings.registry.identify(token.trim())) {
+        return Ok(client);
+    }
+    if value.is_some()
+        && let Err(wait) = app.brake().count_wrong(address, app.now())
+    {
+        let seconds = u32::try_from(wait.as_u64().div_ceil(1000)).unwrap_or(u32::MAX);
+        let text = format!("too many wrong tokens from this address; try again in {seconds} s");
+        return Err(HttpError::later(StatusCode::TOO_MANY_REQUESTS, "throttled", seconds, text));
+    }
+    let text = "no valid token; send the header Authorization: Bearer TOKEN with the token of a client";
+    Err(HttpError::new(StatusCode::UNAUTHORIZED, "unauthorized", text))
+}
+
 /// Calls the handler of a route.
 async fn dispatch(
     app: &Arc<AppState>,
@@ -93,14 +154,8 @@ async fn dispatch(
         }
         Route::Status => Ok(response::json(StatusCode::OK, &describe_status(app))),
         Route::Config => {
-            let path = app.store.round(app.rounds().committed()).join(CONFIG);
-            response::file(&path, "application/json").map_err(|error| match error.kind() {
-                std::io::ErrorKind::NotFound => {
-                    let text = "the base has no adapter_config.json";
-                    HttpError::new(StatusCode::NOT_FOUND, "not-found", text)
-                }
-                _ => internal_error(&error),
-            })
+            let committed = app.rounds().committed();
+            serve_file(app, committed, CONFIG, "application/json")
         }
         Route::Model { since } => serve_model(app, client, since),
         Route::Update { round, samples } => receive_update(app, client, round, samples, body).await,
@@ -169,21 +224,50 @@ fn merge_maps(mut first: Value, second: Value) -> Value {
 /// Serves the adapter of the last committed round. A client that has the adapter of the previous round gets
 /// only the tensors that the last round trained.
 fn serve_model(
-    app: &AppState,
+    app: &Arc<AppState>,
     client: ClientIndex,
     since: Option<u32>,
 ) -> Result<Response<ResponseBody>, HttpError> {
     let committed = app.rounds().committed();
     let only_changes = since.is_some() && since == committed.checked_sub(1);
-    let path = app.store.round(committed).join(if only_changes { CHANGED } else { MODEL });
-    let mut response =
-        response::file(&path, "application/octet-stream").map_err(|error| internal_error(&error))?;
+    let name = if only_changes { CHANGED } else { MODEL };
+    let mut response = serve_file(app, committed, name, "application/octet-stream")?;
     let headers = response.headers_mut();
     headers.insert(ROUND_HEADER, committed.into());
     headers.insert(PART_HEADER, HeaderValue::from_static(if only_changes { "changed" } else { "whole" }));
     app.counters.increment(if only_changes { "served-changed" } else { "served-whole" });
     app.mark_served(client);
     Ok(response)
+}
+
+/// Serves a file of a committed round, unless it is damaged.
+fn serve_file(
+    app: &Arc<AppState>,
+    round: u32,
+    name: &str,
+    kind: &'static str,
+) -> Result<Response<ResponseBody>, HttpError> {
+    let no_file = || {
+        let text = format!("the base has no {name}");
+        HttpError::new(StatusCode::NOT_FOUND, "not-found", text)
+    };
+    let digest = match app.store.recorded_digest(round, name) {
+        RecordedDigest::Known(digest) => Some(digest),
+        RecordedDigest::Unrecorded => None,
+        RecordedDigest::NoFile => return Err(no_file()),
+    };
+    let path = app.store.round(round).join(name);
+    let (shared_app, shown_path, recorded) = (Arc::clone(app), path.clone(), digest.clone());
+    let on_damage = move |found: &str| {
+        let recorded = recorded.unwrap_or_default();
+        tracing::error!(file = %shown_path.display(), found, recorded,
+            "damaged file not served; restore it from a backup, and check the disk");
+        shared_app.counters.increment("damaged");
+    };
+    response::file(&path, kind, digest, on_damage).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound if name == CONFIG => no_file(),
+        _ => internal_error(&error),
+    })
 }
 
 /// Receives, validates and accepts an update.
@@ -203,9 +287,10 @@ async fn receive_update(
     }
     let Some(permit) = app.begin_upload(client) else {
         let text = "two uploads of this client are in progress; try again later";
-        return Err(HttpError::new(StatusCode::TOO_MANY_REQUESTS, "busy", text));
+        return Err(HttpError::later(StatusCode::TOO_MANY_REQUESTS, "busy", SLOT_RETRY, text));
     };
     let files = app.store.temp_files();
+    let samples_max = app.settings.limits.samples;
     let digest = receive(body, &files.body, app.max_body_len, app.settings.limits.transfer).await?;
     let update = UpdateSummary { samples, digest };
     let admission = app.rounds().admit(client, round, Some(&update));
@@ -222,8 +307,11 @@ async fn receive_update(
                         if samples == 0 {
                             app.counters.increment("counted-without-weight");
                         }
-                        let name = app.settings.registry.name(client);
-                        tracing::info!(client = %name, round, samples, "update accepted");
+                        let (name, counts) = (app.settings.registry.name(client), samples.min(samples_max));
+                        if counts < samples {
+                            app.counters.increment("counted-capped");
+                        }
+                        tracing::info!(client = %name, round, samples, counts, "update accepted");
                     }
                     Err(error) => app.counters.increment(error.kind),
                     Ok(_) => {}
@@ -247,7 +335,10 @@ async fn receive_update(
     };
     Ok(response::json(
         status,
-        &json!({ "round": round, "samples": samples, "weighs": samples > 0, "update": kind }),
+        &json!({
+            "round": round, "samples": samples, "counts": samples.min(samples_max), "weighs": samples > 0,
+            "update": kind,
+        }),
     ))
 }
 

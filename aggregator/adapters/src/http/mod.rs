@@ -16,23 +16,31 @@
 mod app_state;
 mod client_registry;
 mod counters;
+mod disk;
 mod error;
+mod exchange_check;
 mod handlers;
+mod host_check;
 mod lora_method;
 mod response;
+mod round_record;
 mod round_state;
 mod round_store;
 mod route;
 mod server;
 mod settings;
+mod token_brake;
+mod update_file;
 mod upload;
 
 pub use client_registry::{ClientIndex, ClientRegistry, NAME_MAX, RegistryError, TOKEN_MIN};
 pub use error::ServerError;
+pub use exchange_check::{ExchangeReport, check_exchange};
+pub use host_check::HostNames;
 pub use lora_method::LoraMethod;
+pub use round_record::RoundRecord;
 pub use round_state::{
     AcceptedUpdates, Admission, OpenRound, Refusal, RoundRules, RoundState, UpdateSummary,
 };
-pub use round_store::RoundRecord;
 pub use server::{AdapterServer, ServeSummary};
 pub use settings::{Limits, Settings};

@@ -7,10 +7,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use hyper::body::{Body, Bytes, Frame, SizeHint};
-use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
+use hyper::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::{Response, StatusCode};
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
+
+use super::disk::finish_hex;
 
 /// Number of bytes of a file that are read at a time.
 const BLOCK: u64 = 1 << 16;
@@ -29,12 +32,21 @@ pub struct HttpError {
     pub text: String,
     /// True if the counter of this kind has been incremented already.
     pub is_counted: bool,
+    /// Time after which the client may try again, in seconds; `None` if a retry would not help.
+    pub retry_after: Option<u32>,
+    /// True if the connection is closed after the response, because it has proved nothing.
+    pub is_last: bool,
 }
 
 impl HttpError {
     /// Creates an error that has not been counted.
     pub fn new(status: StatusCode, kind: &'static str, text: impl Into<String>) -> Self {
-        Self { status, kind, text: text.into(), is_counted: false }
+        Self { status, kind, text: text.into(), is_counted: false, retry_after: None, is_last: false }
+    }
+
+    /// Creates an error after which the client may try again.
+    pub fn later(status: StatusCode, kind: &'static str, seconds: u32, text: impl Into<String>) -> Self {
+        Self { retry_after: Some(seconds), ..Self::new(status, kind, text) }
     }
 
     /// Response 500 for a failure of the server, whose cause has been logged.
@@ -51,6 +63,12 @@ impl HttpError {
         let mut response = json(self.status, &serde_json::json!({ "error": self.kind, "text": self.text }));
         if self.status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if let Some(seconds) = self.retry_after {
+            response.headers_mut().insert(RETRY_AFTER, seconds.into());
+        }
+        if self.is_last {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         response
     }
@@ -104,28 +122,52 @@ pub fn json(status: StatusCode, value: &Value) -> Response<ResponseBody> {
     response
 }
 
-/// Response that streams a file. The file must not change while it is streamed.
+/// Response that streams a file. The file must not change while it is streamed. With `digest`, the SHA-256 of the
+/// file in hexadecimal digits, the last block is sent only if the whole file has this digest; otherwise the response
+/// breaks off, and `on_damage` is called with the digest that was found.
 ///
 /// # Errors
 /// The I/O error if the file cannot be opened.
-pub fn file(path: &Path, kind: &'static str) -> std::io::Result<Response<ResponseBody>> {
+pub fn file(
+    path: &Path,
+    kind: &'static str,
+    digest: Option<String>,
+    on_damage: impl FnOnce(&str) + Send + 'static,
+) -> std::io::Result<Response<ResponseBody>> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
+    let empty = finish_hex(Sha256::new());
+    if length == 0 && digest.as_ref().is_some_and(|digest| *digest != empty) {
+        on_damage(&empty);
+        return Err(std::io::Error::other("the file is damaged"));
+    }
     let (sender, blocks) = mpsc::channel(QUEUED_BLOCKS);
     tokio::task::spawn_blocking(move || {
+        let mut hasher = Sha256::new();
         let mut remaining = length;
         while remaining > 0 {
             let mut block = Vec::new();
             let result = file.by_ref().take(remaining.min(BLOCK)).read_to_end(&mut block);
+            remaining = remaining.saturating_sub(block.len() as u64);
             let block = match result {
                 Ok(0) => Err(std::io::ErrorKind::UnexpectedEof.into()),
-                Ok(_) => Ok(Bytes::from(block)),
+                Ok(_) => {
+                    hasher.update(&block);
+                    Ok(Bytes::from(block))
+                }
                 Err(error) => Err(error),
             };
-            remaining =
-                remaining.saturating_sub(block.as_ref().map_or(remaining, |bytes| bytes.len() as u64));
+            let is_end = remaining == 0 || block.is_err();
+            let block = match (&digest, block) {
+                (Some(digest), Ok(_)) if is_end && finish_hex(hasher.clone()) != *digest => {
+                    on_damage(&finish_hex(hasher));
+                    drop(sender.blocking_send(Err(std::io::Error::other("the file is damaged"))));
+                    return;
+                }
+                (_, block) => block,
+            };
             // Sending fails if the connection is closed.
-            if sender.blocking_send(block).is_err() {
+            if sender.blocking_send(block).is_err() || is_end {
                 return;
             }
         }

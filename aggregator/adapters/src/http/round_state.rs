@@ -230,6 +230,16 @@ impl RoundState {
         Some(open.clone())
     }
 
+    /// Opens a closed round again, without the updates of some clients, which may then send them again. The deadline
+    /// starts again.
+    pub fn reopen(&mut self, now: Millis, without: &[ClientIndex]) {
+        if let Some(open) = &mut self.open {
+            open.closing = false;
+            open.updates.retain(|client, _| !without.contains(client));
+            open.deadline = self.rules.deadline.map(|duration| now + duration);
+        }
+    }
+
     /// Time at which [`Self::close`] should be called if no update arrives before. `None` if the round cannot
     /// become due without an update.
     #[must_use]

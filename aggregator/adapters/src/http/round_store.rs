@@ -1,35 +1,37 @@
 //! Store of the adapter server: the state directory with committed rounds and accepted updates.
 //!
-//! A rename commits a round or accepts an update. The files are synced before the rename.
+//! A rename commits a round or accepts an update. The files are synced before the rename. Digests of all files are
+//! recorded, and verified at the start of a server, before a mean, and while a file is served.
 //!
 //! ```text
 //!  round-0000/     the base: adapter_model.safetensors, round.json, and adapter_config.json if the base has one
 //!  round-0001/     the mean: the same files, and changed.safetensors with the tensors that the round trained
-//!  updates-0002/   CLIENT.SAMPLES.DIGEST.safetensors: accepted updates as whole adapters, validated; removed
+//!  updates-0002/   CLIENT.SAMPLES.DIGEST.SEAL.safetensors: accepted updates as whole adapters, validated; removed
 //!                  once the round is committed
+//!  damaged/        updates that were set aside because they are not what was accepted
 //!  incoming/       uploads in progress; emptied at the start of a server
+//!  lock            lock file, beside the lock of the directory itself
 //! ```
 
 use std::collections::BTreeMap;
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{Read, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-
-use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::client_registry::ClientIndex;
+use super::disk::{Disk, finish_hex, hash_file, hex_text};
 use super::error::io_error;
+use super::round_record::RoundRecord;
 use super::round_state::{AcceptedUpdates, OpenRound, UpdateSummary};
+use super::update_file::{UpdateName, Verification};
 use super::upload::TempFiles;
 use super::{LoraMethod, ServerError};
 use crate::files::{
     AdapterError, AverageJob, Inputs, Output, RoundKind, average, check, extract_trained, merge_update,
     read_layout,
 };
-use fedspan_files::{FileLock, hex, regular};
+use fedspan_files::{DirectoryLock, hex, open_private_directory, regular};
 
 /// Name of the adapter file of a committed round.
 pub const MODEL: &str = "adapter_model.safetensors";
@@ -37,28 +39,14 @@ pub const MODEL: &str = "adapter_model.safetensors";
 pub const CONFIG: &str = "adapter_config.json";
 /// Name of the file with the tensors that the round trained, for clients that have the previous adapter.
 pub const CHANGED: &str = "changed.safetensors";
-const RECORD: &str = "round.json";
+/// Name of the record of a committed round.
+pub const RECORD: &str = "round.json";
+/// Name of the directory of updates that were set aside.
+pub const DAMAGED: &str = "damaged";
 
 /// Largest memory for the computation of the interference of a plain round, in bytes: the longest tensor of
 /// the base and of every client.
 const INTERFERENCE_BYTES_MAX: u64 = 64 << 20;
-
-/// Content of `round.json`: the inputs of a committed round.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct RoundRecord {
-    /// Round number; 0 is the base.
-    pub round: u32,
-    /// Name of the LoRA method, which is the same in all rounds.
-    pub method: String,
-    /// Name of the round kind; empty for the base.
-    pub trained: String,
-    /// SHA-256 of the base's adapter file, in hexadecimal digits.
-    pub base: String,
-    /// Number of samples and SHA-256 of the accepted update of every client.
-    pub clients: BTreeMap<String, (u32, String)>,
-    /// `|mean(B_i A_i) - mean(B) mean(A)| / |mean(B_i A_i)|`, Frobenius norms. `None` if it was not computed.
-    pub interference: Option<f64>,
-}
 
 /// Settings of an average.
 #[derive(Clone, Copy, Debug)]
@@ -67,9 +55,34 @@ pub struct AverageOptions<'a> {
     pub names: &'a [String],
     /// True to weigh clients by their samples, false to give every client with samples the same weight.
     pub by_samples: bool,
+    /// Largest number of samples that counts.
+    pub samples_max: u32,
     /// Number of threads.
     pub threads: usize,
 }
+
+/// Result of [`RoundStore::commit`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum Commit {
+    /// The round is committed.
+    Done(RoundRecord),
+    /// Updates of these clients were damaged and have been set aside. The round is not committed.
+    Damaged(Vec<ClientIndex>),
+}
+
+/// Digest of a file of a committed round.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RecordedDigest {
+    /// SHA-256 in hexadecimal digits.
+    Known(String),
+    /// The round was committed by an earlier version, which recorded no digests.
+    Unrecorded,
+    /// The round has no such file.
+    NoFile,
+}
+
+/// Accepted updates with the names and paths of their files, and the clients whose file is missing.
+type UpdateFiles = (Vec<(ClientIndex, UpdateName, PathBuf)>, Vec<ClientIndex>);
 
 /// State directory of one server, locked while the value lives.
 #[derive(Debug)]
@@ -80,58 +93,67 @@ pub struct RoundStore {
     method: LoraMethod,
     /// Number of the next pair of temporary files.
     next_temp: AtomicU64,
-    _lock: FileLock,
+    disk: Disk,
+    /// Digests of the files of the last two committed rounds.
+    digests: Mutex<BTreeMap<u32, BTreeMap<String, String>>>,
+    /// Updates that were not accepted and could not be removed. They are removed before the next update is accepted.
+    rejected: Mutex<Vec<PathBuf>>,
+    _lock: DirectoryLock,
 }
 
 impl RoundStore {
     /// Opens a state directory, or creates a directory with the base as round 0. Also returns the record of
-    /// the last committed round.
+    /// the last committed round, whose files are verified.
     ///
     /// # Errors
-    /// [`ServerError::Locked`] if another server uses the directory; [`ServerError::Adapter`] if the base is
-    /// not an adapter; [`ServerError::SettingChanged`] if the directory was created with another base or
-    /// method; [`ServerError::CorruptRecord`] or [`ServerError::Io`] if the directory cannot be read.
+    /// [`ServerError::NotPrivate`] if other users may write the directory; [`ServerError::Locked`] if another server
+    /// uses it; [`ServerError::Adapter`] if the base is not an adapter; [`ServerError::SettingChanged`] if the
+    /// directory was created with another base or method; [`ServerError::Damaged`] if the last round is not as it was
+    /// committed; [`ServerError::Io`] if the directory cannot be read.
     pub fn open(
         directory: &Path,
         base: &Path,
         method: LoraMethod,
+        disk: Disk,
     ) -> Result<(Self, RoundRecord), ServerError> {
-        create_directory(directory)?;
-        let path = directory.join("lock");
-        regular(&path).map_err(io_error(&path))?;
-        let lock = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&path)
-            .map_err(io_error(&path))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(ServerError::Locked { path }),
-            Err(TryLockError::Error(error)) => return Err(io_error(&path)(error)),
+        open_private(directory)?;
+        let lock = DirectoryLock::exclusive(directory, |path| {
+            tracing::info!(path = %path.display(), "waiting for a check");
+        })?;
+        if !lock.is_of_directory() {
+            tracing::warn!(path = %directory.display(), "this file system cannot lock directories; do not remove the file lock");
         }
         read_layout(base)?;
         let model = if base.is_dir() { base.join(MODEL) } else { base.to_owned() };
-        let digest = file_digest(&model)?;
-        let directory = directory.to_owned();
+        let digest = hash_file(&model).map(finish_hex).map_err(io_error(&model))?;
         let store = Self {
-            directory,
+            directory: directory.to_owned(),
             base: digest,
             method,
             next_temp: AtomicU64::new(0),
-            _lock: FileLock::new(lock),
+            disk,
+            digests: Mutex::default(),
+            rejected: Mutex::default(),
+            _lock: lock,
         };
-        remove_directory(&store.incoming_directory())?;
-        create_directory(&store.incoming_directory())?;
-        let record = match store.latest_committed()? {
+        for name in ["round-", "updates-"] {
+            for number in directory_numbers(directory, name)? {
+                open_private(&directory.join(format!("{name}{number:04}")))?;
+            }
+        }
+        store.disk.remove_directory(&store.incoming_directory())?;
+        store.disk.create_directory(&store.incoming_directory())?;
+        let record = match latest_committed(directory)? {
             Some(number) => store.read_record(number)?,
             None => store.commit_base(&model)?,
         };
+        store.verify_round(&record)?;
+        store.remember_digests(&record);
         // After a crash, the rename that committed the last round may not be durable. It must be durable
         // before the updates of that round are removed.
-        sync_directory(&store.directory)?;
+        store.disk.sync(&store.directory)?;
         store.remove_closed_updates(record.round)?;
-        create_directory(&store.updates_directory(record.round + 1))?;
+        store.disk.create_directory(&store.updates_directory(record.round + 1))?;
         Ok((store, record))
     }
 
@@ -143,7 +165,7 @@ impl RoundStore {
 
     /// Directory of the accepted updates of a round.
     fn updates_directory(&self, number: u32) -> PathBuf {
-        self.directory.join(format!("updates-{number:04}"))
+        updates_directory(&self.directory, number)
     }
 
     /// Directory of uploads in progress.
@@ -157,6 +179,28 @@ impl RoundStore {
         let number = self.next_temp.fetch_add(1, Ordering::Relaxed);
         let path = |part: &str| self.incoming_directory().join(format!("{number}.{part}"));
         TempFiles { body: path("body"), merged: path("whole") }
+    }
+
+    /// Digest of a file of one of the last two committed rounds.
+    #[must_use]
+    pub fn recorded_digest(&self, round: u32, name: &str) -> RecordedDigest {
+        match self.digests().get(&round) {
+            None => RecordedDigest::Unrecorded,
+            Some(files) if files.is_empty() => RecordedDigest::Unrecorded,
+            Some(files) => files.get(name).cloned().map_or(RecordedDigest::NoFile, RecordedDigest::Known),
+        }
+    }
+
+    /// Keeps the digests of a committed round, and forgets those of rounds before the previous one.
+    fn remember_digests(&self, record: &RoundRecord) {
+        let mut digests = self.digests();
+        digests.insert(record.round, record.files.clone());
+        digests.retain(|round, _| round.saturating_add(1) >= record.round);
+    }
+
+    /// Locks the digests.
+    fn digests(&self) -> MutexGuard<'_, BTreeMap<u32, BTreeMap<String, String>>> {
+        self.digests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Validates an uploaded `body` against the adapter of round `base`, writes the whole adapter to `merged`
@@ -175,153 +219,400 @@ impl RoundStore {
         merge_update(&self.round(base).join(MODEL), body, kind, merged)
     }
 
-    /// Moves a whole adapter to the accepted updates of a round. The update is durable when the call returns.
+    /// Hashes a whole adapter, and returns the name that it has as an accepted update.
     ///
     /// # Errors
-    /// [`ServerError::Io`]; the update is not accepted in that case.
-    pub fn accept(
+    /// [`ServerError::Io`] if the file cannot be read or made private.
+    pub fn seal(
         &self,
         round: u32,
         client: &str,
-        update: &UpdateSummary,
+        update: UpdateSummary,
         merged: &Path,
-    ) -> Result<(), ServerError> {
-        let path = self.updates_directory(round).join(update_file_name(client, update));
-        std::fs::rename(merged, &path).map_err(io_error(&path))?;
-        sync_directory(&self.updates_directory(round)).inspect_err(|_| drop(std::fs::remove_file(&path)))
+    ) -> Result<UpdateName, ServerError> {
+        self.disk.make_private(merged)?;
+        let content = hash_file(merged).map_err(io_error(merged))?;
+        Ok(UpdateName::sealed(round, client, update, content))
     }
 
-    /// Updates of the round after `committed` that were accepted before a restart.
+    /// Moves a whole adapter to the accepted updates of a round. The update is durable when the call returns.
+    ///
+    /// # Errors
+    /// [`ServerError::Io`]; the update is not accepted in that case, and is not found after a restart unless its
+    /// file can neither be synced nor removed.
+    pub fn accept(&self, round: u32, name: &UpdateName, merged: &Path) -> Result<(), ServerError> {
+        self.remove_rejected()?;
+        let directory = self.updates_directory(round);
+        let path = directory.join(name.file_name());
+        let accepted = self.disk.rename(merged, &path).and_then(|()| self.disk.sync(&directory));
+        accepted.inspect_err(|_| {
+            self.rejected.lock().unwrap_or_else(PoisonError::into_inner).push(path);
+            if let Err(error) = self.remove_rejected() {
+                tracing::error!(%error, "cannot remove an update that was not accepted; trying again later");
+            }
+        })
+    }
+
+    /// Removes the updates that were not accepted.
+    fn remove_rejected(&self) -> Result<(), ServerError> {
+        let mut rejected = self.rejected.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(path) = rejected.last() {
+            self.disk.remove_file(path)?;
+            rejected.pop();
+        }
+        Ok(())
+    }
+
+    /// Updates of the round after `committed` that were accepted before a restart, and the number of damaged updates
+    /// that were set aside.
     ///
     /// # Errors
     /// [`ServerError::UnknownUpdate`] for two updates of one client, and for an update of a client that is
-    /// not in `names`: ignoring such an update would lose an acknowledged update. [`ServerError::Io`] if the
-    /// directory cannot be read.
-    pub fn pending_updates(&self, committed: u32, names: &[String]) -> Result<AcceptedUpdates, ServerError> {
-        let directory = self.updates_directory(committed + 1);
-        sync_directory(&directory)?;
+    /// not in `names`: ignoring such an update would lose an acknowledged update. [`ServerError::ClosedUpdates`] for
+    /// updates of a later round. [`ServerError::Io`] if the directory cannot be read.
+    pub fn pending_updates(
+        &self,
+        committed: u32,
+        names: &[String],
+    ) -> Result<(AcceptedUpdates, u64), ServerError> {
+        let round = committed.saturating_add(1);
+        let directory = self.updates_directory(round);
+        self.disk.sync(&directory)?;
         let mut updates = AcceptedUpdates::new();
-        for entry in std::fs::read_dir(&directory).map_err(io_error(&directory))? {
-            let path = entry.map_err(io_error(&directory))?.path();
-            let parsed = path.file_name().and_then(|file| file.to_str()).and_then(parse_update_file_name);
-            let parsed =
-                parsed.and_then(|(client, update)| Some((names.binary_search(&client).ok()?, update)));
-            match parsed.map(|(client, update)| updates.insert(ClientIndex(client), update)) {
+        let mut damaged = 0;
+        for path in entries(&directory)? {
+            let parsed = path.file_name().and_then(|file| file.to_str()).and_then(UpdateName::parse);
+            let Some(name) = parsed else { return Err(ServerError::UnknownUpdate { path }) };
+            match name.verify_file(round, &path).map_err(io_error(&path))? {
+                Verification::Sound => {}
+                Verification::Unverifiable => {
+                    tracing::warn!(file = %path.display(), "update of an earlier version has no digest of its file; it cannot be verified");
+                }
+                Verification::Damaged(problem) => {
+                    self.set_aside(round, &path, &problem)?;
+                    damaged += 1;
+                    continue;
+                }
+            }
+            let client = names.binary_search(&name.client).ok().map(ClientIndex);
+            match client.map(|client| updates.insert(client, name.update)) {
                 Some(None) => {}
-                _ => return Err(ServerError::UnknownUpdate { path }),
+                Some(Some(_)) | None => return Err(ServerError::UnknownUpdate { path }),
             }
         }
-        Ok(updates)
+        let later =
+            directory_numbers(&self.directory, "updates-")?.into_iter().filter(|number| *number > round);
+        for path in later.map(|number| self.updates_directory(number)) {
+            if !entries(&path)?.is_empty() {
+                return Err(ServerError::ClosedUpdates { path, open: round });
+            }
+        }
+        Ok((updates, damaged))
+    }
+
+    /// Moves a damaged update to the directory of damaged updates, so that it is never counted and its client can
+    /// send the update again.
+    fn set_aside(&self, round: u32, path: &Path, problem: &str) -> Result<(), ServerError> {
+        let directory = self.directory.join(DAMAGED);
+        self.disk.create_directory(&directory)?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let target = directory.join(format!("{round:04}.{name}"));
+        self.disk.rename(path, &target)?;
+        self.disk.sync(&directory)?;
+        self.disk.sync(&self.updates_directory(round))?;
+        let client = name.split('.').next().unwrap_or_default();
+        tracing::error!(file = %path.display(), problem, moved_to = %target.display(), client,
+            "damaged update set aside; its client must send it again, and the disk should be checked");
+        Ok(())
     }
 
     /// Averages the updates of a closed round and commits the mean. If the number of samples of every update
-    /// is 0, the adapter remains unchanged.
+    /// is 0, the adapter remains unchanged. After any error the call can be repeated, with the same result.
     ///
     /// # Errors
-    /// [`ServerError::Adapter`] or [`ServerError::Io`]; [`ServerError::Adapter`] if `keep_going` returns
-    /// false.
+    /// [`ServerError::Damaged`] if the base of the round is damaged; [`ServerError::Adapter`] or [`ServerError::Io`];
+    /// [`ServerError::Adapter`] if `keep_going` returns false.
     pub fn commit(
         &self,
         open: &OpenRound,
         options: AverageOptions<'_>,
         keep_going: &(dyn Fn() -> bool + Sync),
-    ) -> Result<RoundRecord, ServerError> {
-        let client_name = |client: &ClientIndex| options.names.get(client.0).map_or("", String::as_str);
-        let files: Vec<PathBuf> = open
-            .updates
-            .iter()
-            .map(|(client, update)| {
-                self.updates_directory(open.number).join(update_file_name(client_name(client), update))
-            })
-            .collect();
-        let weight = |samples: u32| u64::from(if options.by_samples { samples } else { samples.min(1) });
-        let samples: Vec<u64> = open.updates.values().map(|update| weight(update.samples)).collect();
-        let base = self.round(open.number - 1);
-        let record = |interference| RoundRecord {
+    ) -> Result<Commit, ServerError> {
+        let record = self.new_record(open, options);
+        // An earlier attempt may have failed after the rename that commits the round.
+        let committed = match self.round(open.number).exists() {
+            true => Some(self.read_record(open.number)?).filter(|stored| stored.clients == record.clients),
+            false => None,
+        };
+        let record = match committed {
+            Some(committed) => committed,
+            None => match self.average_round(open, options, record, keep_going)? {
+                Commit::Done(record) => record,
+                Commit::Damaged(clients) => return Ok(Commit::Damaged(clients)),
+            },
+        };
+        self.disk.sync(&self.directory)?;
+        self.remember_digests(&record);
+        self.disk.create_directory(&self.updates_directory(open.number + 1))?;
+        let closed = self.updates_directory(open.number);
+        if let Err(error) = self.disk.remove_directory(&closed) {
+            // The updates are part of the committed mean. The next start removes them.
+            tracing::warn!(%error, "cannot remove the updates of a committed round");
+        }
+        Ok(Commit::Done(record))
+    }
+
+    /// Record of a round that is being committed, without interference and digests.
+    fn new_record(&self, open: &OpenRound, options: AverageOptions<'_>) -> RoundRecord {
+        let clients = open.updates.iter().map(|(client, update)| {
+            (client_name(options.names, *client).to_owned(), (update.samples, hex_text(&update.digest)))
+        });
+        RoundRecord {
             round: open.number,
             method: self.method.name().to_owned(),
             trained: open.kind.name().to_owned(),
             base: self.base.clone(),
-            clients: open
-                .updates
-                .iter()
-                .map(|(client, update)| {
-                    (client_name(client).to_owned(), (update.samples, hex_text(&update.digest)))
-                })
-                .collect(),
-            interference,
+            clients: clients.collect(),
+            interference: None,
+            samples_max: Some(options.samples_max),
+            files: BTreeMap::new(),
+            digest: String::new(),
+        }
+    }
+
+    /// Averages a round, and renames the result to the directory of the round.
+    fn average_round(
+        &self,
+        open: &OpenRound,
+        options: AverageOptions<'_>,
+        record: RoundRecord,
+        keep_going: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Commit, ServerError> {
+        let (files, missing) = self.update_files(open, options.names)?;
+        if !missing.is_empty() {
+            return Ok(Commit::Damaged(missing));
+        }
+        let weight = |update: &UpdateSummary| match options.by_samples {
+            true => u64::from(update.samples.min(options.samples_max)),
+            false => u64::from(update.samples.min(1)),
         };
-        let record = self.write_round(open.number, |partial| {
-            if samples.iter().all(|samples| *samples == 0) {
-                copy_adapter(&base.join(MODEL), partial)?;
-                extract_trained(&partial.join(MODEL), open.kind, &partial.join(CHANGED))?;
-                return Ok(record(Some(0.0)));
+        let samples: Vec<u64> = open.updates.values().map(weight).collect();
+        let base = self.round(open.number - 1);
+        if samples.iter().all(|samples| *samples == 0) {
+            let damaged = self.find_damaged(open.number, &files)?;
+            if !damaged.is_empty() {
+                return Ok(Commit::Damaged(damaged));
             }
-            let inputs = Inputs::open(&base, &files, Some(&samples))?;
+            let record = self.write_round(RoundRecord { interference: Some(0.0), ..record }, |partial| {
+                self.disk.call(&partial.join(MODEL), || copy_adapter(&base.join(MODEL), partial))?;
+                let copied = hash_file(&partial.join(MODEL)).map_err(io_error(partial))?;
+                self.verify_base(open.number - 1, &finish_hex(copied))?;
+                self.extract(partial, open.kind)
+            })?;
+            return Ok(Commit::Done(record));
+        }
+        let paths: Vec<PathBuf> = files.iter().map(|(_, _, path)| path.clone()).collect();
+        let hashed = Inputs::open(&base, &paths, Some(&samples)).and_then(|mut inputs| {
+            let hashes = inputs.hash(open.kind, options.threads)?;
+            Ok((inputs, hashes))
+        });
+        let (inputs, (base_hash, client_hashes)) = match hashed {
+            Ok(hashed) => hashed,
+            Err(error) => return self.explain_failure(open.number, &files, error),
+        };
+        self.verify_base(open.number - 1, &finish_hex(base_hash))?;
+        let mut damaged = Vec::new();
+        for ((client, name, path), hash) in files.iter().zip(client_hashes) {
+            if let Verification::Damaged(problem) = name.verify(open.number, hash) {
+                self.set_aside(open.number, path, &problem)?;
+                damaged.push(*client);
+            }
+        }
+        if !damaged.is_empty() {
+            return Ok(Commit::Damaged(damaged));
+        }
+        let mut interference = None;
+        let fill = |partial: &Path| {
             let job =
                 AverageJob { kind: open.kind, output: Output::from_path(partial), threads: options.threads };
-            average(&inputs, job, &|_, _| keep_going())?;
-            extract_trained(&partial.join(MODEL), open.kind, &partial.join(CHANGED))?;
+            self.disk.call(&partial.join(MODEL), || Ok(average(&inputs, job, &|_, _| keep_going())?))?;
+            self.extract(partial, open.kind)?;
             let longest_of_all = inputs.layout().longest_tensor().saturating_mul(files.len() as u64 + 1);
             // In an up or down round all clients have the same frozen factor, so the interference is 0 and
             // the files need not be read again.
-            let interference = match open.kind {
+            interference = match open.kind {
                 RoundKind::Plain if longest_of_all <= INTERFERENCE_BYTES_MAX => {
                     check(&inputs, &|_, _| keep_going())?.interference
                 }
                 RoundKind::Plain => None,
                 RoundKind::Down | RoundKind::Up => Some(0.0),
             };
-            Ok(record(interference))
-        })?;
-        create_directory(&self.updates_directory(open.number + 1))?;
-        remove_directory(&self.updates_directory(open.number))?;
-        Ok(record)
+            Ok(())
+        };
+        let partial = self.fill_round(open.number, fill);
+        match partial {
+            Ok(partial) => {
+                Ok(Commit::Done(self.finish_round(RoundRecord { interference, ..record }, &partial)?))
+            }
+            Err(ServerError::Adapter(error)) => self.explain_failure(open.number, &files, error),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Finds out whether an average failed because of damaged updates, and sets them aside.
+    fn explain_failure(
+        &self,
+        round: u32,
+        files: &[(ClientIndex, UpdateName, PathBuf)],
+        error: AdapterError,
+    ) -> Result<Commit, ServerError> {
+        if error.is_temporary() {
+            return Err(error.into());
+        }
+        let mut damaged = self.find_damaged(round, files)?;
+        // Every update was valid when it was accepted, so an update that is not valid has changed. That also holds for
+        // an update of an earlier version, which has no digest.
+        let invalid = files.iter().find(|(_, _, path)| error.input_file() == Some(path));
+        if let Some((client, _, path)) = invalid.filter(|(client, _, _)| !damaged.contains(client)) {
+            self.set_aside(round, path, &error.to_string())?;
+            damaged.push(*client);
+        }
+        if damaged.is_empty() { Err(error.into()) } else { Ok(Commit::Damaged(damaged)) }
+    }
+
+    /// Verifies updates one by one, and sets the damaged ones aside.
+    fn find_damaged(
+        &self,
+        round: u32,
+        files: &[(ClientIndex, UpdateName, PathBuf)],
+    ) -> Result<Vec<ClientIndex>, ServerError> {
+        let mut damaged = Vec::new();
+        for (client, name, path) in files {
+            if let Verification::Damaged(problem) = name.verify_file(round, path).map_err(io_error(path))? {
+                self.set_aside(round, path, &problem)?;
+                damaged.push(*client);
+            }
+        }
+        Ok(damaged)
+    }
+
+    /// Files of the accepted updates of a round, in the order of the clients, and the clients whose file is missing.
+    fn update_files(&self, open: &OpenRound, names: &[String]) -> Result<UpdateFiles, ServerError> {
+        let directory = self.updates_directory(open.number);
+        let mut stored = BTreeMap::new();
+        for path in entries(&directory)? {
+            if let Some(name) = path.file_name().and_then(|file| file.to_str()).and_then(UpdateName::parse) {
+                stored.insert((name.client.clone(), name.update.samples, name.update.digest), (name, path));
+            }
+        }
+        let (mut files, mut missing) = (Vec::new(), Vec::new());
+        for (client, update) in &open.updates {
+            let name = client_name(names, *client);
+            match stored.remove(&(name.to_owned(), update.samples, update.digest)) {
+                Some((stored_name, path)) => files.push((*client, stored_name, path)),
+                None => {
+                    let directory = directory.display();
+                    tracing::error!(%directory, client = name,
+                        "accepted update is missing; its client must send it again, and the disk should be checked");
+                    missing.push(*client);
+                }
+            }
+        }
+        Ok((files, missing))
+    }
+
+    /// Writes the tensors that a round trained to a file of their own.
+    fn extract(&self, partial: &Path, kind: RoundKind) -> Result<(), ServerError> {
+        let changed = partial.join(CHANGED);
+        self.disk.call(&changed, || Ok(extract_trained(&partial.join(MODEL), kind, &changed)?))
     }
 
     /// Writes a round to a temporary directory, syncs it, and commits it by a rename.
     fn write_round(
         &self,
-        number: u32,
-        fill: impl FnOnce(&Path) -> Result<RoundRecord, ServerError>,
+        record: RoundRecord,
+        fill: impl FnOnce(&Path) -> Result<(), ServerError>,
     ) -> Result<RoundRecord, ServerError> {
-        let path = self.round(number);
-        let partial = path.with_extension("partial");
-        remove_directory(&partial)?;
-        create_directory(&partial)?;
-        let record = fill(&partial).inspect_err(|_| drop(remove_directory(&partial)))?;
-        let record_path = partial.join(RECORD);
-        let json = serde_json::json!(record).to_string() + "\n";
-        File::create(&record_path)
-            .and_then(|mut file| file.write_all(json.as_bytes()).and_then(|()| file.sync_all()))
-            .map_err(io_error(&record_path))?;
-        sync_directory(&partial)?;
-        std::fs::rename(&partial, &path).map_err(io_error(&path))?;
-        sync_directory(&self.directory)?;
+        let partial = self.fill_round(record.round, fill)?;
+        self.finish_round(record, &partial)
+    }
+
+    /// Creates the temporary directory of a round and fills it. After an error the directory is removed.
+    fn fill_round(
+        &self,
+        number: u32,
+        fill: impl FnOnce(&Path) -> Result<(), ServerError>,
+    ) -> Result<PathBuf, ServerError> {
+        let partial = self.round(number).with_extension("partial");
+        self.disk.remove_directory(&partial)?;
+        self.disk.create_directory(&partial)?;
+        fill(&partial).inspect_err(|_| drop(self.disk.remove_directory(&partial)))?;
+        Ok(partial)
+    }
+
+    /// Adds the record with the digests of all files to a temporary directory, and commits the directory.
+    fn finish_round(&self, mut record: RoundRecord, partial: &Path) -> Result<RoundRecord, ServerError> {
+        for name in [MODEL, CONFIG, CHANGED] {
+            let path = partial.join(name);
+            if path.exists() {
+                self.disk.make_private(&path)?;
+                let digest = hash_file(&path).map(finish_hex).map_err(io_error(&path))?;
+                record.files.insert(name.to_owned(), digest);
+            }
+        }
+        // The configuration is a copy of that of the round before, which may have been damaged since.
+        if let Some(before) = record.round.checked_sub(1) {
+            self.compare_digest(before, CONFIG, record.files.get(CONFIG).map(String::as_str))?;
+        }
+        let path = self.round(record.round);
+        let text = record.to_text().map_err(|error| io_error(&path)(error.into()))?;
+        self.disk.write_new(&partial.join(RECORD), text.as_bytes())?;
+        self.disk.sync(partial)?;
+        self.disk.rename(partial, &path)?;
+        self.disk.sync(&self.directory)?;
         Ok(record)
+    }
+
+    /// Checks that the adapter of a committed round has the digest that was recorded, if one was.
+    fn verify_base(&self, round: u32, found: &str) -> Result<(), ServerError> {
+        self.compare_digest(round, MODEL, Some(found))
+    }
+
+    /// Compares the digest of a file of a committed round with the recorded one; `None` stands for no file.
+    fn compare_digest(&self, round: u32, name: &str, found: Option<&str>) -> Result<(), ServerError> {
+        let path = self.round(round).join(name);
+        let recorded = match self.recorded_digest(round, name) {
+            RecordedDigest::Unrecorded => return Ok(()),
+            RecordedDigest::Known(recorded) => Some(recorded),
+            RecordedDigest::NoFile => None,
+        };
+        match digest_problem(recorded.as_deref(), found) {
+            Some(problem) => Err(ServerError::damaged_round(path, problem, round)),
+            None => Ok(()),
+        }
     }
 
     /// Commits the base as round 0.
     fn commit_base(&self, model: &Path) -> Result<RoundRecord, ServerError> {
-        self.write_round(0, |partial| {
-            copy_adapter(model, partial)?;
-            Ok(RoundRecord {
-                round: 0,
-                method: self.method.name().to_owned(),
-                trained: String::new(),
-                base: self.base.clone(),
-                clients: BTreeMap::new(),
-                interference: None,
-            })
+        let record = RoundRecord {
+            round: 0,
+            method: self.method.name().to_owned(),
+            trained: String::new(),
+            base: self.base.clone(),
+            clients: BTreeMap::new(),
+            interference: None,
+            samples_max: None,
+            files: BTreeMap::new(),
+            digest: String::new(),
+        };
+        self.write_round(record, |partial| {
+            self.disk.call(&partial.join(MODEL), || copy_adapter(model, partial))
         })
     }
 
     /// Reads the record of a round, and checks that method and base are the configured ones.
     fn read_record(&self, number: u32) -> Result<RoundRecord, ServerError> {
-        let path = self.round(number).join(RECORD);
-        let json = regular(&path).and_then(|()| std::fs::read(&path)).map_err(io_error(&path))?;
-        let record: RoundRecord =
-            serde_json::from_slice(&json).map_err(|error| ServerError::CorruptRecord { path, error })?;
+        let record = read_record(&self.directory, number)?;
         let settings = [
             ("the method", &record.method, self.method.name()),
             ("the base of SHA-256", &record.base, self.base.as_str()),
@@ -339,29 +630,131 @@ impl RoundStore {
         Ok(record)
     }
 
-    /// Number of the last committed round; `None` in an empty directory.
-    fn latest_committed(&self) -> Result<Option<u32>, ServerError> {
-        Ok(self.directory_numbers("round-")?.into_iter().max())
+    /// Verifies the files of a committed round.
+    fn verify_round(&self, record: &RoundRecord) -> Result<(), ServerError> {
+        let directory = self.round(record.round);
+        if record.files.is_empty() {
+            tracing::warn!(directory = %directory.display(), "round of an earlier version has no digests; its files cannot be verified");
+            return Ok(());
+        }
+        match damaged_files(&directory, record)?.into_iter().next() {
+            Some((path, problem)) => Err(ServerError::damaged_round(path, problem, record.round)),
+            None => Ok(()),
+        }
     }
 
     /// Removes the updates of committed rounds.
     fn remove_closed_updates(&self, committed: u32) -> Result<(), ServerError> {
-        let closed = self.directory_numbers("updates-")?.into_iter().filter(|number| *number <= committed);
-        closed.map(|number| self.updates_directory(number)).try_for_each(|path| remove_directory(&path))
+        let numbers = directory_numbers(&self.directory, "updates-")?;
+        let closed = numbers.into_iter().filter(|number| *number <= committed);
+        closed
+            .map(|number| self.updates_directory(number))
+            .try_for_each(|path| self.disk.remove_directory(&path))
     }
+}
 
-    /// Numbers of the directories whose names begin with `prefix`.
-    fn directory_numbers(&self, prefix: &str) -> Result<Vec<u32>, ServerError> {
-        let mut numbers = Vec::new();
-        for entry in std::fs::read_dir(&self.directory).map_err(io_error(&self.directory))? {
-            let file = entry.map_err(io_error(&self.directory))?.file_name();
-            let number: Option<u32> = file.to_str().and_then(|file| file.strip_prefix(prefix)?.parse().ok());
-            // Names that this server does not write, such as `round-7`, are ignored.
-            let is_written_form = |number: &u32| file.to_str() == Some(&format!("{prefix}{number:04}"));
-            numbers.extend(number.filter(is_written_form));
-        }
-        Ok(numbers)
+/// Name of a client.
+fn client_name(names: &[String], client: ClientIndex) -> &str {
+    names.get(client.0).map_or("", String::as_str)
+}
+
+/// Checks that a directory is private, and logs the files whose access was taken from other users.
+fn open_private(directory: &Path) -> Result<(), ServerError> {
+    for file in open_private_directory(directory)? {
+        tracing::warn!(file = %file.display(), "other users could read this file, now only its owner can");
     }
+    Ok(())
+}
+
+/// Directory of the accepted updates of a round.
+pub fn updates_directory(directory: &Path, number: u32) -> PathBuf {
+    directory.join(format!("updates-{number:04}"))
+}
+
+/// Reads and verifies the record of a round.
+///
+/// # Errors
+/// [`ServerError::Damaged`] if the record is not as it was committed, [`ServerError::Io`] if it cannot be read.
+pub fn read_record(directory: &Path, number: u32) -> Result<RoundRecord, ServerError> {
+    let path = directory.join(format!("round-{number:04}")).join(RECORD);
+    let json = regular(&path).and_then(|()| std::fs::read(&path)).map_err(io_error(&path))?;
+    match RoundRecord::parse(&json) {
+        Ok(record) if record.round == number => Ok(record),
+        Ok(record) => {
+            let problem = format!("found the record of round {}", record.round);
+            Err(ServerError::damaged_round(path, problem, number))
+        }
+        Err(fault) => Err(ServerError::damaged_round(path, fault.to_string(), number)),
+    }
+}
+
+/// Files of a committed round that are not as the record says, with what is wrong with them.
+///
+/// # Errors
+/// [`ServerError::Io`] if a file cannot be read.
+pub fn damaged_files(directory: &Path, record: &RoundRecord) -> Result<Vec<(PathBuf, String)>, ServerError> {
+    let mut damaged = Vec::new();
+    for (name, recorded) in &record.files {
+        let path = directory.join(name);
+        let found = match hash_file(&path) {
+            Ok(hash) => Some(finish_hex(hash)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(error) => return Err(io_error(&path)(error)),
+        };
+        if let Some(problem) = digest_problem(Some(recorded), found.as_deref()) {
+            damaged.push((path, problem));
+        }
+    }
+    Ok(damaged)
+}
+
+/// Difference between the recorded digest of a file and the one found; `None` stands for no file.
+fn digest_problem(recorded: Option<&str>, found: Option<&str>) -> Option<String> {
+    match (recorded, found) {
+        (Some(recorded), Some(found)) if recorded == found => None,
+        (None, None) => None,
+        (Some(recorded), Some(found)) => Some(format!("found SHA-256 {found}, recorded was {recorded}")),
+        (Some(recorded), None) => Some(format!("found no file, recorded was SHA-256 {recorded}")),
+        (None, Some(found)) => Some(format!("found SHA-256 {found}, the round had no such file")),
+    }
+}
+
+/// Number of the last committed round; `None` in an empty directory.
+///
+/// # Errors
+/// [`ServerError::Io`] if the directory cannot be read.
+pub fn latest_committed(directory: &Path) -> Result<Option<u32>, ServerError> {
+    Ok(directory_numbers(directory, "round-")?.into_iter().max())
+}
+
+/// Numbers of the directories whose names begin with `prefix`, in ascending order.
+///
+/// # Errors
+/// [`ServerError::Io`] if the directory cannot be read.
+pub fn directory_numbers(directory: &Path, prefix: &str) -> Result<Vec<u32>, ServerError> {
+    let mut numbers = Vec::new();
+    for path in entries(directory)? {
+        let file = path.file_name().and_then(|file| file.to_str());
+        let number: Option<u32> = file.and_then(|file| file.strip_prefix(prefix)?.parse().ok());
+        // Names that this server does not write, such as `round-7`, are ignored.
+        let is_written_form = |number: &u32| file == Some(&format!("{prefix}{number:04}"));
+        numbers.extend(number.filter(is_written_form));
+    }
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// Paths of the entries of a directory, sorted.
+///
+/// # Errors
+/// [`ServerError::Io`] if the directory cannot be read.
+pub fn entries(directory: &Path) -> Result<Vec<PathBuf>, ServerError> {
+    let read = std::fs::read_dir(directory).and_then(|entries| {
+        entries.map(|entry| entry.map(|entry| entry.path())).collect::<std::io::Result<Vec<_>>>()
+    });
+    let mut paths = read.map_err(io_error(directory))?;
+    paths.sort();
+    Ok(paths)
 }
 
 /// Copies an adapter, and its configuration if there is one, into a directory. The adapter is copied by
@@ -387,60 +780,5 @@ pub fn updates_of_record(record: &RoundRecord, names: &[String]) -> AcceptedUpda
     updates.collect()
 }
 
-/// Digest in hexadecimal digits.
-fn hex_text(digest: &[u8; 32]) -> String {
-    let mut text = String::new();
-    hex::encode(digest, &mut text);
-    text
-}
-
-/// Name of the file of an accepted update.
-fn update_file_name(client: &str, update: &UpdateSummary) -> String {
-    format!("{client}.{}.{}.safetensors", update.samples, hex_text(&update.digest))
-}
-
-/// Client and summary from the name of an update file; `None` if the name is invalid.
-fn parse_update_file_name(file: &str) -> Option<(String, UpdateSummary)> {
-    let mut parts = file.strip_suffix(".safetensors")?.split('.');
-    let client = parts.next()?;
-    let samples = parts.next()?.parse().ok()?;
-    let digest = hex::decode(parts.next()?)?;
-    parts.next().is_none().then(|| (client.to_owned(), UpdateSummary { samples, digest: *digest }))
-}
-
-/// SHA-256 of a file, in hexadecimal digits.
-fn file_digest(path: &Path) -> Result<String, ServerError> {
-    let mut file = File::open(path).map_err(io_error(path))?;
-    let mut hasher = Sha256::new();
-    let mut block = vec![0; 1 << 16];
-    loop {
-        match file.read(&mut block).map_err(io_error(path))? {
-            0 => return Ok(hex_text(&hasher.finalize().into())),
-            read => hasher.update(&block[..read]),
-        }
-    }
-}
-
-/// Creates a directory with its missing parents, and syncs them.
-fn create_directory(directory: &Path) -> Result<(), ServerError> {
-    if directory.is_dir() {
-        return Ok(());
-    }
-    let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    create_directory(parent)?;
-    DirBuilder::new().mode(0o700).create(directory).map_err(io_error(directory))?;
-    sync_directory(parent)
-}
-
-/// Removes a directory with its content, if it exists.
-fn remove_directory(directory: &Path) -> Result<(), ServerError> {
-    match std::fs::remove_dir_all(directory) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io_error(directory)(error)),
-        _ => Ok(()),
-    }
-}
-
-/// Syncs a directory.
-fn sync_directory(directory: &Path) -> Result<(), ServerError> {
-    File::open(directory).and_then(|file| file.sync_all()).map_err(io_error(directory))
-}
+#[cfg(test)]
+mod tests;

@@ -4,19 +4,22 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use fedspan_connections::{ConnectionSlots, Slot, SlotLimits};
 use fedspan_engine::Millis;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::app_state::AppState;
+use super::client_registry::ClientIndex;
+use super::disk::Disk;
 use super::error::io_error;
 use super::handlers::handle;
 use super::round_store::{MODEL, RoundStore, updates_of_record};
@@ -32,6 +35,24 @@ const HEADER_ROOM: u64 = 1 << 16;
 
 /// Longest time that open requests may take after the server has begun to stop.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Number of connections that may wait to be accepted. In a flood, a connection that finds the queue full is tried again
+/// by its system only after a second.
+const QUEUE: u32 = 8192;
+
+/// Longest time for which a new connection delays the acceptance of others, so that its request is read before newer
+/// connections can evict it. A request that was sent at once arrives within this time.
+const FIRST_BYTES: Duration = Duration::from_millis(5);
+
+/// Largest number of connections that delay the acceptance of others, also at most half of the places for connections
+/// without a token.
+const NEW_MAX: usize = 128;
+
+/// Pause while too many evicted connections are still closing. Each closes as soon as its task runs.
+const LEAVING_PAUSE: Duration = Duration::from_millis(1);
+
+/// Number of pauses after which a connection is refused.
+const LEAVING_RETRIES: u32 = 100;
 
 /// Pause after a failed accept, for example for lack of file descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
@@ -62,27 +83,30 @@ impl AdapterServer {
     /// Opens the state directory and binds the listener.
     ///
     /// # Errors
-    /// [`ServerError::Adapter`] if the base cannot be used; [`ServerError::Locked`],
-    /// [`ServerError::SettingChanged`], [`ServerError::UnknownUpdate`] or [`ServerError::CorruptRecord`] if
-    /// the state directory cannot be used; [`ServerError::Io`] if a file operation fails, or if the address
+    /// [`ServerError::Adapter`] if the base cannot be used; [`ServerError::Locked`], [`ServerError::NotPrivate`],
+    /// [`ServerError::SettingChanged`], [`ServerError::UnknownUpdate`], [`ServerError::ClosedUpdates`] or
+    /// [`ServerError::Damaged`] if the state directory cannot be used; [`ServerError::Io`] if a file operation fails, or if the address
     /// cannot be bound (the path is then the address).
     pub async fn open(settings: Settings) -> Result<Self, ServerError> {
-        let (store, record) = RoundStore::open(&settings.state, &settings.base, settings.rules.method)?;
+        let (store, record) =
+            RoundStore::open(&settings.state, &settings.base, settings.rules.method, Disk::default())?;
         let names = settings.registry.names();
         let (_, length) = read_layout(&store.round(record.round).join(MODEL))?;
         let last_updates = updates_of_record(&record, names);
         let mut rounds =
             RoundState::new(settings.rules, settings.policy(), names.len(), record.round, last_updates);
-        let pending = store.pending_updates(record.round, names)?;
+        let (pending, damaged) = store.pending_updates(record.round, names)?;
         if record.round > 0 || !pending.is_empty() {
             let (committed, updates) = (record.round, pending.len());
             tracing::info!(committed, updates, "resumed from the state directory");
         }
         rounds.open(Millis::ZERO, pending);
         let address = PathBuf::from(settings.listen.to_string());
-        let listener = TcpListener::bind(settings.listen).await.map_err(io_error(&address))?;
+        let listener = bind(settings.listen).map_err(io_error(&address))?;
         let max_body_len = length.saturating_add(HEADER_ROOM).min(length.saturating_add(HEADER_MAX));
-        Ok(Self { app: Arc::new(AppState::new(settings, store, max_body_len, rounds)), listener })
+        let app = AppState::new(settings, store, max_body_len, rounds);
+        app.counters.add("damaged", damaged);
+        Ok(Self { app: Arc::new(app), listener })
     }
 
     /// Address of the listener.
@@ -128,6 +152,16 @@ impl AdapterServer {
     }
 }
 
+/// Binds an address, with a queue for connections that are not accepted yet. The system bounds the queue (on Linux
+/// `net.core.somaxconn`).
+fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // A server that restarts can bind its address although old connections are still closing.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(QUEUE)
+}
+
 /// Waits until every client has requested the final adapter.
 async fn wait_until_all_served(app: &AppState) {
     let mut changed = app.watch();
@@ -139,30 +173,47 @@ async fn wait_until_all_served(app: &AppState) {
     }
 }
 
-/// Accepts connections and spawns a task for each. Connections above the limit get a short response and are
-/// closed.
+/// Accepts connections and spawns a task for each. If too many evicted connections are still closing, a connection gets
+/// a short response and is closed.
 async fn accept_connections(app: &Arc<AppState>, listener: &TcpListener, connections: &mut JoinSet<()>) {
-    let slots = Arc::new(Semaphore::new(app.settings.limits.connections));
+    let limits = app.settings.limits;
+    let slots = ConnectionSlots::new(SlotLimits {
+        connections: limits.connections,
+        per_owner: limits.per_client,
+        unauthenticated: limits.unauthenticated,
+    });
+    let new_connections = Arc::new(Semaphore::new(NEW_MAX.min(limits.unauthenticated / 2).max(1)));
     loop {
         // Removes finished connections from the set.
         while connections.try_join_next().is_some() {}
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        // The semaphore is never closed.
+        let Ok(permit) = Arc::clone(&new_connections).acquire_owned().await else { return };
+        let (stream, address) = match listener.accept().await {
+            Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(ACCEPT_RETRY).await;
                 continue;
             }
         };
-        match Arc::clone(&slots).try_acquire_owned() {
-            Ok(slot) => {
+        let mut slot = slots.enter(address);
+        for _ in 0..LEAVING_RETRIES {
+            if slot.is_some() {
+                break;
+            }
+            tokio::time::sleep(LEAVING_PAUSE).await;
+            slot = slots.enter(address);
+        }
+        match slot {
+            Some(slot) => {
                 let app = Arc::clone(app);
                 connections.spawn(async move {
-                    serve_connection(&app, stream).await;
-                    drop(slot);
+                    drop(tokio::time::timeout(FIRST_BYTES, stream.readable()).await);
+                    drop(permit);
+                    serve_connection(&app, stream, slot).await;
                 });
             }
-            Err(_) => {
+            None => {
                 app.counters.increment("connections-refused");
                 // The response is written without waiting; if it is not sent completely, the client only sees
                 // a closed connection.
@@ -172,9 +223,12 @@ async fn accept_connections(app: &Arc<AppState>, listener: &TcpListener, connect
     }
 }
 
-/// Serves one connection until it ends or is too slow.
-async fn serve_connection(app: &Arc<AppState>, stream: TcpStream) {
+/// Serves one connection until it ends, is too slow, or is evicted before it has proved a token.
+async fn serve_connection(app: &Arc<AppState>, stream: TcpStream, slot: Slot<ClientIndex>) {
     let limits = app.settings.limits;
+    // If the option cannot be set, the connection is merely slower.
+    let _ = stream.set_nodelay(true);
+    let slot = Mutex::new(slot);
     // The handlers limit the time of a request. This timeout limits the time for sending the response
     // together with the idle time before the next request, so that a peer that reads very slowly cannot hold
     // its slot for ever.
@@ -182,7 +236,7 @@ async fn serve_connection(app: &Arc<AppState>, stream: TcpStream) {
     let (deadline_sender, mut deadline) = watch::channel(Some(Instant::now() + timeout));
     let service = service_fn(|request| {
         deadline_sender.send_replace(None);
-        let response = handle(Arc::clone(app), request);
+        let response = handle(Arc::clone(app), &slot, request);
         let deadline_sender = &deadline_sender;
         async move {
             let response = response.await;
@@ -203,13 +257,19 @@ async fn serve_connection(app: &Arc<AppState>, stream: TcpStream) {
                 None => std::future::pending().await,
             }
         };
+        let evicted = std::future::poll_fn(|context| {
+            slot.lock().unwrap_or_else(PoisonError::into_inner).poll_evicted(context)
+        });
         tokio::select! {
+            // A request that has arrived is read before its connection is evicted, because its token may be right.
+            biased;
             served = serving.as_mut() => {
                 if served.is_err() {
                     app.counters.increment("connections-broken");
                 }
                 return;
             }
+            () = evicted => return app.counters.increment("connections-evicted"),
             () = expired => return app.counters.increment("connections-slow"),
             _ = deadline.changed() => {}
             result = changed.changed(), if !is_closing => {
@@ -230,7 +290,7 @@ async fn commit_with_retry(app: &Arc<AppState>, open: &OpenRound, threads: usize
         let commit_task = tokio::task::spawn_blocking(move || shared_app.commit(&closed, threads));
         match commit_task.await {
             Ok(Ok(())) => return Ok(()),
-            Ok(Err(error)) if error.is_invalid_input() || app.is_stopping() => return Err(error),
+            Ok(Err(error)) if !error.is_temporary() || app.is_stopping() => return Err(error),
             Ok(Err(error)) => {
                 tracing::error!(round = open.number, %error, "cannot commit a round; retrying");
                 app.counters.increment("means-failed");

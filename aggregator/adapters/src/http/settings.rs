@@ -4,8 +4,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::host_check::HostNames;
 use super::round_state::RoundRules;
 use super::{ClientRegistry, LoraMethod};
+use crate::files::SAMPLES_MAX;
 use fedspan_engine::config::{Problem, Section, Source};
 use fedspan_engine::participation::{Draws, Policy};
 use fedspan_engine::{Millis, Participation};
@@ -14,9 +16,21 @@ use fedspan_files::read_secret;
 /// Longest token file, in bytes.
 const TOKENS_MAX: usize = 16 << 20;
 
-/// Largest allowed number of concurrent connections. Each connection may block one of tokio's 512 threads for
+/// Largest allowed number of concurrent connections of clients. Each may block one of tokio's 512 threads for
 /// file operations.
 const CONNECTIONS_MAX: usize = 400;
+
+/// Largest allowed number of connections without a valid token.
+const UNAUTHENTICATED_MAX: usize = 100_000;
+
+/// Default number of connections without a valid token, as on the device server.
+const UNAUTHENTICATED: usize = 256;
+
+/// Smallest default number of connections of one client. The default is a quarter of all connections of clients.
+const PER_CLIENT_LEAST: usize = 8;
+
+/// Default number of samples above which an update counts as one of that number, as on the device server.
+const SAMPLES: u64 = 100_000;
 
 /// Longest deadline, in seconds: a year.
 const DEADLINE_MAX: f64 = 31_536_000.0;
@@ -32,6 +46,8 @@ pub struct Settings {
     pub base: PathBuf,
     /// Clients and their tokens.
     pub registry: ClientRegistry,
+    /// Host names under which clients reach the server.
+    pub hosts: HostNames,
     /// LoRA method, number of rounds, deadline and smallest number of updates.
     pub rules: RoundRules,
     /// True to weigh clients by their samples, false to give every client with samples the same weight.
@@ -40,15 +56,21 @@ pub struct Settings {
     pub seed: u64,
     /// Policy that chooses the cohort and the target of each round.
     pub participation: Policy,
-    /// Limits of connections.
+    /// Limits on clients and connections.
     pub limits: Limits,
 }
 
-/// Limits of connections.
+/// Limits on clients and connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Largest number of concurrent connections.
+    /// Largest number of concurrent connections with a valid token.
     pub connections: usize,
+    /// Largest number of concurrent connections of one client.
+    pub per_client: usize,
+    /// Largest number of connections without a valid token, in addition to those of clients.
+    pub unauthenticated: usize,
+    /// Number of samples above which an update counts as one of that number.
+    pub samples: u32,
     /// Longest time for the head of a request.
     pub head: Duration,
     /// Longest time for an upload or a download.
@@ -69,6 +91,7 @@ impl Settings {
             root.problem("listen", format!("found {listen:?}, allowed: an IP address and a port"))
         })?;
         let registry = read_registry(&root, listen)?;
+        let hosts = read_hosts(&root, listen)?;
         let state = root.string("state", Some("exchange-state"), "a directory")?.into();
         let base = root.string("base", None, "an adapter's directory or file")?.into();
         let method = read_method(&root)?;
@@ -84,7 +107,7 @@ impl Settings {
         root.finish()?;
         let rounds = u32::try_from(rounds).unwrap_or(u32::MAX);
         let rules = RoundRules { method, rounds, deadline, minimum };
-        Ok(Self { listen, state, base, registry, rules, by_samples, seed, participation, limits })
+        Ok(Self { listen, state, base, registry, hosts, rules, by_samples, seed, participation, limits })
     }
 
     /// Starts the participation policy.
@@ -122,6 +145,22 @@ fn read_registry(root: &Section<'_>, listen: SocketAddr) -> Result<ClientRegistr
     }
 }
 
+/// Reads the host names.
+fn read_hosts(root: &Section<'_>, listen: SocketAddr) -> Result<HostNames, Problem> {
+    let names = root.list("hosts", "a list of host names", |value| value.as_str().map(str::to_owned))?;
+    let names = names.unwrap_or_default();
+    let is_name = |name: &&String| !name.is_empty() && !name.contains([':', '/', ' ']);
+    match names.iter().find(|name| !is_name(name)) {
+        Some(found) => {
+            let text = format!(
+                "found {found:?}, allowed: names without scheme and port, such as \"exchange.example.org\""
+            );
+            Err(root.problem("hosts", text))
+        }
+        None => Ok(HostNames::new(&names, listen.ip().is_loopback())),
+    }
+}
+
 /// Reads the LoRA method.
 fn read_method(root: &Section<'_>) -> Result<LoraMethod, Problem> {
     let methods = LoraMethod::ALL.map(|(name, method)| (name, Some(method)));
@@ -142,10 +181,15 @@ fn read_limits(section: &Section<'_>, clients: usize) -> Result<Limits, Problem>
     let seconds =
         |key, default| section.number(key, Some(default), 0.001..=86_400.0).map(Duration::from_secs_f64);
     let default = clients.saturating_mul(2).saturating_add(16).clamp(64, CONNECTIONS_MAX);
+    // The default allows every client to wait for a round and to upload at the same time, plus 16 further connections.
+    let connections = section.size("connections", Some(default), 1..=CONNECTIONS_MAX)?;
+    let per_client = (connections / 4).max(PER_CLIENT_LEAST).min(connections);
+    let samples = section.integer("samples", Some(SAMPLES), 1..=SAMPLES_MAX.into())?;
     let limits = Limits {
-        // The default allows every client to wait for a round and to upload at the same time, plus 16 further
-        // connections.
-        connections: section.size("connections", Some(default), 1..=CONNECTIONS_MAX)?,
+        connections,
+        per_client: section.size("per_client", Some(per_client), 1..=connections)?,
+        unauthenticated: section.size("unauthenticated", Some(UNAUTHENTICATED), 1..=UNAUTHENTICATED_MAX)?,
+        samples: u32::try_from(samples).unwrap_or(SAMPLES_MAX),
         head: seconds("head", 10.0)?,
         transfer: seconds("transfer", 600.0)?,
     };

@@ -1,7 +1,8 @@
 //! Receiver of request bodies: streams a body into a file block by block, with limits on length and time.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use hyper::body::{Body, Bytes, Incoming};
 use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 
+use super::disk::PRIVATE;
 use super::response::HttpError;
 
 /// Largest number of blocks that wait for the disk. The read buffer of the server limits the length of a
@@ -47,7 +49,8 @@ pub async fn receive(
         tracing::error!(path = %path.display(), %error, "cannot write an upload");
         HttpError::internal()
     };
-    let file = File::create_new(path).map_err(|error| write_error(&error))?;
+    let file = OpenOptions::new().write(true).create_new(true).mode(PRIVATE).open(path);
+    let file = file.map_err(|error| write_error(&error))?;
     let (sender, blocks) = mpsc::channel(QUEUED_BLOCKS);
     let writer = tokio::task::spawn_blocking(move || write_blocks(file, blocks));
     let forwarded = tokio::time::timeout(timeout, forward_blocks(body, sender, max_len)).await;

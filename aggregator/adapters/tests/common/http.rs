@@ -42,7 +42,7 @@ impl Response {
 /// Sends a request on a new connection.
 pub fn send_request(address: SocketAddr, method: &str, token: &str, path: &str, body: &[u8]) -> Response {
     let head = format!(
-        "{method} {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
     );
     send_raw(address, &[head.as_bytes(), body]).unwrap_or_else(|| panic!("{method} {path}: no response"))

@@ -105,6 +105,15 @@ impl RunningServer {
         status["counts"][name].as_u64().unwrap_or(0)
     }
 
+    /// Waits until a counter of the status has at least this value.
+    pub fn wait_for_count(&self, name: &str, least: u64) {
+        let began = std::time::Instant::now();
+        while self.status_count(name) < least {
+            assert!(began.elapsed() < std::time::Duration::from_secs(60), "{name} is below {least}");
+            std::thread::yield_now();
+        }
+    }
+
     /// Stops the server in this process and returns its result.
     pub fn stop(mut self) -> RunResult {
         let (stop, thread) = self.running.take().unwrap();

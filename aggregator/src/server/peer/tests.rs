@@ -15,7 +15,8 @@ use tokio::time::sleep;
 use super::*;
 use crate::config::Fleet;
 use crate::core::{COMMAND_CAPACITY, PeerEventKind, Sender, command_queue_memory};
-use crate::server::connection_slots::ConnectionSlots;
+use crate::server::slot_limits;
+use fedspan_connections::ConnectionSlots;
 use fedspan_engine::admission::Requirements;
 
 /// Number of bytes that the runtime needs for a task, its socket and its entry in the task list. As of tokio
@@ -57,7 +58,7 @@ async fn device_memory_is_bounded() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let socket = TcpStream::connect(address).await.unwrap();
-    let slot = ConnectionSlots::new(&fleet.limits).enter(address).unwrap();
+    let slot = ConnectionSlots::new(slot_limits(&fleet.limits)).enter(address).unwrap();
     let task = size_of_val(&run(0, socket, address, context, slot));
     let on_heap = connection.memory_max() - size_of::<Connection>();
     let commands = command_queue_memory::<Command>(COMMAND_CAPACITY);
@@ -106,7 +107,7 @@ async fn begin_session() -> BegunSession {
     let (inbox, mut events) = mpsc::channel(16);
     let context = plaintext_context(&fleet, inbox);
     let address = SocketAddr::from(([192, 0, 2, 7], 1));
-    let slot = ConnectionSlots::new(&fleet.limits).enter(address).unwrap();
+    let slot = ConnectionSlots::new(slot_limits(&fleet.limits)).enter(address).unwrap();
     let (mut device, link) = tokio::io::duplex(64);
     let mut peer = Peer::new(0, Origin::Address(address), link, context, Some(slot));
     let session = tokio::spawn(async move { peer.run_session().await });
@@ -187,7 +188,7 @@ async fn endless_frame_times_out() {
     let mut context = plaintext_context(&fleet, inbox);
     context.timeouts.idle = Millis::new(20);
     let address = SocketAddr::from(([192, 0, 2, 7], 1));
-    let slot = ConnectionSlots::new(&fleet.limits).enter(address).unwrap();
+    let slot = ConnectionSlots::new(slot_limits(&fleet.limits)).enter(address).unwrap();
     let link = EndlessLink { hello: hello_frame(), reads: 0 };
     let mut peer = Peer::new(0, Origin::Address(address), link, context, Some(slot));
     assert_eq!(peer.run_session().await, DisconnectReason::Idle);

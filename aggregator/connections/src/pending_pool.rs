@@ -1,4 +1,4 @@
-//! Pool of connections before their handshake, with the rule by which a full pool evicts a connection for a
+//! Pool of connections that have proved nothing, with the rule by which a full pool evicts a connection for a
 //! newer one.
 
 use std::cmp::Reverse;
@@ -9,19 +9,18 @@ use std::net::IpAddr;
 /// that is returned on eviction.
 ///
 /// When the pool is full, **the oldest connection of the address with the most connections is evicted for the
-/// newest**. A handshake of a device takes milliseconds, but an attacker holds a slot as long as the timeout
-/// allows. If the newest connection were refused instead, an attacker could exclude devices for that time
+/// newest**. A proof (a device's handshake, a client's request) takes milliseconds, but an attacker holds a slot as long as the timeout
+/// allows. If the newest connection were refused instead, an attacker could exclude all others for that time
 /// with one connection per slot. With eviction, the newest connection is always admitted:
 ///
 /// * A connection from an address with fewer pending connections than another address is never evicted, at
 ///   any rate of new connections. To evict a connection, an attacker therefore needs as many addresses as the
 ///   pool has slots.
-/// * An attacker with that many addresses, or with the address of the device, evicts the oldest connections
-///   first. A handshake then completes unless as many newer connections as the pool has slots arrive during
-///   the handshake. Random eviction would not give that guarantee to any connection, and slower attacks could
+/// * An attacker with that many addresses, or with the address of an honest peer, evicts the oldest connections
+///   first. A proof then completes unless as many newer connections as the pool has slots arrive during it. Random eviction would not give that guarantee to any connection, and slower attacks could
 ///   succeed.
 #[derive(Debug)]
-pub(super) struct PendingPool<T> {
+pub struct PendingPool<T> {
     capacity: usize,
     count: usize,
     /// Number of the next connection.
@@ -34,18 +33,20 @@ pub(super) struct PendingPool<T> {
 
 impl<T> PendingPool<T> {
     /// Creates a pool of `capacity` slots, or of one slot if `capacity` is 0.
-    pub(super) fn new(capacity: usize) -> Self {
+    #[must_use]
+    pub fn new(capacity: usize) -> Self {
         Self { capacity, count: 0, next: 0, addresses: HashMap::new(), eviction_order: BTreeSet::new() }
     }
 
     /// Returns true if the next insertion evicts a connection.
-    pub(super) fn is_full(&self) -> bool {
+    #[must_use]
+    pub fn is_full(&self) -> bool {
         self.count >= self.capacity
     }
 
     /// Adds a connection. Returns the number of the connection, and the handle of the connection that was
     /// evicted, if any.
-    pub(super) fn insert(&mut self, address: IpAddr, handle: T) -> (u64, Option<T>) {
+    pub fn insert(&mut self, address: IpAddr, handle: T) -> (u64, Option<T>) {
         let evicted = if self.is_full() { self.evict() } else { None };
         let number = self.next;
         self.next += 1;
@@ -55,12 +56,13 @@ impl<T> PendingPool<T> {
     }
 
     /// Returns true if a connection is in the pool.
-    pub(super) fn contains(&self, address: IpAddr, number: u64) -> bool {
+    #[must_use]
+    pub fn contains(&self, address: IpAddr, number: u64) -> bool {
         self.addresses.get(&address).is_some_and(|connections| connections.contains_key(&number))
     }
 
     /// Removes a connection; `None` if it has been evicted.
-    pub(super) fn remove(&mut self, address: IpAddr, number: u64) -> Option<T> {
+    pub fn remove(&mut self, address: IpAddr, number: u64) -> Option<T> {
         let removed = self.change(address, |connections| connections.remove(&number));
         self.count -= usize::from(removed.is_some());
         removed

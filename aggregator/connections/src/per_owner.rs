@@ -1,46 +1,56 @@
-//! Counter of connections per address, which prevents that one address takes all slots.
+//! Counter of connections per owner, which prevents that one owner takes all slots.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Number of connections of each address.
-#[derive(Debug, Default)]
-pub(super) struct PerAddressCount {
+/// Number of connections of each owner, such as an address or a client.
+#[derive(Debug)]
+pub struct PerOwnerCount<O> {
     count: usize,
-    by_address: HashMap<IpAddr, usize>,
+    by_owner: HashMap<O, usize>,
 }
 
-impl PerAddressCount {
+impl<O> Default for PerOwnerCount<O> {
+    fn default() -> Self {
+        Self { count: 0, by_owner: HashMap::new() }
+    }
+}
+
+impl<O: Eq + Hash> PerOwnerCount<O> {
     /// Returns the number of all connections.
-    pub(super) fn count(&self) -> usize {
+    #[must_use]
+    pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Returns the number of connections from one address.
-    pub(super) fn count_from(&self, address: IpAddr) -> usize {
-        self.by_address.get(&address).copied().unwrap_or(0)
+    /// Returns the number of connections of one owner.
+    #[must_use]
+    pub fn count_of(&self, owner: &O) -> usize {
+        self.by_owner.get(owner).copied().unwrap_or(0)
     }
 
     /// Counts a new connection.
-    pub(super) fn enter(&mut self, address: IpAddr) {
+    pub fn enter(&mut self, owner: O) {
         self.count += 1;
-        *self.by_address.entry(address).or_default() += 1;
+        *self.by_owner.entry(owner).or_default() += 1;
     }
 
     /// Removes a connection from the count.
-    pub(super) fn leave(&mut self, address: IpAddr) {
-        let Some(count) = self.by_address.get_mut(&address) else { return };
+    pub fn leave(&mut self, owner: &O) {
+        let Some(count) = self.by_owner.get_mut(owner) else { return };
         self.count -= 1;
         *count -= 1;
         if *count == 0 {
-            self.by_address.remove(&address);
+            self.by_owner.remove(owner);
         }
     }
 }
 
 /// Returns the address under which connections are counted: an IPv4 address, or the /64 prefix of an IPv6
 /// address, because a provider usually assigns a /64 prefix to each customer.
-pub(super) fn network(address: IpAddr) -> IpAddr {
+#[must_use]
+pub fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => {
             let [a, b, c, d, ..] = v6.segments();
@@ -68,18 +78,18 @@ mod tests {
     }
 
     #[test]
-    fn empty_addresses_are_removed() {
-        let mut addresses = PerAddressCount::default();
+    fn empty_owners_are_removed() {
+        let mut addresses = PerOwnerCount::default();
         let (first, second) = (counted_address("10.0.0.1"), counted_address("10.0.0.2"));
         for address in [first, second, first] {
             addresses.enter(address);
         }
-        assert_eq!((addresses.count(), addresses.count_from(first), addresses.count_from(second)), (3, 2, 1));
+        assert_eq!((addresses.count(), addresses.count_of(&first), addresses.count_of(&second)), (3, 2, 1));
         for address in [first, first, second] {
-            addresses.leave(address);
+            addresses.leave(&address);
         }
-        assert_eq!((addresses.count(), addresses.count_from(first), addresses.by_address.len()), (0, 0, 0));
-        addresses.leave(first);
+        assert_eq!((addresses.count(), addresses.count_of(&first), addresses.by_owner.len()), (0, 0, 0));
+        addresses.leave(&first);
         assert_eq!(addresses.count(), 0);
     }
 }

@@ -1,0 +1,279 @@
+//! Tests of the store with file-system calls that fail: before the call, and after it took effect.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use fedspan_engine::Millis;
+use fedspan_engine::participation::{Draws, Policy};
+use safetensors::tensor::{Dtype, TensorView};
+use tempfile::TempDir;
+
+use super::super::round_state::{RoundRules, RoundState};
+use super::*;
+
+const NAMES: [&str; 2] = ["anton", "beate"];
+/// Errors of the system: no space, and an input or output error.
+const ERRORS: [i32; 2] = [28, 5];
+
+/// Adapter of rank 1 with this up factor.
+fn adapter(up: [f32; 2]) -> Vec<u8> {
+    let [down, up] = [[0.5, 0.25], up].map(|values: [f32; 2]| values.map(f32::to_le_bytes).concat());
+    let tensors = [
+        ("model.q_proj.lora_A.weight", TensorView::new(Dtype::F32, vec![1, 2], &down).unwrap()),
+        ("model.q_proj.lora_B.weight", TensorView::new(Dtype::F32, vec![2, 1], &up).unwrap()),
+    ];
+    safetensors::serialize(tensors, None).unwrap()
+}
+
+/// Fault that lets one call fail, or all calls from one on.
+#[derive(Debug, Default)]
+struct Faults {
+    calls: AtomicU64,
+    /// Number of the call that fails.
+    failing: AtomicU64,
+    /// True if all later calls fail too.
+    persists: AtomicBool,
+}
+
+impl Faults {
+    fn set(&self, failing: u64, persists: bool) {
+        self.calls.store(0, Ordering::Relaxed);
+        self.failing.store(failing, Ordering::Relaxed);
+        self.persists.store(persists, Ordering::Relaxed);
+    }
+
+    /// Number of calls since the last [`Self::set`].
+    fn count(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+}
+
+/// Directory with a base, a state directory, and faults.
+struct Exchange {
+    directory: TempDir,
+    faults: Arc<Faults>,
+}
+
+impl Exchange {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("base.safetensors"), adapter([0.0, 0.0])).unwrap();
+        let faults = Faults { failing: AtomicU64::new(u64::MAX), ..Faults::default() };
+        Self { directory, faults: Arc::new(faults) }
+    }
+
+    fn state(&self) -> PathBuf {
+        self.directory.path().join("state")
+    }
+
+    fn try_open(&self) -> Result<(RoundStore, RoundRecord), ServerError> {
+        let faults = Arc::clone(&self.faults);
+        let disk = Disk::with_faults(Arc::new(move |_| {
+            let call = faults.calls.fetch_add(1, Ordering::Relaxed);
+            let failing = faults.failing.load(Ordering::Relaxed);
+            let fails = call == failing || call > failing && faults.persists.load(Ordering::Relaxed);
+            if fails {
+                let code = ERRORS[usize::from(call.is_multiple_of(2))];
+                return Err(std::io::Error::from_raw_os_error(code));
+            }
+            Ok(())
+        }));
+        RoundStore::open(
+            &self.state(),
+            &self.directory.path().join("base.safetensors"),
+            LoraMethod::FfaLora,
+            disk,
+        )
+    }
+
+    /// Opens the store without faults.
+    fn open(&self) -> (RoundStore, RoundRecord) {
+        self.faults.set(u64::MAX, false);
+        self.try_open().unwrap()
+    }
+
+    /// Files of the state directory with their bytes, without those of the current round.
+    fn committed_files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        let round = self.state().join("round-0001");
+        let names = [MODEL, CHANGED, RECORD].map(|name| round.join(name));
+        names
+            .iter()
+            .map(|path| {
+                let name = path.file_name().unwrap();
+                (name.into(), std::fs::read(path).unwrap())
+            })
+            .collect()
+    }
+}
+
+fn names() -> Vec<String> {
+    NAMES.map(str::to_owned).to_vec()
+}
+
+fn options(names: &[String]) -> AverageOptions<'_> {
+    AverageOptions { names, by_samples: true, samples_max: 100_000, threads: 2 }
+}
+
+/// Accepts an update of a client with an up factor.
+fn accept(store: &RoundStore, client: usize, samples: u32) -> Result<UpdateSummary, ServerError> {
+    let files = store.temp_files();
+    #[allow(clippy::cast_precision_loss, reason = "small numbers")]
+    std::fs::write(&files.body, adapter([client as f32 + 1.0, 3.0])).unwrap();
+    store.validate_and_merge(0, &files.body, RoundKind::Up, &files.merged).unwrap();
+    let update = UpdateSummary { samples, digest: [u8::try_from(client).unwrap(); 32] };
+    let name = store.seal(1, NAMES[client], update, &files.merged)?;
+    store.accept(1, &name, &files.merged).map(|()| update)
+}
+
+/// Round 1 with these updates, closed.
+fn closed_round(updates: AcceptedUpdates) -> OpenRound {
+    let rules = RoundRules { method: LoraMethod::FfaLora, rounds: 3, deadline: None, minimum: 1 };
+    let policy = Policy::FULL.start(Draws { seed: 1, over_select: 1.0 });
+    let mut rounds = RoundState::new(rules, policy, NAMES.len(), 0, AcceptedUpdates::new());
+    rounds.open(Millis::ZERO, updates);
+    rounds.close(Millis::ZERO).unwrap()
+}
+
+fn commit(store: &RoundStore, round: &OpenRound) -> Result<RoundRecord, ServerError> {
+    match store.commit(round, options(&names()), &|| true)? {
+        Commit::Done(record) => Ok(record),
+        Commit::Damaged(clients) => panic!("damaged: {clients:?}"),
+    }
+}
+
+/// Store with two accepted updates, and their closed round.
+fn with_updates(exchange: &Exchange) -> (RoundStore, OpenRound) {
+    let (store, _) = exchange.open();
+    let updates = (0..NAMES.len()).map(|client| {
+        let samples = u32::try_from(client + 2).unwrap();
+        (ClientIndex(client), accept(&store, client, samples).unwrap())
+    });
+    let round = closed_round(updates.collect());
+    (store, round)
+}
+
+/// Files and number of calls of a commit without faults.
+fn reference() -> (BTreeMap<PathBuf, Vec<u8>>, u64) {
+    let exchange = Exchange::new();
+    let (store, round) = with_updates(&exchange);
+    exchange.faults.set(u64::MAX, false);
+    commit(&store, &round).unwrap();
+    (exchange.committed_files(), exchange.faults.count())
+}
+
+#[test]
+fn commit_is_repeated_after_a_failure_of_any_call() {
+    let (expected, calls) = reference();
+    assert!(calls > 20, "{calls}");
+    let mut failed = 0;
+    for persists in [false, true] {
+        for call in 0..calls {
+            let exchange = Exchange::new();
+            let (store, round) = with_updates(&exchange);
+            exchange.faults.set(call, persists);
+            let first = commit(&store, &round);
+            failed += u64::from(first.is_err());
+            exchange.faults.set(u64::MAX, false);
+            if let Err(error) = first {
+                assert!(error.is_temporary(), "call {call}: {error}");
+                commit(&store, &round).unwrap_or_else(|error| panic!("call {call}: {error}"));
+            }
+            assert_eq!(exchange.committed_files(), expected, "call {call}");
+            assert!(matches!(store.recorded_digest(1, CHANGED), RecordedDigest::Known(_)));
+            assert!(store.updates_directory(2).is_dir());
+            drop(store);
+            let (store, record) = exchange.open();
+            assert_eq!((record.round, store.updates_directory(1).exists()), (1, false));
+        }
+    }
+    // The last two calls remove the updates, which is not needed for the commit.
+    assert!(failed >= 2 * (calls - 4), "{failed} of {calls}");
+}
+
+#[test]
+fn restart_completes_a_commit_that_failed_at_any_call() {
+    let (expected, calls) = reference();
+    for call in 0..calls {
+        let exchange = Exchange::new();
+        let (store, round) = with_updates(&exchange);
+        exchange.faults.set(call, true);
+        let _ = commit(&store, &round);
+        drop(store);
+        let (store, record) = exchange.open();
+        if record.round == 0 {
+            let (updates, damaged) = store.pending_updates(0, &names()).unwrap();
+            assert_eq!((&updates, damaged), (&round.updates, 0), "call {call}");
+            commit(&store, &closed_round(updates)).unwrap();
+        }
+        assert_eq!(exchange.committed_files(), expected, "call {call}");
+    }
+}
+
+/// After a failure the client sends another update: that one counts, also after a restart.
+#[test]
+fn update_is_accepted_after_a_failure_of_any_call() {
+    let exchange = Exchange::new();
+    let (store, _) = exchange.open();
+    exchange.faults.set(u64::MAX, false);
+    accept(&store, 0, 7).unwrap();
+    let calls = exchange.faults.count();
+    for persists in [false, true] {
+        for call in 0..calls {
+            let exchange = Exchange::new();
+            let (store, _) = exchange.open();
+            exchange.faults.set(call, persists);
+            accept(&store, 0, 7).unwrap_err();
+            exchange.faults.set(u64::MAX, false);
+            let update = accept(&store, 0, 8).unwrap();
+            drop(store);
+            let (store, _) = exchange.open();
+            let pending = store.pending_updates(0, &names()).unwrap();
+            assert_eq!(pending, ([(ClientIndex(0), update)].into(), 0), "call {call}");
+        }
+    }
+}
+
+#[test]
+fn store_opens_after_a_failure_of_any_call() {
+    let exchange = Exchange::new();
+    exchange.open();
+    let calls = exchange.faults.count();
+    for call in 0..calls {
+        let exchange = Exchange::new();
+        exchange.faults.set(call, true);
+        exchange.try_open().unwrap_err();
+        let (store, record) = exchange.open();
+        assert_eq!((record.round, store.pending_updates(0, &names()).unwrap().0.len()), (0, 0));
+    }
+}
+
+/// An update that changes between its verification and the mean is not counted.
+#[test]
+fn mean_reads_the_bytes_that_were_verified() {
+    let exchange = Exchange::new();
+    let (store, round) = with_updates(&exchange);
+    let (files, missing) = store.update_files(&round, &names()).unwrap();
+    assert!(missing.is_empty());
+    let paths: Vec<PathBuf> = files.into_iter().map(|(_, _, path)| path).collect();
+    let mut inputs = Inputs::open(&store.round(0), &paths, Some(&[1, 1])).unwrap();
+    inputs.hash(RoundKind::Up, 1).unwrap();
+    // The modification time is restored, so that only the content shows the change.
+    let path = paths.first().unwrap();
+    let modified = std::fs::metadata(path).unwrap().modified().unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    let end = file.metadata().unwrap().len();
+    std::os::unix::fs::FileExt::write_all_at(&file, &9.0_f32.to_le_bytes(), end - 4).unwrap();
+    file.set_modified(modified).unwrap();
+    let output = exchange.directory.path().join("mean.safetensors");
+    let job = AverageJob { kind: RoundKind::Up, output: Output::from_path(&output), threads: 1 };
+    let error = average(&inputs, job, &|_, _| true).unwrap_err();
+    assert!(error.is_temporary() && error.input_file() == Some(path), "{error}");
+    assert!(!output.exists());
+    // The next attempt of the round finds the damage.
+    assert_eq!(
+        store.commit(&round, options(&names()), &|| true).unwrap(),
+        Commit::Damaged(vec![ClientIndex(0)])
+    );
+}
