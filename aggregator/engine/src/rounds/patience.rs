@@ -18,7 +18,10 @@ use std::sync::Arc;
 
 use fedspan_protocol::message::RoundId;
 
-use super::{Action, Effects, Engine, MissedDeadlines, NotCounted, Phase, Presence, Record, RoundBroadcast};
+use super::{
+    Action, Effects, Engine, Event, MissedDeadlines, NotCounted, OpenRound, Phase, Presence, Record,
+    RoundBroadcast,
+};
 use crate::types::{DeviceId, Millis};
 
 /// Round that a device was sent.
@@ -54,14 +57,9 @@ impl Patience {
         Self { limit, ..Self::default() }
     }
 
-    /// Whether missed deadlines count in rounds of this phase. Every device is waited for when it fits its
-    /// final head.
-    fn applies(&self, phase: Phase) -> bool {
-        let is_counted = match phase {
-            Phase::Start(_) | Phase::Train(_) | Phase::RidgeScores => true,
-            Phase::Waiting | Phase::FitHead | Phase::Finished | Phase::Failed => false,
-        };
-        self.limit.is_some() && is_counted
+    /// Whether missed deadlines count in rounds of this phase.
+    fn counts(&self, phase: Phase) -> bool {
+        self.limit.is_some() && is_patient(phase)
     }
 
     /// Records that a device has joined, and has lost what it was sent before.
@@ -98,6 +96,15 @@ impl Patience {
     }
 }
 
+/// Whether rounds of this phase do not wait for every device. Every device is waited for when it fits its
+/// final head.
+fn is_patient(phase: Phase) -> bool {
+    match phase {
+        Phase::Start(_) | Phase::Train(_) | Phase::RidgeScores => true,
+        Phase::Waiting | Phase::FitHead | Phase::Finished | Phase::Failed => false,
+    }
+}
+
 impl Engine {
     /// Devices that rounds do not wait for, because they have missed as many deadlines in a row as the
     /// campaign tolerates, ascending.
@@ -111,6 +118,33 @@ impl Engine {
         if self.patience.limit.is_some() {
             self.patience.set_missed(device, missed);
         }
+    }
+
+    /// Repeats a decision of a journal: the deadline of the open round has passed.
+    pub fn replay_deadline(&mut self, now: Millis, effects: &mut impl Effects) {
+        if let Some(round) = &mut self.open {
+            round.deadline = Some(now);
+        }
+        self.handle(now, Event::Tick, effects);
+    }
+
+    /// Repeats a decision of a journal: rounds wait for a device again, or not any more.
+    pub fn replay_awaited(
+        &mut self,
+        now: Millis,
+        device: DeviceId,
+        awaited: bool,
+        effects: &mut impl Effects,
+    ) {
+        if awaited {
+            self.patience.not_awaited.remove(&device);
+            self.wait_if_needed(device);
+        } else {
+            self.patience.not_awaited.insert(device);
+            self.apply_patience();
+            self.close_if_ended(now, device, NotCounted::Silent, effects);
+        }
+        self.next_absence_cache.set(None);
     }
 
     /// Sends the open round to a device.
@@ -140,7 +174,7 @@ impl Engine {
 
     /// Stops waiting in the open round for the devices that have missed too many deadlines.
     pub(super) fn apply_patience(&mut self) {
-        if let Some(round) = self.open.as_mut().filter(|_| self.patience.applies(self.phase)) {
+        if let Some(round) = self.open.as_mut().filter(|_| is_patient(self.phase)) {
             self.patience.not_awaited.iter().for_each(|device| round.stop_waiting(*device));
         }
     }
@@ -151,6 +185,7 @@ impl Engine {
         for device in absentees {
             self.reset_missed(device, effects);
         }
+        self.patience.not_awaited.clear();
     }
 
     /// Forgets a device that may not join any more.
@@ -167,7 +202,7 @@ impl Engine {
     /// Whether a device that joins was connected before while the open round was open, and has sent no answer
     /// since it joined the last time. Must be called before the device counts as connected.
     pub(super) fn has_left_silently(&self, device: DeviceId) -> bool {
-        let Some(round) = self.open.as_ref().filter(|_| self.patience.applies(self.phase)) else {
+        let Some(round) = self.open.as_ref().filter(|_| self.patience.counts(self.phase)) else {
             return false;
         };
         let was_sent = match self.fleet.get(&device) {
@@ -189,7 +224,7 @@ impl Engine {
     /// Counts the deadline of the open round for the devices that have missed it. Closes the round if it is
     /// complete without the devices that are not waited for any more.
     pub(super) fn count_deadline(&mut self, now: Millis, effects: &mut dyn Effects) {
-        let Some(round) = self.open.as_ref().filter(|_| self.patience.applies(self.phase)) else { return };
+        let Some(round) = self.open.as_ref().filter(|_| self.patience.counts(self.phase)) else { return };
         let is_available =
             |device: &DeviceId| self.is_connected(*device) || self.patience.silent.contains(device);
         let (first_id, id) = (round.first_id(), round.broadcast.id);
@@ -274,19 +309,24 @@ impl Engine {
             self.reset_missed(device, effects);
         }
         let is_connected = self.is_connected(device);
-        let Some(round) = self.open.as_mut().filter(|round| is_connected && round.may_answer(device)) else {
+        let is_needed = is_in_time && self.wait_if_needed(device);
+        let Some(round) = self.open.as_ref().filter(|round| is_connected && round.may_answer(device)) else {
             return;
         };
-        // The device has missed the opening of this round, so it could miss the deadline as well. Rounds wait
-        // for it from the next one on, unless this round needs its update.
-        let is_needed = round.outstanding() == 0;
-        if is_in_time && is_needed {
-            round.wait_again(device);
-        }
         if is_needed || !is_in_time {
             let broadcast = round.full_broadcast_for(device);
             self.send_round(now, device, broadcast, effects);
         }
+    }
+
+    /// Waits in the open round for a device that rounds wait for again, if the round needs its update.
+    /// Otherwise rounds wait for it from the next one on: it has missed the opening of this round, so it could
+    /// miss the deadline as well. Returns true if the round waits.
+    fn wait_if_needed(&mut self, device: DeviceId) -> bool {
+        let needs = |round: &&mut OpenRound| round.outstanding() == 0 && round.may_answer(device);
+        let Some(round) = self.open.as_mut().filter(needs) else { return false };
+        round.wait_again(device);
+        true
     }
 
     /// Sends the open round to the devices that it does not wait for, if they are free and were not sent it,
