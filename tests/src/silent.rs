@@ -1,4 +1,4 @@
-//! Measures how many rounds a fleet completes beside a device that never answers, and beside a thief that
+//! Measures how many rounds a fleet completes with a device that never answers, and with a thief that
 //! reconnects with the key of a device without end.
 
 use std::io::{Error, Result};
@@ -19,7 +19,7 @@ pub const DEADLINE: u64 = 5;
 /// Time after which a device that has lost its connection connects again.
 const RECONNECT_DELAY: Duration = Duration::from_millis(100);
 
-/// Device or peer beside the honest devices.
+/// Device or peer in addition to the honest devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disturbance {
     /// None.

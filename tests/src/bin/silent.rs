@@ -1,5 +1,5 @@
-//! Program `silent` that measures the rounds a second of a fleet beside a device that never answers, and beside
-//! a thief that reconnects without end.
+//! Program `silent` that measures the rounds a second of a fleet with a device that never answers, and with a
+//! thief that reconnects without end.
 
 use std::process::ExitCode;
 use std::time::Duration;

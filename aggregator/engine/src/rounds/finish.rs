@@ -215,10 +215,13 @@ impl Engine {
         let id = round.broadcast.id;
         let ids = round.previous_ids.iter().copied().chain([id]).collect();
         self.closed = Some((ids, releases(&round.broadcast.request.task)));
-        let target = round.target.min(round.cohort.len());
         let is_of_ridges = self.phase == Phase::RidgeScores;
-        let short_of =
-            Some(target).filter(|n| !is_of_ridges && !round.is_reached() && round.participants.len() < *n);
+        let short_of = |target: usize| {
+            Some(target).filter(|n| !is_of_ridges && !round.is_reached() && round.participants.len() < *n)
+        };
+        // For the policy, a device that the round did not wait for is one that has not answered.
+        let short_of_invited = short_of(round.target.min(round.cohort.len()));
+        let short_of = short_of(round.target.min(round.cohort.len() - round.not_awaited().len()));
         self.close_on_devices(now, &round, effects);
         let is_training = matches!(self.phase, Phase::Train(_));
         if is_training {
@@ -251,7 +254,7 @@ impl Engine {
         if let Some((before, _)) = &before {
             self.participation.closed(&ClosedRound {
                 elapsed: now - round.opened_at,
-                short_of,
+                short_of: short_of_invited,
                 before,
                 model: self.algorithm.model(),
             });
