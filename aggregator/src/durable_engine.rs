@@ -96,6 +96,9 @@ pub(crate) fn restore(
     for (device, account) in &stored.accounts {
         engine.restore_account(*device, *account);
     }
+    for (device, missed) in &stored.missed {
+        engine.restore_missed(*device, *missed);
+    }
     let Some(checkpoint) = &stored.checkpoint else { return Ok(()) };
     let round = checkpoint.id.round;
     if !engine.resume(stored.clock, checkpoint) {

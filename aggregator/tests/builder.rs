@@ -2,12 +2,14 @@
 //! resumption of stored campaigns with custom parts.
 
 use std::path::Path;
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use fedspan_aggregator::check::check;
 use fedspan_aggregator::config::{Fleet, FleetBuilder, Problem};
 use fedspan_aggregator::durable_engine::ResumeError;
-use fedspan_aggregator::server::{Protection, ServeError, Server, ServerBuilder, Status};
+use fedspan_aggregator::server::{Protection, ServeError, Server, ServerBuilder, Status, query};
 use fedspan_aggregator::store;
 use fedspan_engine::aggregate::{AggregationRule, Rule, UpdateWeight, Weighted};
 use fedspan_engine::algorithm::{Algorithm, FedRep, FedRepParameters, random_start};
@@ -233,6 +235,64 @@ impl Participation for Pairs {
         self.rounds = rounds as usize;
         true
     }
+}
+
+/// Policy whose first call of `state`, while the server starts, waits for a message.
+struct Slow(Mutex<Option<(Sender<()>, Receiver<()>)>>);
+
+impl Participation for Slow {
+    fn cohort(&mut self, _round: u32, fleet: &[DeviceId]) -> Cohort {
+        Cohort::new(fleet.to_vec())
+    }
+
+    fn state(&self) -> Vec<f64> {
+        if let Some((reached, go)) = self.0.lock().unwrap().take() {
+            reached.send(()).unwrap();
+            go.recv().unwrap();
+        }
+        Vec::new()
+    }
+}
+
+/// A server answers `status` as soon as it has locked its directory. Other requests are refused until it has
+/// started.
+#[tokio::test(flavor = "multi_thread")]
+async fn starting_server_reports_that_it_starts() {
+    let scratch = Scratch::new();
+    let state = scratch.path().to_owned();
+    let (reached, is_reached) = channel();
+    let (go, may_go) = channel();
+    let client = std::thread::spawn(move || {
+        is_reached.recv().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let answers = runtime.block_on(async {
+            let mut answers = Vec::new();
+            for request in ["status", "export", "watch", "keys {}"] {
+                let answered = query(&state, request, |line| {
+                    answers.push(line.to_owned());
+                    Ok(())
+                });
+                assert_eq!(answered.await.unwrap(), Some(()));
+            }
+            answers
+        });
+        go.send(()).unwrap();
+        answers
+    });
+    let policy = Slow(Mutex::new(Some((reached, may_go))));
+    let fleet = fleet_builder(scratch.path()).build().unwrap();
+    let server = Server::builder(fleet).participation("slow", Box::new(policy)).bind().await.unwrap();
+    let answers = client.join().unwrap();
+    assert_eq!(answers[0], "{\"phase\":\"starting\"}");
+    for answer in &answers[1..] {
+        assert_eq!(answer, "{\"error\":\"the server is starting; try again\"}");
+    }
+    let (stop, stopped) = oneshot::channel::<()>();
+    let serving = tokio::spawn(server.serve(async { drop(stopped.await) }, false));
+    assert_eq!(status(scratch.path()).await["phase"], "waiting");
+    drop(stop);
+    serving.await.unwrap().unwrap();
+    assert!(!scratch.path().join("control.sock").exists());
 }
 
 /// The engine asks the cohorts that the policy selects, after a correction of invalid cohorts. A resumed

@@ -319,6 +319,16 @@ fn every_mistake_has_a_message() {
             "[rounds]\nover_select = 0.5",
             "fleet.toml:14: rounds.over_select: found 0.5, allowed: a number from 1 to 10",
         ),
+        (
+            "",
+            "[rounds]\npatience = 3\ndeadline = 0",
+            "fleet.toml:14: rounds.patience: found 3, allowed: 0 with deadline = 0, since no device misses a deadline; give a deadline",
+        ),
+        (
+            "",
+            "[rounds]\npatience = -1",
+            "fleet.toml:14: rounds.patience: found -1, allowed: an integer from 0 to 1000000",
+        ),
         ("", "[limits]\nnorm = 1e9", "fleet.toml:14: limits.norm: found 1e9, allowed: a number from"),
         (
             "",

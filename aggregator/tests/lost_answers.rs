@@ -206,7 +206,7 @@ impl World {
 fn require_all_devices(setup: Setup) -> Setup {
     Setup {
         deadline: setup.deadline.map(|_| 300),
-        patience: Some(70),
+        retry_delay: Some(70),
         absence: 1_000,
         min_count: setup.fleet_size,
         fraction: None,

@@ -98,7 +98,7 @@ impl World {
                 }
                 Action::Commit(record) => self.commits.push(*record),
                 Action::Failed(failure) => panic!("{failure}"),
-                Action::Close(..) | Action::Finished => {}
+                Action::Close(..) | Action::Finished | Action::NotAwaited(_) | Action::Awaited(_) => {}
             }
         }
     }

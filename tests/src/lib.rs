@@ -13,6 +13,7 @@ pub mod load;
 pub mod observed_acks;
 pub mod recovery;
 pub mod replay;
+pub mod silent;
 pub mod tables;
 
 use std::net::SocketAddr;

@@ -15,6 +15,7 @@ mod layers;
 mod linalg;
 mod network_adapter;
 mod participation;
+mod patience;
 mod promise;
 mod records;
 mod ridge;

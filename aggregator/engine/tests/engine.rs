@@ -157,7 +157,7 @@ fn world_with_devices(setup: Setup, devices: u64) -> World {
 #[test]
 fn short_round_keeps_updates_and_retries_later() {
     let setup =
-        Setup { fleet_size: 4, min_count: 3, deadline: None, patience: Some(70), ..two_device_setup() };
+        Setup { fleet_size: 4, min_count: 3, deadline: None, retry_delay: Some(70), ..two_device_setup() };
     let mut world = world_with_devices(setup, 4);
     let first_round = world.model.last;
     world.apply(Op::Answer(DeviceId(0), Kind::Good));
@@ -231,7 +231,7 @@ fn policy_target_overrides_larger_minimum() {
 }
 
 #[test]
-fn short_round_without_patience_fails_after_three_attempts() {
+fn short_round_without_retry_delay_fails_after_three_attempts() {
     let setup = Setup { fleet_size: 3, min_count: 3, deadline: None, ..two_device_setup() };
     let mut engine = setup.engine();
     let mut actions = Vec::new();
@@ -273,7 +273,8 @@ fn short_round_without_patience_fails_after_three_attempts() {
 /// again.
 #[test]
 fn missed_deadline_invites_declined_devices_again() {
-    let setup = Setup { fleet_size: 3, min_count: 2, patience: Some(5), absence: 500, ..two_device_setup() };
+    let setup =
+        Setup { fleet_size: 3, min_count: 2, retry_delay: Some(5), absence: 500, ..two_device_setup() };
     let mut world = world_with_devices(setup, 3);
     world.apply(Op::Leave(DeviceId(0)));
     world.apply(Op::Answer(DeviceId(1), Kind::Good));
@@ -351,7 +352,7 @@ fn doubling_setup() -> Setup {
         rounds: 3,
         deadline: None,
         doubling: Some((3, 1, DoubleBy::Devices)),
-        patience: Some(5),
+        retry_delay: Some(5),
         ..two_device_setup()
     }
 }
@@ -432,7 +433,8 @@ fn rejected_device_is_replaced_by_next_arrival() {
 /// If all devices are absent at the retry time, no timeout is due until a device joins.
 #[test]
 fn nothing_is_due_without_devices() {
-    let setup = Setup { fleet_size: 1, absence: 0, deadline: None, patience: Some(50), ..two_device_setup() };
+    let setup =
+        Setup { fleet_size: 1, absence: 0, deadline: None, retry_delay: Some(50), ..two_device_setup() };
     let mut world = world_with_devices(setup, 1);
     world.apply(Op::Decline(DeviceId(0), true));
     world.apply(Op::Leave(DeviceId(0)));
@@ -635,13 +637,13 @@ fn request_of_f16(value: f32) -> (usize, Request) {
 /// the representation.
 #[test]
 fn rank_deficient_round_is_repeated() {
-    let run_rank_deficient_round = |patience| {
+    let run_rank_deficient_round = |retry_delay| {
         let setup = Setup {
             fleet_size: 1,
             min_count: 1,
             power: false,
             fedavg: false,
-            patience,
+            retry_delay,
             ..two_device_setup()
         };
         let mut engine = setup.engine();
@@ -747,7 +749,7 @@ fn widened_round_is_restored() {
 /// opens without it.
 #[test]
 fn restored_round_does_not_wait_forever() {
-    let setup = Setup { fleet_size: 3, min_count: 2, patience: Some(5_000), ..two_device_setup() };
+    let setup = Setup { fleet_size: 3, min_count: 2, retry_delay: Some(5_000), ..two_device_setup() };
     let mut engine = setup.engine();
     let mut actions = Vec::new();
     (0..3).for_each(|device| engine.handle(Millis::ZERO, Event::Joined(DeviceId(device)), &mut actions));

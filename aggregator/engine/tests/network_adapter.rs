@@ -62,7 +62,8 @@ impl World {
             norm_bound: 1e6,
             samples: SampleCap { max_samples: 1000, relative: false },
             absence: Millis::new(1_000_000),
-            patience: Some(Millis::new(10)),
+            retry_delay: Some(Millis::new(10)),
+            patience: None,
             stop_change: None,
         };
         let server = Box::new(Adapter::new(parameters(), averaging));

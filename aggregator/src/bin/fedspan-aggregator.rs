@@ -80,6 +80,10 @@ enum FleetCommand {
         exit_when_finished: bool,
     },
     /// Print one line of JSON about the campaign: from the running server, or from its files.
+    #[command(
+        after_help = "A server that is still starting has {\"phase\":\"starting\"} and nothing more.\nExit codes: 0 printed, 1 no campaign, \
+                      or the server does not answer, 2 the command line or the configuration is wrong."
+    )]
     Status {
         /// The same configuration that `serve` was given.
         #[arg(long, value_name = "FILE")]

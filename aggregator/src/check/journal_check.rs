@@ -48,7 +48,10 @@ impl<'a> JournalCheck<'a> {
                 JournalEntry::Answered(answer) if answer.outcome == Outcome::Counted => {
                     check.check_counted(answer)
                 }
-                JournalEntry::Answered(_) => {}
+                JournalEntry::Answered(_)
+                | JournalEntry::Deadline(_)
+                | JournalEntry::NotAwaited(_)
+                | JournalEntry::Awaited(_) => {}
                 JournalEntry::Committed(committed) => check.check_committed(committed),
             }
         }

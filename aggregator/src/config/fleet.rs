@@ -299,7 +299,8 @@ impl Fleet {
             norm_bound: self.limits.norm,
             samples: self.limits.samples,
             absence: self.absence.into(),
-            patience: Some(Millis::new(RETRY_DELAY)),
+            retry_delay: Some(Millis::new(RETRY_DELAY)),
+            patience: self.rounds.patience,
             stop_change: self.stop_change,
         };
         let engine = build_custom_engine(

@@ -1,5 +1,6 @@
 //! Reader of the sections `[rounds]` and `[limits]`: deadlines of rounds and limits on peers.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use fedspan_engine::aggregate::{Rule, SampleCap};
@@ -11,6 +12,8 @@ use fedspan_engine::config::read_bounds;
 pub(super) const NORM: f64 = 1e4;
 /// Default of the cap on sample counts: more samples than a microcontroller processes in a round.
 pub(super) const SAMPLES: u32 = 100_000;
+/// Largest value of [`RoundsSection::patience`].
+const PATIENCE_MAX: u64 = 1_000_000;
 /// Smallest default of [`Limits::unauthenticated`]. The default is a quarter of [`Limits::connections`],
 /// because a handshake is short, and never below this value, so that all devices of a small fleet can
 /// reconnect at the same time.
@@ -21,6 +24,9 @@ const UNAUTHENTICATED_LEAST: usize = 64;
 pub struct RoundsSection {
     /// Time after which a round closes; `None` to wait for all devices.
     pub deadline: Option<Duration>,
+    /// Number of deadlines in a row that a device may miss before rounds stop waiting for it; `None` to wait
+    /// for every device until every deadline.
+    pub patience: Option<NonZeroU32>,
     /// Smallest number of updates with which a round closes at its deadline, or when no other device can
     /// answer.
     pub min_count: usize,
@@ -58,8 +64,17 @@ pub struct Limits {
 /// Reads `[rounds]`.
 pub(super) fn read_rounds(section: &Section<'_>) -> Result<RoundsSection, Problem> {
     let deadline = section.number("deadline", Some(60.0), 0.0..=1e7)?;
+    let patience = u32::try_from(section.integer("patience", Some(0), 0..=PATIENCE_MAX)?).unwrap_or(u32::MAX);
+    if patience > 0 && deadline == 0.0 {
+        let message = format!(
+            "found {patience}, allowed: 0 with deadline = 0, since no device misses a deadline; give a deadline in \
+             seconds, or leave patience out"
+        );
+        return Err(section.problem("patience", message));
+    }
     let rounds = RoundsSection {
         deadline: (deadline > 0.0).then(|| Duration::from_secs_f64(deadline)),
+        patience: NonZeroU32::new(patience),
         min_count: section.size("min_count", Some(1), 1..=1_000_000)?,
         over_select: section.number("over_select", Some(1.0), 1.0..=10.0)?,
     };

@@ -24,10 +24,12 @@ pub(super) enum LogKind {
     CutOff,
     AcceptFailed,
     NoRidgeChoice,
+    NotAwaited,
+    Awaited,
 }
 
 impl LogKind {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 11] = [
         Self::Joined,
         Self::Left,
         Self::Refused,
@@ -37,6 +39,8 @@ impl LogKind {
         Self::CutOff,
         Self::AcceptFailed,
         Self::NoRidgeChoice,
+        Self::NotAwaited,
+        Self::Awaited,
     ];
 }
 
@@ -52,6 +56,8 @@ impl fmt::Display for LogKind {
             Self::CutOff => "device cut off",
             Self::AcceptFailed => "accept failed",
             Self::NoRidgeChoice => "device cannot choose the ridge of its head",
+            Self::NotAwaited => "device missed too many deadlines",
+            Self::Awaited => "rounds wait for the device again",
         })
     }
 }

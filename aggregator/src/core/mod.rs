@@ -107,6 +107,8 @@ pub struct ServerCore {
     robustness: Option<Robustness>,
     /// Advice to the operator about the configuration.
     advice: Option<String>,
+    /// Devices that rounds do not wait for.
+    not_awaited: Arc<Vec<DeviceId>>,
 }
 
 /// Period in which the store cannot be written.
@@ -260,7 +262,7 @@ impl ServerCore {
                     tracing::info!(device = device.0, %from, "device joined");
                 }
                 self.peers.insert(peer, Peer { device, from, commands });
-                self.handle_join(now, device, privacy)
+                self.handle_join(now, Event::Joined(device), device, privacy)
             }
             (PeerEventKind::Refused(refusal), device) => {
                 if self.may_log(now, LogKind::Refused) {
@@ -328,6 +330,7 @@ impl ServerCore {
             }
             self.apply_event(now, Event::Removed(device));
         }
+        self.update_not_awaited();
     }
 
     /// Logs the departure of a device.
@@ -356,17 +359,17 @@ impl ServerCore {
             return;
         }
         self.connections.welcomed_again += 1;
-        self.handle_join(now, device, privacy);
+        self.handle_join(now, Event::Greeted(device), device, privacy);
     }
 
-    /// Passes the join of a device to the engine, with the privacy state that the device reports.
-    fn handle_join(&mut self, now: Millis, device: DeviceId, privacy: Privacy) {
+    /// Passes the join or the repeated hello of a device to the engine, with the privacy state that the device reports.
+    fn handle_join(&mut self, now: Millis, event: Event, device: DeviceId, privacy: Privacy) {
         self.durable.record_privacy(device, privacy);
         if self.is_fitting() {
             // Every returning device fits its head again, and no later round will reset the quota.
             self.quota.reset_device(device);
         }
-        self.apply_event(now, Event::Joined(device));
+        self.apply_event(now, event);
     }
 
     /// Applies one event to the engine; the effects are held back until [`Self::flush`].
@@ -475,6 +478,21 @@ impl ServerCore {
                     journal.flush();
                 }
                 tracing::info!("campaign finished; new devices may still fit their heads");
+            }
+            Action::NotAwaited(device) => {
+                self.update_not_awaited();
+                if self.may_log(now, LogKind::NotAwaited) {
+                    tracing::warn!(
+                        device = device.0,
+                        "device missed too many deadlines; rounds do not wait for it until it answers"
+                    );
+                }
+            }
+            Action::Awaited(device) => {
+                self.update_not_awaited();
+                if self.may_log(now, LogKind::Awaited) {
+                    tracing::info!(device = device.0, "rounds wait for the device again");
+                }
             }
             Action::Failed(failure) => {
                 self.failure = Some(failure);

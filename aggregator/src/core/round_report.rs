@@ -103,6 +103,11 @@ impl ServerCore {
         self.status.borrow().clone()
     }
 
+    /// Updates the list of devices that rounds do not wait for.
+    pub(super) fn update_not_awaited(&mut self) {
+        self.not_awaited = Arc::new(self.durable.engine().not_awaited().collect());
+    }
+
     /// Publishes the current status to the subscribers.
     pub(super) fn publish_status(&mut self) {
         let engine = self.durable.engine();
@@ -133,6 +138,7 @@ impl ServerCore {
             journal_lost: self.journal.as_ref().map_or(0, Journal::lost),
             connections: self.connections,
             unmeasured: self.robustness.as_ref().map_or(Vec::new(), |robustness| robustness.unmet().to_vec()),
+            not_awaited: Arc::clone(&self.not_awaited),
             privacy: self.privacy.clone(),
         });
     }

@@ -128,7 +128,9 @@ impl ServerCore {
             stalls: 0,
             robustness: Robustness::new(fleet),
             advice: fleet.advice(),
+            not_awaited: Arc::default(),
         };
+        core.update_not_awaited();
         if let Some(robustness) = &core.robustness {
             robustness.log();
         }

@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 
 use super::{DisconnectReason, PrivacyStatus};
 use crate::connection::Traffic;
-use fedspan_engine::Counters;
+use fedspan_engine::{Counters, DeviceId};
 
 /// Status of a server.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -42,9 +42,23 @@ pub struct Status {
     /// meet; absent if it meets all, or if nothing is promised for the rule.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unmeasured: Vec<String>,
+    /// Devices that rounds do not wait for until they answer, because they have missed `[rounds] patience`
+    /// deadlines in a row; absent if there are none.
+    #[serde(skip_serializing_if = "is_empty", serialize_with = "serialize_devices")]
+    pub not_awaited: Arc<Vec<DeviceId>>,
     /// Privacy loss of the devices as of the last closed round; absent if no device adds noise.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "serialize_shared")]
     pub privacy: Option<Arc<PrivacyStatus>>,
+}
+
+/// Returns true if there are no devices.
+fn is_empty(devices: &Arc<Vec<DeviceId>>) -> bool {
+    devices.is_empty()
+}
+
+/// Serialises shared devices.
+fn serialize_devices<S: Serializer>(devices: &Arc<Vec<DeviceId>>, serializer: S) -> Result<S::Ok, S::Error> {
+    devices.as_slice().serialize(serializer)
 }
 
 /// Serialises a shared privacy status.

@@ -3,6 +3,7 @@
 
 mod journal_file;
 mod keys;
+mod patience;
 mod robustness;
 
 use std::sync::Mutex;

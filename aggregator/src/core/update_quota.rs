@@ -65,7 +65,7 @@ impl UpdateQuota {
             // The update was sent before the round was opened on this connection, and the device will send it
             // again. Such updates are not counted, because a network that delays traffic may deliver many of
             // them at once.
-            (false, Some(round)) if round.awaits(device) => false,
+            (false, Some(round)) if round.may_answer(device) => false,
             _ => {
                 sent.other = sent.other.saturating_add(1);
                 sent.other > self.max_updates

@@ -3,7 +3,7 @@
 use fedspan_protocol::frame::crc32c;
 use fedspan_protocol::message::AckOutcome;
 
-use super::{Answered, Committed, JournalEntry, JournalPhase, Opened, Outcome};
+use super::{Answered, Awaited, Committed, DeadlinePassed, JournalEntry, JournalPhase, Opened, Outcome};
 use fedspan_engine::linalg::Matrix;
 use fedspan_engine::{Millis, Record, RoundOpening};
 
@@ -39,6 +39,11 @@ impl JournalEntry {
             Record::Opened(opening) | Record::Renumbered(opening) => {
                 Some(Self::Opened(opening_entry(opening)))
             }
+            Record::Missed(missed) => missed.awaited.map(|awaited| {
+                let entry = Awaited { at, round: missed.round.round, device: missed.device };
+                if awaited { Self::Awaited(entry) } else { Self::NotAwaited(entry) }
+            }),
+            Record::DeadlinePassed(id) => Some(Self::Deadline(DeadlinePassed { at, round: id.round })),
             Record::Counted(..)
             | Record::Excluded(_)
             | Record::Reinvited(_)

@@ -34,6 +34,13 @@ pub enum JournalEntry {
     Answered(Answered),
     /// A round was committed.
     Committed(Committed),
+    /// The deadline of the open round has passed. Only if the configuration has `patience`.
+    Deadline(DeadlinePassed),
+    /// Rounds do not wait for a device any more, because it has missed too many deadlines.
+    #[serde(rename = "not_awaited")]
+    NotAwaited(Awaited),
+    /// Rounds wait for a device again.
+    Awaited(Awaited),
 }
 
 /// Start of the server that wrote the following entries.
@@ -105,6 +112,26 @@ pub struct Committed {
     pub representation: String,
 }
 
+/// Deadline of a round that has passed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeadlinePassed {
+    /// Time at which the deadline passed.
+    pub at: Millis,
+    /// Id of the round.
+    pub round: u32,
+}
+
+/// Change of whether rounds wait for a device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Awaited {
+    /// Time of the change.
+    pub at: Millis,
+    /// Id of the round that was opened last.
+    pub round: u32,
+    /// The device.
+    pub device: DeviceId,
+}
+
 /// Phase of a campaign that has rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -157,6 +184,8 @@ impl JournalEntry {
             Self::Opened(opened) => Some(opened.round),
             Self::Answered(answered) => Some(answered.round),
             Self::Committed(committed) => Some(committed.round),
+            Self::Deadline(deadline) => Some(deadline.round),
+            Self::NotAwaited(awaited) | Self::Awaited(awaited) => Some(awaited.round),
         }
     }
 }

@@ -7,6 +7,7 @@ use fedspan_engine::algorithm::Algorithm;
 use fedspan_engine::participation::Participation;
 use getrandom::SysRng;
 
+use super::control::Control;
 use super::listener;
 use super::{Listener, Protection, ServeError, Server, open_store};
 use crate::config::{Fleet, Security};
@@ -139,7 +140,8 @@ impl ServerBuilder {
         };
         let campaign = campaign.unwrap_or_else(campaign_number);
         let store = open_store(&fleet, entropy)?;
-        Ok((ServerParts { fleet, custom, protection, campaign }, store))
+        let control = Control::bind(&fleet.state);
+        Ok((ServerParts { fleet, custom, protection, campaign, control }, store))
     }
 }
 
@@ -149,6 +151,7 @@ pub(super) struct ServerParts {
     pub(super) custom: CustomParts,
     pub(super) protection: Protection,
     pub(super) campaign: u64,
+    pub(super) control: Option<Control>,
 }
 
 /// Returns a new campaign number, which need not be secret.

@@ -1,7 +1,7 @@
 //! Control socket: a Unix socket in the state directory that only the owner can use. A request is one line of
 //! text:
 //!
-//! * `status`: answered with one line of JSON;
+//! * `status`: answered with one line of JSON, also while the server is starting;
 //! * `watch`: answered with one line after every round, until the connection ends;
 //! * `keys`, followed by a [`crate::keys::Request`] in JSON: answered with one line of JSON;
 //! * `export`: answered with the stored campaign, see [`super::export_stream`].
@@ -22,17 +22,25 @@ use fedspan_files::user;
 /// Longest request in bytes, including the newline: enough for several thousand ranges of devices.
 const REQUEST_MAX: u64 = 1 << 16;
 
+/// Answer to `status` while the campaign is loaded.
+const STARTING: &str = "{\"phase\":\"starting\"}\n";
+
 /// Bound control socket. The socket file is removed on drop.
 #[derive(Debug)]
 pub(super) struct Control {
-    listener: UnixListener,
+    listener: Arc<UnixListener>,
     path: PathBuf,
+    /// Device and inode of the socket file.
+    file: Option<(u64, u64)>,
+    /// Task that answers clients while the server starts.
+    starting: tokio::task::JoinHandle<()>,
 }
 
 impl Control {
     /// Binds the socket. Returns `None` and logs a warning if the socket cannot be bound; the server then
-    /// runs without a control socket. The state directory is locked, so an existing socket file belongs to an
-    /// earlier server and is replaced.
+    /// runs without a control socket. The state directory must be locked, so an existing socket file belongs to
+    /// an earlier server and is replaced. Clients are informed that the server is starting until
+    /// [`Self::end_start`] is called.
     pub(super) fn bind(directory: &Path) -> Option<Self> {
         use std::os::unix::fs::PermissionsExt;
         let path = directory.join(SOCKET);
@@ -42,7 +50,11 @@ impl Control {
             Ok(listener)
         });
         match listener {
-            Ok(listener) => Some(Self { listener, path }),
+            Ok(listener) => {
+                let listener = Arc::new(listener);
+                let starting = tokio::spawn(answer_while_starting(Arc::clone(&listener)));
+                Some(Self { listener, file: file_identity(&path), path, starting })
+            }
             Err(error) => {
                 tracing::warn!(path = %path.display(), %error, "control socket cannot be bound; status, watch, keys and export are not available");
                 None
@@ -51,9 +63,43 @@ impl Control {
     }
 }
 
+impl Control {
+    /// Ends the answers that the server is starting. Later clients wait until they are accepted.
+    pub(super) fn end_start(&self) {
+        self.starting.abort();
+    }
+}
+
 impl Drop for Control {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        self.starting.abort();
+        // After a failed start the lock may have been released already, and the file may be that of another
+        // server.
+        if file_identity(&self.path) == self.file {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Returns the device and the inode of a file.
+fn file_identity(path: &Path) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    path.symlink_metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
+/// Answers clients with the information that the server is starting.
+async fn answer_while_starting(listener: Arc<UnixListener>) {
+    while let Ok((stream, _)) = listener.accept().await {
+        tokio::spawn(async move {
+            let (read, mut write) = stream.into_split();
+            let mut request = String::new();
+            let answer = match BufReader::new(read.take(REQUEST_MAX)).read_line(&mut request).await {
+                Ok(_) if request.trim() == "status" => STARTING.to_owned(),
+                Ok(_) => format!("{}\n", serde_json::json!({ "error": "the server is starting; try again" })),
+                Err(_) => return,
+            };
+            let _ = write.write_all(answer.as_bytes()).await;
+        });
     }
 }
 

@@ -205,7 +205,7 @@ impl<L: Listener> Server<L> {
 
     /// Creates a server from its parts, a listener and an open store.
     fn with_store(parts: ServerParts, listener: L, store: Store) -> Result<Self, ServeError> {
-        let ServerParts { fleet, custom, protection, campaign } = parts;
+        let ServerParts { fleet, custom, protection, campaign, control } = parts;
         let (key_store, nonces) = match protection {
             Protection::Plaintext => (None, None),
             Protection::Keys(keys, nonces) => (Some(SharedKeyStore::new(keys)), Some(nonces)),
@@ -213,7 +213,9 @@ impl<L: Listener> Server<L> {
         let file = fleet.journal.then(|| Journal::open(store.directory())).transpose()?;
         let keys = key_store.clone().zip(nonces);
         let core = ServerCore::with_custom_parts(&fleet, store, campaign, keys, file, custom)?;
-        let control = Control::bind(&fleet.state);
+        if let Some(control) = &control {
+            control.end_start();
+        }
         Ok(Self { control, fleet, listener, core, clock: Clock::new(), key_store, links: Vec::new() })
     }
 

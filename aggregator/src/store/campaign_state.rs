@@ -27,6 +27,8 @@ pub struct CampaignState {
     pub deadline: Option<DeadlineState>,
     /// Privacy accounts, in order of devices.
     pub accounts: Vec<(DeviceId, Account)>,
+    /// Number of deadlines that devices have missed in a row, in order of devices.
+    pub missed: Vec<(DeviceId, u32)>,
     /// Number of the next journal line.
     pub next_journal_line: u64,
 }

@@ -34,6 +34,8 @@ pub(super) const OUT: TableDefinition<'_, u64, ()> = TableDefinition::new("out")
 pub(super) const WAITS: TableDefinition<'_, (), Bytes> = TableDefinition::new("waits");
 /// Privacy account of each device.
 pub(super) const ACCOUNTS: TableDefinition<'_, u64, Bytes> = TableDefinition::new("accounts");
+/// Number of deadlines that each device has missed in a row. Created by the first missed deadline.
+pub(super) const MISSED: TableDefinition<'_, u64, u32> = TableDefinition::new("missed");
 /// Committed rounds in JSON, by round id.
 pub(super) const ROUNDS: TableDefinition<'_, u32, &str> = TableDefinition::new("rounds");
 /// Journal lines, by number.
@@ -95,6 +97,7 @@ pub(super) fn load_without_updates(read: &ReadTransaction) -> Result<Option<Camp
         let account: Account = decode_value("an account", bytes.value())?;
         accounts.push((DeviceId(device.value()), account));
     }
+    let missed = load_missed(read)?;
     let next_journal_line = read.open_table(JOURNAL)?.last()?.map_or(0, |(number, _)| number.value() + 1);
     let mut round_aliases = Vec::new();
     for entry in read.open_table(NAMES)?.iter()? {
@@ -116,8 +119,25 @@ pub(super) fn load_without_updates(read: &ReadTransaction) -> Result<Option<Camp
         excluded,
         deadline,
         accounts,
+        missed,
         next_journal_line,
     }))
+}
+
+/// Loads the number of deadlines that each device has missed in a row. A database in which no deadline was
+/// missed, or of an earlier version, has no such table.
+fn load_missed(read: &ReadTransaction) -> Result<Vec<(DeviceId, u32)>, DatabaseError> {
+    let table = match read.open_table(MISSED) {
+        Ok(table) => table,
+        Err(TableError::TableDoesNotExist(_)) => return Ok(Vec::new()),
+        Err(error) => return Err(error.into()),
+    };
+    let mut missed = Vec::new();
+    for entry in table.iter()? {
+        let (device, count) = entry?;
+        missed.push((DeviceId(device.value()), count.value()));
+    }
+    Ok(missed)
 }
 
 /// Loads the campaign and decrypts the updates of the open round.

@@ -7,7 +7,8 @@ use zeroize::Zeroizing;
 use super::encryption::UpdateCipher;
 use super::error::DatabaseError;
 use super::tables::{
-    ABOUT, ACCOUNTS, Bytes, CHECKPOINT, FORMAT, JOURNAL, NAMES, OUT, ROUNDS, UPDATES, WAITS, decode_number,
+    ABOUT, ACCOUNTS, Bytes, CHECKPOINT, FORMAT, JOURNAL, MISSED, NAMES, OUT, ROUNDS, UPDATES, WAITS,
+    decode_number,
 };
 use super::{Store, StoreError, io_error};
 use crate::journal::CommittedRound;
@@ -41,8 +42,13 @@ impl Row {
             | Record::Renumbered(_)
             | Record::Deadline(_)
             | Record::Account(..)
+            | Record::Missed(_)
             | Record::Checkpoint(_) => Some(Self::Engine(record)),
-            Record::Answered(..) | Record::Declined(..) | Record::Opened(_) | Record::Failed(_) => None,
+            Record::Answered(..)
+            | Record::Declined(..)
+            | Record::DeadlinePassed(_)
+            | Record::Opened(_)
+            | Record::Failed(_) => None,
         }
     }
 }
@@ -116,6 +122,8 @@ pub(super) fn begin(database: &Database, campaign: u64, configuration: &str) -> 
         write.open_table(OUT)?.retain(|_, ()| false)?;
         write.open_table(WAITS)?.retain(|(), _| false)?;
         write.open_table(ROUNDS)?.retain(|_, _| false)?;
+        // This table exists only after a missed deadline.
+        write.delete_table(MISSED)?;
         // Privacy accounts and the journal are kept; their tables are only created.
         write.open_table(ACCOUNTS)?;
         write.open_table(JOURNAL)?;
@@ -175,11 +183,19 @@ fn write_rows(
                 Row::Engine(Record::Account(device, account)) => {
                     accounts.insert(device.0, encode_value(account)?.as_slice())?;
                 }
+                Row::Engine(Record::Missed(missed)) => {
+                    let mut counts = write.open_table(MISSED)?;
+                    match missed.missed {
+                        0 => drop(counts.remove(missed.device.0)?),
+                        count => drop(counts.insert(missed.device.0, count)?),
+                    }
+                }
                 // [`Row::of`] creates no rows of these records.
                 Row::Engine(
                     Record::Committed(_)
                     | Record::Answered(..)
                     | Record::Declined(..)
+                    | Record::DeadlinePassed(_)
                     | Record::Opened(_)
                     | Record::Failed(_),
                 ) => {}

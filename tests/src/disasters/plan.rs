@@ -114,7 +114,12 @@ impl Plan {
         fleet.absence = Duration::from_secs(draw_element(random, &[0, 5, 30]));
         let deadline = draw_element(random, &[None, Some(20), Some(60)]).map(Duration::from_secs);
         let min_count = usize::try_from(draw_within(random, 1, devices.div_ceil(2) + 1)).unwrap_or(1);
-        fleet.rounds = RoundsSection { deadline, min_count, over_select: draw_element(random, &[1.0, 1.3]) };
+        fleet.rounds = RoundsSection {
+            deadline,
+            patience: None,
+            min_count,
+            over_select: draw_element(random, &[1.0, 1.3]),
+        };
         fleet.limits.idle = Duration::from_secs(30);
         plan.is_encrypted = draw_chance(random, 60);
         plan.is_serial = draw_chance(random, 40);
@@ -135,7 +140,7 @@ impl Plan {
         plan.fleet.absence = Duration::from_secs(120);
         let min_count = usize::try_from(devices / 2).unwrap_or(1).max(1);
         let deadline = Some(Duration::from_secs(900));
-        plan.fleet.rounds = RoundsSection { deadline, min_count, over_select: 1.0 };
+        plan.fleet.rounds = RoundsSection { deadline, patience: None, min_count, over_select: 1.0 };
         plan.fleet.limits.idle = Duration::from_secs(600);
         // Devices answer after up to ten minutes, so a round is resent only later.
         plan.fleet.limits.repeat = Duration::from_secs(1200);

@@ -1,5 +1,6 @@
 //! Public types of a campaign: settings, events, actions, failures, phases, records of rounds, and counters.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use fedspan_protocol::message::{Ack, AckOutcome, Decline, DeclineReason, HeadSolve, Rejection, RoundId};
@@ -36,7 +37,11 @@ pub struct Settings {
     /// Delay before a round with too few updates is retried. If no update has counted, the round is repeated
     /// under a new id; otherwise the devices that declined or were rejected are invited again. With `None`
     /// the retry is immediate, and the campaign fails after three attempts in a row without a new update.
-    pub patience: Option<Millis>,
+    pub retry_delay: Option<Millis>,
+    /// Number of deadlines that a device may miss in a row. Rounds do not wait for a device that has missed as
+    /// many, until it has answered in time. `None` to wait for every device until every deadline. Without
+    /// effect if rounds have no deadline.
+    pub patience: Option<NonZeroU32>,
     /// Change of the representation in a round below which training ends: the sine of the largest principal
     /// angle between the representations before and after the round.
     pub stop_change: Option<f64>,
@@ -47,6 +52,9 @@ pub struct Settings {
 pub enum Event {
     /// The hello of a device was accepted, for the first time or after a reconnection.
     Joined(DeviceId),
+    /// A connected device has greeted again on its connection: it has restarted, or has not received the
+    /// answer to its hello.
+    Greeted(DeviceId),
     /// The connection of a device has ended.
     Left(DeviceId),
     /// A device may not join any more, for example because its keys were revoked. No round waits for it.
@@ -77,6 +85,11 @@ pub enum Action {
     Commit(Box<RoundRecord>),
     /// Reports that all rounds are finished and the known devices have fitted their heads.
     Finished,
+    /// Reports that rounds do not wait for a device any more: it has missed [`Settings::patience`] deadlines in
+    /// a row.
+    NotAwaited(DeviceId),
+    /// Reports that rounds wait for a device again.
+    Awaited(DeviceId),
     /// Reports that the campaign has failed.
     Failed(Failure),
 }
@@ -138,6 +151,8 @@ pub enum NotCounted {
     Rejected(Rejection),
     /// The device has been disconnected for longer than [`Settings::absence`].
     Absent,
+    /// The device has missed [`Settings::patience`] deadlines in a row.
+    Silent,
 }
 
 impl std::fmt::Display for NotCounted {
@@ -146,6 +161,7 @@ impl std::fmt::Display for NotCounted {
             Self::Declined(reason) => write!(f, "declined, {reason}"),
             Self::Rejected(reason) => write!(f, "rejected, {reason}"),
             Self::Absent => f.write_str("disconnected for too long"),
+            Self::Silent => f.write_str("missed too many deadlines"),
         }
     }
 }
@@ -179,7 +195,7 @@ pub struct RoundRecord {
     /// Phase of the round, with its number.
     pub phase: Phase,
     /// Number of updates that the round waited for, if it closed with fewer, either at the deadline or
-    /// because every invited device had answered.
+    /// because every invited device that it waited for had answered.
     pub short_of: Option<usize>,
     /// Invited devices, ascending.
     pub cohort: Vec<DeviceId>,
@@ -245,6 +261,8 @@ pub struct Counters {
     pub absent: u64,
     /// Rounds that closed with fewer updates than their target.
     pub short: u64,
+    /// Deadlines missed by devices, if the campaign counts them ([`Settings::patience`]).
+    pub missed: u64,
     /// Samples that devices reported as skipped.
     pub skipped_samples: u64,
     /// Updates whose declared sample count was cut to the maximum that any device may declare.

@@ -8,8 +8,8 @@
 use fedspan_protocol::message::{AckOutcome, RoundId};
 
 use super::{
-    Action, Checkpoint, DeadlineState, Effects, Engine, NotCounted, OpenRound, OpenRoundCheckpoint, Phase,
-    Presence, Record,
+    Action, Checkpoint, DeadlineState, Effects, Engine, MissedDeadlines, NotCounted, OpenRound,
+    OpenRoundCheckpoint, Phase, Presence, Record,
 };
 use crate::types::{DeviceId, Millis, Update};
 
@@ -70,6 +70,9 @@ impl Engine {
             if let Record::Account(device, account) = record {
                 self.restore_account(*device, *account);
             }
+            if let Record::Missed(MissedDeadlines { device, missed, .. }) = record {
+                self.restore_missed(*device, *missed);
+            }
         }
         let last = records.iter().rposition(|record| matches!(record, Record::Checkpoint(_)));
         let since = last.and_then(|last| records.get(last..)).unwrap_or_default();
@@ -86,9 +89,12 @@ impl Engine {
                 if let Some(round) = &mut self.open {
                     round.excluded.remove(device);
                 }
+                self.apply_patience();
                 true
             }
             Record::Account(..)
+            | Record::Missed(_)
+            | Record::DeadlinePassed(_)
             | Record::Answered(..)
             | Record::Declined(..)
             | Record::Committed(_)
@@ -159,8 +165,8 @@ impl Engine {
         let Some(open) = open.as_ref().filter(|_| !is_dropped) else {
             // No device is connected, and some may never reconnect. After a delay the next round opens with
             // the devices that have reconnected.
-            let patience = self.settings.patience.filter(|_| id.round > 0);
-            self.retry_at = patience.map(|patience| now + patience.max(self.settings.absence));
+            let retry_delay = self.settings.retry_delay.filter(|_| id.round > 0);
+            self.retry_at = retry_delay.map(|retry_delay| now + retry_delay.max(self.settings.absence));
             return true;
         };
         let Some(previous_round) = id.round.checked_sub(1) else { return false };
@@ -212,13 +218,15 @@ impl Engine {
         round.rename(id, OpenRound::has_counted);
         round.excluded.clear();
         self.last_id = id;
+        self.apply_patience();
         true
     }
 
     /// Restores the exclusion of a device that declined the open round, or whose update was rejected, before
     /// the restart.
     pub fn mark_excluded(&mut self, device: DeviceId) {
-        if let Some(round) = self.open.as_mut().filter(|round| round.awaits(device)) {
+        if let Some(round) = self.open.as_mut().filter(|round| round.may_answer(device)) {
+            round.wait_again(device);
             round.excluded.insert(device);
         }
         self.next_absence_cache.set(None);

@@ -14,8 +14,8 @@ use crate::types::{DeviceId, Millis, Update};
 /// Record of one change in a campaign.
 ///
 /// After a restart the state is restored from the last checkpoint, from the records after it of the kinds
-/// `Counted`, `Excluded`, `Reinvited`, `Renumbered` and `Deadline`, and from the last `Account` of each
-/// device. The other kinds are for logs.
+/// `Counted`, `Excluded`, `Reinvited`, `Renumbered` and `Deadline`, and from the last `Account` and the last
+/// `Missed` of each device. The other kinds are for logs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Record {
     /// A device was sent the acknowledgement of its update.
@@ -34,6 +34,11 @@ pub enum Record {
     Deadline(DeadlineState),
     /// The privacy account of a device has changed.
     Account(DeviceId, Account),
+    /// The number of deadlines that a device has missed in a row has changed.
+    Missed(MissedDeadlines),
+    /// The deadline of the open round has passed. Only if missed deadlines count
+    /// ([`Settings::patience`](super::Settings::patience)).
+    DeadlinePassed(RoundId),
     /// A round has closed, and its updates are part of the model. An event commits at most one round, so this
     /// model is the model of the engine after the event.
     Committed(Box<RoundRecord>),
@@ -56,6 +61,19 @@ pub struct CountedUpdate {
     pub at: Millis,
     /// The update.
     pub update: Update,
+}
+
+/// Number of deadlines that a device has missed in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MissedDeadlines {
+    /// Id of the round that was last opened.
+    pub round: RoundId,
+    /// The device.
+    pub device: DeviceId,
+    /// Number of deadlines; 0 after an answer.
+    pub missed: u32,
+    /// Whether rounds wait for the device from now on, if this has changed.
+    pub awaited: Option<bool>,
 }
 
 /// Opening of a round, or its continuation under another id.

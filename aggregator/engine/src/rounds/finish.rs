@@ -20,7 +20,7 @@ impl Engine {
     pub fn finish_training(&mut self, now: Millis, effects: &mut impl Effects) {
         let Phase::Train(number) = self.phase else { return };
         if let Some(round) = self.open.take() {
-            self.close_on_devices(&round, effects);
+            self.close_on_devices(now, &round, effects);
         }
         self.settings.rounds = number;
         self.retry_at = None;
@@ -28,10 +28,12 @@ impl Engine {
         self.follow_up(now, effects);
     }
 
-    /// Closes the round on the connected devices that it still waits for.
-    fn close_on_devices(&self, round: &OpenRound, effects: &mut dyn Effects) {
+    /// Closes the round on the connected devices that have not answered it.
+    fn close_on_devices(&self, now: Millis, round: &OpenRound, effects: &mut dyn Effects) {
         let awaited =
-            round.cohort.iter().filter(|device| round.awaits(**device) && self.is_connected(**device));
+            round.cohort.iter().filter(|device| round.may_answer(**device) && self.is_connected(**device));
+        // A device that is not waited for may finish its answer.
+        let awaited = awaited.filter(|device| !self.is_occupied(now, **device));
         awaited.for_each(|device| effects.act(Action::Close(*device, round.id_for(*device))));
     }
 
@@ -98,13 +100,17 @@ impl Engine {
             return;
         }
         let Some(open) = &self.open else { return };
+        // Devices that are not waited for may still answer before the deadline.
+        if open.not_awaited().len() > 0 && open.excluded.is_empty() {
+            return;
+        }
         let (round, counted, min_count) =
             (open.broadcast.id.round, open.participants.len(), open.min_updates);
-        let patience = self.settings.patience.map(|patience| now + patience);
+        let retry_delay = self.settings.retry_delay.map(|retry_delay| now + retry_delay);
         if counted == 0 {
             self.failed_attempts += 1;
-            if patience.is_some() {
-                self.retry_at = patience;
+            if retry_delay.is_some() {
+                self.retry_at = retry_delay;
                 self.abandon_round();
                 self.record_checkpoint(effects);
             } else if self.failed_attempts < FAILED_ATTEMPTS_MAX {
@@ -115,13 +121,13 @@ impl Engine {
             } else {
                 self.fail(Failure::NoUpdates { round, device, reason }, effects);
             }
-        } else if patience.is_some() {
+        } else if retry_delay.is_some() {
             // Keeps the earlier time, so that a device which repeatedly reconnects and declines does not
             // postpone the retry.
-            self.retry_at = self.retry_at.or(patience);
+            self.retry_at = self.retry_at.or(retry_delay);
         } else if self.failed_attempts + 1 >= FAILED_ATTEMPTS_MAX {
             self.fail(Failure::TooFew { round, counted, min_count, device, reason }, effects);
-        } else if self.ask_again(effects) {
+        } else if self.ask_again(now, effects) {
             self.failed_attempts += 1;
         }
     }
@@ -142,11 +148,11 @@ impl Engine {
             .cohort
             .iter()
             .copied()
-            .filter(|device| round.awaits(*device) && is_absent(device))
+            .filter(|device| round.may_answer(*device) && is_absent(device))
             .collect();
         let Some(last) = absent.last().copied() else { return };
         self.counters.absent += absent.len() as u64;
-        round.absent.extend(absent);
+        round.mark_absent(&absent);
         if round.is_complete() || !self.present(now).is_empty() {
             self.close_if_ended(now, last, NotCounted::Absent, effects);
         } else {
@@ -166,7 +172,7 @@ impl Engine {
             self.retry_at = None;
             match self.open {
                 Some(_) => {
-                    self.ask_again(effects);
+                    self.ask_again(now, effects);
                 }
                 None => {
                     self.has_opened = true;
@@ -178,7 +184,9 @@ impl Engine {
 
     /// Closes a round at its deadline, or extends the deadline if too few updates have counted.
     fn deadline_passed(&mut self, now: Millis, effects: &mut dyn Effects) {
-        let Some(round) = &mut self.open else { return };
+        let Some(id) = self.open.as_ref().map(OpenRound::first_id) else { return };
+        self.count_deadline(now, effects);
+        let Some(round) = self.open.as_mut().filter(|round| round.first_id() == id) else { return };
         match self.phase {
             Phase::FitHead => {
                 round.deadline = None;
@@ -194,7 +202,8 @@ impl Engine {
                 self.record_deadline(effects);
                 // Invites more devices, since those invited so far may never answer.
                 self.ask_everyone(now, effects);
-                self.ask_again(effects);
+                self.ask_again(now, effects);
+                self.send_to_not_awaited(now, effects);
             }
         }
     }
@@ -206,11 +215,14 @@ impl Engine {
         let id = round.broadcast.id;
         let ids = round.previous_ids.iter().copied().chain([id]).collect();
         self.closed = Some((ids, releases(&round.broadcast.request.task)));
-        let target = round.target.min(round.cohort.len());
         let is_of_ridges = self.phase == Phase::RidgeScores;
-        let short_of =
-            Some(target).filter(|n| !is_of_ridges && !round.is_reached() && round.participants.len() < *n);
-        self.close_on_devices(&round, effects);
+        let short_of = |target: usize| {
+            Some(target).filter(|n| !is_of_ridges && !round.is_reached() && round.participants.len() < *n)
+        };
+        // For the policy, a device that the round did not wait for is one that has not answered.
+        let short_of_invited = short_of(round.target.min(round.cohort.len()));
+        let short_of = short_of(round.target.min(round.cohort.len() - round.not_awaited().len()));
+        self.close_on_devices(now, &round, effects);
         let is_training = matches!(self.phase, Phase::Train(_));
         if is_training {
             self.last_sizes = Some(round.sizes());
@@ -242,7 +254,7 @@ impl Engine {
         if let Some((before, _)) = &before {
             self.participation.closed(&ClosedRound {
                 elapsed: now - round.opened_at,
-                short_of,
+                short_of: short_of_invited,
                 before,
                 model: self.algorithm.model(),
             });
@@ -282,14 +294,14 @@ impl Engine {
     /// deficient.
     fn discard_rank_deficient(&mut self, now: Millis, failure: Failure, effects: &mut dyn Effects) {
         self.rank_deficient_rounds += 1;
-        let patience = self.settings.patience.filter(|patience| {
-            *patience > Millis::ZERO || self.rank_deficient_rounds < RANK_DEFICIENT_ROUNDS_MAX
+        let retry_delay = self.settings.retry_delay.filter(|retry_delay| {
+            *retry_delay > Millis::ZERO || self.rank_deficient_rounds < RANK_DEFICIENT_ROUNDS_MAX
         });
-        let Some(patience) = patience else { return self.fail(failure, effects) };
+        let Some(retry_delay) = retry_delay else { return self.fail(failure, effects) };
         self.counters.ruined += 1;
         self.abandon_round();
         self.record_checkpoint(effects);
-        self.retry_at = Some(now + patience);
+        self.retry_at = Some(now + retry_delay);
     }
 
     /// Ends the campaign with a failure.

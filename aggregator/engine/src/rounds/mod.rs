@@ -16,8 +16,8 @@
 //! next model, commits the round, and opens the next round.
 //!
 //! `updates` handles events and decides whether an update counts; `start` decides which round opens next and
-//! which devices are invited; `finish` ends rounds; `open_round` is the state of one round; `checkpoint`
-//! saves and restores the state; `effects` contains the actions and records that result from events.
+//! which devices are invited; `finish` ends rounds; `open_round` is the state of one round; `patience`
+//! counts missed deadlines; `checkpoint` saves and restores the state; `effects` contains the actions and records that result from events.
 
 mod broadcast;
 mod campaign;
@@ -25,6 +25,7 @@ mod checkpoint;
 mod effects;
 mod finish;
 mod open_round;
+mod patience;
 mod ridge;
 mod saved_state;
 mod start;
@@ -38,11 +39,12 @@ use fedspan_protocol::tensor::Role;
 
 pub use broadcast::RoundBroadcast;
 pub use campaign::{Action, Counters, Event, Failure, NotCounted, Phase, RoundRecord, Settings};
-pub use effects::{CountedUpdate, Effects, Record, RecordedEffects, RoundOpening};
+pub use effects::{CountedUpdate, Effects, MissedDeadlines, Record, RecordedEffects, RoundOpening};
 pub use open_round::{OpenRound, RoundSizes};
 pub use ridge::{ChosenRidge, DEFAULT_RIDGE, GRID, Grid, RidgeScores};
 pub use saved_state::{Checkpoint, DeadlineState, OpenRoundCheckpoint};
 
+use self::patience::Patience;
 use crate::aggregate::MAGNITUDE_MAX;
 use crate::algorithm::Algorithm;
 use crate::algorithm::scale::{FleetScale, Scale, ScaleSource, Scaled};
@@ -95,6 +97,8 @@ pub struct Engine {
     ridge: Option<RidgeScores>,
     /// Privacy spending of the devices.
     ledger: Ledger,
+    /// Deadlines that devices have missed.
+    patience: Patience,
     /// All ids of the last closed round, and the number of noisy releases in an update for that round.
     closed: Option<(Vec<RoundId>, u32)>,
     /// Sizes of the last closed training round.
@@ -135,6 +139,7 @@ impl Engine {
             counters: Counters::default(),
             ridge: None,
             ledger: Ledger::default(),
+            patience: Patience::new(settings.patience.filter(|_| settings.deadline.is_some())),
             closed: None,
             last_sizes: None,
             next_absence_cache: Cell::new(None),
@@ -325,14 +330,14 @@ impl Engine {
         deadline.into_iter().chain(self.retry_at).chain(absence).min()
     }
 
-    /// Earliest time at which a device that the open round waits for will count as absent.
+    /// Earliest time at which a device that may still answer the open round will count as absent.
     fn next_absence(&self) -> Option<Millis> {
         let round = self.open.as_ref().filter(|_| self.phase != Phase::Finished)?;
         if self.connected == self.fleet.len() {
             return None;
         }
         let disconnection_times = self.fleet.iter().filter_map(|(device, presence)| match *presence {
-            Presence::Disconnected(since) if round.awaits(*device) => Some(since),
+            Presence::Disconnected(since) if round.may_answer(*device) => Some(since),
             _ => None,
         });
         disconnection_times.min().map(|since| since + self.settings.absence)

@@ -78,6 +78,9 @@ pub struct OpenRound {
     /// Devices that the round no longer waits for, because they have been disconnected too long. They are
     /// invited again when they reconnect.
     pub absent: BTreeSet<DeviceId>,
+    /// Devices that may still answer, and that the round does not wait for because they have missed too many
+    /// deadlines.
+    not_awaited: BTreeSet<DeviceId>,
 }
 
 impl OpenRound {
@@ -113,6 +116,7 @@ impl OpenRound {
             digests: BTreeMap::new(),
             excluded: BTreeSet::new(),
             absent: BTreeSet::new(),
+            not_awaited: BTreeSet::new(),
         }
     }
 
@@ -223,6 +227,7 @@ impl OpenRound {
 
     /// Excludes a device, so that the round no longer waits for its answer.
     pub(super) fn exclude(&mut self, device: DeviceId, effects: &mut dyn Effects) {
+        self.not_awaited.remove(&device);
         if self.excluded.insert(device) && effects.keeps_records() {
             effects.record(Record::Excluded(device));
         }
@@ -235,19 +240,51 @@ impl OpenRound {
         Arc::clone(reduced.map_or(&self.broadcast, |reduced| &reduced.broadcast))
     }
 
-    /// Whether the round still waits for the device.
+    /// Whether the device is invited and may still answer the round.
     #[must_use]
-    pub fn awaits(&self, device: DeviceId) -> bool {
+    pub fn may_answer(&self, device: DeviceId) -> bool {
         self.cohort.contains(&device)
             && !self.has_counted(device)
             && !self.excluded.contains(&device)
             && !self.absent.contains(&device)
     }
 
+    /// Whether the round still waits for the device.
+    #[must_use]
+    pub fn waits_for(&self, device: DeviceId) -> bool {
+        self.may_answer(device) && !self.not_awaited.contains(&device)
+    }
+
     /// Number of devices that the round still waits for.
     #[must_use]
     pub fn outstanding(&self) -> usize {
-        self.cohort.len() - self.participants.len() - self.excluded.len() - self.absent.len()
+        let answered = self.participants.len() + self.excluded.len();
+        self.cohort.len() - answered - self.absent.len() - self.not_awaited.len()
+    }
+
+    /// Devices that may still answer, and that the round does not wait for, ascending.
+    pub fn not_awaited(&self) -> impl ExactSizeIterator<Item = DeviceId> {
+        self.not_awaited.iter().copied()
+    }
+
+    /// Stops waiting for a device, which may still answer.
+    pub(super) fn stop_waiting(&mut self, device: DeviceId) {
+        if self.may_answer(device) {
+            self.not_awaited.insert(device);
+        }
+    }
+
+    /// Waits for a device again.
+    pub(super) fn wait_again(&mut self, device: DeviceId) {
+        self.not_awaited.remove(&device);
+    }
+
+    /// Stops waiting for devices that have been disconnected too long.
+    pub(super) fn mark_absent(&mut self, devices: &[DeviceId]) {
+        for device in devices {
+            self.not_awaited.remove(device);
+            self.absent.insert(*device);
+        }
     }
 
     /// Whether the target of the round is met, in updates or in samples.
@@ -261,8 +298,8 @@ impl OpenRound {
         counted >= self.target || sample_target
     }
 
-    /// Whether the round can close: its target is met, or every invited device has answered and the minimum
-    /// is met.
+    /// Whether the round can close: its target is met, or every device that it waits for has answered and the
+    /// minimum is met.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.is_reached() || self.outstanding() == 0 && self.participants.len() >= self.min_updates

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fedspan_protocol::message::RoundId;
 use fedspan_protocol::tensor::Role;
 
-use super::{Action, Effects, Engine, Failure, OpenRound, Phase, Presence, Record, RoundBroadcast};
+use super::{Effects, Engine, Failure, OpenRound, Phase, Presence, Record, RoundBroadcast};
 use crate::participation::Cohort;
 use crate::types::{DeviceId, Millis};
 
@@ -17,18 +17,45 @@ impl Engine {
     /// Handles a device that has joined: invites it to the open round if necessary, or opens the next round
     /// if enough devices are connected.
     pub(super) fn device_joined(&mut self, now: Millis, device: DeviceId, effects: &mut dyn Effects) {
-        // The device may have restarted and lost the tensors of earlier rounds.
+        let misses_deadline = self.has_left_silently(device);
+        self.mark_connected(device);
+        if misses_deadline {
+            let id = self.last_id;
+            self.count_reconnection(now, device, effects);
+            // If another round has opened, then the device has been invited to it.
+            if self.open.as_ref().is_none_or(|round| round.broadcast.id != id) {
+                return;
+            }
+        }
+        self.invite_connected(now, device, effects);
+    }
+
+    /// Handles a device that has greeted again on its connection: invites it to the open round again.
+    pub(super) fn device_greeted(&mut self, now: Millis, device: DeviceId, effects: &mut dyn Effects) {
+        self.mark_connected(device);
+        self.invite_connected(now, device, effects);
+    }
+
+    /// Marks a device as connected. It may have restarted and lost the tensors of earlier rounds.
+    fn mark_connected(&mut self, device: DeviceId) {
         self.last_answered.remove(&device);
+        self.record_joined(device);
         if self.fleet.insert(device, Presence::Connected) != Some(Presence::Connected) {
             self.connected += 1;
         }
+    }
+
+    /// Invites a connected device to the open round if necessary, or opens the next round if enough devices
+    /// are connected.
+    fn invite_connected(&mut self, now: Millis, device: DeviceId, effects: &mut dyn Effects) {
         match (&mut self.open, self.phase) {
             // Devices that have already answered are invited again, since their acknowledgement may have been
             // lost with the connection. They repeat their update, or decline the round as finished.
             (Some(round), Phase::FitHead | Phase::Finished) => {
                 round.cohort.insert(device);
                 round.absent.remove(&device);
-                effects.act(Action::Open(device, Arc::clone(&round.broadcast)));
+                let broadcast = Arc::clone(&round.broadcast);
+                self.send_round(now, device, broadcast, effects);
             }
             (Some(round), _) => {
                 let is_invited = round.cohort.contains(&device) && !round.excluded.contains(&device);
@@ -41,7 +68,8 @@ impl Engine {
                     } else {
                         round.full_broadcast_for(device)
                     };
-                    effects.act(Action::Open(device, broadcast));
+                    self.send_round(now, device, broadcast, effects);
+                    self.apply_patience();
                 }
             }
             (None, Phase::Failed) => {}
@@ -78,24 +106,25 @@ impl Engine {
     }
 
     /// Invites every present device that was not invited, and every device that joins from now on. Returns
-    /// false if no present device was newly invited.
+    /// false if the round waits for no device that was newly invited.
     pub(super) fn ask_everyone(&mut self, now: Millis, effects: &mut dyn Effects) -> bool {
         let mut newly_invited = self.present(now);
         self.start_asking_everyone(effects);
         let Some(round) = &mut self.open else { return false };
         newly_invited.retain(|device| round.cohort.insert(*device));
+        self.apply_patience();
         let Some(round) = &self.open else { return false };
-        for device in newly_invited.iter().filter(|device| self.is_connected(**device)) {
-            effects.act(Action::Open(*device, round.broadcast_for(self.last_answered.get(device).copied())));
-        }
-        !newly_invited.is_empty()
+        let waits = newly_invited.iter().any(|device| round.waits_for(*device));
+        let broadcasts = self.broadcasts(round, newly_invited.into_iter());
+        self.send_broadcasts(now, broadcasts, effects);
+        waits
     }
 
     /// Invites the connected devices again that declined the round or were rejected. Returns false if there
     /// are no such devices. A device that declined for lack of samples may have recorded samples since. A
     /// device that was rejected, or lost its update in a power cut, regards the round id as finished, so it
     /// is invited under a new id.
-    pub(super) fn ask_again(&mut self, effects: &mut dyn Effects) -> bool {
+    pub(super) fn ask_again(&mut self, now: Millis, effects: &mut dyn Effects) -> bool {
         self.retry_at = None;
         let fleet = &self.fleet;
         let Some(round) = &mut self.open else { return false };
@@ -113,11 +142,11 @@ impl Engine {
                 effects.record(Record::Renumbered(Box::new(round.opening(self.phase))));
             }
         }
-        for device in &excluded {
-            let broadcast = round.ask_again(*device, effects);
-            effects.act(Action::Open(*device, broadcast));
-        }
+        let broadcasts: Vec<_> =
+            excluded.iter().map(|device| (*device, round.ask_again(*device, effects))).collect();
         self.counters.asked_again += excluded.len() as u64;
+        self.apply_patience();
+        self.send_broadcasts(now, broadcasts, effects);
         true
     }
 
@@ -204,14 +233,47 @@ impl Engine {
             Phase::RidgeScores => open.with_default_deadline(now + RIDGE_DEADLINE),
             _ => open,
         };
-        for device in open.cohort.iter().filter(|device| self.is_connected(**device)) {
-            effects.act(Action::Open(*device, open.broadcast_for(self.last_answered.get(device).copied())));
+        if next == Phase::FitHead {
+            self.forget_missed(effects);
         }
+        let broadcasts = self.broadcasts(&open, open.cohort.iter().copied());
+        self.send_broadcasts(now, broadcasts, effects);
         if effects.keeps_records() {
             effects.record(Record::Opened(Box::new(open.opening(next))));
         }
         self.open = Some(open);
         self.record_checkpoint(effects);
+        self.apply_patience();
+        // The policy has drawn only devices that rounds do not wait for.
+        if self.open.as_ref().is_some_and(|round| round.not_awaited().len() > 0 && round.outstanding() == 0) {
+            self.ask_everyone(now, effects);
+        }
+    }
+
+    /// Broadcasts of a round for the connected ones of `devices`.
+    fn broadcasts(
+        &self,
+        round: &OpenRound,
+        devices: impl Iterator<Item = DeviceId>,
+    ) -> Vec<(DeviceId, Arc<RoundBroadcast>)> {
+        let connected = devices.filter(|device| self.is_connected(*device));
+        connected
+            .map(|device| (device, round.broadcast_for(self.last_answered.get(&device).copied())))
+            .collect()
+    }
+
+    /// Sends broadcasts of the open round, except to devices that may still answer an earlier round.
+    fn send_broadcasts(
+        &mut self,
+        now: Millis,
+        broadcasts: Vec<(DeviceId, Arc<RoundBroadcast>)>,
+        effects: &mut dyn Effects,
+    ) {
+        for (device, broadcast) in broadcasts {
+            if !self.is_occupied(now, device) {
+                self.send_round(now, device, broadcast, effects);
+            }
+        }
     }
 
     /// Hands the representation and the scale of the finished start to the algorithm.

@@ -30,6 +30,7 @@ impl Engine {
         };
         match event {
             Event::Joined(device) => self.device_joined(now, device, effects),
+            Event::Greeted(device) => self.device_greeted(now, device, effects),
             Event::Left(device) => {
                 if let Some(presence) = self.fleet.get_mut(&device)
                     && *presence == Presence::Connected
@@ -45,11 +46,12 @@ impl Engine {
                 if let Some(presence) = self.fleet.get_mut(&device) {
                     self.connected -= usize::from(*presence == Presence::Connected);
                     *presence = Presence::Removed;
+                    self.forget_removed(device, effects);
                     self.give_up_absent(now, effects);
                 }
             }
             Event::Update(device, update) => self.receive_update(now, device, update, effects),
-            Event::Unread(device, id) => self.unread_update(device, id, effects),
+            Event::Unread(device, id) => self.unread_update(now, device, id, effects),
             Event::Declined(device, decline) => self.round_declined(now, device, decline, effects),
             Event::Tick => self.tick(now, effects),
             Event::Resumed => self.resumed(now, effects),
@@ -123,6 +125,7 @@ impl Engine {
             _ => AckOutcome::Rejected(Rejection::WrongRound),
         };
         self.charge_releases(device, update.id, effects);
+        self.record_answer(now, device, update.id, effects);
         self.last_answered.insert(device, update.id.round);
         self.counters.count(outcome);
         match outcome {
@@ -170,11 +173,15 @@ impl Engine {
     }
 
     /// Charges the noisy releases of an update to the device's privacy account, even if the update is
-    /// rejected. Updates for the open round and for the last closed round are charged.
+    /// rejected. Updates for the open round and for the last closed round are charged. If devices may answer
+    /// earlier rounds, updates for these are charged like one for the last closed round.
     fn charge_releases(&mut self, device: DeviceId, id: RoundId, effects: &mut dyn Effects) {
         let open = self.open.as_ref().filter(|round| round.has_id(id));
         let closed = self.closed.as_ref().filter(|(ids, _)| ids.contains(&id)).map(|(_, releases)| *releases);
-        if let Some(releases) = open.map(|round| releases(&round.broadcast.request.task)).or(closed)
+        let is_earlier = self.has_patience() && (1..=self.last_id.round).contains(&id.round);
+        let earlier = self.closed.as_ref().filter(|_| is_earlier).map(|(_, releases)| *releases);
+        let releases = open.map(|round| releases(&round.broadcast.request.task)).or(closed).or(earlier);
+        if let Some(releases) = releases
             && let Some(account) = self.ledger.charge_update(device, id.round, releases)
             && effects.keeps_records()
         {
@@ -185,7 +192,13 @@ impl Engine {
     /// Handles an update that the connection discarded because the round was not open on that connection. A
     /// device that has restarted or reconnected may send its update before it receives the broadcast, and
     /// sends it again afterwards, so such an update needs no answer.
-    pub(super) fn unread_update(&mut self, device: DeviceId, id: RoundId, effects: &mut dyn Effects) {
+    pub(super) fn unread_update(
+        &mut self,
+        now: Millis,
+        device: DeviceId,
+        id: RoundId,
+        effects: &mut dyn Effects,
+    ) {
         self.charge_releases(device, id, effects);
         let outcome = match &self.open {
             Some(round) if id == round.id_for(device) => {
@@ -201,6 +214,7 @@ impl Engine {
             _ if id.round <= self.last_id.round && id.round > 0 => AckOutcome::Late,
             _ => AckOutcome::Rejected(Rejection::WrongRound),
         };
+        self.record_answer(now, device, id, effects);
         self.counters.count(outcome);
         acknowledge(device, Ack { id, outcome }, effects);
     }
@@ -216,9 +230,10 @@ impl Engine {
         self.counters.declined += 1;
         // The device may have lost tensors, so its next broadcast must be complete.
         self.last_answered.remove(&device);
+        self.record_answer(now, device, decline.id, effects);
         if let Some(round) = &mut self.open
             && round.id_for(device) == decline.id
-            && round.awaits(device)
+            && round.may_answer(device)
         {
             if effects.keeps_records() {
                 effects.record(Record::Declined(device, decline));
@@ -263,6 +278,7 @@ impl OpenRound {
         }
         // A device whose earlier update was rejected may send a valid update.
         self.excluded.remove(&device);
+        self.wait_again(device);
         self.digests.insert(device, digest);
         self.participants.push(device);
         let samples = update.samples.min(self.sample_cap.max_samples);

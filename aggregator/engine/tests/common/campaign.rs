@@ -2,6 +2,7 @@
 //! the broadcast.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroU32;
 
 use fedspan_engine::aggregate::{Rule, SampleCap};
 use fedspan_engine::algorithm::{
@@ -39,7 +40,8 @@ pub struct Setup {
     pub deadline: Option<u64>,
     pub min_count: usize,
     pub absence: u64,
-    pub patience: Option<u64>,
+    pub retry_delay: Option<u64>,
+    pub patience: Option<NonZeroU32>,
     pub stop_change: Option<f64>,
     /// Rate and over-selection of random participation; `None` for full participation.
     pub fraction: Option<(f64, f64)>,
@@ -67,7 +69,7 @@ pub fn random_setup() -> impl Strategy<Value = Setup> {
     (sizes, times, options, any::<u64>()).prop_map(
         |(
             (fleet_size, rounds, deadline, min_count),
-            (absence, patience),
+            (absence, retry_delay),
             (fraction, doubling, power, fedavg, by_samples),
             seed,
         )| {
@@ -77,7 +79,8 @@ pub fn random_setup() -> impl Strategy<Value = Setup> {
                 deadline,
                 min_count,
                 absence,
-                patience,
+                retry_delay,
+                patience: None,
                 stop_change: None,
                 fraction,
                 doubling,
@@ -124,7 +127,8 @@ impl Setup {
             norm_bound: BOUND,
             samples: SampleCap { max_samples: MAX_SAMPLES, relative: self.rule.needs_all_updates() },
             absence: Millis::new(self.absence),
-            patience: self.patience.map(Millis::new),
+            retry_delay: self.retry_delay.map(Millis::new),
+            patience: self.patience,
             stop_change: self.stop_change,
         };
         let (weighting, rule) = (self.weighting(), self.rule);
@@ -209,6 +213,7 @@ pub fn two_device_setup() -> Setup {
         deadline: Some(100),
         min_count: 1,
         absence: 50,
+        retry_delay: None,
         patience: None,
         stop_change: None,
         fraction: None,

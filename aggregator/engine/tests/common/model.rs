@@ -445,7 +445,7 @@ impl Model {
 
     /// Handles a round with too few updates to which every present device has answered.
     pub fn retry_or_fail(&mut self, counted: usize) -> Vec<Expected> {
-        let retry_at = self.setup.patience.map(|patience| self.now + patience);
+        let retry_at = self.setup.retry_delay.map(|retry_delay| self.now + retry_delay);
         let has_no_updates = counted == 0;
         let attempts = self.failed_attempts + 1;
         if retry_at.is_none() && attempts >= 3 {
@@ -854,6 +854,9 @@ impl World {
                     actual.push(Expected::Failed(*round, *counted));
                 }
                 Action::Failed(failure) => panic!("{failure}"),
+                Action::NotAwaited(device) | Action::Awaited(device) => {
+                    panic!("{device}: no patience is set")
+                }
             }
         }
         assert_eq!(actual, expected, "after {event:?} in {:?}", self.model.phase);

@@ -56,6 +56,11 @@ fn print_offline_status(state: &Path) -> ExitCode {
         Ok(None) => {
             fail(FAILED, &format!("{}: no server is running and no round is committed", state.display()))
         }
+        Err(StoreError::Locked { path }) => {
+            let message = "a server uses this state directory and has no control socket: it is starting or stopping, or could not \
+                           bind the socket (see its log); try again";
+            fail(FAILED, &format!("{}: {message}", path.display()))
+        }
         Err(error) => fail(FAILED, &error.to_string()),
     }
 }

@@ -117,12 +117,12 @@ impl ArrivalQueue {
     pub fn next(
         &mut self,
         round: Option<&OpenRound>,
-        in_time: impl Fn(f64) -> bool,
+        in_time: impl Fn(&PendingAnswer) -> bool,
     ) -> Vec<(usize, PendingAnswer)> {
         let pending =
             self.pending.iter().enumerate().filter_map(|(index, pending)| Some((index, (*pending)?)));
         let mut due: Vec<(usize, PendingAnswer)> =
-            pending.filter(|(_, answer)| answer.at.is_finite() && in_time(answer.at)).collect();
+            pending.filter(|(_, answer)| answer.at.is_finite() && in_time(answer)).collect();
         due.sort_by(|(_, a), (_, b)| a.at.total_cmp(&b.at).then(a.rank.cmp(&b.rank)));
         let needed = round.map_or(1, |round| {
             let answers = round.target.saturating_sub(round.participants.len());

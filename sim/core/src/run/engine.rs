@@ -35,7 +35,8 @@ pub(super) fn custom_engine(
         samples: scenario.samples,
         absence: Millis::ZERO,
         // A device that dropped out is available again in the next round.
-        patience: (scenario.fleet.dropout > 0.0).then_some(Millis::ZERO),
+        retry_delay: (scenario.fleet.dropout > 0.0).then_some(Millis::ZERO),
+        patience: None,
         stop_change: scenario.stop.change,
     };
     build_custom_engine(

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
-use fedspan_aggregator::journal::{Committed, JournalEntry, JournalPhase, Opened, Outcome, Server};
+use fedspan_aggregator::journal::{Awaited, Committed, JournalEntry, JournalPhase, Opened, Outcome, Server};
 use fedspan_engine::{Action, DeviceId, Engine, Event, Millis, RecordedEffects};
 
 /// Reason why a journal cannot be replayed.
@@ -72,6 +72,15 @@ impl fmt::Display for DisplayDecision<'_> {
     }
 }
 
+/// Decision of the server that follows from a deadline.
+#[derive(Clone, Copy, Debug)]
+enum DeadlineDecision {
+    /// The deadline of the open round has passed.
+    Passed,
+    /// Rounds wait for a device again, or, with `false`, not any more.
+    Awaited(DeviceId, bool),
+}
+
 /// Journal of a campaign, with the state of the comparison.
 #[derive(Clone, Debug)]
 pub struct Replay {
@@ -80,6 +89,8 @@ pub struct Replay {
     decisions: Vec<JournalEntry>,
     /// Answers of a device in a round, in order: time in milliseconds, and index of the line.
     answers: BTreeMap<(u32, DeviceId), VecDeque<(f64, usize)>>,
+    /// Decisions that follow from the server's deadlines, in order, with their times and lines.
+    deadlines: VecDeque<(f64, usize, DeadlineDecision)>,
     /// Devices that answered a round after it was closed.
     late: BTreeSet<(u32, DeviceId)>,
     /// Time at which the first round opened.
@@ -123,6 +134,7 @@ impl Replay {
             server: server.ok_or(ReplayError::Empty)?.clone(),
             decisions: Vec::new(),
             answers: BTreeMap::new(),
+            deadlines: VecDeque::new(),
             late: BTreeSet::new(),
             begins_at: Millis::ZERO,
             equal: 0,
@@ -158,12 +170,22 @@ impl Replay {
                         self.late.insert(key);
                     }
                     Outcome::Counted | Outcome::Rejected | Outcome::Declined => {
-                        #[allow(clippy::cast_precision_loss, reason = "2^53 ms are 285 000 years")]
-                        self.answers.entry(key).or_default().push_back((answered.at.as_u64() as f64, index));
+                        self.answers.entry(key).or_default().push_back((to_time(answered.at), index));
                     }
                 }
             }
             JournalEntry::Committed(_) => self.decisions.push(line.clone()),
+            JournalEntry::Deadline(passed) => {
+                self.deadlines.push_back((to_time(passed.at), index, DeadlineDecision::Passed));
+            }
+            JournalEntry::NotAwaited(Awaited { at, device, .. }) => {
+                let decision = DeadlineDecision::Awaited(*device, false);
+                self.deadlines.push_back((to_time(*at), index, decision));
+            }
+            JournalEntry::Awaited(Awaited { at, device, .. }) => {
+                let decision = DeadlineDecision::Awaited(*device, true);
+                self.deadlines.push_back((to_time(*at), index, decision));
+            }
         }
     }
 
@@ -238,6 +260,12 @@ impl Replay {
     }
 }
 
+/// Simulated time of a time of the server's clock.
+#[allow(clippy::cast_precision_loss, reason = "2^53 ms are 285 000 years")]
+fn to_time(at: Millis) -> f64 {
+    at.as_u64() as f64
+}
+
 /// Number of the last round that was opened.
 fn last_exchange(entries: &[(usize, &JournalEntry)]) -> u32 {
     let opened = entries.iter().rev().find(|(_, line)| matches!(line, JournalEntry::Opened(_)));
@@ -281,7 +309,13 @@ impl ReplayDriver<'_> {
         actions.append(&mut self.effects.actions);
         for record in self.effects.records.drain(..) {
             match JournalEntry::of(now, &record, engine.representation()) {
-                None | Some(JournalEntry::Answered(_)) => {}
+                None
+                | Some(
+                    JournalEntry::Answered(_)
+                    | JournalEntry::Deadline(_)
+                    | JournalEntry::NotAwaited(_)
+                    | JournalEntry::Awaited(_),
+                ) => {}
                 Some(decision) => self.replay.compare(&decision),
             }
         }
@@ -292,6 +326,23 @@ impl ReplayDriver<'_> {
     pub fn due(&mut self, device: DeviceId, round: u32) -> (f64, usize) {
         let answers = self.replay.answers.get_mut(&(round, device));
         answers.and_then(VecDeque::pop_front).unwrap_or((f64::INFINITY, usize::MAX))
+    }
+
+    /// Time and line of the next decision that follows from the server's deadlines.
+    pub fn next_deadline(&self) -> Option<(f64, usize)> {
+        self.replay.deadlines.front().map(|(at, line, _)| (*at, *line))
+    }
+
+    /// Repeats the next decision that follows from the server's deadlines.
+    pub fn pass_deadline(&mut self, engine: &mut Engine, now: Millis, actions: &mut Vec<Action>) {
+        match self.replay.deadlines.pop_front() {
+            Some((_, _, DeadlineDecision::Passed)) => engine.replay_deadline(now, &mut self.effects),
+            Some((_, _, DeadlineDecision::Awaited(device, awaited))) => {
+                engine.replay_awaited(now, device, awaited, &mut self.effects);
+            }
+            None => {}
+        }
+        self.compare_decisions(engine, now, actions);
     }
 
     /// True if a device answered a round after it was closed.

@@ -196,7 +196,12 @@ impl<'a> Simulation<'a> {
         // Only as many devices compute as the round needs. For the other devices the round is closed before
         // their answers are due.
         let deadline = self.deadline();
-        let in_time = |time: f64| deadline.is_none_or(|deadline| ticks(time, self.ticks) < deadline);
+        // In a replay, the deadlines are those of the journal.
+        let decision = self.replay.as_ref().and_then(ReplayDriver::next_deadline);
+        let in_time = |answer: &PendingAnswer| {
+            deadline.is_none_or(|deadline| ticks(answer.at, self.ticks) < deadline)
+                && decision.is_none_or(|decision| (answer.at, answer.rank) < decision)
+        };
         let arrivals = self.arrivals.next(self.engine.open_round(), in_time);
         for (index, pending_answer) in &arrivals {
             if let Some(device) = self.devices.get(*index).filter(|_| pending_answer.dropped_out) {
@@ -223,6 +228,12 @@ impl<'a> Simulation<'a> {
             }
         }
         self.seconds += began.elapsed().as_secs_f64();
+        if is_empty && let (Some((at, _)), Some(replay)) = (decision, &mut self.replay) {
+            self.time = at.max(self.time);
+            let now = ticks(self.time, self.ticks);
+            replay.pass_deadline(&mut self.engine, now, actions);
+            return Ok(true);
+        }
         // In a replay, the journal may end before the campaign has finished.
         let ended = is_empty && (self.finished || self.replay.is_some());
         if is_empty && !ended {
