@@ -222,7 +222,7 @@ pub struct Doubling {
     round: Round,
     /// Observations of a schedule that decides from them.
     estimator: Option<Box<dyn Estimator>>,
-    /// Whether the next round waits for all devices whatever the goal.
+    /// Whether the next round waits for all devices although its goal is smaller.
     waits_for_all: bool,
 }
 

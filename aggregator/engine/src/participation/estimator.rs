@@ -9,7 +9,7 @@ use super::{ClosedRound, UpdateArrival};
 pub struct Decision {
     /// Index of the level of the stage.
     pub level: usize,
-    /// Whether the round waits for all devices whatever the level.
+    /// Whether the round waits for all devices although its level has fewer.
     pub waits_for_all: bool,
 }
 

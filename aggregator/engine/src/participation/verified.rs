@@ -15,7 +15,7 @@
 //!
 //! Estimates can be wrong, so they only propose. Whether a round may wait for fewer devices is decided by
 //! [`Trials`]: an allowance of time, and a verification by the next round with all devices. That round also
-//! measures arrival times and the differences of the first devices anew. After a harmful trial, rounds with as
+//! measures arrival times and the differences of the first devices again. After a harmful trial, rounds with as
 //! few devices are not tried again.
 
 use super::arrival_times::ArrivalTimes;
