@@ -5,6 +5,7 @@ use std::fs::{DirBuilder, File, Metadata, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use zeroize::Zeroizing;
 
@@ -78,6 +79,14 @@ pub enum FileError {
         /// Path that was given.
         path: PathBuf,
     },
+    /// No program writes to a pipe.
+    #[error("{}: no program has opened this pipe for writing within {seconds} s; start the one that writes to it first", path.display())]
+    NoWriter {
+        /// Path of the pipe.
+        path: PathBuf,
+        /// Time that was waited, in seconds.
+        seconds: u64,
+    },
     /// The file is longer than allowed.
     #[error("{}: longer than {most} bytes, the most allowed", path.display())]
     TooLong {
@@ -110,16 +119,51 @@ pub fn read(path: &Path, max_len: usize) -> Result<Option<Zeroizing<Vec<u8>>>, F
     }
 }
 
+/// Longest wait for a program that writes to a pipe. A password manager may ask for its own passphrase first.
+const PIPE_WAIT_MAX: Duration = Duration::from_secs(60);
+
 /// Reads a passphrase or a key of at most `max_len` bytes from an owner-only file or pipe. Root may read
 /// another user's pipe, as in `pass show fleet | sudo ...`.
 pub fn read_secret(path: &Path, max_len: usize) -> Result<Zeroizing<Vec<u8>>, FileError> {
-    let mut file = File::open(path).map_err(|error| io_error(path, error))?;
+    read_secret_within(path, max_len, PIPE_WAIT_MAX)
+}
+
+/// Reads a secret as [`read_secret`] does, and waits for a writer of a pipe for at most `wait_max`.
+fn read_secret_within(
+    path: &Path,
+    max_len: usize,
+    wait_max: Duration,
+) -> Result<Zeroizing<Vec<u8>>, FileError> {
+    // The rights are checked before opening as well, since opening a pipe waits for its writer.
+    let metadata = std::fs::metadata(path).map_err(|error| io_error(path, error))?;
+    check_secret(path, &metadata)?;
+    let mut file = match metadata.file_type().is_fifo() {
+        true => open_pipe(path, wait_max)?,
+        false => File::open(path).map_err(|error| io_error(path, error))?,
+    };
     let metadata = file.metadata().map_err(|error| io_error(path, error))?;
-    match metadata.file_type().is_fifo() {
-        true => check_rights(path, &metadata, metadata.uid() == user() || user() == 0)?,
-        false => check_file(path, &metadata)?,
-    }
+    check_secret(path, &metadata)?;
     read_contents(path, &mut file, &metadata, max_len)
+}
+
+/// Opens a pipe for reading once another program has opened it for writing.
+fn open_pipe(path: &Path, wait_max: Duration) -> Result<File, FileError> {
+    let (sender, opened) = std::sync::mpsc::channel();
+    let pipe = path.to_owned();
+    // If no writer comes, the thread waits until the process ends.
+    std::thread::spawn(move || drop(sender.send(File::open(pipe))));
+    match opened.recv_timeout(wait_max) {
+        Ok(file) => file.map_err(|error| io_error(path, error)),
+        Err(_) => Err(FileError::NoWriter { path: path.to_owned(), seconds: wait_max.as_secs() }),
+    }
+}
+
+/// Checks that a path is a regular file or a pipe of this user without access for other users.
+fn check_secret(path: &Path, metadata: &Metadata) -> Result<(), FileError> {
+    match metadata.file_type().is_fifo() {
+        true => check_rights(path, metadata, metadata.uid() == user() || user() == 0),
+        false => check_file(path, metadata),
+    }
 }
 
 /// Checks that a path is a regular file of this user without access for other users.
@@ -288,5 +332,27 @@ mod tests {
         for path in ["file", "file/below"] {
             make_directories(&inner.join(path), &DirBuilder::new()).unwrap_err();
         }
+    }
+
+    /// A pipe without a writer is reported, and one with a writer is read. Rights are checked before a pipe is
+    /// opened.
+    #[test]
+    fn pipe_without_writer_is_reported() {
+        let scratch = tempfile::tempdir().unwrap();
+        let make = |name: &str, mode: &str| {
+            let pipe = scratch.path().join(name);
+            let made = std::process::Command::new("mkfifo").args(["-m", mode]).arg(&pipe).status();
+            assert!(made.unwrap().success());
+            pipe
+        };
+        let error = read_secret_within(&make("unused", "600"), 10, Duration::ZERO).unwrap_err();
+        assert!(matches!(error, FileError::NoWriter { seconds: 0, .. }), "{error}");
+        let pipe = make("written", "600");
+        let target = pipe.clone();
+        let writer = std::thread::spawn(move || std::fs::write(target, b"secret"));
+        assert_eq!(read_secret(&pipe, 10).unwrap().as_slice(), b"secret");
+        writer.join().unwrap().unwrap();
+        let error = read_secret(&make("exposed", "644"), 10).unwrap_err();
+        assert!(matches!(error, FileError::Exposed { mode: 0o644, .. }), "{error}");
     }
 }
