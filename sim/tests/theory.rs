@@ -112,5 +112,5 @@ fn speedup_writes_table_and_figures() {
     let figures = std::fs::read_to_string(folder.join("out/figures.json")).unwrap();
     let figures: serde_json::Value = serde_json::from_str(&figures).unwrap();
     assert_eq!(figures["rows"].as_array().unwrap().len(), 1);
-    assert_eq!(figures["rows"][0]["policies"].as_array().unwrap().last().unwrap()["name"], "adaptive");
+    assert_eq!(figures["rows"][0]["policies"].as_array().unwrap().last().unwrap()["name"], "verified");
 }
