@@ -107,9 +107,7 @@ impl RunningServer {
 
     /// Waits until a counter of the status has at least this value.
     pub fn wait_for_count(&self, name: &str, least: u64) {
-        let began = std::time::Instant::now();
         while self.status_count(name) < least {
-            assert!(began.elapsed() < std::time::Duration::from_secs(60), "{name} is below {least}");
             std::thread::yield_now();
         }
     }
