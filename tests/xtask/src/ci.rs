@@ -162,7 +162,6 @@ const STAGES: [Stage; 14] = [
         steps: &[
             BUILD,
             Step::Program("target/release/kills 100"),
-            Step::Program("target/release/strangers 200"),
             Step::Program("target/release/disasters 200"),
         ],
     },
