@@ -554,15 +554,14 @@ fn named_pipe_permissions_are_checked() {
     let path = directory.path().join("pipe");
     let status = std::process::Command::new("mkfifo").args(["-m", "666"]).arg(&path).status().unwrap();
     assert!(status.success());
-    let write_in_thread = |path: std::path::PathBuf| {
+    let writer = {
+        let path = path.clone();
         std::thread::spawn(move || std::fs::write(path, b"correct horse battery").is_ok())
     };
-    let writer = write_in_thread(path.clone());
+    // The pipe is refused before it is opened, so the writer goes on waiting for a reader.
     let error = Unlock::from_passphrase_file(&path).unwrap_err();
     assert!(matches!(error, UnlockError::File(FileError::Exposed { mode: 0o666, .. })), "{error}");
-    let _ = writer.join();
     std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
-    let writer = write_in_thread(path.clone());
     assert!(matches!(Unlock::from_passphrase_file(&path), Ok(Unlock::Passphrase(_))));
     let _ = writer.join();
 }
