@@ -170,7 +170,7 @@ impl<O: Copy + Eq + Hash> Slot<O> {
     }
 
     /// Returns true if the connection may wait for its peer to read the last message. A connection of a proven owner
-    /// keeps its slot while it waits. Another connection frees its slot first, and at most [`LINGERING_MAX`] such
+    /// keeps its slot while it waits. Another connection frees its slot first, and at most `LINGERING_MAX` such
     /// connections may wait.
     pub fn may_linger(&mut self) -> bool {
         if matches!(self.kind, Kind::Authenticated(_)) {

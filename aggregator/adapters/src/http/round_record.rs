@@ -77,7 +77,7 @@ impl RoundRecord {
     /// then empty.
     ///
     /// # Errors
-    /// [`RecordFault`] if the text is not exactly what [`Self::to_text`] or an earlier version wrote.
+    /// `RecordFault` if the text is not exactly what [`Self::to_text`] or an earlier version wrote.
     pub fn parse(text: &[u8]) -> Result<Self, RecordFault> {
         let covered = text.len().checked_sub(DIGEST_KEY.len() + DIGITS + END.len());
         let (covered, tail) = text.split_at(covered.unwrap_or(0));
