@@ -370,6 +370,35 @@ fn drawn_silent_device_costs_no_further_deadline() {
     }
 }
 
+/// A round whose devices have left invites the others shortly before its deadline. They have a whole deadline
+/// to answer.
+#[test]
+fn device_that_is_invited_late_has_a_whole_deadline() {
+    let setup = Setup { fraction: Some((0.01, 1.0)), absence: DEADLINE - 1, ..setup_with_patience(2, 5, 1) };
+    let mut fleet = Fleet::new(setup, &[Silent, Silent]);
+    fleet.run(0);
+    let cohort = fleet.engine.open_round().unwrap().cohort.clone();
+    let invited = cohort.first().copied().unwrap();
+    let other = DeviceId(1 - invited.0);
+    assert_eq!(cohort.len(), 1);
+    fleet.behaviours[usize::try_from(other.0).unwrap()] = Answers(60);
+    fleet.handle(Event::Left(invited));
+    fleet.run(DEADLINE - 1);
+    assert!(fleet.engine.open_round().unwrap().cohort.contains(&other), "the other device is not invited");
+    fleet.run(DEADLINE + 60);
+    assert_eq!((fleet.deadlines, fleet.not_awaited()), (0, vec![]));
+    assert_eq!(fleet.committed[0].participants, [other]);
+}
+
+/// A device whose first missed deadline is counted is not sent the same round again.
+#[test]
+fn silent_device_is_sent_an_extended_round_once() {
+    let mut fleet = Fleet::new(setup_with_patience(2, 5, 1), &[Silent, Silent]);
+    fleet.run(3 * DEADLINE);
+    let opens = fleet.effects.actions.iter().filter(|action| matches!(action, Action::Open(..))).count();
+    assert_eq!((fleet.engine.counters().extended, opens), (3, 2));
+}
+
 /// A device that declines is repeated after the retry delay, not at the deadline of a silent device.
 #[test]
 fn silent_device_does_not_delay_retry() {
@@ -461,7 +490,8 @@ proptest! {
         prop_assert!(fleet.deadlines <= missed, "{} deadlines, at most {missed}", fleet.deadlines);
     }
 
-    /// A limit that is never reached changes no action.
+    /// A limit that is never reached changes no action, unless a round invites devices late, which restarts its
+    /// deadline. In that case all such limits are alike.
     #[test]
     fn large_patience_is_no_patience(
         setup in random_setup(),
@@ -469,13 +499,21 @@ proptest! {
     ) {
         let mut world = World::new(setup);
         ops.into_iter().for_each(|op| world.apply(op));
-        let mut engine = Setup { patience: NonZeroU32::new(1_000), ..setup }.engine();
-        let mut effects = RecordedEffects::default();
-        for (now, event) in &world.events {
-            engine.handle(Millis::new(*now), event.clone(), &mut effects);
-        }
-        prop_assert_eq!(effects.actions, world.effects.actions);
-        prop_assert_eq!(model_bits(&engine), model_bits(&world.engine));
+        let run = |limit| {
+            let mut engine = Setup { patience: NonZeroU32::new(limit), ..setup }.engine();
+            let mut effects = RecordedEffects::default();
+            for (now, event) in &world.events {
+                engine.handle(Millis::new(*now), event.clone(), &mut effects);
+            }
+            (effects.actions, model_bits(&engine))
+        };
+        let invites_late =
+            |record: &Record| matches!(record, Record::Deadline(state) if state.asking_everyone);
+        let expected = match world.effects.records.iter().any(invites_late) {
+            true => run(2_000),
+            false => (world.effects.actions.clone(), model_bits(&world.engine)),
+        };
+        prop_assert_eq!(run(1_000), expected);
     }
 
     /// Records replayed after any event restore the numbers of missed deadlines, and the model.

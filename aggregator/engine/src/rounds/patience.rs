@@ -228,12 +228,21 @@ impl Engine {
         let is_available =
             |device: &DeviceId| self.is_connected(*device) || self.patience.silent.contains(device);
         let (first_id, id) = (round.first_id(), round.broadcast.id);
+        // The round was sent before the deadline began.
+        let sent = self.settings.deadline.map(|limit| SentRound { id, at: now - limit });
         let missing: Vec<DeviceId> =
             round.cohort.iter().copied().filter(|d| round.waits_for(*d) && is_available(d)).collect();
         let mut last = None;
         for device in missing {
+            let is_first = !self.patience.absentees.contains_key(&device);
             if self.count_missed(device, effects) {
                 last = Some(device);
+            }
+            let is_connected = self.is_connected(device);
+            if let Some(absentee) =
+                self.patience.absentees.get_mut(&device).filter(|_| is_first && is_connected)
+            {
+                absentee.sent = sent;
             }
         }
         if let Some(device) = last {

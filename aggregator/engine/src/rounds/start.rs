@@ -106,7 +106,8 @@ impl Engine {
     }
 
     /// Invites every present device that was not invited, and every device that joins from now on. Returns
-    /// false if the round waits for no device that was newly invited.
+    /// false if the round waits for no device that was newly invited. If missed deadlines count, the
+    /// deadline starts again: a device invited shortly before it would miss it although it answers in time.
     pub(super) fn ask_everyone(&mut self, now: Millis, effects: &mut dyn Effects) -> bool {
         let mut newly_invited = self.present(now);
         self.start_asking_everyone(effects);
@@ -116,8 +117,20 @@ impl Engine {
         let Some(round) = &self.open else { return false };
         let waits = newly_invited.iter().any(|device| round.waits_for(*device));
         let broadcasts = self.broadcasts(round, newly_invited.into_iter());
+        if waits && self.has_patience() {
+            self.restart_deadline(now, effects);
+        }
         self.send_broadcasts(now, broadcasts, effects);
         waits
+    }
+
+    /// Gives the open round the whole deadline again.
+    fn restart_deadline(&mut self, now: Millis, effects: &mut dyn Effects) {
+        let restarted = self.settings.deadline.map(|limit| now + limit);
+        if let Some(round) = self.open.as_mut().filter(|round| round.deadline != restarted) {
+            round.deadline = restarted;
+            self.record_deadline(effects);
+        }
     }
 
     /// Invites the connected devices again that declined the round or were rejected. Returns false if there
