@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use crate::dependencies::{advisories, licences, msrv, package};
-use crate::process::{Context, Failure, NOT_RUN};
+use crate::process::{Context, FailedTests, Failure, NOT_RUN};
 use crate::{bare_metal, emulation, firmware, prose, setup, suite};
 
 /// Arguments of `cargo xtask ci`.
@@ -197,14 +197,20 @@ pub fn run(context: &Context, arguments: &Ci) -> Result<(), Failure> {
     }
     let mut report = Report::default();
     if named.is_empty() {
+        let context = &context.recording_failed_tests();
         report.run(context, STAGES.iter().filter(|stage| stage.lane == Lane::Before));
         let second = SecondProcess::start(context)?;
         report.run(context, STAGES.iter().filter(|stage| stage.lane == Lane::First));
-        let succeeds = second.wait(context);
+        let (succeeds, failed_in_second) = second.wait(context);
         report.print();
         if !succeeds {
             println!("stages of the second process: FAILED, or not run to their end; their table is above");
             report.failed = true;
+        }
+        // Repeated at the end, where nobody has to search for them.
+        let failed_tests = context.failed_tests();
+        for line in failed_tests.iter().chain(failed_in_second.lines()).filter(|_| report.failed) {
+            println!("failed: {line}");
         }
     } else {
         report.run(context, named.into_iter());
@@ -272,21 +278,27 @@ impl SecondProcess {
         Ok(Self { process: command.spawn()?, log })
     }
 
-    /// Waits for the process and prints its output. Returns whether all stages succeeded.
-    fn wait(mut self, context: &Context) -> bool {
+    /// Waits for the process and prints its output. Returns whether all stages succeeded, and the failed tests.
+    fn wait(mut self, context: &Context) -> (bool, FailedTests) {
         let status = context.wait(&mut self.process, LIMIT);
         println!("== output of the second process");
+        let mut failed_tests = FailedTests::default();
         match std::fs::read(&self.log) {
-            Ok(output) => println!("{}", String::from_utf8_lossy(&output)),
+            Ok(output) => {
+                let output = String::from_utf8_lossy(&output);
+                println!("{output}");
+                output.lines().for_each(|line| failed_tests.read(line));
+            }
             Err(error) => eprintln!("ci: {}: {error}", self.log.display()),
         }
-        match status {
+        let succeeds = match status {
             Ok(status) => status.success(),
             Err(failure) => {
                 eprintln!("ci: second process: {}", failure.message);
                 false
             }
-        }
+        };
+        (succeeds, failed_tests)
     }
 }
 

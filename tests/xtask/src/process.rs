@@ -2,11 +2,11 @@
 //! is interrupted.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Exit code of a check that could not be run on this machine.
@@ -57,6 +57,37 @@ pub struct Context {
     /// Root of the repository.
     pub root: PathBuf,
     interrupted: Arc<AtomicBool>,
+    /// Names of failed tests in the output of programs; `None` if nobody asks for them.
+    failed_tests: Option<Arc<Mutex<FailedTests>>>,
+}
+
+/// Failed tests in the output of test programs, each with the place and the message of its panic.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FailedTests {
+    lines: Vec<String>,
+    /// Whether the last line was the head of a panic, whose message is in the next line.
+    message_follows: bool,
+}
+
+impl FailedTests {
+    /// Reads a line of the output of a program.
+    pub fn read(&mut self, line: &str) {
+        let is_test = line.starts_with("test ") && line.ends_with(" ... FAILED");
+        let is_panic = line.starts_with("thread '") && line.contains(" panicked at ");
+        if (is_test || is_panic || self.message_follows) && self.lines.len() < Self::MAX_LINES {
+            self.lines.push(line.to_owned());
+        }
+        self.message_follows = is_panic;
+    }
+
+    /// Lines about failed tests, in the order of the output.
+    #[must_use]
+    pub fn lines(&self) -> &[String] {
+        &self.lines
+    }
+
+    /// Largest number of lines that are kept.
+    const MAX_LINES: usize = 100;
 }
 
 impl Context {
@@ -72,7 +103,22 @@ impl Context {
             signal_hook::flag::register_conditional_default(signal, Arc::clone(&interrupted))?;
             signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
         }
-        Ok(Self { root, interrupted })
+        Ok(Self { root, interrupted, failed_tests: None })
+    }
+
+    /// Returns a context whose programs' failed tests are recorded.
+    #[must_use]
+    pub fn recording_failed_tests(&self) -> Self {
+        Self { failed_tests: Some(Arc::default()), ..self.clone() }
+    }
+
+    /// Lines about the failed tests so far, if they are recorded.
+    #[must_use]
+    pub fn failed_tests(&self) -> Vec<String> {
+        let tests = self.failed_tests.as_ref();
+        tests
+            .map(|tests| tests.lock().unwrap_or_else(PoisonError::into_inner).lines.clone())
+            .unwrap_or_default()
     }
 
     /// Returns whether the user has interrupted the program.
@@ -140,10 +186,22 @@ impl Context {
     /// The program cannot be started or waited for, or was killed.
     pub fn status(&self, command: &mut Command) -> Result<ExitStatus, Failure> {
         let name = command.get_program().to_string_lossy().into_owned();
+        if self.failed_tests.is_some() {
+            command.stdout(Stdio::piped());
+        }
         let mut child = command.spawn().map_err(|error| Failure::new(format!("{name}: {error}")))?;
+        let output = child.stdout.take().zip(self.failed_tests.clone());
+        let reader = output.map(|(output, tests)| std::thread::spawn(move || copy_output(output, &tests)));
         let mut interrupted_at = None;
         loop {
             if let Some(status) = child.try_wait()? {
+                // A program that the child has left behind may keep the output open.
+                let ended = Instant::now();
+                while reader.as_ref().is_some_and(|reader| !reader.is_finished())
+                    && ended.elapsed() < END_TIME
+                {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
                 return Ok(status);
             }
             if self.is_interrupted() && interrupted_at.get_or_insert_with(Instant::now).elapsed() > END_TIME {
@@ -210,6 +268,18 @@ impl Context {
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
         let mut child = command.spawn().map_err(|error| Failure::new(format!("{name}: {error}")))?;
         self.wait(&mut child, limit)
+    }
+}
+
+/// Copies the output of a program to standard output, and records its failed tests.
+fn copy_output(output: impl io::Read, tests: &Mutex<FailedTests>) {
+    let mut output = BufReader::new(output);
+    let mut line = Vec::new();
+    while output.read_until(b'\n', &mut line).is_ok_and(|len| len > 0) {
+        let text = String::from_utf8_lossy(&line);
+        print!("{text}");
+        tests.lock().unwrap_or_else(PoisonError::into_inner).read(text.trim_end());
+        line.clear();
     }
 }
 
@@ -314,5 +384,16 @@ mod tests {
         let status = context().run_into(&mut command, &file, Duration::from_secs(60)).unwrap();
         assert_eq!(status.code(), Some(4));
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "a\nb\n");
+    }
+
+    /// The output of a program with a failed test, as libtest prints it.
+    #[test]
+    fn failed_tests_are_recorded() {
+        let output = "test a::b ... ok\ntest a::c ... FAILED\n\nthread 'a::c' (7) panicked at src/a.rs:1:2:\n5 is not \
+                      4\nnote: more\ntest result: FAILED. 1 passed; 1 failed";
+        let context = context().recording_failed_tests();
+        assert!(context.status(Command::new("printf").arg(output)).unwrap().success());
+        let expected = ["test a::c ... FAILED", "thread 'a::c' (7) panicked at src/a.rs:1:2:", "5 is not 4"];
+        assert_eq!(context.failed_tests(), expected);
     }
 }
