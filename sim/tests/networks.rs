@@ -6,7 +6,7 @@ use fedspan_engine::DeviceId;
 use fedspan_engine::config::names_for_model;
 use fedspan_protocol::tensor::Role;
 use fedspan_sim_core::data::Labels;
-use fedspan_sim_core::run::{NoProgress, Outcome, RunError, run};
+use fedspan_sim_core::run::{NoProgress, Outcome, RoundRow, RunError, run};
 use fedspan_sim_core::scenario::Scenario;
 
 /// Creates the scenario of the tests: digits with two classes per client, a small network, and a few rounds.
@@ -212,16 +212,63 @@ fn adapters_send_only_trained_factors() {
         outcome_of(&[ADAPTER, &set_algorithm("lora"), full_participation, "algorithm.rounds=6"]).unwrap();
     let half =
         outcome_of(&[ADAPTER, &set_algorithm("rolora"), full_participation, "algorithm.rounds=6"]).unwrap();
-    let sum = |outcome: &Outcome, value: &dyn Fn(&fedspan_sim_core::run::RoundRow) -> u64| -> f64 {
+    let sum = |outcome: &Outcome, value: &dyn Fn(&RoundRow) -> u64| -> f64 {
         outcome.rounds[3..].iter().map(value).sum::<u64>() as f64
     };
     for value in
-        [&|row: &fedspan_sim_core::run::RoundRow| row.bytes_up, &|row: &fedspan_sim_core::run::RoundRow| {
-            row.bytes_down
-        }] as [&dyn Fn(&fedspan_sim_core::run::RoundRow) -> u64; 2]
+        [&|row: &RoundRow| row.bytes_up, &|row: &RoundRow| row.bytes_down] as [&dyn Fn(&RoundRow) -> u64; 2]
     {
         let part = sum(&half, value) / sum(&lora, value);
         assert!((0.4..0.6).contains(&part), "{part}");
+    }
+}
+
+/// Changes of the scenario for clients of different speeds, of which the verified schedule waits for the fastest.
+const VERIFIED: [&str; 4] = [
+    "fleet.speed=\"exponential\"",
+    "fleet.communication=0.0",
+    "participation={ policy = \"doubling\", n0 = 4, schedule = \"verified\" }",
+    "evaluate_every=1",
+];
+
+/// Numbers of the clients that took part in each round.
+fn participants(outcome: &Outcome) -> Vec<usize> {
+    outcome.rounds[1..].iter().map(|row| row.participants.len()).collect()
+}
+
+/// With the verified schedule, networks reach the accuracy that full participation ends with in two thirds of its time.
+#[test]
+fn verified_schedule_is_faster_than_full_participation() {
+    for algorithm in ["fedavg", "fedprox"] {
+        let name = set_algorithm(algorithm);
+        let with = |rounds: &str, participation: &[&str]| {
+            let classes = ["data.partition.classes=5", name.as_str(), rounds];
+            let changes: Vec<&str> =
+                VERIFIED.iter().copied().chain(classes).chain(participation.iter().copied()).collect();
+            outcome(&changes)
+        };
+        let full = with("algorithm.rounds=40", &["participation={ policy = \"full\" }"]);
+        let verified = with("algorithm.rounds=300", &[]);
+        let accuracy = |row: &RoundRow| row.scores.as_ref().and_then(|scores| scores.accuracy).unwrap();
+        let last = full.rounds.last().unwrap();
+        let reached = verified.rounds.iter().find(|row| accuracy(row) >= accuracy(last));
+        let time = reached.map(|row| row.time);
+        assert!(time.is_some_and(|time| 1.5 * time < last.time), "{algorithm}: {time:?}, full {}", last.time);
+    }
+}
+
+/// RoLoRA trains its factors in alternate rounds, so both rounds of a cycle wait for as many clients. Other
+/// algorithms decide in every round.
+#[test]
+fn verified_schedule_decides_once_per_cycle_of_factors() {
+    for (name, alternates) in [("rolora", true), ("lora", false), ("ffa-lora", false)] {
+        let name = set_algorithm(name);
+        let changes: Vec<&str> =
+            [ADAPTER, name.as_str(), "algorithm.rounds=60"].into_iter().chain(VERIFIED).collect();
+        let numbers = participants(&outcome_of(&changes).unwrap());
+        let (cycles, _) = numbers.as_chunks::<2>();
+        assert!(numbers.iter().any(|number| *number < 20), "{name}: {numbers:?}");
+        assert_eq!(cycles.iter().all(|[first, second]| first == second), alternates, "{name}: {numbers:?}");
     }
 }
 
@@ -369,7 +416,17 @@ fn impossible_network_settings_are_refused() {
         (&["aggregation.rule=\"projector-mean\""], "networks upload layers"),
         (&["privacy.epsilon=1.0", "privacy.delta=1e-5"], "adds no noise"),
         (&["attack.kind=\"scale\""], "linear models"),
-        (&["participation={ policy = \"doubling\", n0 = 4 }"], "for linear models; allowed for networks"),
+        (
+            &["participation={ policy = \"doubling\", n0 = 4 }"],
+            "for linear models; allowed for networks and adapters: \"verified\"",
+        ),
+        (
+            &[
+                "algorithm.name=\"scaffold\"",
+                "participation={ policy = \"doubling\", schedule = \"verified\" }",
+            ],
+            "change more than the model",
+        ),
         (&["algorithm.name=\"lg-fedavg\"", "algorithm.shared_layers=2"], "1 to 1"),
         (&["algorithm.name=\"scaffold\"", "algorithm.step_size=0.0"], "above 0"),
     ] {

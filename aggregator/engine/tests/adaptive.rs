@@ -4,7 +4,7 @@
 use crate::common::gaussian;
 use fedspan_engine::Tensor;
 use fedspan_engine::linalg::{Matrix, from_f32, orthonormal, random_basis, to_f32};
-use fedspan_engine::participation::{ClosedRound, DoubleBy, Doubling, Schedule, UpdateArrival};
+use fedspan_engine::participation::{ClosedRound, DoubleBy, Doubling, Schedule, UpdateArrival, UploadLayout};
 use fedspan_engine::random::{Purpose, Stream, stream};
 use fedspan_engine::{DeviceId, Millis, Participation};
 use fedspan_protocol::tensor::Role;
@@ -75,6 +75,7 @@ impl World {
                 samples: 10 * rank,
                 tensors: &tensors,
                 model: &self.model,
+                layout: UploadLayout::Representation,
             };
             policy.counted(&answer);
             sum += from_f32(D, K, &tensors[0].values);
@@ -87,6 +88,7 @@ impl World {
             short_of: None,
             before: &previous_model,
             model: &self.model,
+            ends_cycle: true,
         });
         (update_count, elapsed)
     }
@@ -171,6 +173,7 @@ fn schedule_handles_models_without_representation() {
                     samples,
                     tensors: &tensors,
                     model: &previous_model,
+                    layout: UploadLayout::Representation,
                 });
                 sum += local_model;
             }
@@ -181,6 +184,7 @@ fn schedule_handles_models_without_representation() {
                 short_of: None,
                 before: &previous_model,
                 model: &world.model,
+                ends_cycle: true,
             });
             counts.push(target);
         }

@@ -7,6 +7,7 @@ use fedspan_engine::Tensor;
 use fedspan_engine::linalg::Matrix;
 use fedspan_engine::participation::{
     ClosedRound, DoubleBy, Doubling, DrawPer, FirstArrivals, Fraction, Full, Schedule, UpdateArrival,
+    UploadLayout,
 };
 use fedspan_engine::{DeviceId, Millis, Participation};
 use proptest::prelude::*;
@@ -99,6 +100,7 @@ fn close_round(policy: &mut dyn Participation) {
         short_of: None,
         before: &unchanged_model,
         model: &unchanged_model,
+        ends_cycle: true,
     });
 }
 
@@ -248,6 +250,7 @@ fn run_rounds_with_sizes(policy: &mut Doubling, sizes: &[u32], rounds: u32) -> V
                 samples,
                 tensors: &[] as &[Tensor],
                 model: &b,
+                layout: UploadLayout::Representation,
             };
             policy.counted(&answer);
         }

@@ -170,7 +170,7 @@ impl Fleet {
             .map_err(|message| data.problem("scale", message))?;
         check_aggregation(self.rule, &self.algorithm, &root.section("aggregation")?)?;
         check_change(self.stop_change, &self.model, &root.section("stop")?)?;
-        self.model.check_policy(&self.participation, &root.section("participation")?)?;
+        self.model.check_policy(&self.participation, &self.algorithm, &root.section("participation")?)?;
         if self.limits.connections < self.expected {
             let message =
                 format!("found {}, {} devices are expected", self.limits.connections, self.expected);

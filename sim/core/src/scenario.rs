@@ -323,7 +323,7 @@ impl Scenario {
         let model = root.section("model")?;
         check_aggregation(self.rule, &self.algorithm, &root.section("aggregation")?)?;
         check_change(self.stop.change, &self.model, &root.section("stop")?)?;
-        self.model.check_policy(&self.participation, &root.section("participation")?)?;
+        self.model.check_policy(&self.participation, &self.algorithm, &root.section("participation")?)?;
         self.check_network(root)?;
         check_attack(self.attack, &self.algorithm, &root.section("attack")?)?;
         self.check_privacy(root)?;

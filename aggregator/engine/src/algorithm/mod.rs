@@ -21,6 +21,7 @@ pub use start::{MomentsStart, PowerStart, random_start};
 
 use crate::aggregate::UpdateWeight;
 use crate::linalg::{Matrix, RankDeficient};
+use crate::participation::UploadLayout;
 use crate::types::{DeviceId, Request, Tensor};
 
 /// Algorithm on the server, with its state.
@@ -62,10 +63,21 @@ pub trait Algorithm: Send {
     /// Representation, d x k; for a network, all shared layers concatenated into one column.
     fn representation(&self) -> &Matrix;
 
-    /// Part of the model that the first tensor of an update changes. Participation policies measure its
-    /// change from round to round.
+    /// Model whose steps participation policies measure: the representation, d x k, or all shared layers of a
+    /// network in one column.
     fn model(&self) -> &Matrix {
         self.representation()
+    }
+
+    /// Place in [`Self::model`] of the values that devices upload in the present round.
+    fn upload_layout(&self) -> UploadLayout {
+        UploadLayout::Representation
+    }
+
+    /// Whether the present round is the first of a cycle. An algorithm that trains different values in
+    /// successive rounds, as alternating factors, has trained all of them after one cycle.
+    fn begins_cycle(&self) -> bool {
+        true
     }
 
     /// Relative error, in the last round, of the product of the averaged factors compared with the average of

@@ -1,5 +1,6 @@
 //! Section `[model]` of configuration files, which scenario files and `fleet.toml` share.
 
+use super::algorithm::{AlgorithmSection, Method};
 use super::network::{ModelKind, NetworkModel, read_model_kind};
 use crate::participation::Policy;
 use crate::reader::{Problem, Section};
@@ -22,15 +23,24 @@ pub struct ModelSection {
 }
 
 impl ModelSection {
-    /// Checks a policy against the model; `section` is `[participation]`.
+    /// Checks a policy against the model and the algorithm; `section` is `[participation]`.
     ///
     /// # Errors
-    /// [`Problem`] for a policy that supports only linear models without an adapter.
-    pub fn check_policy(&self, policy: &Policy, section: &Section<'_>) -> Result<(), Problem> {
+    /// [`Problem`] for a policy that supports only linear models without an adapter, or no such algorithm.
+    pub fn check_policy(
+        &self,
+        policy: &Policy,
+        algorithm: &AlgorithmSection,
+        section: &Section<'_>,
+    ) -> Result<(), Problem> {
         if self.network.is_none() && !self.adapter {
             return Ok(());
         }
-        policy.fits_network().map_err(|(key, message)| section.problem(key, message))
+        let steps_show_round = match algorithm.method {
+            Method::Network(network) => network.method.steps_show_round(),
+            Method::Linear(_) => true,
+        };
+        policy.fits_network(steps_show_round).map_err(|(key, message)| section.problem(key, message))
     }
 
     /// Name of the key that sets the width `k`.

@@ -117,19 +117,23 @@ impl PolicySettings for DoublingSettings {
         first_fits("n0", self.n0, self.cohort, devices, fleet_max)
     }
 
-    /// Rejects the schedules that measure the change of a representation. A network has too many values for
-    /// their estimates, and the factors of an adapter change in alternate rounds.
-    fn fits_network(&self) -> Result<(), (&'static str, String)> {
-        let found = match self.schedule {
-            Schedule::Adaptive => "\"adaptive\" (the default)",
-            Schedule::Verified => "\"verified\"",
-            Schedule::Fixed(_) | Schedule::Theorem { .. } | Schedule::Optimal { .. } => return Ok(()),
+    /// Rejects the adaptive schedule, whose estimates are those of a representation, and for some algorithms all
+    /// schedules that measure steps.
+    fn fits_network(&self, steps_show_round: bool) -> Result<(), (&'static str, String)> {
+        let message = match self.schedule {
+            Schedule::Adaptive => {
+                "found \"adaptive\" (the default), which is for linear models; allowed for networks and adapters: \
+                 \"verified\", \"fixed\", \"theorem\", \"optimal\""
+            }
+            Schedule::Verified if !steps_show_round => {
+                "found \"verified\", which measures the steps of the model, but rounds of this algorithm change more \
+                 than the model; allowed: \"fixed\", \"theorem\", \"optimal\""
+            }
+            Schedule::Verified | Schedule::Fixed(_) | Schedule::Theorem { .. } | Schedule::Optimal { .. } => {
+                return Ok(());
+            }
         };
-        let message = format!(
-            "found {found}, which is for linear models; allowed for networks and adapters: \"fixed\", \"theorem\", \
-             \"optimal\""
-        );
-        Err(("schedule", message))
+        Err(("schedule", message.to_owned()))
     }
 
     fn start(&self, draws: Draws) -> Box<dyn Participation> {

@@ -93,8 +93,24 @@ pub struct UpdateArrival<'a> {
     pub samples: u64,
     /// Uploaded tensors.
     pub tensors: &'a [Tensor],
-    /// Model before the round, in the shape of the first tensor; d x k for a representation.
+    /// Model before the round: a representation, d x k, or all shared layers of a network in one column.
     pub model: &'a Matrix,
+    /// Place of the tensors' values in the model.
+    pub layout: UploadLayout,
+}
+
+/// Place in a model of the values that devices upload in a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UploadLayout {
+    /// The first tensor is the representation, or a gradient of the same shape.
+    Representation,
+    /// The tensors are layers of a network, whose values are consecutive in the model's column.
+    Layers {
+        /// Index of the first uploaded value.
+        offset: usize,
+    },
+    /// The tensors are no part of the model.
+    Other,
 }
 
 /// Observation of a closed training round.
@@ -108,6 +124,9 @@ pub struct ClosedRound<'a> {
     pub before: &'a Matrix,
     /// Model after the round.
     pub model: &'a Matrix,
+    /// Whether all values of the model were trained since the cycle began, as after every round of most
+    /// algorithms. The rounds of a cycle train different values.
+    pub ends_cycle: bool,
 }
 
 /// Participation policy, with its state.

@@ -61,14 +61,14 @@ macro_rules! registry {
                 }
             }
 
-            /// Checks the policy against a model that is a network or an adapter.
+            /// Checks the policy against a model that is a network or an adapter. `steps_show_round` is false if a
+            /// round changes more on the server than the model.
             ///
             /// # Errors
-            /// Returns the key whose value is allowed for linear models only, and a sentence with the values
-            /// allowed.
-            pub fn fits_network(&self) -> Result<(), (&'static str, String)> {
+            /// Returns the key whose value is not allowed for such a model, and a sentence with the values allowed.
+            pub fn fits_network(&self, steps_show_round: bool) -> Result<(), (&'static str, String)> {
                 match self {
-                    $(Self::$Name(settings) => settings.fits_network(),)+
+                    $(Self::$Name(settings) => settings.fits_network(steps_show_round),)+
                 }
             }
 

@@ -1,8 +1,8 @@
 //! Steps that the devices of an open round propose, and the step that the model takes at its end.
 
 use super::model_motion::ModelPoint;
-use super::{ClosedRound, UpdateArrival};
-use crate::linalg::{Matrix, from_f32};
+use super::{ClosedRound, UpdateArrival, UploadLayout};
+use crate::linalg::Matrix;
 
 /// Observations of the open round.
 #[derive(Clone, Debug, Default)]
@@ -15,6 +15,8 @@ pub struct RoundSteps {
     pub samples: f64,
     /// Model before the round.
     pub origin: Option<ModelPoint>,
+    /// Whether the devices upload layers of a network.
+    is_of_layers: bool,
     /// Number of steps read from the updates.
     pub steps: usize,
     /// Sum of the steps.
@@ -30,6 +32,8 @@ pub struct ModelStep {
     pub origin: ModelPoint,
     /// Model after the round.
     pub model_after: ModelPoint,
+    /// Whether the model is a network, whose steps are gradients of an objective.
+    pub is_of_layers: bool,
     /// Step of the model.
     pub step: Matrix,
     /// Number of devices' steps.
@@ -50,12 +54,12 @@ impl RoundSteps {
     pub fn counted(&mut self, answer: &UpdateArrival<'_>) -> Option<Matrix> {
         self.samples = answer.samples as f64;
         self.answers += 1;
-        let (d, k) = answer.model.shape();
-        let tensor = answer.tensors.first().filter(|tensor| tensor.values.len() == d * k)?;
+        let role = answer.tensors.first()?.role;
         if self.answers == 1 {
-            self.origin = ModelPoint::new(answer.model, tensor.role);
+            self.is_of_layers = matches!(answer.layout, UploadLayout::Layers { .. });
+            self.origin = ModelPoint::new(answer.model, answer.layout, role);
         }
-        let step = self.origin.as_ref()?.step(&from_f32(d, k, &tensor.values), tensor.role)?;
+        let step = self.origin.as_ref()?.step_of(answer.tensors, answer.layout)?;
         self.steps += 1;
         self.squares += step.norm_squared();
         match &mut self.sum {
@@ -82,16 +86,35 @@ impl RoundSteps {
         let origin = self.origin.take()?;
         let model_after = origin.with_model(closed.model)?;
         let step = origin.step_to(&model_after)?;
-        Some(ModelStep { origin, model_after, step, count, mean: sum / count, squares: self.squares })
+        let (is_of_layers, mean, squares) = (self.is_of_layers, sum / count, self.squares);
+        Some(ModelStep { origin, model_after, is_of_layers, step, count, mean, squares })
     }
 }
 
 impl ModelStep {
+    /// Adds the step of the next round of a cycle, which trains other values of the model.
+    pub fn extend(&mut self, next: Self) {
+        let Self { origin: _, model_after, is_of_layers: _, step, count, mean, squares } = next;
+        self.model_after = model_after;
+        self.step += step;
+        // The numbers differ if a round was short of updates; the variance is one of a mean of the fewest.
+        self.squares = self.squares / self.count + squares / count;
+        self.count = self.count.min(count);
+        self.squares *= self.count;
+        self.mean += mean;
+    }
+
     /// Creates the step of a model for which a single device proposed this step.
     #[cfg(test)]
     pub fn new(origin: ModelPoint, model_after: ModelPoint, step: Matrix) -> Self {
         let (mean, squares) = (step.clone(), step.norm_squared());
-        Self { origin, model_after, step, count: 1.0, mean, squares }
+        Self { origin, model_after, is_of_layers: false, step, count: 1.0, mean, squares }
+    }
+
+    /// The same step of a network.
+    #[cfg(test)]
+    pub fn of_layers(self) -> Self {
+        Self { is_of_layers: true, ..self }
     }
 
     /// Length of the model's step along the devices' mean step, as a multiple of the latter. `None` if the

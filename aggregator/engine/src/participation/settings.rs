@@ -36,11 +36,12 @@ pub trait PolicySettings: Copy + fmt::Debug + PartialEq {
         Ok(())
     }
 
-    /// Checks the settings against a model that is a network or an adapter.
+    /// Checks the settings against a model that is a network or an adapter. `steps_show_round` is false if a round
+    /// changes more on the server than the model.
     ///
     /// # Errors
-    /// Returns the key whose value is allowed for linear models only, and a sentence with the values allowed.
-    fn fits_network(&self) -> Result<(), (&'static str, String)> {
+    /// Returns the key whose value is not allowed for such a model, and a sentence with the values allowed.
+    fn fits_network(&self, _steps_show_round: bool) -> Result<(), (&'static str, String)> {
         Ok(())
     }
 

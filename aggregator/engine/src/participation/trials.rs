@@ -4,11 +4,22 @@
 //! and a trial takes its own duration away. So trials that gain nothing take at most this part of the time of
 //! the rounds with all devices, and one partial round more, for any data and speeds.
 //!
-//! A round with all devices after a trial shows what the trial gained. With the contraction `a`, a round with
-//! all devices multiplies the step of all devices by `1 - a`. If the step has shrunk more than by the rounds with
-//! all devices alone, the trial was worth the missing number of such rounds, and their time is added to the
-//! allowance. A trial that was worth less than its time halves the part that later rounds add, so that the
-//! number of such trials grows with the logarithm of the number of rounds only.
+//! A round with all devices after a trial shows what the trial gained. For a representation, a round
+//! with all devices multiplies the step of all devices by `1 - a`, with the contraction `a`. If the step has shrunk
+//! more than by the rounds with all devices alone, the trial was worth the missing number of such rounds. For a
+//! network, steps are gradients of the mean objective times a step size. The trial was worth
+//! as many rounds with all devices as such rounds decrease the objective by the same amount:
+//!
+//! ```text
+//! <((1 - a) z + z') / 2, x> / ((1 - a / 2) |(1 - a) z|^2)
+//! ```
+//!
+//! with the steps `z` and `z'` of all devices before and after the trial, and the displacement `x` of the model
+//! during it. The numerator is the trapezoidal rule, which is exact for a quadratic objective.
+//!
+//! The time of the rounds that a trial was worth is added to the allowance. A trial that was worth less than its
+//! time halves the part that later rounds add, so that the number of such trials grows with the logarithm of the
+//! number of rounds only.
 //!
 //! During a trial the gain is predicted from the last step `z` of all devices and the displacement `x` of the model
 //! since: `<(1 - a) z, x> - a |x|^2 / 2`, in units of the objective times the step size. A trial ends when this
@@ -34,7 +45,7 @@ const SHRINKING: (f64, f64) = (0.05, 0.999);
 pub enum Verdict {
     /// The step of all devices has shrunk, or its noise hides whether it has.
     Harmless,
-    /// The step of all devices has grown, noise considered.
+    /// The step of all devices has grown, noise considered, or the objective has increased.
     Harmful,
 }
 
@@ -58,6 +69,8 @@ pub struct Trials {
 struct Start {
     /// Step of the round.
     step: Matrix,
+    /// Whether the model is a network, whose steps are gradients of an objective.
+    is_of_layers: bool,
     /// Degrees of freedom of a step.
     degrees_of_freedom: f64,
     /// Displacement of the model since the round, as the sum of the steps of the trial.
@@ -115,14 +128,14 @@ impl Trials {
             if gained < self.spent {
                 self.rate *= AFTER_FAILURE;
             }
-            // A trial that is worth less than -1 rounds has undone the round with all devices before it.
-            if high < -1.0 { Verdict::Harmful } else { Verdict::Harmless }
+            if high < self.harm() { Verdict::Harmful } else { Verdict::Harmless }
         });
         self.allowance = (self.allowance + self.rate * duration).min(LARGEST_ALLOWANCE * shorter);
         self.full_time = duration;
         self.spent = 0.0;
         self.start = observed.map(|observed| Start {
             step: observed.step.clone(),
+            is_of_layers: observed.is_of_layers,
             degrees_of_freedom: observed.model_after.degrees_of_freedom(),
             displacement: &observed.step * 0.0,
             best: 0.0,
@@ -131,10 +144,31 @@ impl Trials {
         verdict
     }
 
+    /// Number of rounds with all devices below which a trial is harmful. The length of a step is noisy, so a trial
+    /// must have undone the round with all devices before it. The objective need only have increased.
+    fn harm(&self) -> f64 {
+        if self.start.as_ref().is_some_and(|start| start.is_of_layers) { 0.0 } else { -1.0 }
+    }
+
+    /// Number of rounds with all devices that the present trial was worth, for a network: the decrease of the
+    /// objective during the trial, by the trapezoidal rule from the steps before and after it, in comparison with
+    /// the decrease of a round with all devices.
+    fn rounds_worth_of_layers(start: &Start, step: &Matrix, a: f64) -> f64 {
+        let (smallest, largest) = SHRINKING;
+        let shrinking = (1.0 - a).abs().clamp(smallest, largest).copysign(1.0 - a);
+        let before = &start.step * shrinking;
+        let decrease = 0.5 * (before.dot(&start.displacement) + step.dot(&start.displacement));
+        decrease / ((1.0 - 0.5 * a) * before.norm_squared())
+    }
+
     /// Smallest and largest number of rounds with all devices that the present trial was probably worth, from
     /// the step of all devices after it: one standard deviation of the noise to either side.
     fn rounds_worth(&self, step: &Matrix, a: f64, noise: f64) -> Option<(f64, f64)> {
         let start = self.start.as_ref()?;
+        if start.is_of_layers && start.step.norm_squared() > 0.0 {
+            let rounds = Self::rounds_worth_of_layers(start, step, a);
+            return Some((rounds, rounds));
+        }
         let (before, after) = (start.step.norm_squared(), step.norm_squared());
         if !(before > 0.0 && after > 0.0) {
             return None;
@@ -225,6 +259,37 @@ mod tests {
         partial_round(&mut trials, 100.0);
         full_round(&mut trials, 1000.0, 0.125, 0.5);
         assert!(trials.allowance <= LARGEST_ALLOWANCE * 1000.0);
+    }
+
+    /// With the quadratic objective `h |y|^2 / 2` and the step size `a / h`, the worth of a trial is the decrease of
+    /// the objective exactly, for any displacement.
+    #[test]
+    fn trial_of_a_network_is_worth_its_decrease_of_the_objective() {
+        let a = 0.2;
+        let objective = |y: &Matrix| 0.5 * y.norm_squared();
+        let full = |trials: &mut Trials, y: &Matrix| {
+            let point = ModelPoint::Values(y.clone());
+            let observed = ModelStep::new(point.clone(), point, y * a).of_layers();
+            trials.close_full(1000.0, Some(&observed), a, 0.0)
+        };
+        for (displacement, harmful) in [([0.5, -0.3], false), ([2.0, 0.5], false), ([-0.1, -0.2], true)] {
+            let mut trials = Trials::new();
+            let start = Matrix::from_column_slice(2, 1, &[3.0, 1.0]);
+            full(&mut trials, &start);
+            let before = &start * (1.0 - a);
+            let displacement = Matrix::from_column_slice(2, 1, &displacement);
+            trials.close_partial(10.0, Some(&displacement), a);
+            let after = &before - displacement;
+            let allowed = trials.allowance;
+            let verdict = full(&mut trials, &after);
+            assert_eq!(verdict == Some(Verdict::Harmful), harmful);
+            let decrease = objective(&before) - objective(&after);
+            let of_all_devices = objective(&before) - objective(&(&before * (1.0 - a)));
+            let worth = (decrease / of_all_devices).max(0.0);
+            let rate = if worth * 1000.0 < 10.0 { RATE * AFTER_FAILURE } else { RATE };
+            let expected = (allowed + 1000.0 * (worth + rate)).min(1000.0 * LARGEST_ALLOWANCE);
+            assert!((trials.allowance - expected).abs() < 1e-6, "{} instead of {expected}", trials.allowance);
+        }
     }
 
     /// The predicted gain ends a trial that moves the model away.

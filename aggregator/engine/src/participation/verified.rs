@@ -32,21 +32,28 @@ const GRID: Grid = Grid { largest: 1.9, count: 27 };
 /// Factor of the weight of an arrival time for each later observation of its rank, so that the times follow
 /// devices that become faster or slower.
 const FORGETTING: f64 = 0.8;
-/// Number of rounds with all devices before the first trial. A target that full participation reaches in this
-/// many rounds is reached in the same time.
-const FIRST_ROUNDS: u32 = 3;
+/// Number of cycles with all devices before the first trial. A target that full participation reaches in this
+/// many cycles is reached in the same time.
+const FIRST_CYCLES: u32 = 3;
+/// Number of cycles with all devices before the first trial if the contraction is at most [`SMALL_CONTRACTION`].
+const FIRST_CYCLES_IF_SMALL: u32 = 2;
+/// Contraction with which full participation needs many rounds, so that an early trial costs little.
+const SMALL_CONTRACTION: f64 = 0.3;
 /// Contraction that is assumed while there is no estimate.
 const UNKNOWN_CONTRACTION: f64 = 1.0;
 
 /// Estimates and trials of the verified schedule.
 #[derive(Clone, Debug)]
 pub struct Verified {
-    /// Number of rounds observed.
-    rounds: u32,
+    /// Number of cycles observed.
+    cycles: u32,
     arrivals: ArrivalTimes,
     round: RoundSteps,
+    /// Last decision. It applies to all rounds of a cycle.
+    decision: Decision,
     /// Whether the open round waits for all devices.
     waits_for_all: bool,
+    cycle: Cycle,
     /// Numbers of updates of the levels.
     levels: Vec<usize>,
     /// Mean steps of the first devices of the open round, each with the number of these devices.
@@ -63,14 +70,31 @@ pub struct Verified {
     tried: usize,
 }
 
+/// Finished rounds of the present cycle.
+#[derive(Clone, Debug, Default)]
+struct Cycle {
+    /// Number of the rounds.
+    rounds: u32,
+    /// Number of rounds of the last cycle; 0 before its end.
+    length: u32,
+    /// Time of the rounds, in milliseconds.
+    elapsed: f64,
+    /// Sum of the steps of the model. `None` if no round has a measured step.
+    step: Option<ModelStep>,
+    /// Whether all steps of the cycle so far are included. False after a restart within a cycle.
+    is_whole: bool,
+}
+
 impl Verified {
     /// Creates estimates without observations.
     pub fn new() -> Self {
         Self {
-            rounds: 0,
+            cycles: 0,
             arrivals: ArrivalTimes::new(FORGETTING),
             round: RoundSteps::default(),
+            decision: Decision { level: 0, waits_for_all: true },
             waits_for_all: true,
+            cycle: Cycle { is_whole: true, ..Cycle::default() },
             levels: Vec::new(),
             first: Vec::new(),
             variance: (0.0, 0.0),
@@ -84,14 +108,14 @@ impl Verified {
 
     /// Restores a state that [`Estimator::state`] returned; `None` if the values are not such a state.
     pub fn restored(state: &[f64]) -> Option<Self> {
-        let (&[ranks, filters, biases, rounds, least, tried, sum, weight], values) =
-            state.split_first_chunk::<8>()?;
+        let (&[ranks, filters, biases, cycles, least, tried, sum, weight, in_cycle, length, elapsed], values) =
+            state.split_first_chunk::<11>()?;
         if state.iter().any(|value| !value.is_finite()) {
             return None;
         }
         let (trials, values) = values.split_first_chunk::<4>()?;
         let largest = u32::MAX.into();
-        let rounds = u32::try_from(checked_count(rounds, largest)?).ok()?;
+        let count = |value| u32::try_from(checked_count(value, largest)?).ok();
         let (ranks, values) =
             values.split_at_checked(checked_count(ranks, values.len() as f64)?.checked_mul(3)?)?;
         let (filters, bias) = values.split_at_checked(2 * checked_count(filters, GRID.count as f64)?)?;
@@ -99,10 +123,17 @@ impl Verified {
             return None;
         }
         Some(Self {
-            rounds,
+            cycles: count(cycles)?,
             least: checked_count(least, largest)?,
             tried: checked_count(tried, largest)?,
             variance: (sum, weight),
+            cycle: Cycle {
+                rounds: count(in_cycle)?,
+                length: count(length)?,
+                elapsed,
+                step: None,
+                is_whole: in_cycle == 0.0,
+            },
             arrivals: ArrivalTimes::restored(FORGETTING, ranks)?,
             contraction: Contraction::restored(GRID, filters)?,
             bias: CohortBias::restored(bias)?,
@@ -129,10 +160,35 @@ impl Verified {
         best_level(levels, first, time, decrease)
     }
 
-    /// Observes the step of the model at the end of a round; returns it.
-    fn observe_step(&mut self, closed: &ClosedRound<'_>) -> Option<ModelStep> {
-        let answers = self.round.answers;
-        let observed = self.round.close(closed)?;
+    /// Number of cycles with all devices before the first trial.
+    fn first_cycles(&self) -> u32 {
+        match self.contraction.estimate() {
+            Some((a, _)) if a <= SMALL_CONTRACTION => FIRST_CYCLES_IF_SMALL,
+            _ => FIRST_CYCLES,
+        }
+    }
+
+    /// Decides about the next cycle.
+    fn decide(&mut self, levels: &[usize], current: usize) -> Decision {
+        if self.cycles < self.first_cycles() {
+            return Decision { level: current, waits_for_all: true };
+        }
+        let full_level = levels.len().saturating_sub(1);
+        let least = levels.iter().position(|n| *n >= self.least).unwrap_or(full_level);
+        let level = self.proposed_level(levels, current.max(least)).unwrap_or(full_level);
+        let updates = levels.get(level).copied().unwrap_or(0);
+        let cycle = f64::from(self.cycle.length.max(1));
+        let duration = self.arrivals.mean(updates).map_or(f64::INFINITY, |time| cycle * time);
+        let waits_for_all = level == full_level || !self.trials.allow(duration);
+        if !waits_for_all {
+            self.tried = updates;
+        }
+        Decision { level, waits_for_all }
+    }
+
+    /// Observes the step of the model at the end of a cycle, with rounds of `answers` devices; returns it.
+    fn observe_step(&mut self, observed: Option<ModelStep>, answers: usize) -> Option<ModelStep> {
+        let observed = observed?;
         if let Some(scale) = observed.scale() {
             let n = observed.count;
             self.variance.0 += n * observed.variance() * scale * scale;
@@ -152,19 +208,14 @@ impl Verified {
 impl Estimator for Verified {
     fn choose(&mut self, levels: &[usize], current: usize) -> Decision {
         self.levels = levels.to_vec();
-        if self.rounds < FIRST_ROUNDS {
-            return Decision { level: current, waits_for_all: true };
-        }
         let full_level = levels.len().saturating_sub(1);
-        let least = levels.iter().position(|n| *n >= self.least).unwrap_or(full_level);
-        let level = self.proposed_level(levels, current.max(least)).unwrap_or(full_level);
-        let updates = levels.get(level).copied().unwrap_or(0);
-        let duration = self.arrivals.mean(updates).unwrap_or(f64::INFINITY);
-        let waits_for_all = level == full_level || !self.trials.allow(duration);
-        if !waits_for_all {
-            self.tried = updates;
+        if self.cycle.rounds > 0 {
+            // The rounds of a cycle train different values, so they are tried together.
+            let Decision { level, waits_for_all } = self.decision;
+            return Decision { level: level.min(full_level), waits_for_all };
         }
-        Decision { level, waits_for_all }
+        self.decision = self.decide(levels, current);
+        self.decision
     }
 
     fn answers_with(&self, samples: u64) -> usize {
@@ -175,7 +226,9 @@ impl Estimator for Verified {
         self.waits_for_all = waits_for_all;
         self.arrivals.open(invited);
         self.round.open(invited);
-        self.first.clear();
+        if self.cycle.rounds == 0 {
+            self.first.clear();
+        }
     }
 
     fn counted(&mut self, answer: &UpdateArrival<'_>) {
@@ -184,7 +237,11 @@ impl Estimator for Verified {
         self.arrivals.record(rank, answer.elapsed.as_u64() as f64, self.round.samples);
         let n = self.round.answers;
         if self.waits_for_all && n < self.round.invited && self.levels.contains(&n) {
-            self.first.extend(self.round.mean().map(|mean| (n, mean)));
+            let Some(mean) = self.round.mean() else { return };
+            match self.first.iter_mut().find(|(devices, _)| *devices == n) {
+                Some((_, sum)) => *sum += mean,
+                None => self.first.push((n, mean)),
+            }
         }
     }
 
@@ -194,8 +251,24 @@ impl Estimator for Verified {
         for rank in self.round.answers..closed.short_of.unwrap_or(0).min(self.arrivals.len()) {
             self.arrivals.record(rank, elapsed, self.round.samples);
         }
-        self.rounds = self.rounds.saturating_add(1);
-        let observed = self.observe_step(closed);
+        let answers = self.round.answers;
+        let step = self.round.close(closed);
+        let cycle = &mut self.cycle;
+        cycle.rounds = cycle.rounds.saturating_add(1);
+        cycle.elapsed += elapsed;
+        match (&mut cycle.step, step) {
+            (Some(sum), Some(step)) => sum.extend(step),
+            (sum @ None, step) => *sum = step,
+            (Some(_), None) => {}
+        }
+        if !closed.ends_cycle {
+            return;
+        }
+        let (elapsed, whole) = (cycle.elapsed, cycle.is_whole);
+        let step = cycle.step.take().filter(|_| whole);
+        *cycle = Cycle { length: cycle.rounds, is_whole: true, ..Cycle::default() };
+        self.cycles = self.cycles.saturating_add(1);
+        let observed = self.observe_step(step, answers);
         let a = self.contraction.estimate().map_or(UNKNOWN_CONTRACTION, |(a, _)| a);
         if !self.waits_for_all {
             self.trials.close_partial(elapsed, observed.as_ref().map(|observed| &observed.step), a);
@@ -211,8 +284,9 @@ impl Estimator for Verified {
         let counts = [self.arrivals.len(), self.contraction.state_len() / 2, self.bias.len()];
         let counts = counts.into_iter().map(|count| count as f64);
         let head =
-            [f64::from(self.rounds), self.least as f64, self.tried as f64, self.variance.0, self.variance.1];
-        let all = counts.chain(head).chain(self.trials.state()).chain(self.arrivals.state());
+            [f64::from(self.cycles), self.least as f64, self.tried as f64, self.variance.0, self.variance.1];
+        let cycle = [f64::from(self.cycle.rounds), f64::from(self.cycle.length), self.cycle.elapsed];
+        let all = counts.chain(head).chain(cycle).chain(self.trials.state()).chain(self.arrivals.state());
         all.chain(self.contraction.state()).chain(self.bias.state()).collect()
     }
 }

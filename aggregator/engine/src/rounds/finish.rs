@@ -257,6 +257,7 @@ impl Engine {
                 short_of: short_of_invited,
                 before,
                 model: self.algorithm.model(),
+                ends_cycle: self.algorithm.begins_cycle(),
             });
         }
         let stop = self.settings.stop_change.is_some();

@@ -158,6 +158,7 @@ impl Engine {
                             samples: round.map_or(0, |round| round.counted_samples),
                             tensors: &update.tensors,
                             model: self.algorithm.model(),
+                            layout: self.algorithm.upload_layout(),
                         });
                         let weight = round.map_or(UpdateWeight::from_samples(samples), |round| {
                             round.update_weight(device, samples)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use fedspan_engine::Tensor;
 use fedspan_engine::linalg::{Matrix, from_f32, orthonormal, to_f32};
-use fedspan_engine::participation::{ClosedRound, SampleTarget, UpdateArrival};
+use fedspan_engine::participation::{ClosedRound, SampleTarget, UpdateArrival, UploadLayout};
 use fedspan_engine::{
     Action, Counters, DeviceId, Engine, Event, Failure, Millis, Participation, Phase, RecordedEffects,
     RoundBroadcast, RoundRecord, Update,
@@ -372,6 +372,7 @@ impl Model {
                                 + u64::from(update.samples),
                             tensors: &update.tensors,
                             model: &self.basis,
+                            layout: UploadLayout::Representation,
                         });
                     }
                     round.counted.insert(device, update.clone());
@@ -610,6 +611,7 @@ impl Model {
                 short_of,
                 before: &previous_basis,
                 model: &self.basis,
+                ends_cycle: true,
             });
         }
         self.commits.push(round.id.round);

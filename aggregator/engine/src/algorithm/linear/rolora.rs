@@ -14,6 +14,7 @@ use crate::aggregate::{RoundAggregate, Rule, UpdateWeight};
 use crate::algorithm::Algorithm;
 use crate::algorithm::decoded::{as_decoded, decoded_representation, tensor, to_f64};
 use crate::linalg::{Matrix, RankDeficient, orthonormal, product, product_transposed, to_f32};
+use crate::participation::UploadLayout;
 use crate::reader::{Problem, Section};
 use crate::types::{DeviceId, Request, Tensor, Weighting};
 
@@ -217,6 +218,18 @@ impl Algorithm for LinearAdapter {
 
     fn representation(&self) -> &Matrix {
         &self.down
+    }
+
+    /// Steps are those of A. Uploads of B are no part of the model.
+    fn upload_layout(&self) -> UploadLayout {
+        match self.step_size_of(self.rounds) {
+            Some(_) => UploadLayout::Representation,
+            None => UploadLayout::Other,
+        }
+    }
+
+    fn begins_cycle(&self) -> bool {
+        self.parameters.step_size.is_none() || self.rounds.is_multiple_of(2)
     }
 
     fn shared_head(&self) -> Option<&Matrix> {

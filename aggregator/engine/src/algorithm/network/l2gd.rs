@@ -25,6 +25,7 @@ use super::{
 use crate::aggregate::UpdateWeight;
 use crate::algorithm::Algorithm;
 use crate::linalg::{Matrix, RankDeficient};
+use crate::participation::UploadLayout;
 use crate::random::{Purpose, stream};
 use crate::reader::{Problem, shortest};
 use crate::types::{DeviceId, Request, Tensor};
@@ -143,8 +144,8 @@ impl Algorithm for L2gdServer {
         self.mean.representation()
     }
 
-    fn model(&self) -> &Matrix {
-        self.mean.model()
+    fn upload_layout(&self) -> UploadLayout {
+        self.mean.upload_layout()
     }
 
     fn fit_request(&self, head: HeadSolve) -> Request {

@@ -8,6 +8,7 @@ use crate::aggregate::{RoundAggregate, UpdateWeight};
 use crate::algorithm::Algorithm;
 use crate::algorithm::decoded::as_decoded;
 use crate::linalg::{Matrix, RankDeficient};
+use crate::participation::UploadLayout;
 use crate::types::{DeviceId, Request, Tensor};
 
 /// Shared layers of a network, and the updates of the open round.
@@ -17,8 +18,6 @@ pub struct LayerMean {
     plan: Plan,
     /// Parameters of all shared layers, concatenated into one column, P x 1.
     values: Matrix,
-    /// Parameters of the first shared layer, as one row.
-    first_layer: Matrix,
     round: RoundAggregate,
 }
 
@@ -30,27 +29,14 @@ impl LayerMean {
         let layers = shape.shared_layers(plan.shared);
         let with_head = layers.end == shape.layers().len();
         let initial = shape.start(seed, with_head);
-        let values: Vec<f64> = initial.get(shape.range(layers)).unwrap_or_default().to_vec();
+        let values = initial.get(shape.range(layers)).unwrap_or_default();
         let round = RoundAggregate::new(rule, weighting, values.len());
-        let mut mean = Self {
-            parameters,
-            plan,
-            values: Matrix::zeros(values.len(), 1),
-            first_layer: Matrix::zeros(1, 0),
-            round,
-        };
-        mean.set_values(&values);
-        mean
+        Self { parameters, plan, values: Matrix::from_column_slice(values.len(), 1, values), round }
     }
 
     /// Replaces the parameters of all shared layers.
     fn set_values(&mut self, values: &[f64]) {
-        let shape = self.parameters.shape;
-        let start = shape.shared_layers(self.plan.shared).start;
-        let first_layer = shape.range(start..start + 1).len().min(values.len());
         self.values = Matrix::from_column_slice(values.len(), 1, values);
-        self.first_layer =
-            Matrix::from_row_slice(1, first_layer, values.get(..first_layer).unwrap_or_default());
     }
 
     /// Shared layers as tensors.
@@ -111,8 +97,8 @@ impl Algorithm for LayerMean {
         &self.values
     }
 
-    fn model(&self) -> &Matrix {
-        &self.first_layer
+    fn upload_layout(&self) -> UploadLayout {
+        UploadLayout::Layers { offset: 0 }
     }
 
     fn fit_request(&self, head: HeadSolve) -> Request {

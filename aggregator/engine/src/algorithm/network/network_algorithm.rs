@@ -45,6 +45,9 @@ pub trait NetworkAlgorithm: Copy + fmt::Debug + PartialEq {
     const MOMENTUM: f64 = 0.5;
     /// Whether results depend on the number of devices in the fleet.
     const USES_FLEET_SIZE: bool = false;
+    /// Whether a round changes nothing but the shared layers on the server, so that their steps show all that the
+    /// round has done.
+    const STEPS_SHOW_ROUND: bool = true;
     /// Whether updates can only be combined by the mean, so that no robust rule is allowed.
     const NEEDS_MEAN: bool = false;
 

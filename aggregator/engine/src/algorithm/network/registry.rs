@@ -153,6 +153,12 @@ macro_rules! properties {
                 match self { $(Self::$Name(_) => <$Settings as NetworkAlgorithm>::USES_FLEET_SIZE,)+ }
             }
 
+            /// Whether a round changes nothing but the shared layers on the server.
+            #[must_use]
+            pub const fn steps_show_round(&self) -> bool {
+                match self { $(Self::$Name(_) => <$Settings as NetworkAlgorithm>::STEPS_SHOW_ROUND,)+ }
+            }
+
             /// Whether updates can only be combined by the mean, so that no robust rule is allowed.
             #[must_use]
             pub const fn needs_mean(&self) -> bool {

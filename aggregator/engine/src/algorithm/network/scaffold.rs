@@ -14,6 +14,7 @@ use crate::aggregate::{RoundAggregate, UpdateWeight};
 use crate::algorithm::Algorithm;
 use crate::algorithm::decoded::as_decoded;
 use crate::linalg::{Matrix, RankDeficient};
+use crate::participation::UploadLayout;
 use crate::reader::Problem;
 use crate::types::{DeviceId, Request, Tensor};
 
@@ -29,6 +30,8 @@ impl NetworkAlgorithm for Scaffold {
     // Control variates are derived for steps without momentum.
     const MOMENTUM: f64 = 0.0;
     const USES_FLEET_SIZE: bool = true;
+    // A round changes the control variate as well.
+    const STEPS_SHOW_ROUND: bool = false;
 
     fn read(_keys: &MethodKeys<'_, '_>) -> Result<Self, Problem> {
         Ok(Self)
@@ -179,6 +182,11 @@ impl Algorithm for ScaffoldServer {
 
     fn representation(&self) -> &Matrix {
         &self.model
+    }
+
+    /// Each tensor holds a layer of the model and the change of its control variate.
+    fn upload_layout(&self) -> UploadLayout {
+        UploadLayout::Other
     }
 
     fn fit_request(&self, head: HeadSolve) -> Request {

@@ -7,6 +7,7 @@ use super::Scale;
 use crate::aggregate::UpdateWeight;
 use crate::algorithm::Algorithm;
 use crate::linalg::{Matrix, RankDeficient};
+use crate::participation::UploadLayout;
 use crate::types::{DeviceId, Request, Tensor};
 
 /// Algorithm whose devices scale their samples. Until the scale is known, it is the identity.
@@ -64,6 +65,14 @@ impl Algorithm for Scaled {
 
     fn model(&self) -> &Matrix {
         self.algorithm.model()
+    }
+
+    fn upload_layout(&self) -> UploadLayout {
+        self.algorithm.upload_layout()
+    }
+
+    fn begins_cycle(&self) -> bool {
+        self.algorithm.begins_cycle()
     }
 
     fn interference(&self) -> Option<f64> {

@@ -20,6 +20,7 @@ use crate::aggregate::{RoundAggregate, UpdateWeight};
 use crate::algorithm::Algorithm;
 use crate::algorithm::decoded::as_decoded;
 use crate::linalg::{Matrix, RankDeficient, from_f32};
+use crate::participation::UploadLayout;
 use crate::reader::Problem;
 use crate::types::{DeviceId, Request, Tensor};
 use products::{Factors, MeanOfProducts};
@@ -252,6 +253,14 @@ impl Algorithm for Adapter {
 
     fn representation(&self) -> &Matrix {
         &self.values
+    }
+
+    fn upload_layout(&self) -> UploadLayout {
+        UploadLayout::Layers { offset: self.trained_range().start }
+    }
+
+    fn begins_cycle(&self) -> bool {
+        self.averaging != Averaging::RoLora || self.rounds.is_multiple_of(2)
     }
 
     fn interference(&self) -> Option<f64> {
