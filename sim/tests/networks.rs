@@ -263,8 +263,10 @@ fn verified_schedule_is_faster_than_full_participation() {
 fn verified_schedule_decides_once_per_cycle_of_factors() {
     for (name, alternates) in [("rolora", true), ("lora", false), ("ffa-lora", false)] {
         let name = set_algorithm(name);
-        let changes: Vec<&str> =
-            [ADAPTER, name.as_str(), "algorithm.rounds=60"].into_iter().chain(VERIFIED).collect();
+        let changes: Vec<&str> = [ADAPTER, name.as_str(), "algorithm.rounds=60", "data.partition.classes=5"]
+            .into_iter()
+            .chain(VERIFIED)
+            .collect();
         let numbers = participants(&outcome_of(&changes).unwrap());
         let (cycles, _) = numbers.as_chunks::<2>();
         assert!(numbers.iter().any(|number| *number < 20), "{name}: {numbers:?}");

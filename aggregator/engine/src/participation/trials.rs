@@ -22,8 +22,11 @@
 //! number of rounds only.
 //!
 //! During a trial the gain is predicted from the last step `z` of all devices and the displacement `x` of the model
-//! since: `<(1 - a) z, x> - a |x|^2 / 2`, in units of the objective times the step size. A trial ends when this
-//! falls far below its largest value.
+//! since: `<(1 - a) z, x> - a |x|^2 / 2`, in units of the objective times the step size. For a network, the gain of
+//! rounds with all devices in the same time is subtracted. A trial ends when this falls far below its largest value.
+//!
+//! Curvature and noise of a network are not known, and the data of the first devices may be of few classes. So its
+//! trials are short, and they are made only with rounds that are much shorter than one with all devices.
 
 use super::round_steps::ModelStep;
 use crate::linalg::Matrix;
@@ -37,6 +40,11 @@ const LARGEST_ALLOWANCE: f64 = 10.0;
 /// Decrease of the predicted gain below its largest value that ends a trial, as a multiple of the gain of the
 /// last round with all devices.
 const LARGEST_DECREASE: f64 = 0.5;
+/// Largest duration of a partial round of a network, as a part of that of a round with all devices.
+const LARGEST_PART_OF_LAYERS: f64 = 1.0 / 3.0;
+/// Longest trial of a network, in durations of a round with all devices. The steps of a network predict less far
+/// than those of a representation.
+const LONGEST_TRIAL_OF_LAYERS: f64 = 1.0;
 /// Smallest and largest factor by which a round with all devices is assumed to shrink the step.
 const SHRINKING: (f64, f64) = (0.05, 0.999);
 
@@ -87,9 +95,19 @@ impl Trials {
         Self { allowance: 0.0, rate: RATE, spent: 0.0, full_time: 0.0, start: None }
     }
 
+    /// Whether a partial round of this expected duration may be tried, if one with all devices takes `full`.
+    pub fn may_try(&self, duration: f64, full: f64) -> bool {
+        self.start
+            .as_ref()
+            .is_none_or(|start| !start.is_of_layers || duration <= LARGEST_PART_OF_LAYERS * full)
+    }
+
     /// Whether a partial round of this expected duration may follow.
     pub fn allow(&self, duration: f64) -> bool {
-        self.start.as_ref().is_some_and(|start| !start.ended) && duration <= self.allowance
+        let Some(start) = self.start.as_ref().filter(|start| !start.ended) else { return false };
+        let longest =
+            if start.is_of_layers { LONGEST_TRIAL_OF_LAYERS * self.full_time } else { f64::INFINITY };
+        self.spent + duration <= longest && duration <= self.allowance
     }
 
     /// Observes the end of a partial round, with the step of the model and the estimated contraction `a`.
@@ -103,8 +121,11 @@ impl Trials {
         start.displacement += step;
         let displacement = &start.displacement;
         let gain = (1.0 - a) * start.step.dot(displacement) - 0.5 * a * displacement.norm_squared();
-        start.best = start.best.max(gain);
         let gain_of_all = (1.0 - 0.5 * a) * start.step.norm_squared();
+        // The time of the trial is worth what rounds with all devices would gain in it.
+        let price = if start.is_of_layers { gain_of_all * self.spent / self.full_time } else { 0.0 };
+        let gain = gain - price;
+        start.best = start.best.max(gain);
         start.ended = gain < start.best - LARGEST_DECREASE * gain_of_all;
     }
 
@@ -165,7 +186,10 @@ impl Trials {
     /// the step of all devices after it: one standard deviation of the noise to either side.
     fn rounds_worth(&self, step: &Matrix, a: f64, noise: f64) -> Option<(f64, f64)> {
         let start = self.start.as_ref()?;
-        if start.is_of_layers && start.step.norm_squared() > 0.0 {
+        if start.is_of_layers {
+            if start.displacement.shape() != step.shape() || start.step.norm_squared() == 0.0 {
+                return None;
+            }
             let rounds = Self::rounds_worth_of_layers(start, step, a);
             return Some((rounds, rounds));
         }
@@ -290,6 +314,47 @@ mod tests {
             let expected = (allowed + 1000.0 * (worth + rate)).min(1000.0 * LARGEST_ALLOWANCE);
             assert!((trials.allowance - expected).abs() < 1e-6, "{} instead of {expected}", trials.allowance);
         }
+    }
+
+    /// Ends a round with all devices of a network, which takes 1000 ms and the step `step`.
+    fn full_round_of_layers(trials: &mut Trials, step: &Matrix) {
+        let point = ModelPoint::Values(step * 0.0);
+        let observed = ModelStep::new(point.clone(), point, step.clone()).of_layers();
+        trials.close_full(1000.0, Some(&observed), 0.1, 0.0);
+    }
+
+    /// Trials of a network are short, and have rounds that are much shorter than one with all devices, however
+    /// large the allowance.
+    #[test]
+    fn trials_of_a_network_are_short() {
+        let mut trials = Trials { allowance: 9000.0, ..Trials::new() };
+        let step = Matrix::from_element(2, 1, 1.0);
+        full_round_of_layers(&mut trials, &step);
+        assert!(trials.may_try(1000.0 * LARGEST_PART_OF_LAYERS, 1000.0));
+        assert!(!trials.may_try(1000.0 * LARGEST_PART_OF_LAYERS + 1.0, 1000.0));
+        for _ in 0..4 {
+            trials.close_partial(250.0, Some(&step), 0.1);
+        }
+        assert!(!trials.allow(10.0), "a trial longer than a round with all devices");
+        let mut trials = Trials { allowance: 9000.0, ..Trials::new() };
+        full_round(&mut trials, 1000.0, 1.0, 0.1);
+        assert!(trials.may_try(900.0, 1000.0), "no limit for a representation");
+        (0..4).for_each(|_| partial_round(&mut trials, 250.0));
+        assert!(trials.allow(900.0), "no limit for a representation");
+    }
+
+    /// A trial of a network ends when its time is worth more with all devices.
+    #[test]
+    fn trial_of_a_network_without_progress_ends() {
+        let mut trials = Trials { allowance: 9000.0, ..Trials::new() };
+        let step = Matrix::from_element(2, 1, 1.0);
+        full_round_of_layers(&mut trials, &step);
+        let rounds = (0..10).take_while(|_| {
+            trials.close_partial(100.0, Some(&(&step * 0.01)), 0.1);
+            trials.allow(100.0)
+        });
+        // After 600 ms the gain of all devices in this time is larger by more than LARGEST_DECREASE.
+        assert_eq!(rounds.count(), 5);
     }
 
     /// The predicted gain ends a trial that moves the model away.

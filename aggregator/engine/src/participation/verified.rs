@@ -152,7 +152,11 @@ impl Verified {
     fn proposed_level(&self, levels: &[usize], first: usize) -> Option<usize> {
         let full_level = levels.len().saturating_sub(1);
         let (a, distance) = self.contraction.estimate()?;
-        let time = |level: usize| levels.get(level).and_then(|n| self.arrivals.mean(*n));
+        let time = |level: usize| {
+            let mean = |level: usize| levels.get(level).and_then(|n| self.arrivals.mean(*n));
+            let full = mean(full_level)?;
+            mean(level).filter(|time| level == full_level || self.trials.may_try(*time, full))
+        };
         let decrease = |level: usize, n: usize| {
             let progress = if level == full_level { Progress::FULL } else { self.bias.progress(n) };
             distance * (1.0 - progress.remaining(a)) - self.step_variance() / n as f64
