@@ -22,7 +22,7 @@ const RUNS: u64 = 3;
 /// Milliseconds of a mean computation.
 const UNIT: f64 = 1e6;
 
-/// What devices upload, and what a target is.
+/// Kind of the uploads and of the target.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     /// Gradients. The target is a distance to the optimum.

@@ -207,7 +207,7 @@ pub fn run(context: &Context, arguments: &Ci) -> Result<(), Failure> {
             println!("stages of the second process: FAILED, or not run to their end; their table is above");
             report.failed = true;
         }
-        // Repeated at the end, where nobody has to search for them.
+        // Repeated at the end, where they are easy to find.
         let failed_tests = context.failed_tests();
         for line in failed_tests.iter().chain(failed_in_second.lines()).filter(|_| report.failed) {
             println!("failed: {line}");

@@ -57,7 +57,7 @@ pub struct Context {
     /// Root of the repository.
     pub root: PathBuf,
     interrupted: Arc<AtomicBool>,
-    /// Names of failed tests in the output of programs; `None` if nobody asks for them.
+    /// Names of failed tests in the output of programs; `None` if they are not recorded.
     failed_tests: Option<Arc<Mutex<FailedTests>>>,
 }
 
