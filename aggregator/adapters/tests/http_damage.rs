@@ -201,6 +201,63 @@ fn update_whose_name_or_presence_has_changed_is_not_counted() {
     assert_eq!(server.round_after(CLIENTS[1], 1)["round"], 2);
 }
 
+/// A file whose name is no name of an update any more is set aside, at the start and before the mean.
+#[test]
+fn update_without_a_valid_name_is_set_aside() {
+    let directory = ServerDirectory::new();
+    let server = directory.start_server(&[]);
+    let update = directory.base.trained(RoundKind::Up, 1);
+    let send = |server: &RunningServer, client: usize| {
+        server.put(CLIENTS[client], 1, 5, &update.bytes()).expect_status(201);
+    };
+    let spoil = |client: usize| {
+        let path = update_of(&directory, CLIENTS[client]);
+        std::fs::rename(&path, path.with_extension("safetensorr")).unwrap();
+    };
+    send(&server, 0);
+    drop(server);
+    spoil(0);
+    let server = directory.start_server(&[]);
+    assert_eq!(server.status_count("damaged"), 1);
+    assert_eq!(list_files(&directory.file_path("state/damaged")).len(), 1);
+    (0..2).for_each(|client| send(&server, client));
+    spoil(1);
+    send(&server, 2);
+    server.wait_for_count("damaged", 2);
+    assert_eq!(list_files(&directory.file_path("state/damaged")).len(), 2);
+    send(&server, 1);
+    assert_eq!(server.round_after(CLIENTS[1], 1)["round"], 2);
+}
+
+/// A base that is damaged while a round is open is neither copied into updates nor held against clients: uploads fail
+/// with 500, and the accepted updates stay.
+#[test]
+fn damaged_base_costs_no_update() {
+    let directory = ServerDirectory::new();
+    let server = directory.start_server(&[]);
+    let updates: Vec<(u32, Adapter)> =
+        (1..4).map(|samples| (samples, directory.base.trained(RoundKind::Up, samples.into()))).collect();
+    let send = |client: usize| {
+        let (samples, update) = &updates[client];
+        server.put(CLIENTS[client], 1, *samples, &update.bytes())
+    };
+    for client in 0..2 {
+        send(client).expect_status(201);
+    }
+    let base = directory.file_path("state/round-0000/adapter_model.safetensors");
+    let sound = std::fs::read(&base).unwrap();
+    for bit in [8 * 20, 8 * sound.len() - 2] {
+        flip(&base, bit);
+        assert_eq!(send(2).status, 500, "bit {bit}");
+        assert_eq!(list_files(&directory.file_path("state/updates-0001")).len(), 2);
+        std::fs::write(&base, &sound).unwrap();
+    }
+    send(2).expect_status(201);
+    server.round_after(CLIENTS[0], 1);
+    assert_eq!(server.download_model(), mean_file(&directory.base, &updates, RoundKind::Up));
+    assert_eq!(server.status_count("damaged"), 0);
+}
+
 /// A file that is damaged while the server runs is not served: its last block is withheld.
 #[test]
 fn damaged_adapter_is_not_served() {

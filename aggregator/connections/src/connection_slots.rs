@@ -20,11 +20,11 @@ use crate::per_owner::{PerOwnerCount, network};
 
 /// Largest number of connections without a slot that wait for the peer to read the last message. Further such
 /// connections are closed at once.
-const LINGERING_MAX: usize = 64;
+pub(crate) const LINGERING_MAX: usize = 64;
 
 /// Largest number of evicted connections that are still closing. At the limit, new connections are closed
 /// immediately after they are accepted, so that a flood cannot exhaust tasks and file descriptors.
-const LEAVING_MAX: usize = 256;
+pub(crate) const LEAVING_MAX: usize = 256;
 
 /// Largest numbers of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

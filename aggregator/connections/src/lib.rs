@@ -2,8 +2,10 @@
 #![forbid(unsafe_code)]
 
 pub mod connection_slots;
+pub mod descriptors;
 pub mod pending_pool;
 pub mod per_owner;
 
 pub use connection_slots::{ConnectionSlots, Slot, SlotError, SlotLimits};
+pub use descriptors::{DescriptorShortage, reserve_descriptors};
 pub use per_owner::network;

@@ -1,6 +1,7 @@
 //! Builder of a server, for programs that replace the configured algorithm, participation policy or
 //! aggregation rule.
 
+use fedspan_connections::{DescriptorShortage, reserve_descriptors};
 use fedspan_engine::CustomParts;
 use fedspan_engine::aggregate::Rule;
 use fedspan_engine::algorithm::Algorithm;
@@ -9,9 +10,12 @@ use getrandom::SysRng;
 
 use super::control::Control;
 use super::listener;
-use super::{Listener, Protection, ServeError, Server, open_store};
+use super::{Listener, Protection, ServeError, Server, open_store, slot_limits};
 use crate::config::{Fleet, Security};
 use crate::keys::{Entropy, KeyError};
+
+/// Number of open files besides the connections: the store, the journal, logs, and watching clients.
+const OTHER_FILES: usize = 128;
 
 /// Builder of a [`Server`], created by [`Server::builder`]. The defaults are those of the program
 /// `fedspan-aggregator`: the algorithm, participation policy and aggregation rule of the configuration, the
@@ -111,6 +115,15 @@ impl ServerBuilder {
         let address = &parts.fleet.tcp;
         let limits = &parts.fleet.limits;
         let waiting = limits.connections.saturating_add(limits.unauthenticated);
+        if let Err(DescriptorShortage { needed, allowed }) =
+            reserve_descriptors(slot_limits(limits), OTHER_FILES)
+        {
+            tracing::warn!(
+                needed,
+                allowed,
+                "the process may open too few files for its connections; raise the limit (ulimit -n), or lower those in [limits]"
+            );
+        }
         let listener = listener::bind(address, waiting)
             .await
             .map_err(|error| ServeError::Listen { address: address.clone(), error })?;

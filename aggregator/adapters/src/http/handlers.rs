@@ -352,9 +352,12 @@ fn merge_and_accept(
     files: &TempFiles,
 ) -> Result<Admission, HttpError> {
     let TempFiles { body, merged } = files;
-    app.store
-        .validate_and_merge(round.saturating_sub(1), body, kind, merged)
-        .map_err(|error| invalid_update(app, round, body, &error))?;
+    let base = round.saturating_sub(1);
+    let merging = app.store.validate_and_merge(base, body, kind, merged);
+    // Damage of the base must neither be copied into the update nor be held against the client.
+    app.store.verify_model(base).map_err(|error| internal_error(&error))?;
+    merging.map_err(|error| invalid_update(app, round, body, &error))?;
+    app.store.verify_body(body, &update).map_err(|error| internal_error(&error))?;
     app.accept(client, round, update, merged).map_err(|error| internal_error(&error))
 }
 
@@ -372,7 +375,7 @@ fn refusal_error(refusal: Refusal) -> HttpError {
 /// Response 422 with the error text of the adapter. Paths of the server are replaced by words that are
 /// meaningful to a client.
 fn invalid_update(app: &AppState, round: u32, body: &std::path::Path, error: &AdapterError) -> HttpError {
-    if !error.is_invalid_input() {
+    if error.is_temporary() || !error.is_invalid_input() {
         return internal_error(error);
     }
     let base = app.store.round(round.saturating_sub(1)).join(MODEL);

@@ -19,6 +19,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use sha2::Digest;
+
 use super::client_registry::ClientIndex;
 use super::disk::{Disk, finish_hex, hash_file, hex_text};
 use super::error::io_error;
@@ -43,6 +45,9 @@ pub const CHANGED: &str = "changed.safetensors";
 pub const RECORD: &str = "round.json";
 /// Name of the directory of updates that were set aside.
 pub const DAMAGED: &str = "damaged";
+
+/// Problem of a file among the updates whose name is not the name of an update.
+const NO_UPDATE_NAME: &str = "the name of the file is not that of an update";
 
 /// Largest memory for the computation of the interference of a plain round, in bytes: the longest tensor of
 /// the base and of every client.
@@ -219,6 +224,29 @@ impl RoundStore {
         merge_update(&self.round(base).join(MODEL), body, kind, merged)
     }
 
+    /// Verifies the adapter of a committed round.
+    ///
+    /// # Errors
+    /// [`ServerError::Damaged`] if the file has changed since it was committed, [`ServerError::Io`] if it cannot be
+    /// read.
+    pub fn verify_model(&self, round: u32) -> Result<(), ServerError> {
+        let path = self.round(round).join(MODEL);
+        self.verify_base(round, &finish_hex(hash_file(&path).map_err(io_error(&path))?))
+    }
+
+    /// Verifies that a stored request body is the one that was received.
+    ///
+    /// # Errors
+    /// [`ServerError::Io`] if the file differs or cannot be read.
+    pub fn verify_body(&self, body: &Path, update: &UpdateSummary) -> Result<(), ServerError> {
+        let found = hash_file(body).map_err(io_error(body))?.finalize();
+        if found[..] == update.digest {
+            return Ok(());
+        }
+        let text = "the file differs from the request body that was received; check the disk";
+        Err(io_error(body)(std::io::Error::new(std::io::ErrorKind::InvalidData, text)))
+    }
+
     /// Hashes a whole adapter, and returns the name that it has as an accepted update.
     ///
     /// # Errors
@@ -268,7 +296,8 @@ impl RoundStore {
     ///
     /// # Errors
     /// [`ServerError::UnknownUpdate`] for two updates of one client, and for an update of a client that is
-    /// not in `names`: ignoring such an update would lose an acknowledged update. [`ServerError::ClosedUpdates`] for
+    /// not in `names`: ignoring such an update would lose an acknowledged update. A file whose name is no name of an
+    /// update is set aside as damaged. [`ServerError::ClosedUpdates`] for
     /// updates of a later round. [`ServerError::Io`] if the directory cannot be read.
     pub fn pending_updates(
         &self,
@@ -282,7 +311,11 @@ impl RoundStore {
         let mut damaged = 0;
         for path in entries(&directory)? {
             let parsed = path.file_name().and_then(|file| file.to_str()).and_then(UpdateName::parse);
-            let Some(name) = parsed else { return Err(ServerError::UnknownUpdate { path }) };
+            let Some(name) = parsed else {
+                self.set_aside(round, &path, NO_UPDATE_NAME)?;
+                damaged += 1;
+                continue;
+            };
             match name.verify_file(round, &path).map_err(io_error(&path))? {
                 Verification::Sound => {}
                 Verification::Unverifiable => {
@@ -469,6 +502,8 @@ impl RoundStore {
         if error.is_temporary() {
             return Err(error.into());
         }
+        // A difference between the base and an update is reported for the update.
+        self.verify_model(round.saturating_sub(1))?;
         let mut damaged = self.find_damaged(round, files)?;
         // Every update was valid when it was accepted, so an update that is not valid has changed. That also holds for
         // an update of an earlier version, which has no digest.
@@ -501,8 +536,13 @@ impl RoundStore {
         let directory = self.updates_directory(open.number);
         let mut stored = BTreeMap::new();
         for path in entries(&directory)? {
-            if let Some(name) = path.file_name().and_then(|file| file.to_str()).and_then(UpdateName::parse) {
-                stored.insert((name.client.clone(), name.update.samples, name.update.digest), (name, path));
+            match path.file_name().and_then(|file| file.to_str()).and_then(UpdateName::parse) {
+                Some(name) => {
+                    stored
+                        .insert((name.client.clone(), name.update.samples, name.update.digest), (name, path));
+                }
+                // The next start would find the file again.
+                None => self.set_aside(open.number, &path, NO_UPDATE_NAME)?,
             }
         }
         let (mut files, mut missing) = (Vec::new(), Vec::new());

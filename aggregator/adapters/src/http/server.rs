@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use fedspan_connections::{ConnectionSlots, Slot, SlotLimits};
+use fedspan_connections::{ConnectionSlots, DescriptorShortage, Slot, SlotLimits, reserve_descriptors};
 use fedspan_engine::Millis;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -23,7 +23,7 @@ use super::disk::Disk;
 use super::error::io_error;
 use super::handlers::handle;
 use super::round_store::{MODEL, RoundStore, updates_of_record};
-use super::{OpenRound, RoundState, ServerError, Settings};
+use super::{Limits, OpenRound, RoundState, ServerError, Settings};
 use crate::files::{HEADER_MAX, read_layout};
 
 /// Size of the read buffer, in bytes. It limits the head of a request and the blocks of a body.
@@ -39,6 +39,9 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Number of connections that may wait to be accepted. In a flood, a connection that finds the queue full is tried again
 /// by its system only after a second.
 const QUEUE: u32 = 8192;
+
+/// Number of open files besides connections and uploads: the files of a mean, of the state directory and of logs.
+const OTHER_FILES: usize = 1100;
 
 /// Longest time for which a new connection delays the acceptance of others, so that its request is read before newer
 /// connections can evict it. A request that was sent at once arrives within this time.
@@ -95,6 +98,17 @@ impl AdapterServer {
         let last_updates = updates_of_record(&record, names);
         let mut rounds =
             RoundState::new(settings.rules, settings.policy(), names.len(), record.round, last_updates);
+        // An upload has its body, the whole adapter and the base open.
+        let others = OTHER_FILES.saturating_add(settings.limits.connections.saturating_mul(3));
+        if let Err(DescriptorShortage { needed, allowed }) =
+            reserve_descriptors(slot_limits(&settings.limits), others)
+        {
+            tracing::warn!(
+                needed,
+                allowed,
+                "the process may open too few files for its connections; raise the limit (ulimit -n), or lower those in [limits]"
+            );
+        }
         let (pending, damaged) = store.pending_updates(record.round, names)?;
         if record.round > 0 || !pending.is_empty() {
             let (committed, updates) = (record.round, pending.len());
@@ -173,15 +187,17 @@ async fn wait_until_all_served(app: &AppState) {
     }
 }
 
+/// Bounds on connections. The owner of a slot is a client.
+fn slot_limits(limits: &Limits) -> SlotLimits {
+    let Limits { connections, per_client, unauthenticated, .. } = *limits;
+    SlotLimits { connections, per_owner: per_client, unauthenticated }
+}
+
 /// Accepts connections and spawns a task for each. If too many evicted connections are still closing, a connection gets
 /// a short response and is closed.
 async fn accept_connections(app: &Arc<AppState>, listener: &TcpListener, connections: &mut JoinSet<()>) {
     let limits = app.settings.limits;
-    let slots = ConnectionSlots::new(SlotLimits {
-        connections: limits.connections,
-        per_owner: limits.per_client,
-        unauthenticated: limits.unauthenticated,
-    });
+    let slots = ConnectionSlots::new(slot_limits(&limits));
     let new_connections = Arc::new(Semaphore::new(NEW_MAX.min(limits.unauthenticated / 2).max(1)));
     loop {
         // Removes finished connections from the set.
