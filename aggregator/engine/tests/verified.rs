@@ -367,6 +367,57 @@ fn restored_schedule_waits_for_all_devices_and_continues() {
     assert!(partial_rounds > 0, "no world had a partial round to restore");
 }
 
+/// A schedule that is restored before any round opens this round in the same stage: a checkpoint has the state before
+/// the round and the stage of the round.
+#[test]
+fn restored_schedule_opens_every_round_in_the_same_stage() {
+    let mut later_stages = 0;
+    for kind in [Kind::Gradients, Kind::Layers, Kind::Alternating] {
+        for seed in 0..12 {
+            let world = World { kind, ..World::draw(seed) };
+            let devices: Vec<DeviceId> = (0..world.curvatures.len() as u64).map(DeviceId).collect();
+            let mut stages = Vec::new();
+            let mut policy = Restarted { policy: world.schedule(), world: &world, stages: &mut stages };
+            world.run(&mut policy, 0, 40, f64::INFINITY);
+            for (round, (kept, restored)) in (1..).zip(&stages) {
+                assert_eq!(
+                    kept,
+                    restored,
+                    "{kind:?}, world {seed}, round {round} of {} devices",
+                    devices.len()
+                );
+            }
+            later_stages += usize::from(stages.last().unwrap().0 > 0);
+        }
+    }
+    assert!(later_stages > 10, "{later_stages} worlds came to a later stage");
+}
+
+/// Schedule with a copy that is restored before every round. Keeps the stages of both.
+struct Restarted<'a> {
+    policy: Doubling,
+    world: &'a World,
+    stages: &'a mut Vec<(u16, u16)>,
+}
+
+impl Participation for Restarted<'_> {
+    fn cohort(&mut self, round: u32, fleet: &[DeviceId]) -> fedspan_engine::Cohort {
+        let mut restored = self.world.schedule();
+        assert!(restored.restore(&self.policy.state()), "round {round}");
+        let cohort = self.policy.cohort(round, fleet);
+        self.stages.push((cohort.stage, restored.cohort(round, fleet).stage));
+        cohort
+    }
+
+    fn counted(&mut self, answer: &UpdateArrival<'_>) {
+        self.policy.counted(answer);
+    }
+
+    fn closed(&mut self, closed: &ClosedRound<'_>) {
+        self.policy.closed(closed);
+    }
+}
+
 /// A schedule that is restored between the two rounds of a cycle finishes the cycle with all devices, and has
 /// partial rounds later.
 #[test]

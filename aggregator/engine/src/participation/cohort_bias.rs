@@ -13,6 +13,8 @@ use crate::linalg::Matrix;
 const FORGETTING: f64 = 0.7;
 /// Quotient of the squared difference to its expectation from which on the first devices count as different.
 const SIGNIFICANT: f64 = 1.5;
+/// Largest quotient of a round, so that a fleet without variance is not remembered for ever, and the state stays finite.
+const LARGEST_QUOTIENT: f64 = 1e3;
 /// Smallest squared length of the mean step without noise, as a fraction of that with noise.
 const SMALLEST_SIGNAL: f64 = 0.1;
 
@@ -44,21 +46,25 @@ impl Level {
 impl CohortBias {
     /// Observes a round with all devices. `first` are mean steps of the first devices, each with the number of
     /// these devices, in ascending order.
-    pub fn update(&mut self, observed: &ModelStep, first: &[(usize, Matrix)]) {
+    pub fn update<'a>(&mut self, observed: &ModelStep, first: impl IntoIterator<Item = (usize, &'a Matrix)>) {
         let (all, count) = (&observed.mean, observed.count);
         let variance = observed.variance();
         let squared = all.norm_squared();
         let signal = (squared - variance / count).max(SMALLEST_SIGNAL * squared).max(f64::MIN_POSITIVE);
         for (devices, mean) in first {
-            let n = *devices as f64;
+            let n = devices as f64;
+            // A round that was short of updates may have had fewer than the first devices of another one.
+            if n >= count {
+                continue;
+            }
             let expected = ((1.0 / n - 1.0 / count) * variance).max(f64::MIN_POSITIVE);
-            let quotient = (mean - all).norm_squared() / expected;
+            let quotient = ((mean - all).norm_squared() / expected).min(LARGEST_QUOTIENT);
             let along = ((mean.dot(all) - variance / count) / signal).clamp(-1.0, 1.5);
             let squared = ((mean.norm_squared() - variance / n) / signal).max(along * along);
             let progress = Progress { along, squared };
-            let at = self.levels.partition_point(|level| level.devices < *devices);
-            if self.levels.get(at).is_none_or(|level| level.devices != *devices) {
-                self.levels.insert(at, Level::new(*devices));
+            let at = self.levels.partition_point(|level| level.devices < devices);
+            if self.levels.get(at).is_none_or(|level| level.devices != devices) {
+                self.levels.insert(at, Level::new(devices));
             }
             let Some(level) = self.levels.get_mut(at) else { continue };
             level.quotient = FORGETTING * level.quotient + quotient;

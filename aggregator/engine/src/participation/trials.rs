@@ -68,6 +68,8 @@ pub struct Trials {
     spent: f64,
     /// Duration of the last round with all devices; 0 before the first.
     full_time: f64,
+    /// Whether the model is a network, whose steps are gradients of an objective.
+    is_of_layers: bool,
     /// Last round with all devices. `None` before the first, and after a restart.
     start: Option<Start>,
 }
@@ -77,8 +79,6 @@ pub struct Trials {
 struct Start {
     /// Step of the round.
     step: Matrix,
-    /// Whether the model is a network, whose steps are gradients of an objective.
-    is_of_layers: bool,
     /// Degrees of freedom of a step.
     degrees_of_freedom: f64,
     /// Displacement of the model since the round, as the sum of the steps of the trial.
@@ -92,21 +92,21 @@ struct Start {
 impl Trials {
     /// Creates trials without an allowance.
     pub fn new() -> Self {
-        Self { allowance: 0.0, rate: RATE, spent: 0.0, full_time: 0.0, start: None }
+        Self { allowance: 0.0, rate: RATE, spent: 0.0, full_time: 0.0, is_of_layers: false, start: None }
     }
 
     /// Whether a partial round of this expected duration may be tried, if one with all devices takes `full`.
     pub fn may_try(&self, duration: f64, full: f64) -> bool {
-        self.start
-            .as_ref()
-            .is_none_or(|start| !start.is_of_layers || duration <= LARGEST_PART_OF_LAYERS * full)
+        !self.is_of_layers || duration <= LARGEST_PART_OF_LAYERS * full
     }
 
     /// Whether a partial round of this expected duration may follow.
     pub fn allow(&self, duration: f64) -> bool {
-        let Some(start) = self.start.as_ref().filter(|start| !start.ended) else { return false };
+        if self.start.as_ref().is_none_or(|start| start.ended) {
+            return false;
+        }
         let longest =
-            if start.is_of_layers { LONGEST_TRIAL_OF_LAYERS * self.full_time } else { f64::INFINITY };
+            if self.is_of_layers { LONGEST_TRIAL_OF_LAYERS * self.full_time } else { f64::INFINITY };
         self.spent + duration <= longest && duration <= self.allowance
     }
 
@@ -123,7 +123,7 @@ impl Trials {
         let gain = (1.0 - a) * start.step.dot(displacement) - 0.5 * a * displacement.norm_squared();
         let gain_of_all = (1.0 - 0.5 * a) * start.step.norm_squared();
         // The time of the trial is worth what rounds with all devices would gain in it.
-        let price = if start.is_of_layers { gain_of_all * self.spent / self.full_time } else { 0.0 };
+        let price = if self.is_of_layers { gain_of_all * self.spent / self.full_time } else { 0.0 };
         let gain = gain - price;
         start.best = start.best.max(gain);
         start.ended = gain < start.best - LARGEST_DECREASE * gain_of_all;
@@ -146,7 +146,7 @@ impl Trials {
             let (low, high) = worth.unwrap_or((0.0, 0.0));
             let gained = low.max(0.0) * shorter;
             self.allowance += gained;
-            if gained < self.spent {
+            if worth.is_some() && gained < self.spent {
                 self.rate *= AFTER_FAILURE;
             }
             if high < self.harm() { Verdict::Harmful } else { Verdict::Harmless }
@@ -154,9 +154,9 @@ impl Trials {
         self.allowance = (self.allowance + self.rate * duration).min(LARGEST_ALLOWANCE * shorter);
         self.full_time = duration;
         self.spent = 0.0;
+        self.is_of_layers = observed.map_or(self.is_of_layers, |observed| observed.is_of_layers);
         self.start = observed.map(|observed| Start {
             step: observed.step.clone(),
-            is_of_layers: observed.is_of_layers,
             degrees_of_freedom: observed.model_after.degrees_of_freedom(),
             displacement: &observed.step * 0.0,
             best: 0.0,
@@ -168,7 +168,7 @@ impl Trials {
     /// Number of rounds with all devices below which a trial is harmful. The length of a step is noisy, so a trial
     /// must have undone the round with all devices before it. The objective need only have increased.
     fn harm(&self) -> f64 {
-        if self.start.as_ref().is_some_and(|start| start.is_of_layers) { 0.0 } else { -1.0 }
+        if self.is_of_layers { 0.0 } else { -1.0 }
     }
 
     /// Number of rounds with all devices that the present trial was worth, for a network: the decrease of the
@@ -186,7 +186,7 @@ impl Trials {
     /// the step of all devices after it: one standard deviation of the noise to either side.
     fn rounds_worth(&self, step: &Matrix, a: f64, noise: f64) -> Option<(f64, f64)> {
         let start = self.start.as_ref()?;
-        if start.is_of_layers {
+        if self.is_of_layers {
             if start.displacement.shape() != step.shape() || start.step.norm_squared() == 0.0 {
                 return None;
             }
@@ -209,15 +209,15 @@ impl Trials {
         Some((rounds - deviation, rounds + deviation))
     }
 
-    /// State for checkpoints. A trial in progress is omitted: after a restart the next round waits for all
-    /// devices.
-    pub fn state(&self) -> [f64; 4] {
-        [self.allowance, self.rate, self.spent, self.full_time]
+    /// State for checkpoints. The step before a trial in progress is omitted: after a restart the next round waits
+    /// for all devices, and the trial has no verdict.
+    pub fn state(&self) -> [f64; 5] {
+        [self.allowance, self.rate, self.spent, self.full_time, f64::from(u8::from(self.is_of_layers))]
     }
 
     /// Restores a state that [`Self::state`] returned.
-    pub fn restored([allowance, rate, spent, full_time]: [f64; 4]) -> Self {
-        Self { allowance, rate, spent, full_time, start: None }
+    pub fn restored([allowance, rate, spent, full_time, is_of_layers]: [f64; 5]) -> Self {
+        Self { allowance, rate, spent, full_time, is_of_layers: is_of_layers != 0.0, start: None }
     }
 }
 

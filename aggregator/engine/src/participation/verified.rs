@@ -49,15 +49,15 @@ pub struct Verified {
     cycles: u32,
     arrivals: ArrivalTimes,
     round: RoundSteps,
-    /// Last decision. It applies to all rounds of a cycle.
-    decision: Decision,
+    /// Whether the rounds of the present cycle wait for all devices. True after a restart.
+    cycle_waits_for_all: bool,
     /// Whether the open round waits for all devices.
     waits_for_all: bool,
     cycle: Cycle,
     /// Numbers of updates of the levels.
     levels: Vec<usize>,
-    /// Mean steps of the first devices of the open round, each with the number of these devices.
-    first: Vec<(usize, Matrix)>,
+    /// Mean steps of the first devices in the present cycle.
+    first: Vec<FirstDevices>,
     /// Sums over rounds: of `n` times the variance between the devices' steps, scaled to the model's step,
     /// and of `n`.
     variance: (f64, f64),
@@ -68,6 +68,15 @@ pub struct Verified {
     least: usize,
     /// Number of updates of the rounds of the present trial.
     tried: usize,
+}
+
+/// Mean step of the first devices, as a sum over the rounds of a cycle.
+#[derive(Clone, Debug)]
+struct FirstDevices {
+    devices: usize,
+    mean: Matrix,
+    /// Number of rounds in the sum.
+    rounds: u32,
 }
 
 /// Finished rounds of the present cycle.
@@ -92,7 +101,7 @@ impl Verified {
             cycles: 0,
             arrivals: ArrivalTimes::new(FORGETTING),
             round: RoundSteps::default(),
-            decision: Decision { level: 0, waits_for_all: true },
+            cycle_waits_for_all: true,
             waits_for_all: true,
             cycle: Cycle { is_whole: true, ..Cycle::default() },
             levels: Vec::new(),
@@ -113,7 +122,7 @@ impl Verified {
         if state.iter().any(|value| !value.is_finite()) {
             return None;
         }
-        let (trials, values) = values.split_first_chunk::<4>()?;
+        let (trials, values) = values.split_first_chunk::<5>()?;
         let largest = u32::MAX.into();
         let count = |value| u32::try_from(checked_count(value, largest)?).ok();
         let (ranks, values) =
@@ -202,7 +211,10 @@ impl Verified {
             let remaining = |a: f64| progress.remaining(a);
             self.contraction.update(&observed, noise, remaining);
             if self.waits_for_all {
-                self.bias.update(&observed, &self.first);
+                // Sums over some rounds of the cycle cannot be compared with the step of the cycle.
+                let is_whole = |first: &&FirstDevices| first.rounds == self.cycle.length;
+                let first = self.first.iter().filter(is_whole).map(|first| (first.devices, &first.mean));
+                self.bias.update(&observed, first);
             }
         }
         Some(observed)
@@ -211,15 +223,14 @@ impl Verified {
 
 impl Estimator for Verified {
     fn choose(&mut self, levels: &[usize], current: usize) -> Decision {
-        self.levels = levels.to_vec();
-        let full_level = levels.len().saturating_sub(1);
         if self.cycle.rounds > 0 {
             // The rounds of a cycle train different values, so they are tried together.
-            let Decision { level, waits_for_all } = self.decision;
-            return Decision { level: level.min(full_level), waits_for_all };
+            return Decision { level: current, waits_for_all: self.cycle_waits_for_all };
         }
-        self.decision = self.decide(levels, current);
-        self.decision
+        self.levels = levels.to_vec();
+        let decision = self.decide(levels, current);
+        self.cycle_waits_for_all = decision.waits_for_all;
+        decision
     }
 
     fn answers_with(&self, samples: u64) -> usize {
@@ -242,9 +253,12 @@ impl Estimator for Verified {
         let n = self.round.answers;
         if self.waits_for_all && n < self.round.invited && self.levels.contains(&n) {
             let Some(mean) = self.round.mean() else { return };
-            match self.first.iter_mut().find(|(devices, _)| *devices == n) {
-                Some((_, sum)) => *sum += mean,
-                None => self.first.push((n, mean)),
+            match self.first.iter_mut().find(|first| first.devices == n) {
+                Some(first) => {
+                    first.mean += mean;
+                    first.rounds += 1;
+                }
+                None => self.first.push(FirstDevices { devices: n, mean, rounds: 1 }),
             }
         }
     }
