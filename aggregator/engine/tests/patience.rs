@@ -10,7 +10,7 @@ use crate::common::model::{Op, World, random_op};
 use fedspan_engine::{
     Action, DeviceId, Engine, Event, Millis, Phase, Record, RecordedEffects, RoundBroadcast, RoundRecord,
 };
-use fedspan_protocol::message::{AckOutcome, Decline, DeclineReason, Privacy};
+use fedspan_protocol::message::{AckOutcome, Decline, DeclineReason, Privacy, RoundId};
 use proptest::prelude::*;
 
 /// Deadline of the rounds in this file, in ms.
@@ -27,6 +27,8 @@ enum Behaviour {
     Reconnects(u64),
     /// Never answers; connects for 1 ms in each period of this length.
     Blinks(u64),
+    /// Never answers; in each period of this length it connects for 2 ms, and declines a round that it was not sent.
+    Lies(u64),
     /// Is silent until this time, and then answers as [`Self::Answers`] does.
     SilentUntil(u64, u64),
     /// Declines every round after this time.
@@ -39,7 +41,7 @@ impl Behaviour {
         match self {
             Self::Answers(delay) | Self::Declines(delay) => Some(delay),
             Self::SilentUntil(until, delay) => (now >= until).then_some(delay),
-            Self::Silent | Self::Reconnects(_) | Self::Blinks(_) => None,
+            Self::Silent | Self::Reconnects(_) | Self::Blinks(_) | Self::Lies(_) => None,
         }
     }
 }
@@ -101,6 +103,15 @@ impl Fleet {
                 Behaviour::Blinks(period) => {
                     for turn in 0..500 {
                         fleet.plan(turn * period + 1, Due::Event(Event::Left(device)));
+                        fleet.plan((turn + 1) * period, Due::Event(Event::Joined(device)));
+                    }
+                }
+                Behaviour::Lies(period) => {
+                    let id = RoundId { round: 1_000_000, stage: 0 };
+                    let bogus = Decline { id, reason: DeclineReason::NoSamples };
+                    for turn in 0..2000 {
+                        fleet.plan(turn * period + 1, Due::Event(Event::Declined(device, bogus)));
+                        fleet.plan(turn * period + 2, Due::Event(Event::Left(device)));
                         fleet.plan((turn + 1) * period, Due::Event(Event::Joined(device)));
                     }
                 }
@@ -242,7 +253,7 @@ fn setup_with_patience(devices: usize, rounds: u32, limit: u32) -> Setup {
     }
 }
 
-use Behaviour::{Answers, Blinks, Declines, Reconnects, Silent, SilentUntil};
+use Behaviour::{Answers, Blinks, Declines, Lies, Reconnects, Silent, SilentUntil};
 
 #[test]
 fn silent_device_costs_as_many_deadlines_as_patience() {
@@ -399,6 +410,34 @@ fn silent_device_is_sent_an_extended_round_once() {
     assert_eq!((fleet.engine.counters().extended, opens), (3, 2));
 }
 
+/// A device that names a round which it was not sent has not answered.
+#[test]
+fn device_that_lies_costs_no_more_deadlines_than_a_silent_one() {
+    for period in [50, 110, 150, 400] {
+        let mut fleet = Fleet::new(setup_with_patience(3, 100, 3), &[Answers(1), Answers(2), Lies(period)]);
+        fleet.run(1_000_000);
+        assert_eq!((fleet.committed.len(), fleet.rounds_without(&[0, 1])), (100, 0), "period {period}");
+        assert!(fleet.deadlines <= 3, "period {period}: {} deadlines", fleet.deadlines);
+    }
+}
+
+/// A device that reconnects shortly before a deadline misses it, but its answer within a whole deadline is in time.
+#[test]
+fn device_that_reconnects_shortly_before_the_deadline_is_waited_for_again() {
+    let mut fleet = Fleet::new(setup_with_patience(2, 50, 1), &[Answers(1), Answers(60)]);
+    // The second round opens after 60 ms.
+    fleet.run(70);
+    fleet.handle(Event::Left(DeviceId(1)));
+    fleet.computing.remove(&DeviceId(1));
+    fleet.run(60 + DEADLINE - 1);
+    fleet.handle(Event::Joined(DeviceId(1)));
+    fleet.run(60 + DEADLINE);
+    assert_eq!((fleet.engine.counters().missed, fleet.not_awaited()), (1, vec![1]));
+    fleet.run(60 + DEADLINE - 1 + 60);
+    assert_eq!(fleet.not_awaited(), [0; 0]);
+    assert_eq!(fleet.rounds_without(&[0]), 0);
+}
+
 /// A device that declines is repeated after the retry delay, not at the deadline of a silent device.
 #[test]
 fn silent_device_does_not_delay_retry() {
@@ -456,6 +495,7 @@ fn random_behaviour() -> impl Strategy<Value = Behaviour> {
         2 => Just(Silent),
         1 => (1u64..150).prop_map(Reconnects),
         1 => (2u64..700).prop_map(Blinks),
+        1 => (3u64..700).prop_map(Lies),
         1 => (0u64..2_000, 1u64..80).prop_map(|(until, delay)| SilentUntil(until, delay)),
     ]
 }

@@ -10,7 +10,8 @@
 //! A device that is not waited for is still invited, and its update counts like any other. It is sent one
 //! round at a time: the next one after it has answered, or after the deadline from the moment at which it was
 //! sent the last one. Without this, fast rounds would interrupt a device whenever it computes. An answer
-//! within this deadline, also to a round that has closed meanwhile, resets the number of missed deadlines.
+//! within this deadline, also to a round that has closed meanwhile, resets the number of missed deadlines. A message
+//! about a round that the device was not sent is no answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -31,20 +32,14 @@ struct SentRound {
     at: Millis,
 }
 
-/// Deadlines that a device has missed in a row, at least one.
-#[derive(Clone, Copy, Debug, Default)]
-struct Absentee {
-    missed: u32,
-    /// The last round that the device was sent on its connection, if it has not answered that round.
-    sent: Option<SentRound>,
-}
-
 /// Missed deadlines of all devices. Empty if the campaign has no patience limit.
 #[derive(Debug, Default)]
 pub(super) struct Patience {
     limit: Option<NonZeroU32>,
-    /// Devices that have missed the last deadline.
-    absentees: BTreeMap<DeviceId, Absentee>,
+    /// Number of deadlines in a row, at least one, that a device has missed.
+    missed: BTreeMap<DeviceId, u32>,
+    /// The last round that a device was sent on its connection, if it has not answered that round.
+    sent: BTreeMap<DeviceId, SentRound>,
     /// Devices that have sent no answer since they joined.
     silent: BTreeSet<DeviceId>,
     /// Devices that rounds do not wait for.
@@ -67,18 +62,16 @@ impl Patience {
         if self.limit.is_some() {
             self.silent.insert(device);
         }
-        if let Some(absentee) = self.absentees.get_mut(&device) {
-            absentee.sent = None;
-        }
+        self.sent.remove(&device);
     }
 
     /// Sets the number of deadlines that a device has missed in a row. Returns whether rounds wait for the
     /// device, if this has changed.
     fn set_missed(&mut self, device: DeviceId, missed: u32) -> Option<bool> {
         if missed == 0 {
-            self.absentees.remove(&device);
+            self.missed.remove(&device);
         } else {
-            self.absentees.entry(device).or_default().missed = missed;
+            self.missed.insert(device, missed);
         }
         if self.limit.is_some_and(|limit| missed >= limit.get()) {
             self.not_awaited.insert(device).then_some(false)
@@ -87,12 +80,15 @@ impl Patience {
         }
     }
 
-    /// Whether rounds do not wait for the device, and the device may still answer the last round that it was
-    /// sent in time.
-    fn is_occupied(&self, now: Millis, device: DeviceId, deadline: Option<Millis>) -> bool {
-        let sent = self.absentees.get(&device).and_then(|absentee| absentee.sent);
-        self.not_awaited.contains(&device)
-            && sent.zip(deadline).is_some_and(|(sent, deadline)| now - sent.at < deadline)
+    /// Whether the device may still answer the last round that it was sent in time.
+    fn has_time(&self, now: Millis, device: DeviceId, deadline: Option<Millis>) -> bool {
+        let sent = self.sent.get(&device);
+        sent.zip(deadline).is_some_and(|(sent, deadline)| now - sent.at < deadline)
+    }
+
+    /// Number of deadlines that the device has missed in a row.
+    fn missed(&self, device: DeviceId) -> u32 {
+        self.missed.get(&device).copied().unwrap_or(0)
     }
 }
 
@@ -155,8 +151,8 @@ impl Engine {
         broadcast: Arc<RoundBroadcast>,
         effects: &mut dyn Effects,
     ) {
-        if let Some(absentee) = self.patience.absentees.get_mut(&device) {
-            absentee.sent = Some(SentRound { id: broadcast.id, at: now });
+        if self.patience.limit.is_some() {
+            self.patience.sent.insert(device, SentRound { id: broadcast.id, at: now });
         }
         effects.act(Action::Open(device, broadcast));
     }
@@ -164,7 +160,8 @@ impl Engine {
     /// Whether rounds do not wait for the device, and the device may still answer the last round that it was
     /// sent in time.
     pub(super) fn is_occupied(&self, now: Millis, device: DeviceId) -> bool {
-        self.patience.is_occupied(now, device, self.settings.deadline)
+        self.patience.not_awaited.contains(&device)
+            && self.patience.has_time(now, device, self.settings.deadline)
     }
 
     /// Whether a device may answer a round after several later rounds have closed.
@@ -181,8 +178,8 @@ impl Engine {
 
     /// Waits for every device again, because the final heads are fitted.
     pub(super) fn forget_missed(&mut self, effects: &mut dyn Effects) {
-        let absentees: Vec<DeviceId> = self.patience.absentees.keys().copied().collect();
-        for device in absentees {
+        let devices: Vec<DeviceId> = self.patience.missed.keys().copied().collect();
+        for device in devices {
             self.reset_missed(device, effects);
         }
         self.patience.not_awaited.clear();
@@ -191,6 +188,7 @@ impl Engine {
     /// Forgets a device that may not join any more.
     pub(super) fn forget_removed(&mut self, device: DeviceId, effects: &mut dyn Effects) {
         self.patience.silent.remove(&device);
+        self.patience.sent.remove(&device);
         self.set_missed(device, 0, effects);
     }
 
@@ -228,21 +226,12 @@ impl Engine {
         let is_available =
             |device: &DeviceId| self.is_connected(*device) || self.patience.silent.contains(device);
         let (first_id, id) = (round.first_id(), round.broadcast.id);
-        // The round was sent before the deadline began.
-        let sent = self.settings.deadline.map(|limit| SentRound { id, at: now - limit });
         let missing: Vec<DeviceId> =
             round.cohort.iter().copied().filter(|d| round.waits_for(*d) && is_available(d)).collect();
         let mut last = None;
         for device in missing {
-            let is_first = !self.patience.absentees.contains_key(&device);
             if self.count_missed(device, effects) {
                 last = Some(device);
-            }
-            let is_connected = self.is_connected(device);
-            if let Some(absentee) =
-                self.patience.absentees.get_mut(&device).filter(|_| is_first && is_connected)
-            {
-                absentee.sent = sent;
             }
         }
         if let Some(device) = last {
@@ -259,7 +248,7 @@ impl Engine {
         if self.patience.not_awaited.contains(&device) {
             return false;
         }
-        let missed = self.patience.absentees.get(&device).map_or(0, |absentee| absentee.missed);
+        let missed = self.patience.missed(device);
         self.counters.missed += 1;
         self.set_missed(device, missed.saturating_add(1), effects);
         let is_ended = self.patience.not_awaited.contains(&device);
@@ -272,7 +261,7 @@ impl Engine {
     /// Sets the number of deadlines that a device has missed in a row, and stops waiting for it if these are
     /// too many.
     fn set_missed(&mut self, device: DeviceId, missed: u32, effects: &mut dyn Effects) {
-        let was_known = self.patience.absentees.contains_key(&device);
+        let was_known = self.patience.missed.contains_key(&device);
         let awaited = self.patience.set_missed(device, missed);
         if !was_known && missed == 0 {
             return;
@@ -304,15 +293,22 @@ impl Engine {
         id: RoundId,
         effects: &mut dyn Effects,
     ) {
+        let asks = |round: &OpenRound| round.cohort.contains(&device) && round.id_for(device) == id;
+        let is_of_open_round = self.open.as_ref().is_some_and(asks);
+        let sent = self.patience.sent.get(&device).copied().filter(|sent| sent.id == id);
+        // A message about a round that the device was not sent is no answer.
+        if !is_of_open_round && sent.is_none() {
+            return;
+        }
         self.patience.silent.remove(&device);
-        let Some(absentee) = self.patience.absentees.get_mut(&device) else { return };
-        let sent = absentee.sent.filter(|sent| sent.id == id);
-        let is_of_open_round = self.open.as_ref().is_some_and(|round| round.has_id(id));
+        self.patience.sent.remove(&device);
+        if self.patience.missed(device) == 0 {
+            return;
+        }
         if is_of_open_round {
             return self.reset_missed(device, effects);
         }
         let Some(sent) = sent else { return };
-        absentee.sent = None;
         let is_in_time = self.settings.deadline.is_some_and(|deadline| now - sent.at < deadline);
         if is_in_time {
             self.reset_missed(device, effects);
@@ -342,10 +338,8 @@ impl Engine {
     /// after its deadline was extended.
     pub(super) fn send_to_not_awaited(&mut self, now: Millis, effects: &mut dyn Effects) {
         let Some(round) = &self.open else { return };
-        let id = round.broadcast.id;
         let was_sent = |device: DeviceId| {
-            let sent = self.patience.absentees.get(&device).and_then(|absentee| absentee.sent);
-            sent.is_some_and(|sent| sent.id == id)
+            self.patience.sent.get(&device).is_some_and(|sent| sent.id == round.id_for(device))
         };
         let free: Vec<_> = round
             .not_awaited()
