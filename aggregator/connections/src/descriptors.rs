@@ -1,4 +1,4 @@
-//! File descriptors of a server: every connection has one, and without a free one nobody is accepted.
+//! File descriptors of a server. Every connection has one, and without a free one no connection is accepted.
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
