@@ -111,3 +111,31 @@ impl CohortBias {
         rest.is_empty().then(|| Self { levels: levels.iter().map(level).collect() })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::model_motion::ModelPoint;
+    use super::*;
+
+    /// A cycle whose last round was short of updates has fewer steps than the first devices of another round, or
+    /// steps without variance. Neither may make the state infinite, since no checkpoint with it can be restored.
+    #[test]
+    fn short_rounds_keep_the_state_finite() {
+        let point = ModelPoint::Values(Matrix::zeros(2, 1));
+        let observed = ModelStep::new(point.clone(), point, Matrix::from_element(2, 1, 1.0));
+        let far = Matrix::from_element(2, 1, 1e9);
+        let mut bias = CohortBias::default();
+        bias.update(&observed, [(1, &far), (4, &far)]);
+        assert_eq!(bias.len(), 0, "as many first devices as steps");
+        let observed = observed.with_count(8.0);
+        for _ in 0..100 {
+            bias.update(&observed, [(4, &far)]);
+        }
+        assert!(bias.state().all(f64::is_finite));
+        // Differences that are common again are believed soon.
+        for _ in 0..40 {
+            bias.update(&observed, [(4, &observed.mean)]);
+        }
+        assert_eq!(bias.progress(4), Progress::FULL);
+    }
+}

@@ -117,6 +117,12 @@ impl ModelStep {
         Self { is_of_layers: true, ..self }
     }
 
+    /// The same step, as the mean of this number of devices' steps.
+    #[cfg(test)]
+    pub fn with_count(self, count: f64) -> Self {
+        Self { count, ..self }
+    }
+
     /// Length of the model's step along the devices' mean step, as a multiple of the latter. `None` if the
     /// mean step is 0 or not finite.
     pub fn scale(&self) -> Option<f64> {
