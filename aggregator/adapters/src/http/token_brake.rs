@@ -37,9 +37,17 @@ impl Bucket {
     }
 }
 
+/// Time between two searches for addresses that can be forgotten, so that a flood from new addresses does not search
+/// all of them for each wrong token.
+const SEARCH: Millis = Millis::new(1_000);
+
 /// Buckets of all addresses that have sent wrong tokens.
 #[derive(Debug, Default)]
-pub struct TokenBrake(HashMap<IpAddr, Bucket>);
+pub struct TokenBrake {
+    buckets: HashMap<IpAddr, Bucket>,
+    /// Time of the last search for addresses that can be forgotten.
+    searched: Option<Millis>,
+}
 
 impl TokenBrake {
     /// Counts a wrong token of an address.
@@ -47,16 +55,19 @@ impl TokenBrake {
     /// # Errors
     /// The time until the address may send another wrong token, if it has sent too many.
     pub fn count_wrong(&mut self, address: IpAddr, now: Millis) -> Result<(), Millis> {
-        if self.0.len() >= ADDRESSES_MAX && !self.0.contains_key(&address) {
-            self.0.retain(|_, bucket| {
-                bucket.refill(now);
-                bucket.tokens < BURST
-            });
-            if self.0.len() >= ADDRESSES_MAX {
+        if self.buckets.len() >= ADDRESSES_MAX && !self.buckets.contains_key(&address) {
+            if self.searched.is_none_or(|searched| now - searched >= SEARCH) {
+                self.searched = Some(now);
+                self.buckets.retain(|_, bucket| {
+                    bucket.refill(now);
+                    bucket.tokens < BURST
+                });
+            }
+            if self.buckets.len() >= ADDRESSES_MAX {
                 return Err(REFILL);
             }
         }
-        let bucket = self.0.entry(address).or_insert(Bucket { tokens: BURST, refilled: now });
+        let bucket = self.buckets.entry(address).or_insert(Bucket { tokens: BURST, refilled: now });
         bucket.refill(now);
         match bucket.tokens.checked_sub(1) {
             Some(tokens) => {
@@ -97,9 +108,12 @@ mod tests {
         let count = u32::try_from(ADDRESSES_MAX).unwrap_or(u32::MAX);
         assert!((0..count).all(|number| brake.count_wrong(address(number), Millis::ZERO).is_ok()));
         assert_eq!(brake.count_wrong(address(count), Millis::ZERO), Err(REFILL));
-        assert_eq!(brake.0.len(), ADDRESSES_MAX);
+        assert_eq!(brake.buckets.len(), ADDRESSES_MAX);
+        // The search is not repeated at once, although all could be forgotten.
+        brake.searched = Some(REFILL);
+        assert_eq!(brake.count_wrong(address(count), REFILL), Err(REFILL));
         // Addresses whose bucket is full again are forgotten.
-        assert_eq!(brake.count_wrong(address(count), REFILL), Ok(()));
-        assert_eq!(brake.0.len(), 1);
+        assert_eq!(brake.count_wrong(address(count), REFILL + SEARCH), Ok(()));
+        assert_eq!(brake.buckets.len(), 1);
     }
 }
