@@ -27,7 +27,12 @@ fn invalid_updates_are_refused() {
         adapter.bytes()
     };
     let truncated_len = valid.bytes().len() - 4;
-    let cases: [(Vec<u8>, &[&str]); 11] = [
+    let json_len = u64::from_le_bytes(directory.base.bytes()[..8].try_into().unwrap());
+    let long_header = 8 + json_len + (1 << 16) + 1;
+    let long = [&long_header.to_le_bytes()[..], &vec![b' '; long_header as usize]].concat();
+    let allowed = format!("at most {}", long_header - 1);
+    let cases: [(Vec<u8>, &[&str]); 12] = [
+        (long, &["found a header of", &allowed]),
         (
             changed(&|adapter| adapter.tensors.get_mut(UP).unwrap().1[23] = f32::NAN),
             &[UP, "element 23", "NaN"],

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::dtype::Dtype;
-use super::limits::{DIMENSIONS_MAX, HEADER_MAX, NAME_MAX, SAMPLES_MAX};
+use super::limits::{DIMENSIONS_MAX, NAME_MAX, SAMPLES_MAX};
 use super::role::Role;
 
 /// Largest number of characters of a name or value that an error text quotes.
@@ -167,9 +167,11 @@ pub enum Fault {
         /// Length of the file, in bytes.
         got: u64,
     },
-    /// The header is longer than [`HEADER_MAX`].
-    #[error("found a header of {length} bytes, allowed: at most {HEADER_MAX}; is this a safetensors file?")]
+    /// The header is too long.
+    #[error("found a header of {length} bytes, allowed: at most {allowed}; is this a safetensors file?")]
     HeaderTooLong {
+        /// Longest header that is read, in bytes.
+        allowed: u64,
         /// Length of the header according to the file.
         length: u64,
     },

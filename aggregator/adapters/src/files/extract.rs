@@ -10,6 +10,7 @@ use std::path::Path;
 use super::agreement::ConfigSet;
 use super::dtype::{differing, not_finite};
 use super::inputs::tensor_blocks;
+use super::limits::{HEADER_MAX, HEADER_ROOM};
 use super::source::InputFile;
 use super::{AdapterError, AdapterTensor, Dtype, Fault, Layout, MergeRule, RoundKind, compare};
 
@@ -42,7 +43,9 @@ pub fn read_layout(path: &Path) -> Result<(Layout, u64), AdapterError> {
 pub fn merge_update(base: &Path, client: &Path, kind: RoundKind, target: &Path) -> Result<(), AdapterError> {
     let (base, header) = InputFile::open(base, true)?;
     let layout = Layout::from_header(&header).map_err(|fault| AdapterError::located(&base.path, fault))?;
-    let (client, client_header) = InputFile::open(client, true)?;
+    // The memory for a header grows with its length, and the file is a request body.
+    let header_max = (header.bytes.len() as u64).saturating_add(HEADER_ROOM).min(HEADER_MAX);
+    let (client, client_header) = InputFile::open_within(client, true, header_max)?;
     let offsets = compare::optional_offsets(&layout, &client_header, &base.path, |role| kind.freezes(role))
         .map_err(|fault| AdapterError::located(&client.path, fault))?;
     let file = create_new(target)?;

@@ -52,15 +52,23 @@ impl Header {
     ///
     /// # Errors
     /// [`LocatedFault`] with the tensor whose entry is invalid, if there is one.
-    pub fn read(mut file: impl Read, length: u64) -> Result<Self, LocatedFault> {
+    pub fn read(file: impl Read, length: u64) -> Result<Self, LocatedFault> {
+        Self::read_within(file, length, HEADER_MAX)
+    }
+
+    /// Reads a header as [`Self::read`] does, of at most `allowed` bytes.
+    ///
+    /// # Errors
+    /// [`LocatedFault`] as for [`Self::read`].
+    pub fn read_within(mut file: impl Read, length: u64, allowed: u64) -> Result<Self, LocatedFault> {
         let mut length_field = [0; LENGTH_FIELD as usize];
         if length < LENGTH_FIELD {
             return Err((None, Fault::Truncated { needed: LENGTH_FIELD, got: length }));
         }
         file.read_exact(&mut length_field).map_err(|error| (None, error.into()))?;
         let json_length = u64::from_le_bytes(length_field);
-        if json_length > HEADER_MAX {
-            return Err((None, Fault::HeaderTooLong { length: json_length }));
+        if json_length > allowed {
+            return Err((None, Fault::HeaderTooLong { length: json_length, allowed }));
         }
         let data_length = length.checked_sub(LENGTH_FIELD + json_length);
         let data_length = data_length

@@ -3,6 +3,9 @@
 /// Longest header that is read, in bytes. The header of an adapter with 200 tensors is 40 kB.
 pub const HEADER_MAX: u64 = 1 << 24;
 
+/// Number of bytes by which the header of an upload may be longer than that of the base.
+pub const HEADER_ROOM: u64 = 1 << 16;
+
 /// Largest number of dimensions of a shape.
 pub const DIMENSIONS_MAX: usize = 8;
 

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::process::{Resource, getrlimit};
 use sha2::{Digest, Sha256};
 
+use super::limits::HEADER_MAX;
 use super::{AdapterError, Fault, Header};
 
 /// Name of the adapter file in a PEFT directory.
@@ -86,10 +87,19 @@ impl InputFile {
     /// # Errors
     /// [`AdapterError::File`] if the file cannot be opened or its header is invalid.
     pub(super) fn open(path: &Path, keep_open: bool) -> Result<(Self, Header), AdapterError> {
+        Self::open_within(path, keep_open, HEADER_MAX)
+    }
+
+    /// Opens a file as [`Self::open`] does, with a header of at most `header_max` bytes.
+    pub(super) fn open_within(
+        path: &Path,
+        keep_open: bool,
+        header_max: u64,
+    ) -> Result<(Self, Header), AdapterError> {
         let path = if path.is_dir() { path.join(MODEL) } else { path.to_owned() };
         let (file, stamp) = open_regular(&path)?;
-        let header =
-            Header::read(&file, stamp.length).map_err(|fault| AdapterError::located(&path, fault))?;
+        let header = Header::read_within(&file, stamp.length, header_max)
+            .map_err(|fault| AdapterError::located(&path, fault))?;
         let offsets = header.tensors.iter().map(|tensor| tensor.begin).collect();
         let source = Self {
             path,

@@ -24,14 +24,10 @@ use super::error::io_error;
 use super::handlers::handle;
 use super::round_store::{MODEL, RoundStore, updates_of_record};
 use super::{Limits, OpenRound, RoundState, ServerError, Settings};
-use crate::files::{HEADER_MAX, read_layout};
+use crate::files::{HEADER_ROOM, read_layout};
 
 /// Size of the read buffer, in bytes. It limits the head of a request and the blocks of a body.
 const BUFFER: usize = 1 << 16;
-
-/// Number of bytes by which an upload may be longer than the base, because the safetensors headers may
-/// differ.
-const HEADER_ROOM: u64 = 1 << 16;
 
 /// Longest time that open requests may take after the server has begun to stop.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -117,7 +113,8 @@ impl AdapterServer {
         rounds.open(Millis::ZERO, pending);
         let address = PathBuf::from(settings.listen.to_string());
         let listener = bind(settings.listen).map_err(io_error(&address))?;
-        let max_body_len = length.saturating_add(HEADER_ROOM).min(length.saturating_add(HEADER_MAX));
+        // The headers may differ.
+        let max_body_len = length.saturating_add(HEADER_ROOM);
         let app = AppState::new(settings, store, max_body_len, rounds);
         app.counters.add("damaged", damaged);
         Ok(Self { app: Arc::new(app), listener })
