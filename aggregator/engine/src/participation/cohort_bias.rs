@@ -132,7 +132,7 @@ mod tests {
             bias.update(&observed, [(4, &far)]);
         }
         assert!(bias.state().all(f64::is_finite));
-        // Differences that are common again are believed soon.
+        // Later rounds without a difference outweigh these soon.
         for _ in 0..40 {
             bias.update(&observed, [(4, &observed.mean)]);
         }
