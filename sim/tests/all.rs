@@ -26,6 +26,7 @@ mod flash;
 mod fleet_scale;
 mod heterogeneity;
 mod hostile_files;
+mod init;
 mod least_squares;
 mod live;
 mod named_classes;

@@ -13,6 +13,7 @@ pub mod network;
 pub mod noise;
 pub mod parallel;
 pub mod progress;
+pub mod propose;
 pub mod report;
 pub mod run;
 pub mod scenario;

@@ -12,6 +12,7 @@ mod emulate;
 #[cfg(feature = "encoder")]
 mod encoder;
 mod execute;
+mod init;
 mod interrupt;
 mod labels;
 mod live;
@@ -41,6 +42,7 @@ const EXAMPLES: &str = "\
 Examples:
   fedspan-sim                                       the demo, under a minute
   fedspan-sim list                                  what there is to run
+  fedspan-sim init data.csv                         a scenario for your own data
   fedspan-sim show linear > my.toml                 a scenario to start from
   fedspan-sim run my.toml --set algorithm.rounds=50 --seeds 5 --out results
   fedspan-sim compare linear linear,algorithm.name=gd-gd
@@ -99,6 +101,15 @@ enum Command {
         /// Name of a built-in scenario, from `list`
         name: String,
     },
+    /// Look at a data file, and write a scenario for it
+    #[command(after_help = "Examples:
+  fedspan-sim init recordings.csv
+  fedspan-sim init recordings.csv --client wearer --target exercise --model mlp
+  fedspan-sim init archive.npz --target labels --out mine.toml
+
+What --client, --target and --task do not say is guessed from names and content; on a terminal the guesses are asked about. The
+scenario is tried on the data before it is written, and nothing is overwritten.")]
+    Init(init::InitOptions),
     /// Run a scenario, print a table, and write result files with --out
     #[command(after_help = "Examples:
   fedspan-sim run linear --set data.clients=1000 --seeds 5 --out results
@@ -281,6 +292,7 @@ pub fn main() -> ExitCode {
             Some(text) => output::print(text),
             None => Err(CommandError::Usage(load::unknown(&name))),
         },
+        Some(Command::Init(options)) => init::command(&options),
         Some(Command::Run { scenario, options }) => execute::command(&scenario, &options),
         Some(Command::Compare { what, options }) => compare::command(&what, &options),
         Some(Command::Choose { threads }) => run_choose(threads),

@@ -13,6 +13,7 @@ use npyz::WriterBuilder;
 
 pub use archive::Archive;
 pub use tables::{Arrays, table};
+pub use values::Values;
 
 use super::{DataError, file};
 

@@ -6,6 +6,7 @@ pub mod columns;
 pub mod delimited;
 pub mod names;
 pub mod number;
+pub mod profile;
 pub mod text;
 
 pub use delimited::{Columns, LARGEST_FILE, parse};

@@ -4,7 +4,7 @@
 use super::columns::{Header, is_plain};
 use super::names::{CodedNames, Merged, Names, is_missing};
 use super::number::{Cell, DecimalMark, Numbers};
-use super::text::{DELIMITERS, LineCounter, decode, lines};
+use super::text::{DELIMITERS, LineCounter, Lines, decode, lines};
 use super::{CLASSES, FEATURES, Table, Target};
 use crate::data::DataError;
 use crate::data::file::unpack;
@@ -84,19 +84,8 @@ fn read(bytes: &[u8], path: &str, columns: &Columns) -> Result<Table, String> {
     let named_columns: Vec<&str> =
         columns.client.iter().chain([&columns.target]).chain(plain).map(String::as_str).collect();
     let lines = lines(&text, columns.delimiter, &named_columns)?;
-    let mut reader = csv::ReaderBuilder::new()
-        .has_headers(false)
-        .flexible(true)
-        .delimiter(lines.delimiter)
-        .trim(csv::Trim::All)
-        .from_reader(lines.text.as_bytes());
-    let mut record = csv::StringRecord::new();
-    let mut read_record =
-        |record: &mut csv::StringRecord| reader.read_record(record).map_err(|error| error.to_string());
-    if !read_record(&mut record)? {
-        return Err("found an empty file, expected a line of column names".to_owned());
-    }
-    let header = record.clone();
+    let mut records = Records::new(&lines)?;
+    let header = records.header.clone();
     let header: Vec<&str> = header.iter().collect();
     let positions = ColumnPositions::find(&header, columns).map_err(|message| {
         if header.len() > 1 {
@@ -110,15 +99,81 @@ fn read(bytes: &[u8], path: &str, columns: &Columns) -> Result<Table, String> {
         format!("{message}; the header is a single column and contains none of {marks:?} (data.delimiter)")
     })?;
     let mut rows = Rows::new(columns, &header, &positions, lines.delimiter);
-    let mut counter = LineCounter::default();
-    while read_record(&mut record)? {
-        let is_blank = record.len() == 1 && header.len() > 1 && record.get(0) == Some("");
-        if !is_blank {
-            counter.count(lines.text.as_bytes(), record_start(&record, &lines.text));
-            rows.append(&record, 1 + lines.skipped + counter.ends)?;
-        }
+    while let Some(line) = records.read()? {
+        rows.append(&records.record, line)?;
     }
     rows.finish(path)
+}
+
+/// Reader of the records of a file, with their line numbers.
+pub(super) struct Records<'a> {
+    reader: csv::Reader<&'a [u8]>,
+    lines: &'a Lines<'a>,
+    counter: LineCounter,
+    /// Column names.
+    pub header: csv::StringRecord,
+    /// Record that was read last.
+    pub record: csv::StringRecord,
+}
+
+impl<'a> Records<'a> {
+    /// Reads the header.
+    ///
+    /// # Errors
+    /// A one-line message if the file has no header.
+    pub fn new(lines: &'a Lines<'a>) -> Result<Self, String> {
+        let mut reader = csv::ReaderBuilder::new()
+            .has_headers(false)
+            .flexible(true)
+            .delimiter(lines.delimiter)
+            .trim(csv::Trim::All)
+            .from_reader(lines.text.as_bytes());
+        let mut header = csv::StringRecord::new();
+        if !reader.read_record(&mut header).map_err(|error| error.to_string())? {
+            return Err("found an empty file, expected a line of column names".to_owned());
+        }
+        let (counter, record) = (LineCounter::default(), csv::StringRecord::new());
+        Ok(Self { reader, lines, counter, header, record })
+    }
+
+    /// Reads the next record that is not blank. Returns its line number, or `None` at the end of the file.
+    ///
+    /// # Errors
+    /// A one-line message if the file cannot be read as a table.
+    pub fn read(&mut self) -> Result<Option<u64>, String> {
+        while self.reader.read_record(&mut self.record).map_err(|error| error.to_string())? {
+            let is_blank = self.record.len() == 1 && self.header.len() > 1 && self.record.get(0) == Some("");
+            if !is_blank {
+                self.counter.count(self.lines.text.as_bytes(), record_start(&self.record, &self.lines.text));
+                return Ok(Some(1 + self.lines.skipped + self.counter.ends));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Checks that the record has as many columns as the header.
+    ///
+    /// # Errors
+    /// A one-line message with both numbers.
+    pub fn check_width(
+        record: &csv::StringRecord,
+        expected: usize,
+        delimiter: u8,
+        line: u64,
+    ) -> Result<(), String> {
+        let found = record.len();
+        if found == expected {
+            return Ok(());
+        }
+        let hint = match delimiter {
+            _ if found > expected && record.iter().skip(expected).all(str::is_empty) => {
+                "; the line ends in empty columns that the header lacks"
+            }
+            b',' if found > expected => "; a decimal comma needs quotes or another delimiter",
+            _ => "",
+        };
+        Err(format!("line {line}: found {found} columns, expected {expected} as in the header{hint}"))
+    }
 }
 
 /// Byte offset at which a record starts. The position from the CSV reader may point to empty lines before the
@@ -175,19 +230,7 @@ impl<'a> Rows<'a> {
 
     /// Parses a record and appends its values.
     fn append(&mut self, record: &csv::StringRecord, line: u64) -> Result<(), String> {
-        let (found, expected) = (record.len(), self.header.len());
-        if found != expected {
-            let hint = match self.delimiter {
-                _ if found > expected && record.iter().skip(expected).all(str::is_empty) => {
-                    "; the line ends in empty columns that the header lacks"
-                }
-                b',' if found > expected => "; a decimal comma needs quotes or another delimiter",
-                _ => "",
-            };
-            return Err(format!(
-                "line {line}: found {found} columns, expected {expected} as in the header{hint}"
-            ));
-        }
+        Records::check_width(record, self.header.len(), self.delimiter, line)?;
         if self.x.len() + self.positions.features.len() > LARGEST_VALUES {
             return Err(format!(
                 "line {line}: found more than {LARGEST_VALUES} values (2^28), allowed: at most that"

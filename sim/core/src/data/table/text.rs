@@ -150,7 +150,8 @@ pub fn lines<'a>(text: &'a str, configured: Option<u8>, names: &[&str]) -> Resul
             names.iter().all(|name| header.contains(*name))
         };
         let most_columns = || DELIMITERS.into_iter().rev().max_by_key(|mark| split_cells(first, *mark).len());
-        DELIMITERS.into_iter().find(splits_all_names).or_else(most_columns).unwrap_or(b',')
+        let by_name = DELIMITERS.into_iter().find(splits_all_names).filter(|_| !names.is_empty());
+        by_name.or_else(most_columns).unwrap_or(b',')
     });
     Ok(Lines { text: strip_blanks_before_quotes(text, delimiter, skipped)?, delimiter, skipped })
 }
@@ -266,6 +267,7 @@ mod tests {
             ("sep=|\r\na|b,c,d\n", &[], b'|'),
             ("a;b;c,d\n", &["nowhere"], b';'),
             ("one\n", &["nowhere"], b','),
+            ("a;b;c\n", &[], b';'),
         ] {
             assert_eq!(lines(text, None, names).unwrap().delimiter, expected, "{text:?}");
         }
