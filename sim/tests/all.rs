@@ -34,6 +34,7 @@ mod networks;
 mod npz_clients;
 mod npz_variants;
 mod partitions;
+mod predictions;
 mod reference;
 mod results;
 mod ridge;

@@ -58,8 +58,7 @@ fn clients_without_training_samples_are_left_out() {
             "{method}"
         );
         assert!(summary["final"]["accuracy"].as_f64().unwrap() > 0.9, "{method}: {summary}");
-        let pooled = method.contains("pooled");
-        assert_eq!(client_lines(&folder).len(), if pooled { 0 } else { 2 }, "{method}");
+        assert_eq!(client_lines(&folder).len(), 2, "{method}");
     }
     let reported = run_scenario(
         &folder,

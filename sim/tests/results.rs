@@ -61,6 +61,7 @@ fn run_writes_the_documented_files() {
             "model/representation.npy",
             "report.html",
             "rounds.jsonl",
+            "scenario.toml",
             "summary.json"
         ]
     );
@@ -212,7 +213,8 @@ fn run_removes_only_files_of_earlier_runs() {
     let local = run(&["--set", "algorithm.name=local-only"]);
     let mut expected: Vec<String> = user_files.map(str::to_owned).to_vec();
     expected.extend(
-        ["clients.csv", "model/heads.npy", "report.html", "rounds.jsonl", "summary.json"].map(str::to_owned),
+        ["clients.csv", "model/heads.npy", "report.html", "rounds.jsonl", "scenario.toml", "summary.json"]
+            .map(str::to_owned),
     );
     expected.sort_unstable();
     assert_eq!(local, expected);

@@ -1,6 +1,7 @@
 //! Scoring of models: the metrics in result files, and baselines that are computed without training rounds.
 
 mod baselines;
+mod predictions;
 pub mod ridge;
 
 use fedspan_client::memory::Shape;
@@ -13,6 +14,7 @@ use fedspan_protocol::message::{HeadSolve, Numeric};
 use rayon::prelude::*;
 
 pub use baselines::{local_only, pooled, pooled_with_dropped};
+pub use predictions::Predictions;
 
 use crate::data::scaled::scaled_client;
 use crate::data::{Client, Dataset, Labels, Set, shape_of};
@@ -58,6 +60,8 @@ pub struct ClientScore {
     pub test_mse: Option<f64>,
     /// Directions of the features that the least-squares fit dropped.
     pub dropped: DroppedDirections,
+    /// Predictions for the client's test set.
+    pub predictions: Predictions,
 }
 
 /// Fits a head on the representation `b` (d x k, row-major) for each client and scores the personal model, in
@@ -120,6 +124,7 @@ pub fn score<P: Mechanism>(
         accuracy: if classification { mean(test.correct as f64, client.test.len()) } else { None },
         test_mse: if classification { None } else { mean(test.squares, client.test.len()) },
         dropped: DroppedDirections::default(),
+        predictions: test.predictions,
     }
 }
 
@@ -158,6 +163,7 @@ pub fn score_network(device: &SimNetwork, parameters: &[f32], client: &Client) -
         accuracy: mean(test.correct as f64, test.count),
         test_mse: None,
         dropped: DroppedDirections::default(),
+        predictions: test.predictions,
     }
 }
 
@@ -202,11 +208,13 @@ struct Errors {
     correct: usize,
     /// True if the model failed to predict a sample.
     failed_prediction: bool,
+    predictions: Predictions,
 }
 
 /// Computes the errors of a model on a set in f32, with the arithmetic of devices.
 fn errors<P: Mechanism>(model: &mut Linear<HeapWorkspace, P>, set: &Set, shape: Shape) -> Errors {
-    let mut total = Errors { squares: 0.0, correct: 0, failed_prediction: false };
+    let mut total =
+        Errors { squares: 0.0, correct: 0, failed_prediction: false, predictions: Predictions::of(set) };
     let mut out = vec![0.0f32; shape.outputs];
     let samples = set.samples();
     for (index, x) in samples.x.chunks_exact(shape.features.max(1)).enumerate() {
@@ -214,6 +222,7 @@ fn errors<P: Mechanism>(model: &mut Linear<HeapWorkspace, P>, set: &Set, shape: 
             out.fill(0.0);
             total.failed_prediction = true;
         }
+        total.predictions.push(&set.y, &out);
         match samples.targets {
             Targets::Values(y) => {
                 let expected = y.get(index * shape.outputs..(index + 1) * shape.outputs).unwrap_or_default();

@@ -28,6 +28,7 @@ pub use times::Times;
 
 use serde::Serialize;
 
+use crate::data::file::DataFile;
 use crate::data::scale::Scaling;
 use crate::data::{DataError, Dataset};
 use crate::evaluate::{ClientScore, Scores, average};
@@ -139,8 +140,10 @@ pub struct Outcome {
     pub rounds: Vec<RoundRow>,
     /// Metrics of the final model.
     pub scores: Scores,
-    /// Scores of the personal model of each client.
+    /// Scores of the personal model of each client; attackers are left out.
     pub clients: Vec<ClientScore>,
+    /// Numbers of the scored clients and of the newcomers in the data, from 0. Newcomers follow all training clients.
+    pub numbers: Vec<usize>,
     /// Scores of the personal models after the final epochs on their heads. For networks only.
     pub tuned: Vec<ClientScore>,
     /// Round and client at which training diverged; `None` if training did not diverge.
@@ -200,17 +203,21 @@ pub struct DataNames {
     pub classes: Vec<String>,
     /// Scale of the features of a table.
     pub scale: Option<Scaling>,
+    /// Files from which the data were read.
+    pub files: Vec<DataFile>,
 }
 
 impl DataNames {
-    /// Copies the names and the scale of a data set.
+    /// Copies the names of the clients of these numbers and of all newcomers, and the scale of a data set.
     #[must_use]
-    pub fn new(dataset: &Dataset) -> Self {
+    pub fn new(dataset: &Dataset, numbers: &[usize]) -> Self {
+        let name = |number: &usize| dataset.client_names.get(*number).cloned();
         Self {
-            clients: dataset.client_names.clone(),
+            clients: numbers.iter().filter_map(name).collect(),
             newcomers: dataset.newcomer_names.clone(),
             classes: dataset.class_names.clone(),
             scale: dataset.scale.clone(),
+            files: dataset.files.clone(),
         }
     }
 }

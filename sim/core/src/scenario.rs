@@ -5,6 +5,7 @@ mod attack;
 mod builder;
 mod data;
 mod fleet;
+mod resolved;
 mod scale;
 
 pub use attack::{Attack, AttackNotAllowed, AttackSection};

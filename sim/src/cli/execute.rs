@@ -241,6 +241,7 @@ fn run_seed(
     }
     let wall = began.elapsed().as_secs_f64();
     let summary = Summary::new(&entry.scenario, seed, job.dataset.clients.len(), &outcome, wall);
+    let summary = Summary { revision: option_env!("FEDSPAN_REVISION"), ..summary };
     let rate = summary.timing.updates_per_s.map_or(String::new(), |r| format!(", {r:.0} updates/s"));
     output::log_line(&format!("{} seed {seed}: {} rounds in {wall:.2} s{rate}", entry.label, summary.rounds));
     if let Some(Diverged { client, round }) = outcome.diverged {
@@ -252,7 +253,7 @@ fn run_seed(
     }
     let points = curve(&outcome);
     if let Some(directory) = &directory {
-        write_run(directory, &summary, &outcome)?;
+        write_run(directory, &entry.scenario.resolved(seed), &summary, &outcome)?;
         let single = Runs {
             summaries: vec![summary.clone()],
             curves: vec![points.clone()],

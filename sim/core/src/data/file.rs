@@ -8,6 +8,7 @@ use std::io::Read;
 use std::path::Path;
 
 use flate2::bufread::MultiGzDecoder;
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use super::DataError;
@@ -26,14 +27,25 @@ pub struct Files<'a> {
     scenario: &'a str,
     /// SHA-256 of each file in hexadecimal; empty if checksums are not verified.
     checksums: &'a [String],
-    read: usize,
+    read: Vec<DataFile>,
+}
+
+/// File from which data were read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DataFile {
+    /// Path at which the file was found.
+    pub file: String,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// SHA-256 of the content in hexadecimal.
+    pub sha256: String,
 }
 
 impl<'a> Files<'a> {
     /// Creates a reader of the files of the scenario file `scenario`, with their checksums.
     #[must_use]
     pub fn new(scenario: &'a str, checksums: &'a [String]) -> Self {
-        Self { scenario, checksums, read: 0 }
+        Self { scenario, checksums, read: Vec::new() }
     }
 
     /// Path of a file that the scenario refers to as `path`; see [`locate`].
@@ -49,30 +61,28 @@ impl<'a> Files<'a> {
     pub fn read(&mut self, path: &str, largest: u64) -> Result<(Vec<u8>, String), DataError> {
         let path = self.locate(path);
         let bytes = read(&path, largest)?;
-        let expected = self.checksums.get(self.read);
-        self.read += 1;
-        if let Some(expected) = expected {
-            let checksum = sha256(&bytes);
-            if !checksum.eq_ignore_ascii_case(expected) {
-                return Err(DataError::new(
-                    path,
-                    format!(
-                        "found SHA-256 {checksum}, but data.sha256 lists {expected}; use the right file or fix the list"
-                    ),
-                ));
-            }
+        let expected = self.checksums.get(self.read.len());
+        let checksum = sha256(&bytes);
+        self.read.push(DataFile { file: path.clone(), bytes: bytes.len() as u64, sha256: checksum.clone() });
+        if let Some(expected) = expected.filter(|expected| !checksum.eq_ignore_ascii_case(expected)) {
+            return Err(DataError::new(
+                path,
+                format!(
+                    "found SHA-256 {checksum}, but data.sha256 lists {expected}; use the right file or fix the list"
+                ),
+            ));
         }
         Ok((bytes, path))
     }
 
-    /// Checks that the number of files read equals the number of checksums.
+    /// Checks that the number of files read equals the number of checksums. Returns the files.
     ///
     /// # Errors
     /// [`DataError`] with both numbers if they differ.
-    pub fn finish(&self) -> Result<(), DataError> {
-        let (checksums, read) = (self.checksums.len(), self.read);
+    pub fn finish(self) -> Result<Vec<DataFile>, DataError> {
+        let (checksums, read) = (self.checksums.len(), self.read.len());
         if checksums == 0 || checksums == read {
-            return Ok(());
+            return Ok(self.read);
         }
         Err(DataError::new(
             self.scenario,

@@ -116,6 +116,7 @@ fn shortened(set: &Set, d: usize) -> Set {
         y: set.y.clone(),
         x_f64: set.x_f64.as_ref().map(|wide| without_last(wide, d)),
         y_f64: set.y_f64.clone(),
+        rows: set.rows.clone(),
     }
 }
 

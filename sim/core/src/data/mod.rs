@@ -43,6 +43,8 @@ pub use layout::{Layout, Shape};
 pub use memory::MemoryData;
 pub use set::{Labels, Set};
 
+use file::DataFile;
+
 use augment::Augment;
 use eigenspace::{NoEigenspace, pooled_truth};
 use generator::Generator;
@@ -150,6 +152,8 @@ pub struct Dataset {
     pub class_names: Vec<String>,
     /// Scale that was applied to the features; `None` if the features are unscaled.
     pub scale: Option<Scaling>,
+    /// Files from which the data were read; empty for data that are generated or bundled.
+    pub files: Vec<DataFile>,
     /// Warnings about the data that a run prints, one line each.
     pub warnings: Vec<String>,
 }

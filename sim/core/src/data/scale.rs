@@ -200,7 +200,7 @@ mod tests {
     fn set(rows: &[[f64; 3]]) -> Set {
         let wide: Vec<f64> = rows.iter().flatten().copied().collect();
         let y = Labels::values(vec![0.0; rows.len()]);
-        Set { x: Vec::new(), y, x_f64: Some(wide), y_f64: None }
+        Set { y, x_f64: Some(wide), ..Set::empty(false) }
     }
 
     /// Creates two clients and one newcomer with the features `a` and `b` and a constant 1.

@@ -16,6 +16,8 @@ pub struct Set {
     pub x_f64: Option<Vec<f64>>,
     /// Real-valued targets before rounding to f32, in the layout of `y`; present for tables.
     pub y_f64: Option<Vec<f64>>,
+    /// Number of each sample in the data, from 0, for result files; empty if the samples are numbered in their order.
+    pub rows: Vec<u32>,
 }
 
 /// Targets of samples.
@@ -52,7 +54,7 @@ impl Set {
     /// Creates a set of f32 values, without f64 values.
     #[must_use]
     pub fn new(x: Vec<f32>, y: Labels) -> Self {
-        Self { x, y, x_f64: None, y_f64: None }
+        Self { x, y, x_f64: None, y_f64: None, rows: Vec::new() }
     }
 
     /// Creates a set without targets from rows of `d` values.
@@ -114,6 +116,12 @@ impl Set {
         Samples { x: &self.x, targets }
     }
 
+    /// Number of a sample in the data.
+    #[must_use]
+    pub fn row(&self, index: usize) -> u32 {
+        self.rows.get(index).copied().unwrap_or_else(|| u32::try_from(index).unwrap_or(u32::MAX))
+    }
+
     /// Copies the samples at `indices`, in that order.
     #[must_use]
     pub fn select(&self, d: usize, indices: &[usize]) -> Self {
@@ -134,7 +142,8 @@ impl Set {
                 Labels::Absent(indices.iter().filter_map(|&i| zeros.get(i).copied()).collect())
             }
         };
-        Self { x, y, x_f64, y_f64 }
+        let rows = indices.iter().map(|&index| self.row(index)).collect();
+        Self { x, y, x_f64, y_f64, rows }
     }
 
     /// Appends another set with the same kind of targets. A set with another kind of targets is ignored.
@@ -154,6 +163,8 @@ impl Set {
             _ => return,
         }
         self.x.extend_from_slice(&other.x);
+        // Numbers of samples of two sources would be ambiguous.
+        self.rows.clear();
         append_f64(&mut self.x_f64, &other.x_f64, own_count, other_count);
         append_f64(&mut self.y_f64, &other.y_f64, own_count, other_count);
     }

@@ -94,7 +94,7 @@ impl Table {
             name: self.name,
             features: d + usize::from(constant),
             classes: class_names.len().max(1),
-            set: Set { x: Vec::new(), y, x_f64: Some(wide), y_f64 },
+            set: Set { x_f64: Some(wide), y_f64, ..Set::new(Vec::new(), y) },
             tests_from: self.tests_from.min(rows),
             users,
             layout: Layout { shape: None, constant },

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use fedspan_protocol::message::HeadSolve;
 use rayon::prelude::*;
 
-use super::{ClientScore, Scores, average};
+use super::{ClientScore, Predictions, Scores, average};
 use crate::data::{Client, Dataset, Labels, Set};
 use crate::least_squares::{
     DroppedDirections, F32_ROUNDOFF, F64_ROUNDOFF, Fit, Problem, predict, solve, solve_leave_one_out,
@@ -35,10 +35,10 @@ pub fn pooled(
     scored: &[Client],
     head: HeadSolve,
 ) -> Scores {
-    pooled_with_dropped(dataset, extra, weight, scored, head).0
+    average(&pooled_with_dropped(dataset, extra, weight, scored, head).0)
 }
 
-/// Like [`pooled`], and also returns the directions that the fit dropped.
+/// Like [`pooled`], but returns the score of each client, and the directions that the fit dropped.
 #[must_use]
 pub fn pooled_with_dropped(
     dataset: &Dataset,
@@ -46,9 +46,9 @@ pub fn pooled_with_dropped(
     weight: usize,
     scored_clients: &[Client],
     head: HeadSolve,
-) -> (Scores, DroppedDirections) {
+) -> (Vec<ClientScore>, DroppedDirections) {
     if !dataset.has_targets() {
-        return (Scores::default(), DroppedDirections::default());
+        return (Vec::new(), DroppedDirections::default());
     }
     let mut pooled = Set::empty(dataset.classification);
     for client in &dataset.clients {
@@ -61,8 +61,7 @@ pub fn pooled_with_dropped(
     }
     let Fit { weights, dropped } = fit_linear_model(&pooled, dataset, head);
     let score_client = |client: &Client| score_weights(weights.clone(), client, dataset);
-    let scores: Vec<ClientScore> = scored_clients.par_iter().map(score_client).collect();
-    (average(&scores), dropped)
+    (scored_clients.par_iter().map(score_client).collect(), dropped)
 }
 
 /// Fits a linear model to a set by least squares, with the ridge or leave-one-out choice of `head`.
@@ -134,6 +133,7 @@ fn score_weights(weights: Vec<f64>, client: &Client, dataset: &Dataset) -> Clien
         test_mse: mean(test.squares, client.test.len()).filter(|_| !classes),
         head: weights,
         dropped: DroppedDirections::default(),
+        predictions: test.predictions,
     }
 }
 
@@ -141,19 +141,27 @@ fn score_weights(weights: Vec<f64>, client: &Client, dataset: &Dataset) -> Clien
 struct Errors {
     squares: f64,
     correct: usize,
+    predictions: Predictions,
 }
 
 /// Computes the errors of the weights of all features (d x C, row-major) on a set.
 fn errors(weights: &[f64], set: &Set, dataset: &Dataset) -> Errors {
     let c = dataset.outputs;
-    let (mut total, mut out) = (Errors { squares: 0.0, correct: 0 }, vec![0.0; c]);
+    let (mut total, mut out) =
+        (Errors { squares: 0.0, correct: 0, predictions: Predictions::of(set) }, vec![0.0; c]);
     let (x, y) = (features(set), targets(set, c));
     for (index, (x, y)) in x.chunks_exact(dataset.features.max(1)).zip(y.chunks_exact(c.max(1))).enumerate() {
         predict(weights, x, &mut out);
         total.squares += out.iter().zip(y).map(|(a, b)| (a - b) * (a - b)).sum::<f64>();
+        #[allow(clippy::cast_possible_truncation, reason = "result files have f32")]
+        let narrow: Vec<f32> = out.iter().map(|value| *value as f32).collect();
         if let Labels::Classes(classes) = &set.y {
+            let predicted = index_of_largest(&out);
+            total.predictions.push_class(predicted, narrow.get(predicted).copied().unwrap_or(f32::NAN));
             let class = classes.get(index).map_or(usize::MAX, |class| usize::from(*class));
-            total.correct += usize::from(index_of_largest(&out) == class);
+            total.correct += usize::from(predicted == class);
+        } else {
+            total.predictions.push(&set.y, &narrow);
         }
     }
     total

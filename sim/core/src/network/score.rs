@@ -6,7 +6,7 @@ use fedspan_client::kernel::layer::{Layer, LayerBuffers};
 use fedspan_client::memory::NetworkShape;
 
 use crate::data::{Labels, Set};
-use crate::evaluate::largest;
+use crate::evaluate::{Predictions, largest};
 
 /// Largest number of samples in a batch.
 const BATCH: usize = 32;
@@ -15,7 +15,7 @@ const BATCH: usize = 32;
 const MAX_SAVED_VALUES: usize = 1 << 20;
 
 /// Errors of a network on a set.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Errors {
     /// Number of samples.
     pub count: usize,
@@ -23,14 +23,16 @@ pub struct Errors {
     pub correct: usize,
     /// Sum of the cross-entropies of all samples, in nats.
     pub loss: f64,
+    /// Predicted classes with their probabilities.
+    pub predictions: Predictions,
 }
 
 /// Scores a network with the given parameters and frozen layer on a set. The result is empty if the targets
 /// of the set are not classes.
 #[must_use]
 pub fn errors(shape: NetworkShape, frozen: Frozen<'_>, parameters: &[f32], set: &Set) -> Errors {
-    let mut total = Errors::default();
-    let Labels::Classes(classes) = &set.y else { return total };
+    let Labels::Classes(classes) = &set.y else { return Errors::default() };
+    let mut total = Errors { predictions: Predictions::of(set), ..Errors::default() };
     let (mut layer_inputs, mut layer_outputs) = (Vec::<f32>::new(), Vec::new());
     let mut saved = Vec::new();
     let mut pool_indices = Vec::new();
@@ -63,7 +65,11 @@ pub fn errors(shape: NetworkShape, frozen: Frozen<'_>, parameters: &[f32], set: 
         }
         for (logits, &class) in layer_inputs.chunks_exact(shape.outputs.max(1)).zip(classes) {
             total.count += 1;
-            total.correct += usize::from(largest(logits) == usize::from(class));
+            let predicted = largest(logits);
+            total.correct += usize::from(predicted == usize::from(class));
+            #[allow(clippy::cast_possible_truncation, reason = "a probability for result files")]
+            let probability = libm::exp(-dense::cross_entropy(logits, predicted)) as f32;
+            total.predictions.push_class(predicted, probability);
             total.loss += dense::cross_entropy(logits, class.into());
         }
     }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use fedspan_engine::DeviceId;
 use serde::Serialize;
 
+use super::predictions;
 use super::summary::Summary;
 use crate::data::npz;
 use crate::figures::Figures;
@@ -73,8 +74,12 @@ pub fn make_directory(path: &Path) -> Result<(), WriteError> {
 
 /// Files of a run, relative to the directory of the run. Runs over several seeds write the same files to
 /// directories named `seed-S`.
-const RUN_FILES: [&str; 13] = [
+const RUN_FILES: [&str; 18] = [
     "summary.json",
+    "scenario.toml",
+    "predictions.csv",
+    "confusion.csv",
+    "classes.csv",
     "rounds.jsonl",
     "clients.csv",
     "report.html",
@@ -87,6 +92,7 @@ const RUN_FILES: [&str; 13] = [
     "model/layer-3.npy",
     "model/layer-4.npy",
     "model/heads.npy",
+    "model/new-heads.npy",
 ];
 
 /// Removes the result files of an earlier run from a directory, so that old and new files are not mixed. Only
@@ -166,11 +172,17 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), WriteError>
     write_text(path, &text)
 }
 
-/// Writes `summary.json`, `rounds.jsonl`, `clients.csv` and `model/` of one run into a directory.
+/// Writes the result files of one run into a directory, all but `report.html`. `scenario` is the text of the scenario
+/// as it was run.
 ///
 /// # Errors
 /// [`WriteError`] naming the file that cannot be written.
-pub fn write_run(directory: &Path, summary: &Summary, outcome: &Outcome) -> Result<(), WriteError> {
+pub fn write_run(
+    directory: &Path,
+    scenario: &str,
+    summary: &Summary,
+    outcome: &Outcome,
+) -> Result<(), WriteError> {
     let model = directory.join("model");
     make_directory(&model)?;
     let rounds = directory.join("rounds.jsonl");
@@ -182,13 +194,24 @@ pub fn write_run(directory: &Path, summary: &Summary, outcome: &Outcome) -> Resu
         lines.push('\n');
     }
     write_text(&rounds, &lines)?;
+    write_text(&directory.join("scenario.toml"), scenario)?;
     write_text(&directory.join("clients.csv"), &clients(outcome))?;
+    let predicted = [
+        ("predictions.csv", predictions::predictions(outcome)),
+        ("confusion.csv", predictions::confusion(outcome)),
+        ("classes.csv", predictions::classes(outcome)),
+    ];
+    for (name, text) in predicted {
+        if let Some(text) = text {
+            write_text(&directory.join(name), &text)?;
+        }
+    }
     write_model(&model, outcome)?;
     write_json(&directory.join("summary.json"), summary)
 }
 
 /// Text of `clients.csv`: one line for each client, newcomers last. A line has the number of the client from
-/// 0, the time at which the client joined, the metrics and the name of the client. Metrics that do not apply
+/// 0 in the data, the time at which the client joined, the metrics and the name of the client. Metrics that do not apply
 /// are empty.
 #[must_use]
 pub fn clients(outcome: &Outcome) -> String {
@@ -201,8 +224,9 @@ pub fn clients(outcome: &Outcome) -> String {
         .map(|client_and_name| ("before", client_and_name));
     let newcomers = outcome.newcomers.iter().zip(client_names_or_empty(&outcome.names.newcomers));
     let scored_clients = scored_clients.chain(newcomers.map(|client_and_name| ("after", client_and_name)));
-    for (number, (joined, (client, name))) in scored_clients.enumerate() {
-        let tuned = outcome.tuned.get(number).and_then(|tuned| tuned.accuracy);
+    for (index, (number, (joined, (client, name)))) in outcome.numbers.iter().zip(scored_clients).enumerate()
+    {
+        let tuned = outcome.tuned.get(index).and_then(|tuned| tuned.accuracy);
         let figures = [client.accuracy, tuned, Some(client.loss), client.test_mse].map(cell);
         text.push_str(&format!("{number},{joined},{},{}\n", figures.join(","), quote_cell(name)));
     }
@@ -215,7 +239,7 @@ fn client_names_or_empty(client_names: &[String]) -> impl Iterator<Item = &str> 
 }
 
 /// Quotes a CSV cell if RFC 4180 requires quotes.
-fn quote_cell(name: &str) -> String {
+pub(super) fn quote_cell(name: &str) -> String {
     match name.contains([',', '"', '\n', '\r']) {
         true => format!("\"{}\"", name.replace('"', "\"\"")),
         false => name.to_owned(),
@@ -225,7 +249,7 @@ fn quote_cell(name: &str) -> String {
 /// Writes the files of the final model.
 ///
 /// `representation.npy` is d x k. `heads.npy` is (clients, k), or (clients, k, outputs) for several outputs;
-/// d replaces k for models without a representation (local-only). For networks, the shared layers are written
+/// d replaces k for models without a representation (local-only). `new-heads.npy` has the heads of newcomers. For networks, the shared layers are written
 /// from the first layer on to `layer-0.npy`, `layer-1.npy`, ..., each (inputs + 1) x outputs. For models of
 /// standardised samples, `scale.npy` (2 x d) has a row of shifts, which are subtracted first, and a row of
 /// factors. `scale.json` is the scale of a table, with the names of the features.
@@ -252,11 +276,12 @@ fn write_model(directory: &Path, outcome: &Outcome) -> Result<(), WriteError> {
         npz::write(&path, &[layer.rows.into(), layer.cols.into()], &values)
             .map_err(|error| failed(&path, error))?;
     }
-    if let Some(first) = outcome.clients.first() {
-        let path = directory.join("heads.npy");
-        let values: Vec<f64> = outcome.clients.iter().flat_map(|c| &c.head).copied().collect();
+    for (name, clients) in [("heads.npy", &outcome.clients), ("new-heads.npy", &outcome.newcomers)] {
+        let Some(first) = clients.first().filter(|first| !first.head.is_empty()) else { continue };
+        let path = directory.join(name);
+        let values: Vec<f64> = clients.iter().flat_map(|c| &c.head).copied().collect();
         let (size, outputs) = (first.head.len() as u64, outcome.outputs as u64);
-        let mut shape = vec![outcome.clients.len() as u64, size / outputs.max(1)];
+        let mut shape = vec![clients.len() as u64, size / outputs.max(1)];
         if outputs > 1 {
             shape.push(outputs);
         }

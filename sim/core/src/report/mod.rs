@@ -1,9 +1,10 @@
 //! Result files and reports: summaries of the metrics ([`summary`]), result files ([`files`]), tables
-//! ([`table`]), curves ([`plot`]) and the report page ([`html`]). `RESULTS.md` lists the contents of the
+//! ([`table`]), predictions ([`predictions`]), curves ([`plot`]) and the report page ([`html`]). `RESULTS.md` lists the contents of the
 //! files.
 
 pub mod files;
 pub mod html;
 pub mod plot;
+pub mod predictions;
 pub mod summary;
 pub mod table;

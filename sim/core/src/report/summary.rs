@@ -4,6 +4,8 @@
 use fedspan_engine::{ChosenRidge, Counters};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 
+use super::predictions::MacroF1;
+use crate::data::file::DataFile;
 use crate::evaluate::{average, worst_decile};
 use crate::figures::Figures;
 use crate::run::{Diverged, FitStats, Outcome, PrivacyFigures, RECENT_ROUNDS};
@@ -83,6 +85,15 @@ pub struct Summary {
     /// Names of the classes in the order of their numbers; empty if the data name none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<String>,
+    /// Commit of the program's sources; `None` if it is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub revision: Option<&'static str>,
+    /// Files from which the data were read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub data: Vec<DataFile>,
+    /// F1 scores averaged over classes; `None` for regression.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub f1: Option<MacroF1>,
     /// Measured step size; `None` if the step size is configured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step_size: Option<f64>,
@@ -162,6 +173,9 @@ impl Summary {
             clients,
             users_left_out: Some(outcome.dropped_users).filter(|users| *users > 0),
             step_size: outcome.step_size,
+            revision: None,
+            data: outcome.names.files.clone(),
+            f1: MacroF1::of(outcome),
             classes: outcome.names.classes.clone(),
             fits_cut: outcome.fits.clone(),
             warnings: outcome.warnings.clone(),

@@ -71,6 +71,11 @@ impl Attackers {
         }
     }
 
+    /// Numbers of the clients that do not attack, in ascending order.
+    pub fn honest_numbers(&self) -> Vec<usize> {
+        (0..self.clients).filter(|index| !self.indices.contains(index)).collect()
+    }
+
     fn without_attackers<T: Clone>(&self, per_client: &[T]) -> Vec<T> {
         let honest = per_client.iter().enumerate().filter(|(index, _)| !self.indices.contains(index));
         honest.map(|(_, value)| value.clone()).collect()
@@ -312,7 +317,7 @@ fn poisoned(set: &Set, d: usize, directions: &Matrix, strength: f64, last_class:
         ),
         Labels::Absent(zeros) => Labels::Absent(zeros.clone()),
     };
-    Set { x: set.x.clone(), y, x_f64: set.x_f64.clone(), y_f64: None }
+    Set { y, y_f64: None, ..set.clone() }
 }
 
 /// Median of the norms of steps; 0 without a step.

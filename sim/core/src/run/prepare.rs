@@ -189,7 +189,7 @@ impl<'a> Job<'a> {
         if self.scenario.measured.step_size {
             outcome.step_size = Some(self.scenario.algorithm.step_size);
         }
-        outcome.names = DataNames::new(&self.dataset);
+        outcome.names = DataNames::new(&self.dataset, &outcome.numbers);
         outcome.warnings = self.warnings();
         outcome.warnings.extend(outcome.fits.as_ref().and_then(FitStats::warning));
         // With a fleet-wide scale features have a size of about 1, so the warning does not apply.
@@ -394,22 +394,21 @@ fn run_baseline(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Out
     let (head, ridge) = evaluate::ridge::choose(dataset, algorithm.final_head, algorithm.ridge_labels);
     let (scores, clients, newcomers, fits) = match scenario.algorithm.linear() {
         Some(LinearMethod::Pooled(_)) => {
-            let (scores, dropped) = evaluate::pooled_with_dropped(dataset, &[], 0, &dataset.clients, head);
+            let (clients, dropped) = evaluate::pooled_with_dropped(dataset, &[], 0, &dataset.clients, head);
+            let scores = evaluate::average(&clients);
             let score_client = |client: &Client| {
                 let newcomer = std::slice::from_ref(client);
                 let (scores, dropped) = evaluate::pooled_with_dropped(dataset, newcomer, 1, newcomer, head);
-                ClientScore {
-                    head: Vec::new(),
-                    loss: scores.loss.unwrap_or(0.0),
-                    accuracy: scores.accuracy,
-                    test_mse: scores.test_mse,
-                    dropped,
-                }
+                let score = scores.into_iter().next().unwrap_or_default();
+                ClientScore { dropped, ..score }
             };
             let newcomers: Vec<ClientScore> = dataset.newcomers.iter().map(score_client).collect();
             let fits =
                 [dropped].into_iter().chain(newcomers.iter().map(|score| score.dropped.clone())).collect();
-            (Scores { accuracy_global: scores.accuracy, ..scores }, Vec::new(), newcomers, fits)
+            // The one model of all clients is not kept once for each of them.
+            let clients =
+                clients.into_iter().map(|score| ClientScore { head: Vec::new(), ..score }).collect();
+            (Scores { accuracy_global: scores.accuracy, ..scores }, clients, newcomers, fits)
         }
         _ => {
             let clients = evaluate::local_only(dataset, &dataset.clients, head);
@@ -435,6 +434,7 @@ fn run_baseline(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Out
         }],
         scores,
         clients,
+        numbers: (0..dataset.clients.len() + dataset.newcomers.len()).collect(),
         tuned: Vec::new(),
         diverged: None,
         newcomers,

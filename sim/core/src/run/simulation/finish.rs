@@ -46,11 +46,16 @@ impl Simulation<'_> {
         let newcomers_global = self.engine.shared_head().map_or_else(Scores::default, |w| {
             evaluate::shared(&self.scored_data().newcomers, &representation, w)
         });
+        let count = self.dataset.clients.len();
+        let honest = self.attackers.as_ref().map(|(attackers, _)| attackers.honest_numbers());
+        let mut numbers = honest.unwrap_or_else(|| (0..count).collect());
+        numbers.extend(count..count + newcomers.len());
         let outcome = Outcome {
             names: DataNames::default(),
             rounds: self.rows,
             scores,
             clients,
+            numbers,
             tuned,
             diverged: self.diverged,
             newcomers,

@@ -139,9 +139,10 @@ impl PooledSection {
             }
             _ => None,
         };
-        files.finish()?;
+        let files = files.finish()?;
         let mut dataset = self.plan.dataset(&pool, seed)?;
         dataset.warnings.extend(warning);
+        dataset.files = files;
         if let Some(shape) = pool.layout.shape.filter(|_| self.augment) {
             for (number, client) in (0..).zip(&mut dataset.clients) {
                 client.augment = Some(Augment { seed, client: number, shape });

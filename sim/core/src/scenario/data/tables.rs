@@ -172,7 +172,7 @@ impl TableSection {
                 npz::table(&bytes, &path, arrays)?
             }
         };
-        files.finish()?;
+        let files = files.finish()?;
         let unscaled = truth.is_some() || has_given_start;
         let scale = self.scale.unwrap_or(if unscaled { Scale::None } else { Scale::Standard });
         let constant = self.constant.unwrap_or(!unscaled);
@@ -201,6 +201,7 @@ impl TableSection {
         drop(pool.set);
         dataset = scale.apply(dataset, &features, &path)?;
         dataset.feature_names = features.clone();
+        dataset.files = files;
         // The row of the constant feature in the true representation is zero.
         dataset.truth = truth.map(|b| if constant { b.insert_row(features.len(), 0.0) } else { b });
         Ok(dataset)
