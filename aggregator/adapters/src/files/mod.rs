@@ -49,7 +49,7 @@ pub use config::Config;
 pub use dtype::{Dtype, MergeRule};
 pub use error::{AdapterError, ConfigDifference, Fault, LocatedFault};
 pub use exact_sum::{MeanBuffers, weighted_mean};
-pub use extract::{extract_trained, merge_update, read_layout};
+pub use extract::{ExtractHashes, extract_trained, merge_update, read_layout};
 pub use header::{Header, Tensor};
 pub use inputs::{ClientWeight, Inputs};
 pub use layout::{AdapterTensor, FactorPair, Layout};

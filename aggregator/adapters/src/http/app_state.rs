@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use sha2::Sha256;
 use tokio::sync::watch;
 
 use super::client_registry::ClientIndex;
@@ -144,8 +145,8 @@ impl AppState {
         lock(&self.served).len() == self.settings.registry.names().len()
     }
 
-    /// Accepts an update if the round still admits it. The merged adapter must be validated and synced.
-    /// Blocks on the disk.
+    /// Accepts an update if the round still admits it. The merged adapter must be validated and synced; `written` is the
+    /// state of SHA-256 after its bytes. Blocks on the disk.
     ///
     /// # Errors
     /// [`ServerError::Io`]; the update is not accepted in that case.
@@ -155,9 +156,10 @@ impl AppState {
         round: u32,
         update: UpdateSummary,
         merged: &std::path::Path,
+        written: Sha256,
     ) -> Result<Admission, ServerError> {
         // Hashing takes time, so it is done before the lock is taken.
-        let name = self.store.seal(round, self.settings.registry.name(client), update, merged)?;
+        let name = self.store.seal(round, self.settings.registry.name(client), update, merged, written)?;
         // No round closes while this lock is held; other requests are not blocked.
         let _guard = lock(&self.commit_lock);
         let admission = self.rounds().admit(client, round, Some(&update));

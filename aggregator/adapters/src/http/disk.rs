@@ -116,6 +116,28 @@ pub fn hash_file(path: &Path) -> std::io::Result<Sha256> {
     }
 }
 
+/// Reads a file back and compares it with the state of SHA-256 after the bytes that were to be written.
+///
+/// # Errors
+/// [`ServerError::Io`] if the file has other bytes or cannot be read. Writing it again may help.
+pub fn verify_written(path: &Path, written: Sha256) -> Result<(), ServerError> {
+    let found = hash_file(path).map_err(io_error(path))?;
+    compare_written(path, &finish_hex(written), &finish_hex(found))
+}
+
+/// Compares the digest of a file that was read back with that of the bytes that were to be written.
+///
+/// # Errors
+/// [`ServerError::Io`] if they differ.
+pub fn compare_written(path: &Path, written: &str, found: &str) -> Result<(), ServerError> {
+    if found == written {
+        return Ok(());
+    }
+    let text =
+        format!("read back SHA-256 {found}, written was {written}; it will be written again, check the disk");
+    Err(io_error(path)(std::io::Error::new(std::io::ErrorKind::InvalidData, text)))
+}
+
 /// Digest in 64 hexadecimal digits, in lower case.
 pub fn hex_text(digest: &[u8; 32]) -> String {
     let mut text = String::new();

@@ -356,9 +356,9 @@ fn merge_and_accept(
     let merging = app.store.validate_and_merge(base, body, kind, merged);
     // Damage of the base must neither be copied into the update nor be held against the client.
     app.store.verify_model(base).map_err(|error| internal_error(&error))?;
-    merging.map_err(|error| invalid_update(app, round, body, &error))?;
+    let written = merging.map_err(|error| invalid_update(app, round, body, &error))?;
     app.store.verify_body(body, &update).map_err(|error| internal_error(&error))?;
-    app.accept(client, round, update, merged).map_err(|error| internal_error(&error))
+    app.accept(client, round, update, merged, written).map_err(|error| internal_error(&error))
 }
 
 /// Error response for a refusal by the round state.

@@ -14,15 +14,14 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use sha2::Digest;
+use sha2::{Digest, Sha256};
 
 use super::client_registry::ClientIndex;
-use super::disk::{Disk, finish_hex, hash_file, hex_text};
+use super::disk::{Disk, compare_written, finish_hex, hash_file, hex_text, verify_written};
 use super::error::io_error;
 use super::round_record::RoundRecord;
 use super::round_state::{AcceptedUpdates, OpenRound, UpdateSummary};
@@ -30,8 +29,8 @@ use super::update_file::{UpdateName, Verification};
 use super::upload::TempFiles;
 use super::{LoraMethod, ServerError};
 use crate::files::{
-    AdapterError, AverageJob, Inputs, Output, RoundKind, average, check, extract_trained, merge_update,
-    read_layout,
+    AdapterError, AverageJob, ExtractHashes, Fault, Inputs, Output, RoundKind, average, check,
+    extract_trained, merge_update, read_layout,
 };
 use fedspan_files::{DirectoryLock, hex, open_private_directory, regular};
 
@@ -85,6 +84,9 @@ pub enum RecordedDigest {
     /// The round has no such file.
     NoFile,
 }
+
+/// Digests of the bytes that were to be written to the files of a round, by name, in hexadecimal digits.
+type WrittenDigests = BTreeMap<String, String>;
 
 /// Accepted updates with the names and paths of their files, and the clients whose file is missing.
 type UpdateFiles = (Vec<(ClientIndex, UpdateName, PathBuf)>, Vec<ClientIndex>);
@@ -209,7 +211,7 @@ impl RoundStore {
     }
 
     /// Validates an uploaded `body` against the adapter of round `base`, writes the whole adapter to `merged`
-    /// and syncs it.
+    /// and syncs it. Returns the state of SHA-256 after the bytes that were to be written.
     ///
     /// # Errors
     /// [`AdapterError::File`] if the body does not fit the base, [`AdapterError::Output`] if `merged` cannot
@@ -220,7 +222,7 @@ impl RoundStore {
         body: &Path,
         kind: RoundKind,
         merged: &Path,
-    ) -> Result<(), AdapterError> {
+    ) -> Result<Sha256, AdapterError> {
         merge_update(&self.round(base).join(MODEL), body, kind, merged)
     }
 
@@ -247,20 +249,22 @@ impl RoundStore {
         Err(io_error(body)(std::io::Error::new(std::io::ErrorKind::InvalidData, text)))
     }
 
-    /// Hashes a whole adapter, and returns the name that it has as an accepted update.
+    /// Reads a whole adapter back, and returns the name that it has as an accepted update. `written` is the state of
+    /// SHA-256 from [`Self::validate_and_merge`].
     ///
     /// # Errors
-    /// [`ServerError::Io`] if the file cannot be read or made private.
+    /// [`ServerError::Io`] if the file has other bytes, or cannot be read or made private.
     pub fn seal(
         &self,
         round: u32,
         client: &str,
         update: UpdateSummary,
         merged: &Path,
+        written: Sha256,
     ) -> Result<UpdateName, ServerError> {
         self.disk.make_private(merged)?;
-        let content = hash_file(merged).map_err(io_error(merged))?;
-        Ok(UpdateName::sealed(round, client, update, content))
+        verify_written(merged, written.clone())?;
+        Ok(UpdateName::sealed(round, client, update, written))
     }
 
     /// Moves a whole adapter to the accepted updates of a round. The update is durable when the call returns.
@@ -437,10 +441,11 @@ impl RoundStore {
                 return Ok(Commit::Damaged(damaged));
             }
             let record = self.write_round(RoundRecord { interference: Some(0.0), ..record }, |partial| {
-                self.disk.call(&partial.join(MODEL), || copy_adapter(&base.join(MODEL), partial))?;
-                let copied = hash_file(&partial.join(MODEL)).map_err(io_error(partial))?;
-                self.verify_base(open.number - 1, &finish_hex(copied))?;
-                self.extract(partial, open.kind)
+                let mut written =
+                    self.disk.call(&partial.join(MODEL), || copy_adapter(&base.join(MODEL), partial))?;
+                self.compare_digest(open.number - 1, MODEL, written.get(MODEL).map(String::as_str))?;
+                self.extract(partial, open.kind, &mut written)?;
+                Ok(written)
             })?;
             return Ok(Commit::Done(record));
         }
@@ -468,8 +473,11 @@ impl RoundStore {
         let fill = |partial: &Path| {
             let job =
                 AverageJob { kind: open.kind, output: Output::from_path(partial), threads: options.threads };
-            self.disk.call(&partial.join(MODEL), || Ok(average(&inputs, job, &|_, _| keep_going())?))?;
-            self.extract(partial, open.kind)?;
+            let report =
+                self.disk.call(&partial.join(MODEL), || Ok(average(&inputs, job, &|_, _| keep_going())?))?;
+            let mut written = WrittenDigests::from([(MODEL.to_owned(), report.sha256)]);
+            written.extend(report.config_sha256.map(|digest| (CONFIG.to_owned(), digest)));
+            self.extract(partial, open.kind, &mut written)?;
             let longest_of_all = inputs.layout().longest_tensor().saturating_mul(files.len() as u64 + 1);
             // In an up or down round all clients have the same frozen factor, so the interference is 0 and
             // the files need not be read again.
@@ -480,12 +488,11 @@ impl RoundStore {
                 RoundKind::Plain => None,
                 RoundKind::Down | RoundKind::Up => Some(0.0),
             };
-            Ok(())
+            Ok(written)
         };
-        let partial = self.fill_round(open.number, fill);
-        match partial {
-            Ok(partial) => {
-                Ok(Commit::Done(self.finish_round(RoundRecord { interference, ..record }, &partial)?))
+        match self.fill_round(open.number, fill) {
+            Ok((partial, files)) => {
+                Ok(Commit::Done(self.finish_round(RoundRecord { interference, files, ..record }, &partial)?))
             }
             Err(ServerError::Adapter(error)) => self.explain_failure(open.number, &files, error),
             Err(error) => Err(error),
@@ -561,43 +568,57 @@ impl RoundStore {
         Ok((files, missing))
     }
 
-    /// Writes the tensors that a round trained to a file of their own.
-    fn extract(&self, partial: &Path, kind: RoundKind) -> Result<(), ServerError> {
-        let changed = partial.join(CHANGED);
-        self.disk.call(&changed, || Ok(extract_trained(&partial.join(MODEL), kind, &changed)?))
+    /// Writes the tensors that a round trained to a file of their own. The adapter is read back for that, and must
+    /// have the digest in `written`.
+    fn extract(
+        &self,
+        partial: &Path,
+        kind: RoundKind,
+        written: &mut WrittenDigests,
+    ) -> Result<(), ServerError> {
+        let (model, changed) = (partial.join(MODEL), partial.join(CHANGED));
+        let hashes = self.disk.call(&changed, || Ok(extract_trained(&model, kind, &changed)?))?;
+        let ExtractHashes { adapter, written: trained } = hashes;
+        compare_written(&model, written.get(MODEL).map_or("", String::as_str), &finish_hex(adapter))?;
+        written.insert(CHANGED.to_owned(), finish_hex(trained));
+        Ok(())
     }
 
     /// Writes a round to a temporary directory, syncs it, and commits it by a rename.
     fn write_round(
         &self,
         record: RoundRecord,
-        fill: impl FnOnce(&Path) -> Result<(), ServerError>,
+        fill: impl FnOnce(&Path) -> Result<WrittenDigests, ServerError>,
     ) -> Result<RoundRecord, ServerError> {
-        let partial = self.fill_round(record.round, fill)?;
-        self.finish_round(record, &partial)
+        let (partial, files) = self.fill_round(record.round, fill)?;
+        self.finish_round(RoundRecord { files, ..record }, &partial)
     }
 
     /// Creates the temporary directory of a round and fills it. After an error the directory is removed.
     fn fill_round(
         &self,
         number: u32,
-        fill: impl FnOnce(&Path) -> Result<(), ServerError>,
-    ) -> Result<PathBuf, ServerError> {
+        fill: impl FnOnce(&Path) -> Result<WrittenDigests, ServerError>,
+    ) -> Result<(PathBuf, WrittenDigests), ServerError> {
         let partial = self.round(number).with_extension("partial");
         self.disk.remove_directory(&partial)?;
         self.disk.create_directory(&partial)?;
-        fill(&partial).inspect_err(|_| drop(self.disk.remove_directory(&partial)))?;
-        Ok(partial)
+        let written = fill(&partial).inspect_err(|_| drop(self.disk.remove_directory(&partial)))?;
+        Ok((partial, written))
     }
 
-    /// Adds the record with the digests of all files to a temporary directory, and commits the directory.
-    fn finish_round(&self, mut record: RoundRecord, partial: &Path) -> Result<RoundRecord, ServerError> {
-        for name in [MODEL, CONFIG, CHANGED] {
+    /// Adds the record to a temporary directory, and commits the directory. The digests in the record are those of the
+    /// bytes that were to be written. Each file is read back once, so that no digest is recorded of a file that has
+    /// other bytes.
+    fn finish_round(&self, record: RoundRecord, partial: &Path) -> Result<RoundRecord, ServerError> {
+        let is_extracted = record.files.contains_key(CHANGED);
+        for (name, digest) in &record.files {
             let path = partial.join(name);
-            if path.exists() {
-                self.disk.make_private(&path)?;
-                let digest = hash_file(&path).map(finish_hex).map_err(io_error(&path))?;
-                record.files.insert(name.to_owned(), digest);
+            self.disk.make_private(&path)?;
+            // The extraction of the trained tensors has read the adapter back.
+            if name != MODEL || !is_extracted {
+                let found = hash_file(&path).map(finish_hex).map_err(io_error(&path))?;
+                compare_written(&path, digest, &found)?;
             }
         }
         // The configuration is a copy of that of the round before, which may have been damaged since.
@@ -646,7 +667,13 @@ impl RoundStore {
             digest: String::new(),
         };
         self.write_round(record, |partial| {
-            self.disk.call(&partial.join(MODEL), || copy_adapter(model, partial))
+            let written = self.disk.call(&partial.join(MODEL), || copy_adapter(model, partial))?;
+            // The copy has the bytes of the base, unless the base has changed since the start.
+            if written.get(MODEL) != Some(&self.base) {
+                let fault = Box::new(Fault::ChangedDuringRead);
+                return Err(AdapterError::File { file: model.to_owned(), tensor: None, fault }.into());
+            }
+            Ok(written)
         })
     }
 
@@ -798,16 +825,18 @@ pub fn entries(directory: &Path) -> Result<Vec<PathBuf>, ServerError> {
 }
 
 /// Copies an adapter, and its configuration if there is one, into a directory. The adapter is copied by
-/// merging it with itself, which checks that all values are finite.
-fn copy_adapter(model: &Path, directory: &Path) -> Result<(), ServerError> {
-    merge_update(model, model, RoundKind::Plain, &directory.join(MODEL))?;
+/// merging it with itself, which checks that all values are finite. Returns the digests of what was to be written.
+fn copy_adapter(model: &Path, directory: &Path) -> Result<WrittenDigests, ServerError> {
+    let hash = merge_update(model, model, RoundKind::Plain, &directory.join(MODEL))?;
+    let mut written = WrittenDigests::from([(MODEL.to_owned(), finish_hex(hash))]);
     let config = model.with_file_name(CONFIG);
     if config.is_file() {
         let target = directory.join(CONFIG);
-        std::fs::copy(&config, &target).map_err(io_error(&config))?;
-        File::open(&target).and_then(|file| file.sync_all()).map_err(io_error(&target))?;
+        let bytes = std::fs::read(&config).map_err(io_error(&config))?;
+        Disk::default().write_new(&target, &bytes)?;
+        written.insert(CONFIG.to_owned(), finish_hex(Sha256::new_with_prefix(&bytes)));
     }
-    Ok(())
+    Ok(written)
 }
 
 /// Accepted updates of a record, without clients that are not in `names`.

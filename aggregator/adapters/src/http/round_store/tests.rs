@@ -27,10 +27,12 @@ fn adapter(up: [f32; 2]) -> Vec<u8> {
     safetensors::serialize(tensors, None).unwrap()
 }
 
-/// Fault that lets one call fail, or all calls from one on.
+/// Fault that lets one call fail, or all calls from one on, or that damages a file.
 #[derive(Debug, Default)]
 struct Faults {
     calls: AtomicU64,
+    /// Number of the call at which a bit of a file flips, and the file; `None` after it.
+    flip: Mutex<Option<(u64, PathBuf)>>,
     /// Number of the call that fails.
     failing: AtomicU64,
     /// True if all later calls fail too.
@@ -44,10 +46,37 @@ impl Faults {
         self.persists.store(persists, Ordering::Relaxed);
     }
 
+    /// Flips a bit of a file at a call, if the file exists then.
+    fn set_flip(&self, call: u64, path: PathBuf) {
+        self.set(u64::MAX, false);
+        *self.flip.lock().unwrap() = Some((call, path));
+    }
+
+    /// True if a bit was to flip and no file was there.
+    fn has_not_flipped(&self) -> bool {
+        self.flip.lock().unwrap().take().is_some()
+    }
+
+    /// Flips the bit if it is time.
+    fn flip(&self, call: u64) {
+        let mut flip = self.flip.lock().unwrap();
+        if let Some((_, path)) = flip.take_if(|(at, path)| *at == call && path.exists()) {
+            flip_last_bit(&path);
+        }
+    }
+
     /// Number of calls since the last [`Self::set`].
     fn count(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
     }
+}
+
+/// Flips the lowest bit of the last byte but one of a file, which is part of a number or of a text.
+fn flip_last_bit(path: &Path) {
+    let mut bytes = std::fs::read(path).unwrap();
+    let position = bytes.len() - 2;
+    bytes[position] ^= 1;
+    std::fs::write(path, bytes).unwrap();
 }
 
 /// Directory with a base, a state directory, and faults.
@@ -60,6 +89,8 @@ impl Exchange {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("base.safetensors"), adapter([0.0, 0.0])).unwrap();
+        let config = r#"{"peft_type": "LORA", "r": 1, "lora_alpha": 1, "target_modules": ["q_proj"]}"#;
+        std::fs::write(directory.path().join(CONFIG), config).unwrap();
         let faults = Faults { failing: AtomicU64::new(u64::MAX), ..Faults::default() };
         Self { directory, faults: Arc::new(faults) }
     }
@@ -72,6 +103,7 @@ impl Exchange {
         let faults = Arc::clone(&self.faults);
         let disk = Disk::with_faults(Arc::new(move |_| {
             let call = faults.calls.fetch_add(1, Ordering::Relaxed);
+            faults.flip(call);
             let failing = faults.failing.load(Ordering::Relaxed);
             let fails = call == failing || call > failing && faults.persists.load(Ordering::Relaxed);
             if fails {
@@ -97,7 +129,7 @@ impl Exchange {
     /// Files of the state directory with their bytes, without those of the current round.
     fn committed_files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let round = self.state().join("round-0001");
-        let names = [MODEL, CHANGED, RECORD].map(|name| round.join(name));
+        let names = [MODEL, CONFIG, CHANGED, RECORD].map(|name| round.join(name));
         names
             .iter()
             .map(|path| {
@@ -121,9 +153,9 @@ fn accept(store: &RoundStore, client: usize, samples: u32) -> Result<UpdateSumma
     let files = store.temp_files();
     #[allow(clippy::cast_precision_loss, reason = "small numbers")]
     std::fs::write(&files.body, adapter([client as f32 + 1.0, 3.0])).unwrap();
-    store.validate_and_merge(0, &files.body, RoundKind::Up, &files.merged).unwrap();
+    let written = store.validate_and_merge(0, &files.body, RoundKind::Up, &files.merged).unwrap();
     let update = UpdateSummary { samples, digest: [u8::try_from(client).unwrap(); 32] };
-    let name = store.seal(1, NAMES[client], update, &files.merged)?;
+    let name = store.seal(1, NAMES[client], update, &files.merged, written)?;
     store.accept(1, &name, &files.merged).map(|()| update)
 }
 
@@ -247,6 +279,86 @@ fn store_opens_after_a_failure_of_any_call() {
         let (store, record) = exchange.open();
         assert_eq!((record.round, store.pending_updates(0, &names()).unwrap().0.len()), (0, 0));
     }
+}
+
+/// A bit of a file of the mean flips after the file was written, at each of the calls of a commit. The commit fails and
+/// is repeated; or it has verified the file before the flip, and the next start finds the damage.
+#[test]
+fn bit_that_flips_between_write_and_commit_is_not_blessed() {
+    let (expected, calls) = reference();
+    for name in [MODEL, CONFIG, CHANGED] {
+        let mut failed = 0;
+        for call in 0..calls {
+            let exchange = Exchange::new();
+            let (store, round) = with_updates(&exchange);
+            exchange.faults.set_flip(call, exchange.state().join("round-0001.partial").join(name));
+            let first = commit(&store, &round);
+            let is_sound = exchange.faults.has_not_flipped();
+            if let Err(error) = &first {
+                assert!(
+                    error.is_temporary() && error.to_string().contains(name),
+                    "{name}, call {call}: {error}"
+                );
+                commit(&store, &round).unwrap();
+                failed += 1;
+            }
+            if is_sound || first.is_err() {
+                assert_eq!(exchange.committed_files(), expected, "{name}, call {call}");
+                continue;
+            }
+            drop(store);
+            exchange.faults.set(u64::MAX, false);
+            let error = exchange.try_open().unwrap_err();
+            assert!(matches!(error, ServerError::Damaged { .. }), "{name}, call {call}: {error}");
+        }
+        assert!(failed > 0, "{name}");
+    }
+}
+
+/// The same for the base and its configuration.
+#[test]
+fn bit_of_the_base_that_flips_while_it_is_stored_is_not_blessed() {
+    let exchange = Exchange::new();
+    exchange.open();
+    let calls = exchange.faults.count();
+    let (mut failed, mut sound) = (0, 0);
+    for name in [MODEL, CONFIG] {
+        for call in 0..calls {
+            let exchange = Exchange::new();
+            exchange.faults.set_flip(call, exchange.state().join("round-0000.partial").join(name));
+            let first = exchange.try_open();
+            if exchange.faults.has_not_flipped() {
+                sound += u64::from(first.is_ok());
+                continue;
+            }
+            match first {
+                Ok(_) => panic!("{name}, call {call}: not found"),
+                // The bit has flipped after the file was read back, and is found when the round is verified.
+                Err(ServerError::Damaged { .. }) => {}
+                Err(error) => {
+                    assert!(
+                        error.is_temporary() && error.to_string().contains(name),
+                        "{name} {call}: {error}"
+                    );
+                    failed += 1;
+                    exchange.open();
+                }
+            }
+        }
+    }
+    assert!(failed > 2 && sound > 0, "{failed} {sound}");
+}
+
+/// An update whose file has changed since it was merged is not accepted.
+#[test]
+fn bit_of_an_update_that_flips_before_its_acceptance_is_not_blessed() {
+    let exchange = Exchange::new();
+    let (store, _) = exchange.open();
+    exchange.faults.set_flip(0, exchange.state().join("incoming/0.whole"));
+    let error = accept(&store, 0, 7).unwrap_err();
+    assert!(!exchange.faults.has_not_flipped() && error.to_string().contains("0.whole"), "{error}");
+    let update = accept(&store, 0, 7).unwrap();
+    assert_eq!(store.pending_updates(0, &names()).unwrap(), ([(ClientIndex(0), update)].into(), 0));
 }
 
 /// An update that changes between its verification and the mean is not counted.
