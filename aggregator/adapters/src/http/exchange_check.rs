@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::ServerError;
+use super::disk::Disk;
 use super::error::io_error;
 use super::round_store::{
     CHANGED, CONFIG, DAMAGED, MODEL, damaged_files, directory_numbers, entries, read_record,
@@ -40,7 +41,10 @@ pub fn check_exchange(directory: &Path) -> Result<ExchangeReport, ServerError> {
     let (mut sound, mut unverifiable) = (0_usize, 0_usize);
     for path in if updates.exists() { entries(&updates)? } else { Vec::new() } {
         let name = path.file_name().and_then(|file| file.to_str()).and_then(UpdateName::parse);
-        let verified = name.map(|name| name.verify_file(open, &path)).transpose().map_err(io_error(&path))?;
+        let verified = name
+            .map(|name| name.verify_file(open, &path, &Disk::default()))
+            .transpose()
+            .map_err(io_error(&path))?;
         match verified {
             Some(Verification::Sound) => sound += 1,
             Some(Verification::Unverifiable) => {

@@ -21,7 +21,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use sha2::{Digest, Sha256};
 
 use super::client_registry::ClientIndex;
-use super::disk::{Disk, compare_written, finish_hex, hash_file, hex_text, verify_written};
+use super::disk::{Disk, compare_written, finish_hex, hash_file, hex_text, is_of_the_system, verify_written};
 use super::error::io_error;
 use super::round_record::RoundRecord;
 use super::round_state::{AcceptedUpdates, OpenRound, UpdateSummary};
@@ -320,7 +320,7 @@ impl RoundStore {
                 damaged += 1;
                 continue;
             };
-            match name.verify_file(round, &path).map_err(io_error(&path))? {
+            match name.verify_file(round, &path, &self.disk).map_err(io_error(&path))? {
                 Verification::Sound => {}
                 Verification::Unverifiable => {
                     tracing::warn!(file = %path.display(), "update of an earlier version has no digest of its file; it cannot be verified");
@@ -353,7 +353,7 @@ impl RoundStore {
         let directory = self.directory.join(DAMAGED);
         self.disk.create_directory(&directory)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let target = directory.join(format!("{round:04}.{name}"));
+        let target = free_path(&directory.join(format!("{round:04}.{name}")));
         self.disk.rename(path, &target)?;
         self.disk.sync(&directory)?;
         self.disk.sync(&self.updates_directory(round))?;
@@ -499,14 +499,15 @@ impl RoundStore {
         }
     }
 
-    /// Finds out whether an average failed because of damaged updates, and sets them aside.
+    /// Finds out whether an average failed because of updates that are damaged or cannot be read, and sets them aside.
     fn explain_failure(
         &self,
         round: u32,
         files: &[(ClientIndex, UpdateName, PathBuf)],
         error: AdapterError,
     ) -> Result<Commit, ServerError> {
-        if error.is_temporary() {
+        // The cause is not in an input, or says nothing about the file.
+        if error.input_file().is_none() || error.io_error().is_some_and(is_of_the_system) {
             return Err(error.into());
         }
         // A difference between the base and an update is reported for the update.
@@ -514,7 +515,8 @@ impl RoundStore {
         let mut damaged = self.find_damaged(round, files)?;
         // Every update was valid when it was accepted, so an update that is not valid has changed. That also holds for
         // an update of an earlier version, which has no digest.
-        let invalid = files.iter().find(|(_, _, path)| error.input_file() == Some(path));
+        let invalid =
+            files.iter().find(|(_, _, path)| !error.is_temporary() && error.input_file() == Some(path));
         if let Some((client, _, path)) = invalid.filter(|(client, _, _)| !damaged.contains(client)) {
             self.set_aside(round, path, &error.to_string())?;
             damaged.push(*client);
@@ -530,7 +532,9 @@ impl RoundStore {
     ) -> Result<Vec<ClientIndex>, ServerError> {
         let mut damaged = Vec::new();
         for (client, name, path) in files {
-            if let Verification::Damaged(problem) = name.verify_file(round, path).map_err(io_error(path))? {
+            if let Verification::Damaged(problem) =
+                name.verify_file(round, path, &self.disk).map_err(io_error(path))?
+            {
                 self.set_aside(round, path, &problem)?;
                 damaged.push(*client);
             }
@@ -718,6 +722,13 @@ impl RoundStore {
             .map(|number| self.updates_directory(number))
             .try_for_each(|path| self.disk.remove_directory(&path))
     }
+}
+
+/// This path, or the first one with a number behind it that does not exist.
+fn free_path(path: &Path) -> PathBuf {
+    let numbered = (1_u64..).map(|number| fedspan_files::with_suffix(path, &format!(".{number}")));
+    let is_free = |path: &PathBuf| path.symlink_metadata().is_err();
+    std::iter::once(path.to_owned()).chain(numbered).find(is_free).unwrap_or_else(|| path.to_owned())
 }
 
 /// Name of a client.

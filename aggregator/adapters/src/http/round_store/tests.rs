@@ -33,6 +33,8 @@ struct Faults {
     calls: AtomicU64,
     /// Number of the call at which a bit of a file flips, and the file; `None` after it.
     flip: Mutex<Option<(u64, PathBuf)>>,
+    /// Code of the error of reads of updates whose names have a text; `None` without such errors.
+    unreadable: Mutex<Option<(i32, &'static str)>>,
     /// Number of the call that fails.
     failing: AtomicU64,
     /// True if all later calls fail too.
@@ -101,7 +103,14 @@ impl Exchange {
 
     fn try_open(&self) -> Result<(RoundStore, RoundRecord), ServerError> {
         let faults = Arc::clone(&self.faults);
-        let disk = Disk::with_faults(Arc::new(move |_| {
+        let reads = Arc::clone(&self.faults);
+        let read_fault = Arc::new(move |path: &Path| match *reads.unreadable.lock().unwrap() {
+            Some((code, name)) if path.to_string_lossy().contains(name) => {
+                Err(std::io::Error::from_raw_os_error(code))
+            }
+            _ => Ok(()),
+        });
+        let fault = Arc::new(move |_: &Path| {
             let call = faults.calls.fetch_add(1, Ordering::Relaxed);
             faults.flip(call);
             let failing = faults.failing.load(Ordering::Relaxed);
@@ -111,7 +120,8 @@ impl Exchange {
                 return Err(std::io::Error::from_raw_os_error(code));
             }
             Ok(())
-        }));
+        });
+        let disk = Disk::with_faults(fault, read_fault);
         RoundStore::open(
             &self.state(),
             &self.directory.path().join("base.safetensors"),
@@ -388,4 +398,85 @@ fn mean_reads_the_bytes_that_were_verified() {
         store.commit(&round, options(&names()), &|| true).unwrap(),
         Commit::Damaged(vec![ClientIndex(0)])
     );
+}
+
+/// Path of the accepted update of a client in round 1.
+fn update_path(exchange: &Exchange, client: &str) -> PathBuf {
+    let paths = entries(&exchange.state().join("updates-0001")).unwrap();
+    paths.into_iter().find(|path| path.file_name().unwrap().to_string_lossy().starts_with(client)).unwrap()
+}
+
+/// Puts something that cannot be read in the place of an update: a directory, or a file whose reads fail with an input
+/// or output error.
+fn make_unreadable(path: &Path, is_directory: bool) {
+    std::fs::remove_file(path).unwrap();
+    match is_directory {
+        true => std::fs::create_dir(path).unwrap(),
+        false => std::os::unix::fs::symlink("/proc/self/mem", path).unwrap(),
+    }
+}
+
+/// An update that cannot be read is set aside before the mean, and its client sends it again.
+#[test]
+fn unreadable_update_is_set_aside_before_the_mean() {
+    let (expected, _) = reference();
+    for is_directory in [false, true] {
+        let exchange = Exchange::new();
+        let (store, round) = with_updates(&exchange);
+        make_unreadable(&update_path(&exchange, "beate"), is_directory);
+        // A failure of the rename remains an error, which is repeated.
+        exchange.faults.set(0, true);
+        let error = store.commit(&round, options(&names()), &|| true).unwrap_err();
+        assert!(error.is_temporary(), "{error}");
+        exchange.faults.set(u64::MAX, false);
+        let result = store.commit(&round, options(&names()), &|| true).unwrap();
+        assert_eq!(result, Commit::Damaged(vec![ClientIndex(1)]));
+        assert_eq!(entries(&exchange.state().join(DAMAGED)).unwrap().len(), 1);
+        accept(&store, 1, 3).unwrap();
+        commit(&store, &round).unwrap();
+        assert_eq!(exchange.committed_files(), expected);
+    }
+}
+
+/// The same at the start, and before a mean without weights.
+#[test]
+fn unreadable_update_is_set_aside_at_the_start() {
+    for code in [5, 13, 21] {
+        let exchange = Exchange::new();
+        let (store, round) = with_updates(&exchange);
+        *exchange.faults.unreadable.lock().unwrap() = Some((code, "anton"));
+        let (updates, damaged) = store.pending_updates(0, &names()).unwrap();
+        assert_eq!((updates.keys().collect::<Vec<_>>(), damaged), (vec![&ClientIndex(1)], 1));
+        *exchange.faults.unreadable.lock().unwrap() = Some((code, "beate"));
+        let mut weightless = round;
+        weightless.updates.retain(|client, _| *client == ClientIndex(1));
+        let names = names();
+        let settings = AverageOptions { samples_max: 0, ..options(&names) };
+        let result = store.commit(&weightless, settings, &|| true).unwrap();
+        assert_eq!(result, Commit::Damaged(vec![ClientIndex(1)]));
+        assert_eq!(entries(&exchange.state().join(DAMAGED)).unwrap().len(), 2);
+    }
+    let exchange = Exchange::new();
+    drop(with_updates(&exchange));
+    make_unreadable(&update_path(&exchange, "anton"), true);
+    assert_eq!(exchange.open().0.pending_updates(0, &names()).unwrap().1, 1);
+}
+
+/// Errors of the whole system say nothing about an update, which stays: the call is repeated.
+#[test]
+fn update_stays_when_the_system_lacks_something() {
+    // EINTR, EAGAIN, ENOMEM, ENFILE, EMFILE, ENOSPC, ESTALE, EDQUOT.
+    for code in [4, 11, 12, 23, 24, 28, 116, 122] {
+        let exchange = Exchange::new();
+        let (store, round) = with_updates(&exchange);
+        *exchange.faults.unreadable.lock().unwrap() = Some((code, "anton"));
+        let names = names();
+        let settings = AverageOptions { samples_max: 0, ..options(&names) };
+        let error = store.commit(&round, settings, &|| true).unwrap_err();
+        assert!(error.is_temporary(), "{code}: {error}");
+        store.pending_updates(0, &names).unwrap_err();
+        *exchange.faults.unreadable.lock().unwrap() = None;
+        assert_eq!(store.pending_updates(0, &names).unwrap(), (round.updates.clone(), 0), "{code}");
+        assert!(!exchange.state().join(DAMAGED).exists());
+    }
 }
