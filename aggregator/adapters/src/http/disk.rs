@@ -74,9 +74,9 @@ impl Disk {
         })
     }
 
-    /// Removes a directory with its content, if it exists.
+    /// Removes an empty directory, if it exists.
     pub fn remove_directory(&self, directory: &Path) -> Result<(), ServerError> {
-        self.call(directory, || match std::fs::remove_dir_all(directory) {
+        self.call(directory, || match std::fs::remove_dir(directory) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io_error(directory)(error)),
             Ok(()) | Err(_) => Ok(()),
         })

@@ -8,7 +8,7 @@
 //!  round-0001/     the mean: the same files, and changed.safetensors with the tensors that the round trained
 //!  updates-0002/   CLIENT.SAMPLES.DIGEST.SEAL.safetensors: accepted updates as whole adapters, validated; removed
 //!                  once the round is committed
-//!  damaged/        updates that were set aside because they are not what was accepted
+//!  damaged/        updates that were set aside because they are not what was accepted, and files of others
 //!  incoming/       uploads in progress; emptied at the start of a server
 //!  lock            lock file, beside the lock of the directory itself
 //! ```
@@ -148,7 +148,7 @@ impl RoundStore {
                 open_private(&directory.join(format!("{name}{number:04}")))?;
             }
         }
-        store.disk.remove_directory(&store.incoming_directory())?;
+        store.remove_files(&store.incoming_directory(), "incoming", is_upload)?;
         store.disk.create_directory(&store.incoming_directory())?;
         let record = match latest_committed(directory)? {
             Some(number) => store.read_record(number)?,
@@ -159,7 +159,7 @@ impl RoundStore {
         // After a crash, the rename that committed the last round may not be durable. It must be durable
         // before the updates of that round are removed.
         store.disk.sync(&store.directory)?;
-        store.remove_closed_updates(record.round)?;
+        store.remove_closed_updates(&record)?;
         store.disk.create_directory(&store.updates_directory(record.round + 1))?;
         Ok((store, record))
     }
@@ -350,17 +350,53 @@ impl RoundStore {
     /// Moves a damaged update to the directory of damaged updates, so that it is never counted and its client can
     /// send the update again.
     fn set_aside(&self, round: u32, path: &Path, problem: &str) -> Result<(), ServerError> {
-        let directory = self.directory.join(DAMAGED);
-        self.disk.create_directory(&directory)?;
+        let target = self.move_away(path, &format!("{round:04}"))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let target = free_path(&directory.join(format!("{round:04}.{name}")));
-        self.disk.rename(path, &target)?;
-        self.disk.sync(&directory)?;
-        self.disk.sync(&self.updates_directory(round))?;
         let client = name.split('.').next().unwrap_or_default();
         tracing::error!(file = %path.display(), problem, moved_to = %target.display(), client,
             "damaged update set aside; its client must send it again, and the disk should be checked");
         Ok(())
+    }
+
+    /// Moves a file or a directory to the directory of damaged updates, under its name behind a prefix. Returns the path
+    /// there.
+    fn move_away(&self, path: &Path, prefix: &str) -> Result<PathBuf, ServerError> {
+        let directory = self.directory.join(DAMAGED);
+        self.disk.create_directory(&directory)?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let target = free_path(&directory.join(format!("{prefix}.{name}")));
+        self.disk.rename(path, &target)?;
+        self.disk.sync(&directory)?;
+        self.disk.sync(path.parent().unwrap_or(&self.directory))?;
+        Ok(target)
+    }
+
+    /// Removes a directory with the files in it that `is_own` accepts by their names. Everything else in it is moved to
+    /// the directory of damaged updates, with this prefix, because this server has not written it.
+    fn remove_files(
+        &self,
+        directory: &Path,
+        prefix: &str,
+        is_own: impl Fn(&str) -> bool,
+    ) -> Result<(), ServerError> {
+        let paths = match entries(directory) {
+            Err(ServerError::Io { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(());
+            }
+            paths => paths?,
+        };
+        for path in paths {
+            let is_file = path.symlink_metadata().is_ok_and(|metadata| metadata.is_file());
+            let name = path.file_name().and_then(|name| name.to_str());
+            if is_file && name.is_some_and(&is_own) {
+                self.disk.remove_file(&path)?;
+                continue;
+            }
+            let target = self.move_away(&path, prefix)?;
+            tracing::warn!(path = %path.display(), moved_to = %target.display(),
+                "found what the server would not have written here, and kept it; remove it if nobody needs it");
+        }
+        self.disk.remove_directory(directory)
     }
 
     /// Averages the updates of a closed round and commits the mean. If the number of samples of every update
@@ -391,8 +427,7 @@ impl RoundStore {
         self.disk.sync(&self.directory)?;
         self.remember_digests(&record);
         self.disk.create_directory(&self.updates_directory(open.number + 1))?;
-        let closed = self.updates_directory(open.number);
-        if let Err(error) = self.disk.remove_directory(&closed) {
+        if let Err(error) = self.remove_updates(open.number, Some(&record)) {
             // The updates are part of the committed mean. The next start removes them.
             tracing::warn!(%error, "cannot remove the updates of a committed round");
         }
@@ -605,9 +640,10 @@ impl RoundStore {
         fill: impl FnOnce(&Path) -> Result<WrittenDigests, ServerError>,
     ) -> Result<(PathBuf, WrittenDigests), ServerError> {
         let partial = self.round(number).with_extension("partial");
-        self.disk.remove_directory(&partial)?;
+        let remove = || self.remove_files(&partial, &format!("round-{number:04}.partial"), is_round_file);
+        remove()?;
         self.disk.create_directory(&partial)?;
-        let written = fill(&partial).inspect_err(|_| drop(self.disk.remove_directory(&partial)))?;
+        let written = fill(&partial).inspect_err(|_| drop(remove()))?;
         Ok((partial, written))
     }
 
@@ -714,14 +750,43 @@ impl RoundStore {
         }
     }
 
-    /// Removes the updates of committed rounds.
-    fn remove_closed_updates(&self, committed: u32) -> Result<(), ServerError> {
-        let numbers = directory_numbers(&self.directory, "updates-")?;
-        let closed = numbers.into_iter().filter(|number| *number <= committed);
-        closed
-            .map(|number| self.updates_directory(number))
-            .try_for_each(|path| self.disk.remove_directory(&path))
+    /// Removes the updates of committed rounds, the last of which has this record.
+    fn remove_closed_updates(&self, newest: &RoundRecord) -> Result<(), ServerError> {
+        for number in directory_numbers(&self.directory, "updates-")? {
+            match number {
+                number if number > newest.round => {}
+                number if number == newest.round => self.remove_updates(number, Some(newest))?,
+                // The operator may have removed the round with its record.
+                number => self.remove_updates(number, read_record(&self.directory, number).ok().as_ref())?,
+            }
+        }
+        Ok(())
     }
+
+    /// Removes the updates of a committed round that are part of its mean according to its record. Everything else is
+    /// kept: without a record nothing is removed.
+    fn remove_updates(&self, round: u32, record: Option<&RoundRecord>) -> Result<(), ServerError> {
+        let is_counted = |file: &str| record.is_some_and(|record| is_counted_update(record, file));
+        self.remove_files(&self.updates_directory(round), &format!("{round:04}"), is_counted)
+    }
+}
+
+/// True if the name of a file is that of an update that a record has.
+pub fn is_counted_update(record: &RoundRecord, file: &str) -> bool {
+    UpdateName::parse(file).is_some_and(|UpdateName { client, update, .. }| {
+        record.clients.get(&client) == Some(&(update.samples, hex_text(&update.digest)))
+    })
+}
+
+/// True for the name of a temporary file of an upload.
+fn is_upload(file: &str) -> bool {
+    let number = file.strip_suffix(".body").or_else(|| file.strip_suffix(".whole"));
+    number.is_some_and(|number| number.parse::<u64>().is_ok())
+}
+
+/// True for the name of a file of a round, also while it is written.
+fn is_round_file(file: &str) -> bool {
+    [MODEL, CONFIG, CHANGED, RECORD].contains(&file.strip_suffix(".partial").unwrap_or(file))
 }
 
 /// This path, or the first one with a number behind it that does not exist.

@@ -230,8 +230,8 @@ fn commit_is_repeated_after_a_failure_of_any_call() {
             assert_eq!((record.round, store.updates_directory(1).exists()), (1, false));
         }
     }
-    // The last two calls remove the updates, which is not needed for the commit.
-    assert!(failed >= 2 * (calls - 4), "{failed} of {calls}");
+    // The last six calls remove the updates and their directory, which is not needed for the commit.
+    assert!(failed >= 2 * (calls - 8), "{failed} of {calls}");
 }
 
 #[test]
@@ -479,4 +479,90 @@ fn update_stays_when_the_system_lacks_something() {
         assert_eq!(store.pending_updates(0, &names).unwrap(), (round.updates.clone(), 0), "{code}");
         assert!(!exchange.state().join(DAMAGED).exists());
     }
+}
+
+/// Files of the directory of damaged updates with their bytes; of a directory the bytes of its file `inside`.
+fn set_aside_files(exchange: &Exchange) -> BTreeMap<String, Vec<u8>> {
+    let directory = exchange.state().join(DAMAGED);
+    let paths = if directory.exists() { entries(&directory).unwrap() } else { Vec::new() };
+    let read = |path: &Path| std::fs::read(if path.is_dir() { path.join("inside") } else { path.to_owned() });
+    paths
+        .iter()
+        .map(|path| (path.file_name().unwrap().to_string_lossy().into_owned(), read(path).unwrap()))
+        .collect()
+}
+
+/// Of a committed round only the updates are removed that its record has. Everything else is kept.
+#[test]
+fn only_counted_updates_of_a_committed_round_are_removed() {
+    for while_running in [false, true] {
+        let exchange = Exchange::new();
+        let (store, round) = with_updates(&exchange);
+        let updates = exchange.state().join("updates-0001");
+        let counted = update_path(&exchange, "anton");
+        let bytes = std::fs::read(&counted).unwrap();
+        let name = counted.file_name().unwrap().to_string_lossy().into_owned();
+        if !while_running {
+            commit(&store, &round).unwrap();
+            std::fs::create_dir(&updates).unwrap();
+            std::fs::write(&counted, &bytes).unwrap();
+        }
+        let of_another = name.replace("anton", "carla");
+        let with_other_samples = name.replace("anton.2.", "anton.7.");
+        let with_other_body = name.replace(".0000", ".1111");
+        let mut expected = BTreeMap::new();
+        // Before a mean, a name that is not that of an update is set aside with the damaged updates.
+        for file in [&of_another, &with_other_samples, &with_other_body, "notes.txt"] {
+            std::fs::write(updates.join(file), file).unwrap();
+            expected.insert(format!("0001.{file}"), file.as_bytes().to_vec());
+        }
+        std::fs::create_dir(updates.join("folder")).unwrap();
+        std::fs::write(updates.join("folder/inside"), "x").unwrap();
+        expected.insert("0001.folder".to_owned(), b"x".to_vec());
+        // The record of round 0 has no clients.
+        let of_round_0 = exchange.state().join("updates-0000");
+        std::fs::create_dir(&of_round_0).unwrap();
+        std::fs::write(of_round_0.join(&name), "y").unwrap();
+        if while_running {
+            commit(&store, &round).unwrap();
+            assert_eq!(set_aside_files(&exchange), expected);
+        }
+        drop(store);
+        drop(exchange.open());
+        expected.insert(format!("0000.{name}"), b"y".to_vec());
+        assert_eq!(set_aside_files(&exchange), expected);
+        assert!(!updates.exists() && !of_round_0.exists());
+        // Without its record, nothing is known about the updates of a round.
+        std::fs::remove_dir_all(exchange.state().join("round-0000")).unwrap();
+        for path in [&updates, &of_round_0] {
+            std::fs::create_dir(path).unwrap();
+            std::fs::write(path.join(&name), &bytes).unwrap();
+        }
+        drop(exchange.open());
+        expected.insert(format!("0000.{name}.1"), bytes);
+        assert_eq!(set_aside_files(&exchange), expected);
+    }
+}
+
+/// Directories of temporary files are emptied of what the server writes to them, and of nothing else.
+#[test]
+fn only_temporary_files_are_removed() {
+    let exchange = Exchange::new();
+    let (store, round) = with_updates(&exchange);
+    drop(store);
+    let mut expected = BTreeMap::new();
+    for (directory, kept, removed) in [
+        ("incoming", "notes.txt", ["0.body", "17.whole"]),
+        ("round-0001.partial", "notes.txt", ["adapter_model.safetensors.partial", RECORD]),
+    ] {
+        let path = exchange.state().join(directory);
+        std::fs::create_dir_all(&path).unwrap();
+        removed.iter().for_each(|file| std::fs::write(path.join(file), "x").unwrap());
+        std::fs::write(path.join(kept), directory).unwrap();
+        expected.insert(format!("{directory}.{kept}"), directory.as_bytes().to_vec());
+    }
+    let (store, _) = exchange.open();
+    commit(&store, &round).unwrap();
+    assert_eq!(set_aside_files(&exchange), expected);
+    assert!(!exchange.state().join("round-0001.partial").exists());
 }
