@@ -258,6 +258,36 @@ fn damaged_base_costs_no_update() {
     assert_eq!(server.status_count("damaged"), 0);
 }
 
+/// The record of the newest round is verified before a mean, like the adapter and the configuration. The server ends, and
+/// names what to do.
+#[test]
+fn damaged_record_ends_the_server_before_the_mean() {
+    let (directory, second, _) = stored_exchange();
+    let record = directory.file_path("state/round-0001/round.json");
+    let sound = std::fs::read(&record).unwrap();
+    let replaced = std::fs::read(directory.file_path("state/round-0000/round.json")).unwrap();
+    let mut flipped = sound.clone();
+    flipped[sound.len() / 2] ^= 1;
+    for content in [Some(flipped), Some(replaced), None] {
+        let server = start(&directory).unwrap();
+        match content {
+            Some(content) => std::fs::write(&record, content).unwrap(),
+            None => std::fs::remove_file(&record).unwrap(),
+        }
+        let (samples, update) = &second[2];
+        server.put(CLIENTS[2], 2, *samples, &update.bytes()).expect_status(201);
+        let error = server.join().unwrap_err();
+        assert!(matches!(error, ServerError::Damaged { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("round-0001/round.json") && text.contains("restore the file"), "{text}");
+        assert!(!directory.file_path("state/round-0002").exists());
+        std::fs::write(&record, &sound).unwrap();
+        let sent = directory.file_path("state/updates-0002");
+        let last = list_files(&sent).into_iter().find(|file| file.starts_with(CLIENTS[2])).unwrap();
+        std::fs::remove_file(sent.join(last)).unwrap();
+    }
+}
+
 /// A file that is damaged while the server runs is not served: its last block is withheld.
 #[test]
 fn damaged_adapter_is_not_served() {
@@ -277,10 +307,15 @@ fn damaged_adapter_is_not_served() {
         assert!(response.is_none(), "{path}");
         std::fs::write(&stored, b"").unwrap();
         assert_eq!(server.get(CLIENTS[0], path).status, 500, "{path}");
+        std::fs::remove_file(&stored).unwrap();
+        assert_eq!(server.get(CLIENTS[0], path).expect_error(500).0, "failed", "{path}");
+        std::fs::create_dir(&stored).unwrap();
+        assert_eq!(server.get(CLIENTS[0], path).status, 500, "{path}");
+        std::fs::remove_dir(&stored).unwrap();
         std::fs::write(&stored, sound).unwrap();
         server.get(CLIENTS[0], path).expect_status(200);
     }
-    assert_eq!(server.status_count("damaged"), 6);
+    assert_eq!(server.status_count("damaged"), 12);
 }
 
 /// An exchange of an earlier version, which recorded no digests, opens and continues, and gets digests from then on.

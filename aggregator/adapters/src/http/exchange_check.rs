@@ -93,10 +93,6 @@ fn check_round(
             report.faults.push(fault(path, problem));
             return Ok(());
         }
-        Err(ServerError::Io { path, error }) if error.kind() == std::io::ErrorKind::NotFound => {
-            report.faults.push(fault(path, "found no file".to_owned()));
-            return Ok(());
-        }
         Err(error) => return Err(error),
     };
     let path = directory.join(format!("round-{round:04}"));

@@ -1,7 +1,15 @@
 //! Store of the adapter server: the state directory with committed rounds and accepted updates.
 //!
 //! A rename commits a round or accepts an update. The files are synced before the rename. Digests of all files are
-//! recorded, and verified at the start of a server, before a mean, and while a file is served.
+//! recorded as they are written, and verified:
+//!
+//! ```text
+//!  each file that is written   once, before the rename
+//!  files of the newest round   at the start: all; before a mean: record and adapter, and the configuration with its copy;
+//!                              while served: adapter, configuration and changed.safetensors, which no mean reads
+//!  accepted updates            at the start, and before a mean
+//!  files of older rounds       by the check of an exchange only
+//! ```
 //!
 //! ```text
 //!  round-0000/     the base: adapter_model.safetensors, round.json, and adapter_config.json if the base has one
@@ -399,6 +407,19 @@ impl RoundStore {
         self.disk.remove_directory(directory)
     }
 
+    /// Verifies that the record of a committed round is still the one with which the server works.
+    fn verify_record(&self, round: u32) -> Result<(), ServerError> {
+        let record = self.read_record(round)?;
+        match self.digests().get(&round) {
+            Some(files) if *files != record.files => {
+                let path = self.round(round).join(RECORD);
+                let problem = "found the digests of other files than before".to_owned();
+                Err(ServerError::damaged_round(path, problem, round))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
     /// Averages the updates of a closed round and commits the mean. If the number of samples of every update
     /// is 0, the adapter remains unchanged. After any error the call can be repeated, with the same result.
     ///
@@ -412,6 +433,7 @@ impl RoundStore {
         keep_going: &(dyn Fn() -> bool + Sync),
     ) -> Result<Commit, ServerError> {
         let record = self.new_record(open, options);
+        self.verify_record(open.number - 1)?;
         // An earlier attempt may have failed after the rename that commits the round.
         let committed = match self.round(open.number).exists() {
             true => Some(self.read_record(open.number)?).filter(|stored| stored.clients == record.clients),
@@ -817,10 +839,17 @@ pub fn updates_directory(directory: &Path, number: u32) -> PathBuf {
 /// Reads and verifies the record of a round.
 ///
 /// # Errors
-/// [`ServerError::Damaged`] if the record is not as it was committed, [`ServerError::Io`] if it cannot be read.
+/// [`ServerError::Damaged`] if the record is missing, cannot be read or is not as it was committed; [`ServerError::Io`]
+/// for an error of the whole system.
 pub fn read_record(directory: &Path, number: u32) -> Result<RoundRecord, ServerError> {
     let path = directory.join(format!("round-{number:04}")).join(RECORD);
-    let json = regular(&path).and_then(|()| std::fs::read(&path)).map_err(io_error(&path))?;
+    let json = match regular(&path).and_then(|()| std::fs::read(&path)) {
+        Ok(json) => json,
+        Err(error) if is_of_the_system(&error) => return Err(io_error(&path)(error)),
+        Err(error) => {
+            return Err(ServerError::damaged_round(path, format!("cannot be read: {error}"), number));
+        }
+    };
     match RoundRecord::parse(&json) {
         Ok(record) if record.round == number => Ok(record),
         Ok(record) => {
