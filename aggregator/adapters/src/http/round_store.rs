@@ -237,11 +237,24 @@ impl RoundStore {
     /// Verifies the adapter of a committed round.
     ///
     /// # Errors
-    /// [`ServerError::Damaged`] if the file has changed since it was committed, [`ServerError::Io`] if it cannot be
-    /// read.
+    /// [`ServerError::Damaged`] if the file has changed since it was committed or cannot be read, [`ServerError::Io`] for
+    /// an error of the whole system.
     pub fn verify_model(&self, round: u32) -> Result<(), ServerError> {
-        let path = self.round(round).join(MODEL);
-        self.verify_base(round, &finish_hex(hash_file(&path).map_err(io_error(&path))?))
+        self.verify_file(round, MODEL)
+    }
+
+    /// Verifies a file of a committed round.
+    fn verify_file(&self, round: u32, name: &str) -> Result<(), ServerError> {
+        let recorded = match self.recorded_digest(round, name) {
+            RecordedDigest::Unrecorded => return Ok(()),
+            RecordedDigest::Known(recorded) => Some(recorded),
+            RecordedDigest::NoFile => None,
+        };
+        let path = self.round(round).join(name);
+        match file_problem(&path, recorded.as_deref())? {
+            Some(problem) => Err(ServerError::damaged_round(path, problem, round)),
+            None => Ok(()),
+        }
     }
 
     /// Verifies that a stored request body is the one that was received.
@@ -434,6 +447,7 @@ impl RoundStore {
     ) -> Result<Commit, ServerError> {
         let record = self.new_record(open, options);
         self.verify_record(open.number - 1)?;
+        self.verify_file(open.number - 1, CONFIG)?;
         // An earlier attempt may have failed after the rename that commits the round.
         let committed = match self.round(open.number).exists() {
             true => Some(self.read_record(open.number)?).filter(|stored| stored.clients == record.clients),
@@ -860,24 +874,32 @@ pub fn read_record(directory: &Path, number: u32) -> Result<RoundRecord, ServerE
     }
 }
 
-/// Files of a committed round that are not as the record says, with what is wrong with them.
+/// Files of a committed round that are not as the record says or cannot be read, with what is wrong with them.
 ///
 /// # Errors
-/// [`ServerError::Io`] if a file cannot be read.
+/// [`ServerError::Io`] for an error of the whole system.
 pub fn damaged_files(directory: &Path, record: &RoundRecord) -> Result<Vec<(PathBuf, String)>, ServerError> {
     let mut damaged = Vec::new();
     for (name, recorded) in &record.files {
         let path = directory.join(name);
-        let found = match hash_file(&path) {
-            Ok(hash) => Some(finish_hex(hash)),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-            Err(error) => return Err(io_error(&path)(error)),
-        };
-        if let Some(problem) = digest_problem(Some(recorded), found.as_deref()) {
+        if let Some(problem) = file_problem(&path, Some(recorded))? {
             damaged.push((path, problem));
         }
     }
     Ok(damaged)
+}
+
+/// Difference between the recorded digest of a file and the file; `None` stands for no file.
+///
+/// # Errors
+/// [`ServerError::Io`] for an error of the whole system.
+fn file_problem(path: &Path, recorded: Option<&str>) -> Result<Option<String>, ServerError> {
+    match hash_file(path) {
+        Ok(hash) => Ok(digest_problem(recorded, Some(&finish_hex(hash)))),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(digest_problem(recorded, None)),
+        Err(error) if is_of_the_system(&error) => Err(io_error(path)(error)),
+        Err(error) => Ok(Some(format!("cannot be read: {error}"))),
+    }
 }
 
 /// Difference between the recorded digest of a file and the one found; `None` stands for no file.

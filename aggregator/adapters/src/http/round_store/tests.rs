@@ -566,3 +566,25 @@ fn only_temporary_files_are_removed() {
     assert_eq!(set_aside_files(&exchange), expected);
     assert!(!exchange.state().join("round-0001.partial").exists());
 }
+
+/// A file of the newest round that is missing or cannot be read ends the server with what to do, at the start and before
+/// a mean.
+#[test]
+fn unreadable_file_of_the_newest_round_is_damage() {
+    for name in [MODEL, CONFIG, RECORD] {
+        for is_directory in [false, true] {
+            let exchange = Exchange::new();
+            let (store, round) = with_updates(&exchange);
+            let path = exchange.state().join("round-0000").join(name);
+            std::fs::remove_file(&path).unwrap();
+            if is_directory {
+                std::fs::create_dir(&path).unwrap();
+            }
+            let error = store.commit(&round, options(&names()), &|| true).unwrap_err();
+            assert!(matches!(error, ServerError::Damaged { .. }), "{name} {is_directory}: {error:?}");
+            drop(store);
+            let error = exchange.try_open().unwrap_err();
+            assert!(matches!(error, ServerError::Damaged { .. }), "{name} {is_directory}: {error:?}");
+        }
+    }
+}
