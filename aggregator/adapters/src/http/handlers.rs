@@ -19,8 +19,9 @@ use super::disk::is_of_the_system;
 use super::error::ServerError;
 use super::response::{self, HttpError, ResponseBody};
 use super::round_state::{Admission, Refusal, UpdateSummary};
-use super::round_store::{CHANGED, CONFIG, MODEL, RecordedDigest};
+use super::round_store::RecordedDigest;
 use super::route::Route;
+use super::stored_state::{CHANGED, CONFIG, MODEL};
 use super::upload::{TempFiles, drain, receive, too_long};
 use crate::files::{AdapterError, RoundKind};
 

@@ -33,28 +33,19 @@ use super::disk::{Disk, compare_written, finish_hex, hash_file, hex_text, is_of_
 use super::error::io_error;
 use super::round_record::RoundRecord;
 use super::round_state::{AcceptedUpdates, OpenRound, UpdateSummary};
+use super::stored_state::{
+    CHANGED, CONFIG, Content, DAMAGED, MODEL, NO_UPDATE_NAME, RECORD, StoredUpdate, changed_setting,
+    damaged_files, digest_problem, directory_numbers, entries, file_problem, hash_base, is_counted_update,
+    later_updates, latest_committed, private_directories, read_record, read_updates, updates_directory,
+};
 use super::update_file::{UpdateName, Verification};
 use super::upload::TempFiles;
 use super::{LoraMethod, ServerError};
 use crate::files::{
     AdapterError, AverageJob, ExtractHashes, Fault, Inputs, Output, RoundKind, average, check,
-    extract_trained, merge_update, read_layout,
+    extract_trained, merge_update,
 };
-use fedspan_files::{DirectoryLock, hex, open_private_directory, regular};
-
-/// Name of the adapter file of a committed round.
-pub const MODEL: &str = "adapter_model.safetensors";
-/// Name of the PEFT configuration of a committed round, which exists if the base has one.
-pub const CONFIG: &str = "adapter_config.json";
-/// Name of the file with the tensors that the round trained, for clients that have the previous adapter.
-pub const CHANGED: &str = "changed.safetensors";
-/// Name of the record of a committed round.
-pub const RECORD: &str = "round.json";
-/// Name of the directory of updates that were set aside.
-pub const DAMAGED: &str = "damaged";
-
-/// Problem of a file among the updates whose name is not the name of an update.
-const NO_UPDATE_NAME: &str = "the name of the file is not that of an update";
+use fedspan_files::{DirectoryLock, hex, open_private_directory};
 
 /// Largest memory for the computation of the interference of a plain round, in bytes: the longest tensor of
 /// the base and of every client.
@@ -138,9 +129,7 @@ impl RoundStore {
         if !lock.is_of_directory() {
             tracing::warn!(path = %directory.display(), "this file system cannot lock directories; do not remove the file lock");
         }
-        read_layout(base)?;
-        let model = if base.is_dir() { base.join(MODEL) } else { base.to_owned() };
-        let digest = hash_file(&model).map(finish_hex).map_err(io_error(&model))?;
+        let (model, digest) = hash_base(base)?;
         let store = Self {
             directory: directory.to_owned(),
             base: digest,
@@ -151,11 +140,7 @@ impl RoundStore {
             rejected: Mutex::default(),
             _lock: lock,
         };
-        for name in ["round-", "updates-"] {
-            for number in directory_numbers(directory, name)? {
-                open_private(&directory.join(format!("{name}{number:04}")))?;
-            }
-        }
+        private_directories(directory)?.iter().try_for_each(|path| open_private(path))?;
         store.remove_files(&store.incoming_directory(), "incoming", is_upload)?;
         store.disk.create_directory(&store.incoming_directory())?;
         let record = match latest_committed(directory)? {
@@ -334,36 +319,27 @@ impl RoundStore {
         self.disk.sync(&directory)?;
         let mut updates = AcceptedUpdates::new();
         let mut damaged = 0;
-        for path in entries(&directory)? {
-            let parsed = path.file_name().and_then(|file| file.to_str()).and_then(UpdateName::parse);
-            let Some(name) = parsed else {
-                self.set_aside(round, &path, NO_UPDATE_NAME)?;
-                damaged += 1;
-                continue;
-            };
-            match name.verify_file(round, &path, &self.disk).map_err(io_error(&path))? {
-                Verification::Sound => {}
-                Verification::Unverifiable => {
+        for StoredUpdate { path, content } in read_updates(&self.directory, round, Some(names), &self.disk)? {
+            let name = match content {
+                Content::Sound(name) => name,
+                Content::Unverifiable(name) => {
                     tracing::warn!(file = %path.display(), "update of an earlier version has no digest of its file; it cannot be verified");
+                    name
                 }
-                Verification::Damaged(problem) => {
+                Content::Damaged(problem) => {
                     self.set_aside(round, &path, &problem)?;
                     damaged += 1;
                     continue;
                 }
-            }
-            let client = names.binary_search(&name.client).ok().map(ClientIndex);
-            match client.map(|client| updates.insert(client, name.update)) {
-                Some(None) => {}
-                Some(Some(_)) | None => return Err(ServerError::UnknownUpdate { path }),
+                Content::Refused => return Err(ServerError::UnknownUpdate { path }),
+            };
+            // A client that is not in `names` is refused.
+            if let Ok(client) = names.binary_search(&name.client) {
+                updates.insert(ClientIndex(client), name.update);
             }
         }
-        let later =
-            directory_numbers(&self.directory, "updates-")?.into_iter().filter(|number| *number > round);
-        for path in later.map(|number| self.updates_directory(number)) {
-            if !entries(&path)?.is_empty() {
-                return Err(ServerError::ClosedUpdates { path, open: round });
-            }
+        if let Some(error) = later_updates(&self.directory, round)?.into_iter().next() {
+            return Err(error);
         }
         Ok((updates, damaged))
     }
@@ -756,19 +732,8 @@ impl RoundStore {
     /// Reads the record of a round, and checks that method and base are the configured ones.
     fn read_record(&self, number: u32) -> Result<RoundRecord, ServerError> {
         let record = read_record(&self.directory, number)?;
-        let settings = [
-            ("the method", &record.method, self.method.name()),
-            ("the base of SHA-256", &record.base, self.base.as_str()),
-        ];
-        let changed = settings.into_iter().find(|(_, found, expected)| found != expected);
-        if let Some((setting, found, expected)) = changed {
-            let (found, expected) = (found.clone(), expected.to_owned());
-            return Err(ServerError::SettingChanged {
-                path: self.directory.clone(),
-                setting,
-                found,
-                expected,
-            });
+        if let Some(error) = changed_setting(&self.directory, &record, self.method, &self.base) {
+            return Err(error);
         }
         Ok(record)
     }
@@ -807,13 +772,6 @@ impl RoundStore {
     }
 }
 
-/// True if the name of a file is that of an update that a record has.
-pub fn is_counted_update(record: &RoundRecord, file: &str) -> bool {
-    UpdateName::parse(file).is_some_and(|UpdateName { client, update, .. }| {
-        record.clients.get(&client) == Some(&(update.samples, hex_text(&update.digest)))
-    })
-}
-
 /// True for the name of a temporary file of an upload.
 fn is_upload(file: &str) -> bool {
     let number = file.strip_suffix(".body").or_else(|| file.strip_suffix(".whole"));
@@ -843,112 +801,6 @@ fn open_private(directory: &Path) -> Result<(), ServerError> {
         tracing::warn!(file = %file.display(), "other users could read this file, now only its owner can");
     }
     Ok(())
-}
-
-/// Directory of the accepted updates of a round.
-pub fn updates_directory(directory: &Path, number: u32) -> PathBuf {
-    directory.join(format!("updates-{number:04}"))
-}
-
-/// Reads and verifies the record of a round.
-///
-/// # Errors
-/// [`ServerError::Damaged`] if the record is missing, cannot be read or is not as it was committed; [`ServerError::Io`]
-/// for an error of the whole system.
-pub fn read_record(directory: &Path, number: u32) -> Result<RoundRecord, ServerError> {
-    let path = directory.join(format!("round-{number:04}")).join(RECORD);
-    let json = match regular(&path).and_then(|()| std::fs::read(&path)) {
-        Ok(json) => json,
-        Err(error) if is_of_the_system(&error) => return Err(io_error(&path)(error)),
-        Err(error) => {
-            return Err(ServerError::damaged_round(path, format!("cannot be read: {error}"), number));
-        }
-    };
-    match RoundRecord::parse(&json) {
-        Ok(record) if record.round == number => Ok(record),
-        Ok(record) => {
-            let problem = format!("found the record of round {}", record.round);
-            Err(ServerError::damaged_round(path, problem, number))
-        }
-        Err(fault) => Err(ServerError::damaged_round(path, fault.to_string(), number)),
-    }
-}
-
-/// Files of a committed round that are not as the record says or cannot be read, with what is wrong with them.
-///
-/// # Errors
-/// [`ServerError::Io`] for an error of the whole system.
-pub fn damaged_files(directory: &Path, record: &RoundRecord) -> Result<Vec<(PathBuf, String)>, ServerError> {
-    let mut damaged = Vec::new();
-    for (name, recorded) in &record.files {
-        let path = directory.join(name);
-        if let Some(problem) = file_problem(&path, Some(recorded))? {
-            damaged.push((path, problem));
-        }
-    }
-    Ok(damaged)
-}
-
-/// Difference between the recorded digest of a file and the file; `None` stands for no file.
-///
-/// # Errors
-/// [`ServerError::Io`] for an error of the whole system.
-fn file_problem(path: &Path, recorded: Option<&str>) -> Result<Option<String>, ServerError> {
-    match hash_file(path) {
-        Ok(hash) => Ok(digest_problem(recorded, Some(&finish_hex(hash)))),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(digest_problem(recorded, None)),
-        Err(error) if is_of_the_system(&error) => Err(io_error(path)(error)),
-        Err(error) => Ok(Some(format!("cannot be read: {error}"))),
-    }
-}
-
-/// Difference between the recorded digest of a file and the one found; `None` stands for no file.
-fn digest_problem(recorded: Option<&str>, found: Option<&str>) -> Option<String> {
-    match (recorded, found) {
-        (Some(recorded), Some(found)) if recorded == found => None,
-        (None, None) => None,
-        (Some(recorded), Some(found)) => Some(format!("found SHA-256 {found}, recorded was {recorded}")),
-        (Some(recorded), None) => Some(format!("found no file, recorded was SHA-256 {recorded}")),
-        (None, Some(found)) => Some(format!("found SHA-256 {found}, the round had no such file")),
-    }
-}
-
-/// Number of the last committed round; `None` in an empty directory.
-///
-/// # Errors
-/// [`ServerError::Io`] if the directory cannot be read.
-pub fn latest_committed(directory: &Path) -> Result<Option<u32>, ServerError> {
-    Ok(directory_numbers(directory, "round-")?.into_iter().max())
-}
-
-/// Numbers of the directories whose names begin with `prefix`, in ascending order.
-///
-/// # Errors
-/// [`ServerError::Io`] if the directory cannot be read.
-pub fn directory_numbers(directory: &Path, prefix: &str) -> Result<Vec<u32>, ServerError> {
-    let mut numbers = Vec::new();
-    for path in entries(directory)? {
-        let file = path.file_name().and_then(|file| file.to_str());
-        let number: Option<u32> = file.and_then(|file| file.strip_prefix(prefix)?.parse().ok());
-        // Names that this server does not write, such as `round-7`, are ignored.
-        let is_written_form = |number: &u32| file == Some(&format!("{prefix}{number:04}"));
-        numbers.extend(number.filter(is_written_form));
-    }
-    numbers.sort_unstable();
-    Ok(numbers)
-}
-
-/// Paths of the entries of a directory, sorted.
-///
-/// # Errors
-/// [`ServerError::Io`] if the directory cannot be read.
-pub fn entries(directory: &Path) -> Result<Vec<PathBuf>, ServerError> {
-    let read = std::fs::read_dir(directory).and_then(|entries| {
-        entries.map(|entry| entry.map(|entry| entry.path())).collect::<std::io::Result<Vec<_>>>()
-    });
-    let mut paths = read.map_err(io_error(directory))?;
-    paths.sort();
-    Ok(paths)
 }
 
 /// Copies an adapter, and its configuration if there is one, into a directory. The adapter is copied by

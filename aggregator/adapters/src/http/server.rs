@@ -22,9 +22,10 @@ use super::client_registry::ClientIndex;
 use super::disk::Disk;
 use super::error::io_error;
 use super::handlers::handle;
-use super::round_store::{MODEL, RoundStore, updates_of_record};
+use super::round_store::{RoundStore, updates_of_record};
+use super::stored_state::model_len;
 use super::{Limits, OpenRound, RoundState, ServerError, Settings};
-use crate::files::{HEADER_ROOM, read_layout};
+use crate::files::HEADER_ROOM;
 
 /// Size of the read buffer, in bytes. It limits the head of a request and the blocks of a body.
 const BUFFER: usize = 1 << 16;
@@ -90,7 +91,7 @@ impl AdapterServer {
         let (store, record) =
             RoundStore::open(&settings.state, &settings.base, settings.rules.method, Disk::default())?;
         let names = settings.registry.names();
-        let (_, length) = read_layout(&store.round(record.round).join(MODEL))?;
+        let length = model_len(&settings.state, record.round)?;
         let last_updates = updates_of_record(&record, names);
         let mut rounds =
             RoundState::new(settings.rules, settings.policy(), names.len(), record.round, last_updates);
