@@ -53,7 +53,7 @@ pub use extract::{ExtractHashes, extract_trained, merge_update, read_layout};
 pub use header::{Header, Tensor};
 pub use inputs::{ClientWeight, Inputs};
 pub use layout::{AdapterTensor, FactorPair, Layout};
-pub use limits::{HEADER_MAX, HEADER_ROOM, NAME_MAX, SAMPLES_MAX};
+pub use limits::{HEADER_MAX, HEADER_ROOM, NAME_MAX, OPEN_MAX, SAMPLES_MAX};
 pub use output::Output;
 pub use role::Role;
 pub use scaling::ModuleScaling;

@@ -30,6 +30,8 @@ pub struct AppState {
     pub(super) store: RoundStore,
     /// Longest request body, in bytes.
     pub(super) max_body_len: u64,
+    /// Number of input files of a mean that may stay open.
+    mean_files: usize,
     /// Event counters for the status.
     pub(super) counters: Counters,
     rounds: Mutex<RoundState>,
@@ -63,11 +65,18 @@ impl Drop for UploadPermit {
 
 impl AppState {
     /// Creates the state of a server at its start.
-    pub(super) fn new(settings: Settings, store: RoundStore, max_body_len: u64, rounds: RoundState) -> Self {
+    pub(super) fn new(
+        settings: Settings,
+        store: RoundStore,
+        max_body_len: u64,
+        mean_files: usize,
+        rounds: RoundState,
+    ) -> Self {
         Self {
             settings,
             store,
             max_body_len,
+            mean_files,
             counters: Counters::default(),
             rounds: Mutex::new(rounds),
             commit_lock: Mutex::new(()),
@@ -186,7 +195,7 @@ impl AppState {
     pub(super) fn commit(&self, open: &super::OpenRound, threads: usize) -> Result<(), ServerError> {
         let (names, by_samples) = (self.settings.registry.names(), self.settings.by_samples);
         let samples_max = self.settings.limits.samples;
-        let options = AverageOptions { names, by_samples, samples_max, threads };
+        let options = AverageOptions { names, by_samples, samples_max, threads, open_files: self.mean_files };
         match self.store.commit(open, options, &|| !self.is_stopping())? {
             Commit::Done(record) => {
                 // Logged before the commit becomes visible, so that the log contains the line even if the server is

@@ -62,6 +62,8 @@ pub struct AverageOptions<'a> {
     pub samples_max: u32,
     /// Number of threads.
     pub threads: usize,
+    /// Number of updates whose files may stay open.
+    pub open_files: usize,
 }
 
 /// Result of [`RoundStore::commit`].
@@ -497,7 +499,8 @@ impl RoundStore {
             return Ok(Commit::Done(record));
         }
         let paths: Vec<PathBuf> = files.iter().map(|(_, _, path)| path.clone()).collect();
-        let hashed = Inputs::open(&base, &paths, Some(&samples)).and_then(|mut inputs| {
+        let opened = Inputs::open_within(&base, &paths, Some(&samples), options.open_files);
+        let hashed = opened.and_then(|mut inputs| {
             let hashes = inputs.hash(open.kind, options.threads)?;
             Ok((inputs, hashes))
         });

@@ -155,7 +155,7 @@ fn names() -> Vec<String> {
 }
 
 fn options(names: &[String]) -> AverageOptions<'_> {
-    AverageOptions { names, by_samples: true, samples_max: 100_000, threads: 2 }
+    AverageOptions { names, by_samples: true, samples_max: 100_000, threads: 2, open_files: 8 }
 }
 
 /// Accepts an update of a client with an up factor.
@@ -586,5 +586,28 @@ fn unreadable_file_of_the_newest_round_is_damage() {
             let error = exchange.try_open().unwrap_err();
             assert!(matches!(error, ServerError::Damaged { .. }), "{name} {is_directory}: {error:?}");
         }
+    }
+}
+
+/// A mean takes no more descriptors than it may, since those of the connections are needed for the next round.
+#[test]
+fn mean_keeps_as_many_files_open_as_it_may() {
+    let (expected, _) = reference();
+    for open_files in [0, 1, 2] {
+        let exchange = Exchange::new();
+        let (store, round) = with_updates(&exchange);
+        let updates = exchange.state().canonicalize().unwrap().join("updates-0001");
+        let most = AtomicU64::new(0);
+        let count_open = || {
+            let links = std::fs::read_dir("/proc/self/fd").unwrap();
+            let open = links.filter_map(|link| std::fs::read_link(link.unwrap().path()).ok());
+            most.fetch_max(open.filter(|path| path.starts_with(&updates)).count() as u64, Ordering::Relaxed);
+            true
+        };
+        let names = names();
+        let settings = AverageOptions { threads: 1, open_files, ..options(&names) };
+        store.commit(&round, settings, &count_open).unwrap();
+        assert_eq!(most.load(Ordering::Relaxed), open_files as u64);
+        assert_eq!(exchange.committed_files(), expected);
     }
 }
