@@ -424,7 +424,7 @@ fn store_update(state: &Path, updates: &str, client: &str) {
     std::fs::write(path.join(format!("{client}.5.{digest}.safetensors")), body).unwrap();
 }
 
-/// Gives everybody the right to write.
+/// Gives all users the right to write.
 fn open_to_all(path: &Path) {
     std::fs::set_permissions(path, PermissionsExt::from_mode(0o777)).unwrap();
 }
@@ -458,7 +458,7 @@ const REFUSED: [Refused; 13] = [
     }),
 ];
 
-/// Whatever the server refuses at its start is a fault in the report of the check, with the text of the server.
+/// Every state that the server refuses at its start is a fault in the report of the check, with the text of the server.
 #[test]
 fn every_state_that_the_server_refuses_is_a_fault() {
     let (directory, _, _) = stored_exchange();

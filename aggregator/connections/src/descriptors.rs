@@ -75,7 +75,7 @@ mod tests {
         SlotLimits { connections, per_owner: 1, unauthenticated: 100 }
     }
 
-    /// What is left for other files does not include the descriptors of any connection.
+    /// The number that is left for other files does not include the descriptors of any connection.
     #[test]
     fn spare_descriptors_leave_room_for_all_connections() {
         let needed = needed_descriptors(limits(64), 10);

@@ -116,7 +116,7 @@ impl ServerBuilder {
         let limits = &parts.fleet.limits;
         let waiting = limits.connections.saturating_add(limits.unauthenticated);
         if let Err(shortage) = reserve_descriptors(slot_limits(limits), OTHER_FILES) {
-            tracing::warn!("{shortage}");
+            tracing::warn!(%shortage, "limit on open files");
         }
         let listener = listener::bind(address, waiting)
             .await

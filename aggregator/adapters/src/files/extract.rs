@@ -36,8 +36,8 @@ pub fn read_layout(path: &Path) -> Result<(Layout, u64), AdapterError> {
 /// Writes a copy of the base with the tensors of a client to `target`, a new file, and syncs it. The client's
 /// file may lack the factors that the round freezes. Frozen factors in the file must equal those of the base
 /// bit by bit. Tensors of dtypes that have no mean must also equal those of the base, so that no two clients
-/// differ in them. Returns the state of SHA-256 after the bytes that were to be written, which tells whether the file
-/// has them.
+/// differ in them. Returns the state of SHA-256 after the bytes that were to be written, with which the file can be
+/// verified.
 ///
 /// # Errors
 /// [`AdapterError::File`] for the first tensor, in the order of the base, that does not fit the base or is
@@ -107,7 +107,7 @@ pub struct ExtractHashes {
 }
 
 /// Writes the tensors of an adapter that a round does not freeze to `target`, a new file, and syncs it. Reads the whole
-/// adapter, so that its hash tells whether the tensors are those of the adapter that was meant.
+/// adapter, so that its hash can be compared with the recorded one.
 ///
 /// # Errors
 /// [`AdapterError::File`] if the file is not an adapter or cannot be read, [`AdapterError::Output`] if

@@ -22,8 +22,8 @@ pub struct ExchangeReport {
     pub faults: Vec<String>,
 }
 
-/// Verifies all rounds of a state directory and the updates of the open round. Changes nothing. Whatever a server refuses
-/// at its start is a fault; what it refuses because of its configuration (method, base, clients) only if `settings` are
+/// Verifies all rounds of a state directory and the updates of the open round. Changes nothing. Every state that a server
+/// refuses at its start is a fault; what it refuses because of its configuration (method, base, clients) only if `settings` are
 /// given.
 ///
 /// # Errors

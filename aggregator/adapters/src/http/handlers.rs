@@ -273,7 +273,7 @@ fn serve_file(
     };
     let on_damage = report_damage.clone();
     response::file(&path, kind, digest, on_damage).map_err(|error| match error.kind() {
-        // Without a recorded digest nobody knows whether the base had a configuration.
+        // Without a recorded digest it is not known whether the base had a configuration.
         std::io::ErrorKind::NotFound if name == CONFIG && !is_recorded => no_file(),
         _ if is_of_the_system(&error) => internal_error(&error),
         _ => {

@@ -393,7 +393,7 @@ impl RoundStore {
             }
             let target = self.move_away(&path, prefix)?;
             tracing::warn!(path = %path.display(), moved_to = %target.display(),
-                "found what the server would not have written here, and kept it; remove it if nobody needs it");
+                "found a file that the server would not have written here, and kept it; remove it if it is not needed");
         }
         self.disk.remove_directory(directory)
     }

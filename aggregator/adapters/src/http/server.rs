@@ -100,7 +100,7 @@ impl AdapterServer {
         let others = OTHER_FILES.saturating_add(settings.limits.connections.saturating_mul(3));
         let slots = slot_limits(&settings.limits);
         if let Err(shortage) = reserve_descriptors(slots, others.saturating_add(OPEN_MAX)) {
-            tracing::warn!("{shortage}");
+            tracing::warn!(%shortage, "limit on open files");
         }
         // If the system allows fewer files, a mean opens its inputs again for each block instead of taking the
         // descriptors of connections, which may all wait for the next round.

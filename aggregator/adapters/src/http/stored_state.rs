@@ -31,7 +31,7 @@ pub const NO_UPDATE_NAME: &str = "the name of the file is not that of an update"
 pub struct StoredUpdate {
     /// Path of the file.
     pub path: PathBuf,
-    /// What the file is.
+    /// Content of the file.
     pub content: Content,
 }
 

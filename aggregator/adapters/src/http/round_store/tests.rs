@@ -492,7 +492,7 @@ fn set_aside_files(exchange: &Exchange) -> BTreeMap<String, Vec<u8>> {
         .collect()
 }
 
-/// Of a committed round only the updates are removed that its record has. Everything else is kept.
+/// The updates of a committed round that its record has are removed. Everything else is kept.
 #[test]
 fn only_counted_updates_of_a_committed_round_are_removed() {
     for while_running in [false, true] {
