@@ -22,9 +22,9 @@ pub struct ExchangeReport {
     pub faults: Vec<String>,
 }
 
-/// Verifies all rounds of a state directory and the updates of the open round. Changes nothing. Every state that a server
-/// refuses at its start is a fault; what it refuses because of its configuration (method, base, clients) only if `settings` are
-/// given.
+/// Verifies all rounds of a state directory and the updates of the open round. Changes nothing. Every state that a
+/// server refuses at its start is a fault; what it refuses because of its configuration (method, base, clients) only if
+/// `settings` are given.
 ///
 /// # Errors
 /// [`ServerError::Locked`] while a server runs; [`ServerError::NoExchange`] if the directory has no rounds;
