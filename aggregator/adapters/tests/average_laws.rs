@@ -2,6 +2,7 @@
 
 use fedspan_adapters::files::{ChangedFactors, Dtype, RoundKind, average, check};
 use proptest::prelude::*;
+use sha2::{Digest, Sha256};
 
 use crate::common::{Adapter, DOWN, Folder, SAVED, UP};
 
@@ -130,8 +131,10 @@ proptest! {
         weights.swap(0, 1);
         prop_assert!(bytes == folder.average_bytes(RoundKind::Plain, Some(&weights)));
         let inputs = folder.open_inputs(Some(&weights)).unwrap();
-        average(&inputs, folder.average_job(RoundKind::Plain, 3), &|_, _| true).unwrap();
+        let report = average(&inputs, folder.average_job(RoundKind::Plain, 3), &|_, _| true).unwrap();
         prop_assert!(bytes == std::fs::read(folder.file_path("next.safetensors")).unwrap());
+        let digest = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        prop_assert_eq!(report.sha256, digest);
     }
 }
 

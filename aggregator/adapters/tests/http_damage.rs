@@ -4,8 +4,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use fedspan_adapters::files::RoundKind;
-use fedspan_adapters::http::{ServerError, check_exchange};
+use fedspan_adapters::http::{ServerError, Settings, check_exchange};
 use fedspan_engine::random::{Purpose, stream};
+use sha2::{Digest, Sha256};
 
 use crate::common::Adapter;
 use crate::common::live::{CLIENTS, RunningServer, ServerDirectory, list_files, mean_file};
@@ -83,7 +84,7 @@ fn assert_flips_are_found(flips: u64, seed: u64) {
         let path = state.join(file);
         let bit = random.below(std::fs::read(&path).unwrap().len() * 8);
         flip(&path, bit);
-        let report = check_exchange(&state).unwrap();
+        let report = check_exchange(&state, None).unwrap();
         assert_eq!(report.faults.len(), 1, "{file}, bit {bit}: {report:?}");
         assert!(report.faults[0].contains(file), "{file}, bit {bit}: {report:?}");
         let is_used = !file.starts_with("round-0000/");
@@ -258,6 +259,36 @@ fn damaged_base_costs_no_update() {
     assert_eq!(server.status_count("damaged"), 0);
 }
 
+/// The record of the newest round is verified before a mean, like the adapter and the configuration. The server ends, and
+/// names what to do.
+#[test]
+fn damaged_record_ends_the_server_before_the_mean() {
+    let (directory, second, _) = stored_exchange();
+    let record = directory.file_path("state/round-0001/round.json");
+    let sound = std::fs::read(&record).unwrap();
+    let replaced = std::fs::read(directory.file_path("state/round-0000/round.json")).unwrap();
+    let mut flipped = sound.clone();
+    flipped[sound.len() / 2] ^= 1;
+    for content in [Some(flipped), Some(replaced), None] {
+        let server = start(&directory).unwrap();
+        match content {
+            Some(content) => std::fs::write(&record, content).unwrap(),
+            None => std::fs::remove_file(&record).unwrap(),
+        }
+        let (samples, update) = &second[2];
+        server.put(CLIENTS[2], 2, *samples, &update.bytes()).expect_status(201);
+        let error = server.join().unwrap_err();
+        assert!(matches!(error, ServerError::Damaged { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("round-0001/round.json") && text.contains("restore the file"), "{text}");
+        assert!(!directory.file_path("state/round-0002").exists());
+        std::fs::write(&record, &sound).unwrap();
+        let sent = directory.file_path("state/updates-0002");
+        let last = list_files(&sent).into_iter().find(|file| file.starts_with(CLIENTS[2])).unwrap();
+        std::fs::remove_file(sent.join(last)).unwrap();
+    }
+}
+
 /// A file that is damaged while the server runs is not served: its last block is withheld.
 #[test]
 fn damaged_adapter_is_not_served() {
@@ -277,10 +308,15 @@ fn damaged_adapter_is_not_served() {
         assert!(response.is_none(), "{path}");
         std::fs::write(&stored, b"").unwrap();
         assert_eq!(server.get(CLIENTS[0], path).status, 500, "{path}");
+        std::fs::remove_file(&stored).unwrap();
+        assert_eq!(server.get(CLIENTS[0], path).expect_error(500).0, "failed", "{path}");
+        std::fs::create_dir(&stored).unwrap();
+        assert_eq!(server.get(CLIENTS[0], path).status, 500, "{path}");
+        std::fs::remove_dir(&stored).unwrap();
         std::fs::write(&stored, sound).unwrap();
         server.get(CLIENTS[0], path).expect_status(200);
     }
-    assert_eq!(server.status_count("damaged"), 6);
+    assert_eq!(server.status_count("damaged"), 12);
 }
 
 /// An exchange of an earlier version, which recorded no digests, opens and continues, and gets digests from then on.
@@ -302,7 +338,7 @@ fn exchange_of_an_earlier_version_opens() {
         let earlier = format!("{}.{}.{}.safetensors", parts[0], parts[1], parts[2]);
         std::fs::rename(updates.join(&name), updates.join(earlier)).unwrap();
     }
-    let report = check_exchange(&state).unwrap();
+    let report = check_exchange(&state, None).unwrap();
     assert!(report.faults.is_empty(), "{report:?}");
     assert_eq!(
         report.facts.iter().filter(|fact| fact.contains("not verified: committed by")).count(),
@@ -315,7 +351,9 @@ fn exchange_of_an_earlier_version_opens() {
     server.round_after(CLIENTS[0], 2);
     assert_eq!(server.download_model(), mean_file(&after_first, &second, RoundKind::Down));
     drop(server);
-    assert!(check_exchange(&state).unwrap().facts.iter().any(|fact| fact.contains("round-0002: sound")));
+    assert!(
+        check_exchange(&state, None).unwrap().facts.iter().any(|fact| fact.contains("round-0002: sound"))
+    );
 }
 
 #[test]
@@ -325,12 +363,12 @@ fn directory_is_locked_even_if_the_lock_file_is_removed() {
     std::fs::remove_file(directory.file_path("state/lock")).unwrap();
     let state = directory.file_path("state");
     assert!(matches!(directory.try_start_server(&[]), Err(ServerError::Locked { .. })));
-    assert!(matches!(check_exchange(&state), Err(ServerError::Locked { .. })));
+    assert!(matches!(check_exchange(&state, None), Err(ServerError::Locked { .. })));
     drop(server);
-    assert!(check_exchange(&state).unwrap().faults.is_empty());
+    assert!(check_exchange(&state, None).unwrap().faults.is_empty());
     let empty = directory.file_path("empty");
     std::fs::create_dir(&empty).unwrap();
-    assert!(matches!(check_exchange(&empty), Err(ServerError::NoExchange { .. })));
+    assert!(matches!(check_exchange(&empty, None), Err(ServerError::NoExchange { .. })));
 }
 
 #[test]
@@ -372,4 +410,115 @@ fn updates_of_a_later_round_are_refused() {
     assert!(matches!(error, ServerError::ClosedUpdates { open: 1, .. }), "{error}");
     std::fs::rename(directory.file_path("state/updates-0002"), directory.file_path("moved-updates")).unwrap();
     assert_eq!(start(&directory).unwrap().get(CLIENTS[0], "/round").expect_json(200)["round"], 1);
+}
+
+/// Directory of the updates of the open round in [`stored_exchange`].
+const UPDATES: &str = "updates-0002";
+
+/// Stores an update of a client under a name of an earlier version, which needs no seal.
+fn store_update(state: &Path, updates: &str, client: &str) {
+    let (path, body) = (state.join(updates), b"x");
+    std::fs::create_dir_all(&path).unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o700)).unwrap();
+    let digest: String = Sha256::digest(body).iter().map(|byte| format!("{byte:02x}")).collect();
+    std::fs::write(path.join(format!("{client}.5.{digest}.safetensors")), body).unwrap();
+}
+
+/// Gives all users the right to write.
+fn open_to_all(path: &Path) {
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o777)).unwrap();
+}
+
+/// Change of a state directory that the server refuses, and what changes it.
+type Refused = (&'static str, fn(&Path));
+
+/// States that the server refuses at its start.
+const REFUSED: [Refused; 13] = [
+    ("updates of a later round", |state| store_update(state, "updates-0004", "anton")),
+    ("two updates of a client", |state| store_update(state, UPDATES, "anton")),
+    ("state that others can write", open_to_all),
+    ("round that others can write", |state| open_to_all(&state.join("round-0000"))),
+    ("updates that others can write", |state| open_to_all(&state.join(UPDATES))),
+    ("link in the state", |state| std::os::unix::fs::symlink("/", state.join("link")).unwrap()),
+    ("link in a round", |state| std::os::unix::fs::symlink("/", state.join("round-0001/link")).unwrap()),
+    ("link in updates", |state| std::os::unix::fs::symlink("/", state.join(UPDATES).join("link")).unwrap()),
+    ("round without record", |state| std::fs::create_dir(state.join("round-0005")).unwrap()),
+    ("file in the place of a round", |state| std::fs::write(state.join("round-0005"), "").unwrap()),
+    ("file in the place of updates", |state| std::fs::write(state.join("updates-0005"), "").unwrap()),
+    ("no adapter", |state| std::fs::remove_file(state.join("round-0001/adapter_model.safetensors")).unwrap()),
+    ("no adapter, and an earlier version", |state| {
+        let path = state.join("round-0001");
+        let mut record: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(path.join("round.json")).unwrap()).unwrap();
+        ["digest", "files", "samples_max"]
+            .iter()
+            .for_each(|key| drop(record.as_object_mut().unwrap().remove(*key)));
+        std::fs::write(path.join("round.json"), record.to_string() + "\n").unwrap();
+        std::fs::write(path.join("adapter_model.safetensors"), "x").unwrap();
+    }),
+];
+
+/// Every state that the server refuses at its start is a fault in the report of the check, with the text of the server.
+#[test]
+fn every_state_that_the_server_refuses_is_a_fault() {
+    let (directory, _, _) = stored_exchange();
+    let state = directory.file_path("state");
+    let sound = directory.file_path("sound");
+    copy(&state, &sound);
+    let restore = || {
+        std::fs::set_permissions(&state, PermissionsExt::from_mode(0o700)).unwrap();
+        std::fs::remove_dir_all(&state).unwrap();
+        copy(&sound, &state);
+    };
+    let base = format!("base={:?}", directory.file_path("base"));
+    let settings = |changes: &[&str]| {
+        let changes: Vec<String> =
+            [&[base.as_str()], changes].concat().into_iter().map(str::to_owned).collect();
+        Settings::parse("exchange.toml", &directory.config_text(), &changes).unwrap()
+    };
+    let expect = |name: &str, changes: &[&str], needs_settings: bool| {
+        let report = check_exchange(&state, Some(&settings(changes))).unwrap();
+        let alone = check_exchange(&state, None).unwrap();
+        let error = directory.try_start_server(&[&[base.as_str()], changes].concat()).err();
+        let text = error.unwrap_or_else(|| panic!("{name}: started")).to_string();
+        assert!(report.faults.contains(&text), "{name}: {text}\n{report:?}");
+        assert_eq!(alone.faults.contains(&text), !needs_settings, "{name}: {text}\n{alone:?}");
+    };
+    for (name, change) in REFUSED {
+        restore();
+        change(&state);
+        expect(name, &[], false);
+    }
+    restore();
+    store_update(&state, UPDATES, "zoe");
+    expect("update of an unknown client", &[], true);
+    restore();
+    expect("another method", &["method=\"lora\""], true);
+    let other = directory.file_path("other.safetensors");
+    directory.base.trained(RoundKind::Plain, 5).write(&other);
+    expect("another base", &[&format!("base={other:?}")], true);
+    assert!(check_exchange(&state, Some(&settings(&[]))).unwrap().faults.is_empty());
+}
+
+/// Rounds of two exchanges, and updates that no mean has, are faults too, although the server does not use them.
+#[test]
+fn rounds_of_two_exchanges_and_stray_updates_are_faults() {
+    let (directory, _, _) = stored_exchange();
+    let state = directory.file_path("state");
+    let other = ServerDirectory::with_base(directory.base.trained(RoundKind::Plain, 5));
+    drop(other.start_server(&[]));
+    std::fs::rename(state.join("round-0000"), directory.file_path("away")).unwrap();
+    assert!(check_exchange(&state, None).unwrap().faults.is_empty(), "old rounds may be removed");
+    copy(&other.file_path("state/round-0000"), &state.join("round-0000"));
+    let report = check_exchange(&state, None).unwrap();
+    assert!(
+        report.faults.len() == 1
+            && report.faults[0].contains("round-0000")
+            && report.faults[0].contains("base"),
+        "{report:?}"
+    );
+    std::fs::remove_dir_all(state.join("round-0000")).unwrap();
+    store_update(&state, "updates-0001", "anton");
+    let report = check_exchange(&state, None).unwrap();
+    assert!(report.faults.len() == 1 && report.faults[0].contains("updates-0001/anton.5."), "{report:?}");
 }

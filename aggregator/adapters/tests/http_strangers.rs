@@ -156,15 +156,24 @@ fn connections_of_one_client_are_bounded() {
     assert!(server.status_count("too-many") >= 1 && server.status_count("connections-refused") >= 1);
 }
 
-/// Number of polls that have begun to wait.
+/// Number of polls that have begun to wait; 0 while the connection of the request before is still closing, so that none is
+/// left for this one.
 fn server_waiting(server: &crate::common::live::RunningServer) -> u64 {
-    server.get("carla", "/status").expect_json(200)["counts"]["waiting"].as_u64().unwrap_or(0)
+    let response = server.get("carla", "/status");
+    if response.status == 503 {
+        return 0;
+    }
+    response.expect_json(200)["counts"]["waiting"].as_u64().unwrap_or(0)
 }
 
 #[test]
 fn wrong_tokens_are_throttled_and_right_ones_are_not() {
     let directory = ServerDirectory::new();
     let server = directory.start_server(&[]);
+    // Neither right tokens nor missing ones are counted.
+    assert!((0..40).all(|_| server.get("anton", "/round").status == 200));
+    let without_token = || get(server.address, "/round", "Host: localhost\r\n").unwrap().status;
+    assert!((0..40).all(|_| without_token() == 401));
     let statuses: Vec<u16> = (0..40)
         .map(|token| send_request(server.address, "GET", &format!("wrong{token}"), "/round", &[]).status)
         .collect();
@@ -178,7 +187,25 @@ fn wrong_tokens_are_throttled_and_right_ones_are_not() {
     assert!((1..=3).contains(&wait), "{wait}");
     assert_eq!(response.expect_error(429).0, "throttled");
     assert!((0..40).all(|_| server.get("anton", "/round").status == 200));
+    assert_eq!(without_token(), 401);
     assert!(server.status_count("throttled") >= 2);
+    // Another address has a bucket of its own.
+    let stream = connect_from([127, 0, 0, 2], server.address);
+    let head = "GET /round HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer wrong\r\n\r\n";
+    (&stream).write_all(head.as_bytes()).unwrap();
+    assert_eq!(read_response(stream).unwrap().status, 401);
+}
+
+/// Opens a connection from an address of this machine.
+fn connect_from(from: [u8; 4], to: SocketAddr) -> TcpStream {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let stream = runtime.block_on(async {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind((from, 0).into()).unwrap();
+        socket.connect(to).await.unwrap().into_std().unwrap()
+    });
+    stream.set_nonblocking(false).unwrap();
+    stream
 }
 
 #[test]
@@ -209,6 +236,13 @@ fn foreign_hosts_and_origins_are_refused() {
         );
     }
     assert_eq!((server.status_count("host"), server.status_count("origin")), (1, 1));
+    drop(server);
+    // Without names in the configuration, a server on the loopback interface has those of the interface.
+    let server = directory.start_server(&[]);
+    for (host, status) in [("evil.example", 421), ("proxy.example", 421), ("localhost", 200)] {
+        let headers = format!("Host: {host}\r\n{token}");
+        assert_eq!(get(server.address, "/round", &headers).unwrap().status, status, "{host}");
+    }
 }
 
 /// Attacks and faults are in the status before they occur, so that an operator sees what is watched.

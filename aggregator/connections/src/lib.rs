@@ -7,5 +7,5 @@ pub mod pending_pool;
 pub mod per_owner;
 
 pub use connection_slots::{ConnectionSlots, Slot, SlotError, SlotLimits};
-pub use descriptors::{DescriptorShortage, reserve_descriptors};
+pub use descriptors::{DescriptorShortage, reserve_descriptors, spare_descriptors};
 pub use per_owner::network;

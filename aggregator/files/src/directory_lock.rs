@@ -181,4 +181,36 @@ mod tests {
         assert!(!root.path().join(FILE).exists());
         drop(readers);
     }
+
+    /// A server waits for a program that reads the directory, and says so once.
+    #[test]
+    fn server_waits_for_readers() {
+        let root = tempfile::tempdir().unwrap();
+        let reader = DirectoryLock::shared(root.path()).unwrap();
+        let (waiting, is_waiting) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let server = scope.spawn(|| DirectoryLock::exclusive(root.path(), |_| waiting.send(()).unwrap()));
+            is_waiting.recv_timeout(TIMEOUT).unwrap();
+            std::thread::sleep(3 * RETRY);
+            drop(reader);
+            server.join().unwrap().unwrap();
+        });
+        assert!(is_waiting.try_recv().is_err());
+    }
+
+    /// Opening a pipe instead of the file would wait for its other end.
+    #[test]
+    fn lock_file_of_another_kind_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join(FILE)).unwrap();
+        for result in [DirectoryLock::exclusive(root.path(), |_| {}), DirectoryLock::shared(root.path())] {
+            let text = result.unwrap_err().to_string();
+            assert!(text.contains("lock: found a directory, allowed: a file"), "{text}");
+        }
+    }
+
+    #[test]
+    fn lock_says_whether_it_is_of_the_directory() {
+        assert!(!DirectoryLock { directory: None, _file: None }.is_of_directory());
+    }
 }

@@ -16,7 +16,7 @@ pub use directory_lock::{DirectoryLock, LockError};
 pub use file_kind::{non_file_kind, regular};
 pub use file_lock::FileLock;
 #[cfg(feature = "private")]
-pub use private_directory::open_private_directory;
+pub use private_directory::{check_private_directory, open_private_directory};
 #[cfg(feature = "private")]
 pub use private_file::{
     FileError, create_private, make_directories, parent, read_secret, sync_directory, user, with_suffix,

@@ -16,11 +16,32 @@ use crate::private_file::{FileError, MODE, make_directories, user};
 /// [`FileError::Foreign`] if the directory or a file in it belongs to another user, [`FileError::Writable`] if other
 /// users may write the directory, [`FileError::Link`] if it contains a symbolic link.
 pub fn open_private_directory(directory: &Path) -> Result<Vec<PathBuf>, FileError> {
+    if directory.symlink_metadata().is_err() {
+        let made = make_directories(directory, DirBuilder::new().mode(0o700));
+        made.map_err(|error| FileError::Io { path: directory.to_owned(), error })?;
+    }
+    let mut tightened = Vec::new();
+    for path in check_private_directory(directory)? {
+        match std::fs::set_permissions(&path, Permissions::from_mode(MODE)) {
+            // Another process, such as one that asks for the status, may remove a file at the same time.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(FileError::Io { path, error }),
+            Ok(()) => tightened.push(path),
+        }
+    }
+    Ok(tightened)
+}
+
+/// Checks an existing directory as [`open_private_directory`] does, and changes nothing. Returns the files in it to which
+/// other users have access.
+///
+/// # Errors
+/// [`FileError`] as for [`open_private_directory`].
+pub fn check_private_directory(directory: &Path) -> Result<Vec<PathBuf>, FileError> {
     let io_error = |path: &Path| {
         let path = path.to_owned();
         move |error| FileError::Io { path, error }
     };
-    make_directories(directory, DirBuilder::new().mode(0o700)).map_err(io_error(directory))?;
     let metadata = std::fs::metadata(directory).map_err(io_error(directory))?;
     let foreign = |path: &Path, owner: u32| FileError::Foreign { path: path.to_owned(), owner, user: user() };
     if metadata.uid() != user() {
@@ -30,7 +51,7 @@ pub fn open_private_directory(directory: &Path) -> Result<Vec<PathBuf>, FileErro
     if mode & 0o022 != 0 {
         return Err(FileError::Writable { path: directory.to_owned(), mode });
     }
-    let mut tightened = Vec::new();
+    let mut exposed = Vec::new();
     for entry in std::fs::read_dir(directory).map_err(io_error(directory))? {
         let path = entry.map_err(io_error(directory))?.path();
         let metadata = match std::fs::symlink_metadata(&path) {
@@ -48,11 +69,10 @@ pub fn open_private_directory(directory: &Path) -> Result<Vec<PathBuf>, FileErro
             return Err(foreign(&path, metadata.uid()));
         }
         if metadata.mode() & 0o077 != 0 {
-            std::fs::set_permissions(&path, Permissions::from_mode(MODE)).map_err(io_error(&path))?;
-            tightened.push(path);
+            exposed.push(path);
         }
     }
-    Ok(tightened)
+    Ok(exposed)
 }
 
 #[cfg(test)]

@@ -53,10 +53,11 @@ enum AdapterCommand {
         after_help = "Example: fedspan-aggregator adapter serve --config aggregator/examples/exchange.toml"
     )]
     Serve(fedspan_adapters::cli::serve::ServeOptions),
-    /// Verify the digests of all rounds and updates in the state directory of `adapter serve`. Changes nothing.
+    /// Verify all rounds and updates in the state directory of `adapter serve`, and that a server would start on it.
+    /// Changes nothing.
     #[command(
         after_help = "Only while no server runs; a server verifies the files that it uses when it starts.\nExit codes: 0 sound, \
-                      1 damaged or unreadable, 2 the command line or the directory is wrong.\nExample: fedspan-aggregator \
+                      1 damaged, unreadable or refused by the server, 2 the command line, the directory or the configuration is wrong.\nExample: fedspan-aggregator \
                       adapter check-exchange exchange-state"
     )]
     CheckExchange(fedspan_adapters::cli::serve::CheckExchangeOptions),

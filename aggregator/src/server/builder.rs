@@ -1,7 +1,7 @@
 //! Builder of a server, for programs that replace the configured algorithm, participation policy or
 //! aggregation rule.
 
-use fedspan_connections::{DescriptorShortage, reserve_descriptors};
+use fedspan_connections::reserve_descriptors;
 use fedspan_engine::CustomParts;
 use fedspan_engine::aggregate::Rule;
 use fedspan_engine::algorithm::Algorithm;
@@ -115,14 +115,8 @@ impl ServerBuilder {
         let address = &parts.fleet.tcp;
         let limits = &parts.fleet.limits;
         let waiting = limits.connections.saturating_add(limits.unauthenticated);
-        if let Err(DescriptorShortage { needed, allowed }) =
-            reserve_descriptors(slot_limits(limits), OTHER_FILES)
-        {
-            tracing::warn!(
-                needed,
-                allowed,
-                "the process may open too few files for its connections; raise the limit (ulimit -n), or lower those in [limits]"
-            );
+        if let Err(shortage) = reserve_descriptors(slot_limits(limits), OTHER_FILES) {
+            tracing::warn!(%shortage, "limit on open files");
         }
         let listener = listener::bind(address, waiting)
             .await

@@ -221,6 +221,37 @@ fn check_of_an_exchange_names_damaged_files() {
     assert!(errors.contains("restore the file from a backup"), "{errors}");
 }
 
+/// The check fails for what the server refuses at its start; with the configuration also for a client that it lacks.
+#[test]
+fn check_of_an_exchange_finds_what_the_server_refuses() {
+    let directory = ServerDirectory::new();
+    let state = directory.file_path("state");
+    let program = start_program(&directory, &[]);
+    program
+        .server
+        .put(CLIENTS[1], 1, 1, &directory.base.trained(RoundKind::Up, 1).bytes())
+        .expect_status(201);
+    program.kill_and_wait();
+    let config = directory.file_path("checked.toml");
+    let check = |text: &str| {
+        std::fs::write(&config, text).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
+        command.args(["adapter", "check-exchange"]).arg(&state).arg("--config").arg(&config);
+        decode_output(&command.output().unwrap())
+    };
+    let text = directory.config_text();
+    let (code, facts, errors) = check(&text);
+    assert!(code == 0 && facts.ends_with("sound\n"), "{code} {facts} {errors}");
+    let (code, _, errors) = check(&text.replace(CLIENTS[1], "bruno"));
+    assert!(code == 1 && errors.contains("add the client to the configuration"), "{code} {errors}");
+    let (code, _, errors) = check("bass = 3");
+    assert!(code == 2 && errors.contains("checked.toml"), "{code} {errors}");
+    std::fs::create_dir(state.join("updates-0004")).unwrap();
+    std::fs::write(state.join("updates-0004/x"), "").unwrap();
+    let (code, _, errors) = check_exchange(&state);
+    assert!(code == 1 && errors.contains("updates of a later round"), "{code} {errors}");
+}
+
 /// A configuration that an average would refuse is refused before any client trains.
 #[test]
 fn rank_mismatch_is_refused_at_start() {

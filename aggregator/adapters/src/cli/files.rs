@@ -151,7 +151,7 @@ pub fn command(command: &FilesCommand, interrupted: &Arc<AtomicBool>) -> Result<
                     let (round, warnings) = (kind.name(), inputs.warnings());
                     let json = serde_json::json!({
                         "file": name, "round": round, "clients": report.clients, "averaged": report.averaged,
-                        "kept": report.kept, "largest": report.largest, "bytes": report.bytes, "warnings": warnings,
+                        "kept": report.kept, "largest": report.largest, "bytes": report.bytes, "sha256": report.sha256, "warnings": warnings,
                     });
                     json.to_string() + "\n"
                 }
@@ -180,7 +180,7 @@ pub fn threads() -> usize {
 /// Formats the report of an average: a summary line, a line for every client with its weight, and a line for
 /// every integer tensor in which clients differ.
 fn format_average(name: &str, kind: RoundKind, report: &AverageReport) -> String {
-    let AverageReport { clients, averaged, kept, largest, bytes } = report;
+    let AverageReport { clients, averaged, kept, largest, bytes, .. } = report;
     let count = clients.len();
     let plural = if count == 1 { "client" } else { "clients" };
     let kind = match kind {

@@ -2,7 +2,7 @@
 //! their state directory.
 
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::http::{AdapterServer, ExchangeReport, ServeSummary, ServerError, Settings, check_exchange};
 use clap::Args;
@@ -42,6 +42,13 @@ impl From<ServerError> for ServeError {
     }
 }
 
+/// Reads a configuration file with changes of the command line.
+fn read_settings(config: &Path, changes: &[String]) -> Result<Settings, ServeError> {
+    let text = read_file(config).map_err(|problem| ServeError::InvalidInput(problem.to_string()))?;
+    Settings::parse(&config.display().to_string(), &text, changes)
+        .map_err(|problem| ServeError::InvalidInput(problem.to_string()))
+}
+
 /// Runs the server until `interrupted` completes. `print_line` prints a line on standard output.
 ///
 /// # Errors
@@ -52,10 +59,7 @@ pub async fn serve(
     interrupted: impl Future<Output = ()>,
     print_line: impl Fn(&str),
 ) -> Result<(), ServeError> {
-    let name = options.config.display().to_string();
-    let text = read_file(&options.config).map_err(|problem| ServeError::InvalidInput(problem.to_string()))?;
-    let settings = Settings::parse(&name, &text, &options.changes)
-        .map_err(|problem| ServeError::InvalidInput(problem.to_string()))?;
+    let settings = read_settings(&options.config, &options.changes)?;
     let method = settings.rules.method;
     let rounds = settings.rules.rounds;
     let clients = settings.registry.names().len();
@@ -77,13 +81,22 @@ pub struct CheckExchangeOptions {
     /// State directory of the exchange: the key `state` of its configuration.
     #[arg(value_name = "STATE")]
     state: PathBuf,
+    /// Configuration file of the exchange: also check that its method, base and clients are those of the directory.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Override a key of the configuration, as for `adapter serve`; may be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE", requires = "config")]
+    changes: Vec<String>,
 }
 
 /// Verifies the stored exchange.
 ///
 /// # Errors
-/// [`ServeError::InvalidInput`] if the directory is not that of an exchange, [`ServeError::Failed`] if it cannot be
+/// [`ServeError::InvalidInput`] if the directory is not that of an exchange, or the configuration or a file that it
+/// names is wrong; [`ServeError::Failed`] if it cannot be
 /// read, or while a server runs.
 pub fn check(options: &CheckExchangeOptions) -> Result<ExchangeReport, ServeError> {
-    check_exchange(&options.state).map_err(ServeError::from)
+    let config = options.config.as_deref();
+    let settings = config.map(|config| read_settings(config, &options.changes)).transpose()?;
+    check_exchange(&options.state, settings.as_ref()).map_err(ServeError::from)
 }

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
+use sha2::{Digest, Sha256};
 
 use super::dtype::{differing, not_finite};
 use super::exact_sum::{MeanBuffers, weighted_mean};
@@ -40,6 +41,11 @@ pub struct AverageReport {
     pub largest: Vec<String>,
     /// Length of the output file, in bytes.
     pub bytes: u64,
+    /// SHA-256 of the bytes that were to be written to the output file, in hexadecimal digits.
+    pub sha256: String,
+    /// SHA-256 of the bytes that were to be written to the copy of the configuration, in hexadecimal digits; `None` if
+    /// none was written.
+    pub config_sha256: Option<String>,
 }
 
 /// Averages the factors that the round trained and the saved modules. Frozen factors must equal those of the
@@ -60,6 +66,7 @@ pub fn average(
     let AverageJob { kind, output, threads } = job;
     let threads = threads.max(1);
     let writer = output.begin(inputs)?;
+    let config_sha256 = writer.config_hash().map(finish_hex);
     writer.write(&inputs.header, 0)?;
     let average_work = Work::new(inputs, kind, &writer, inputs.block_len(threads), progress);
     std::thread::scope(|scope| {
@@ -68,7 +75,7 @@ pub fn average(
         }
         average_work.run();
     });
-    let differing = average_work.finish()?;
+    let (differing, hash) = average_work.finish()?;
     inputs.ensure_unchanged()?;
     inputs.ensure_as_hashed()?;
     writer.commit()?;
@@ -84,7 +91,56 @@ pub fn average(
         kept: tensors.len() - averaged - largest.len(),
         largest,
         bytes: inputs.header.len() as u64 + inputs.layout.bytes(),
+        sha256: finish_hex(hash),
+        config_sha256,
     })
+}
+
+/// Digest of a state of SHA-256, in hexadecimal digits.
+fn finish_hex(hash: Sha256) -> String {
+    let mut text = String::new();
+    fedspan_files::hex::encode(&hash.finalize().into(), &mut text);
+    text
+}
+
+/// Hash of the output in the order of the file, although threads compute its blocks in another order: a thread waits
+/// for its turn, with one block in memory.
+struct OrderedHash {
+    /// Number of the next block, and the state of SHA-256 before it.
+    next: Mutex<(usize, Sha256)>,
+    turn: Condvar,
+}
+
+impl OrderedHash {
+    fn new(header: &[u8]) -> Self {
+        Self { next: Mutex::new((0, Sha256::new_with_prefix(header))), turn: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (usize, Sha256)> {
+        self.next.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a block after all blocks before it; does nothing once `stop` is true.
+    fn add(&self, number: usize, bytes: &[u8], stop: &AtomicBool) {
+        let mut next = self.lock();
+        while next.0 != number {
+            if stop.load(Ordering::Relaxed) {
+                return;
+            }
+            next = self.turn.wait(next).unwrap_or_else(PoisonError::into_inner);
+        }
+        next.1.update(bytes);
+        next.0 += 1;
+        drop(next);
+        self.turn.notify_all();
+    }
+
+    /// Wakes the threads that wait, after `stop` has become true.
+    fn stop(&self) {
+        // A thread that has seen `stop` as false waits, once this lock is free.
+        drop(self.lock());
+        self.turn.notify_all();
+    }
 }
 
 /// Block of a tensor: index of the tensor, offset in the tensor, length in bytes.
@@ -111,12 +167,25 @@ struct Work<'a> {
     failure: Mutex<Option<(usize, AdapterError)>>,
     /// Indices of integer tensors in which clients differ.
     differing_integers: Mutex<BTreeSet<usize>>,
+    hash: OrderedHash,
+}
+
+/// Ends the work when it is dropped by a panic.
+struct StopOnPanic<'a>(&'a Work<'a>);
+
+impl Drop for StopOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.stop();
+        }
+    }
 }
 
 /// Buffers of one thread.
 struct Buffers {
     clients: Vec<Vec<u8>>,
     means: Vec<f64>,
+    /// Block that was written.
     output: Vec<u8>,
     exact: MeanBuffers,
 }
@@ -152,6 +221,7 @@ impl<'a> Work<'a> {
             stop: AtomicBool::new(false),
             failure: Mutex::new(None),
             differing_integers: Mutex::default(),
+            hash: OrderedHash::new(&inputs.header),
         }
     }
 
@@ -168,8 +238,16 @@ impl<'a> Work<'a> {
         ))
     }
 
+    /// Ends the work of all threads.
+    fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.hash.stop();
+    }
+
     /// Processes blocks until all are processed or a thread fails.
     fn run(&self) {
+        // Other threads wait for the block of this one, and would wait for ever after a panic of `progress`.
+        let _guard = StopOnPanic(self);
         let count = self.inputs.clients();
         let mut buffers = Buffers {
             clients: vec![Vec::new(); count],
@@ -193,24 +271,28 @@ impl<'a> Work<'a> {
                 true => Ok(()),
                 false => Err(AdapterError::Interrupted),
             });
-            if let Err(error) = result {
-                self.stop.store(true, Ordering::Relaxed);
-                let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-                if failure.as_ref().is_none_or(|(earlier, _)| number < *earlier) {
-                    *failure = Some((number, error));
+            match result {
+                Ok(()) => self.hash.add(number, &buffers.output, &self.stop),
+                Err(error) => {
+                    self.stop();
+                    let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+                    if failure.as_ref().is_none_or(|(earlier, _)| number < *earlier) {
+                        *failure = Some((number, error));
+                    }
                 }
             }
         }
     }
 
-    /// Indices of integer tensors in which clients differ.
+    /// Indices of integer tensors in which clients differ, and the state of SHA-256 after the output.
     ///
     /// # Errors
     /// The failure with the smallest block number.
-    fn finish(self) -> Result<BTreeSet<usize>, AdapterError> {
+    fn finish(self) -> Result<(BTreeSet<usize>, Sha256), AdapterError> {
         let failure = self.failure.into_inner().unwrap_or_else(PoisonError::into_inner);
         let differing = self.differing_integers.into_inner().unwrap_or_else(PoisonError::into_inner);
-        failure.map_or(Ok(differing), |(_, error)| Err(error))
+        let (_, hash) = self.hash.next.into_inner().unwrap_or_else(PoisonError::into_inner);
+        failure.map_or(Ok((differing, hash)), |(_, error)| Err(error))
     }
 
     /// Writes a block of a frozen factor, which must be equal in the base and all clients.

@@ -103,6 +103,18 @@ impl AdapterError {
         }
     }
 
+    /// Error of the system with which an input could not be read; `None` for other errors.
+    #[must_use]
+    pub fn io_error(&self) -> Option<&std::io::Error> {
+        match self {
+            Self::File { fault, .. } => match &**fault {
+                Fault::Io(error) => Some(error),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
     /// True if a file could not be read, or changed meanwhile: the next attempt may succeed.
     #[must_use]
     pub fn is_temporary(&self) -> bool {

@@ -7,6 +7,8 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use sha2::{Digest, Sha256};
+
 use super::agreement::ConfigSet;
 use super::dtype::{differing, not_finite};
 use super::inputs::tensor_blocks;
@@ -34,13 +36,19 @@ pub fn read_layout(path: &Path) -> Result<(Layout, u64), AdapterError> {
 /// Writes a copy of the base with the tensors of a client to `target`, a new file, and syncs it. The client's
 /// file may lack the factors that the round freezes. Frozen factors in the file must equal those of the base
 /// bit by bit. Tensors of dtypes that have no mean must also equal those of the base, so that no two clients
-/// differ in them.
+/// differ in them. Returns the state of SHA-256 after the bytes that were to be written, with which the file can be
+/// verified.
 ///
 /// # Errors
 /// [`AdapterError::File`] for the first tensor, in the order of the base, that does not fit the base or is
 /// not finite; [`AdapterError::Output`] if `target` cannot be written. After an error `target` is incomplete
 /// or missing.
-pub fn merge_update(base: &Path, client: &Path, kind: RoundKind, target: &Path) -> Result<(), AdapterError> {
+pub fn merge_update(
+    base: &Path,
+    client: &Path,
+    kind: RoundKind,
+    target: &Path,
+) -> Result<Sha256, AdapterError> {
     let (base, header) = InputFile::open(base, true)?;
     let layout = Layout::from_header(&header).map_err(|fault| AdapterError::located(&base.path, fault))?;
     // The memory for a header grows with its length, and the file is a request body.
@@ -50,6 +58,7 @@ pub fn merge_update(base: &Path, client: &Path, kind: RoundKind, target: &Path) 
         .map_err(|fault| AdapterError::located(&client.path, fault))?;
     let file = create_new(target)?;
     let output_error = |error| AdapterError::Output { file: target.to_owned(), error };
+    let mut hasher = Sha256::new_with_prefix(&header.bytes);
     file.write_all_at(&header.bytes, 0).map_err(output_error)?;
     let mut bytes = Vec::new();
     let mut original = Vec::new();
@@ -77,37 +86,63 @@ pub fn merge_update(base: &Path, client: &Path, kind: RoundKind, target: &Path) 
             }
             check_finite(entry, begin, &bytes)
                 .map_err(|fault| AdapterError::tensor(&client.path, &entry.tensor.name, fault))?;
+            // The tensors of the base are in the order of the file.
+            hasher.update(&bytes);
             file.write_all_at(&bytes, base_offset + begin).map_err(output_error)?;
         }
     }
     client.ensure_unchanged()?;
     base.ensure_unchanged()?;
-    file.sync_all().map_err(output_error)
+    file.sync_all().map_err(output_error)?;
+    Ok(hasher)
 }
 
-/// Writes the tensors of an adapter that a round does not freeze to `target`, a new file, and syncs it.
+/// States of SHA-256 after the two files of [`extract_trained`].
+#[derive(Clone, Debug)]
+pub struct ExtractHashes {
+    /// After the bytes of the adapter that were read: all of them.
+    pub adapter: Sha256,
+    /// After the bytes that were to be written.
+    pub written: Sha256,
+}
+
+/// Writes the tensors of an adapter that a round does not freeze to `target`, a new file, and syncs it. Reads the whole
+/// adapter, so that its hash can be compared with the recorded one.
 ///
 /// # Errors
 /// [`AdapterError::File`] if the file is not an adapter or cannot be read, [`AdapterError::Output`] if
 /// `target` cannot be written.
-pub fn extract_trained(adapter: &Path, kind: RoundKind, target: &Path) -> Result<(), AdapterError> {
+pub fn extract_trained(
+    adapter: &Path,
+    kind: RoundKind,
+    target: &Path,
+) -> Result<ExtractHashes, AdapterError> {
     let (source, header) = InputFile::open(adapter, true)?;
     let layout = Layout::from_header(&header).map_err(|fault| AdapterError::located(&source.path, fault))?;
-    let trained =
-        || layout.tensors.iter().zip(&*source.offsets).filter(|(entry, _)| !kind.freezes(entry.role));
+    let is_trained = |entry: &&AdapterTensor| !kind.freezes(entry.role);
     let mut file = create_new(target)?;
     let output_error = |error| AdapterError::Output { file: target.to_owned(), error };
-    file.write_all(&encode_header(trained().map(|(entry, _)| entry))).map_err(output_error)?;
+    let trained_header = encode_header(layout.tensors.iter().filter(is_trained));
+    let mut hashes = ExtractHashes {
+        adapter: Sha256::new_with_prefix(&header.bytes),
+        written: Sha256::new_with_prefix(&trained_header),
+    };
+    file.write_all(&trained_header).map_err(output_error)?;
     let mut bytes = Vec::new();
-    for (entry, offset) in trained() {
+    for (entry, offset) in layout.tensors.iter().zip(&*source.offsets) {
         for (begin, length) in blocks(entry) {
             bytes.resize(length, 0);
             source.read(&mut bytes, offset + begin)?;
-            file.write_all(&bytes).map_err(output_error)?;
+            hashes.adapter.update(&bytes);
+            if is_trained(&entry) {
+                hashes.written.update(&bytes);
+                file.write_all(&bytes).map_err(output_error)?;
+            }
         }
     }
     source.ensure_unchanged()?;
-    file.sync_all().map_err(output_error)
+    file.sync_all().map_err(output_error)?;
+    Ok(hashes)
 }
 
 /// Header of a file with these tensors.

@@ -72,6 +72,20 @@ impl Inputs {
     /// [`AdapterError::TooManySamples`] for the arguments; [`AdapterError::File`] for the first file that is
     /// invalid or does not fit the base.
     pub fn open(base: &Path, clients: &[PathBuf], samples: Option<&[u64]>) -> Result<Self, AdapterError> {
+        Self::open_within(base, clients, samples, open_file_budget())
+    }
+
+    /// Opens files as [`Self::open`] does, of which those of at most `open_files` clients stay open. [`Self::open`] takes
+    /// half of the descriptors that the process may have, which a server also needs for its connections.
+    ///
+    /// # Errors
+    /// Same as [`Self::open`].
+    pub fn open_within(
+        base: &Path,
+        clients: &[PathBuf],
+        samples: Option<&[u64]>,
+        open_files: usize,
+    ) -> Result<Self, AdapterError> {
         if clients.is_empty() {
             return Err(AdapterError::NoClients);
         }
@@ -82,9 +96,8 @@ impl Inputs {
         let config = configs.check(&base.path, &layout)?;
         let mut seen = HashMap::from([(base.identity(), base.path.clone())]);
         let mut sources = Vec::with_capacity(clients.len());
-        let budget = open_file_budget();
         for (index, path) in clients.iter().enumerate() {
-            let (mut client, client_header) = InputFile::open(path, index < budget)?;
+            let (mut client, client_header) = InputFile::open(path, index < open_files)?;
             if let Some(earlier) = seen.insert(client.identity(), client.path.clone()) {
                 return Err(AdapterError::file(&client.path, Fault::DuplicateFile { other: earlier }));
             }

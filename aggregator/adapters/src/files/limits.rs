@@ -6,6 +6,9 @@ pub const HEADER_MAX: u64 = 1 << 24;
 /// Number of bytes by which the header of an upload may be longer than that of the base.
 pub const HEADER_ROOM: u64 = 1 << 16;
 
+/// Largest number of input files that stay open. Other files are opened again for every block.
+pub const OPEN_MAX: usize = 512;
+
 /// Largest number of dimensions of a shape.
 pub const DIMENSIONS_MAX: usize = 8;
 

@@ -5,6 +5,8 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use sha2::{Digest, Sha256};
+
 use super::config::CONFIG;
 use super::source::MODEL;
 use super::{AdapterError, Fault, Inputs};
@@ -67,10 +69,12 @@ impl Output {
             None => None,
         };
         // From here on, `OutputWriter` removes the directory on drop.
-        let mut writer = OutputWriter { created_directory, files: Vec::new(), committed: false };
+        let mut writer =
+            OutputWriter { created_directory, files: Vec::new(), config_hash: None, committed: false };
         if let Some((path, bytes)) = config {
             writer.add_file(path)?;
             writer.write(bytes, 0)?;
+            writer.config_hash = Some(Sha256::new_with_prefix(bytes));
         }
         writer.add_file(self.file)?;
         Ok(writer)
@@ -85,6 +89,8 @@ pub(super) struct OutputWriter {
     created_directory: Option<PathBuf>,
     /// Open file, temporary path and final path of each output file. The adapter is the last entry.
     files: Vec<(File, PathBuf, PathBuf)>,
+    /// State of SHA-256 after the copy of the configuration; `None` if there is none.
+    config_hash: Option<Sha256>,
     committed: bool,
 }
 
@@ -95,6 +101,11 @@ impl OutputWriter {
         let file = create_locked(&partial, &path)?;
         self.files.push((file, partial, path));
         Ok(())
+    }
+
+    /// State of SHA-256 after the bytes of the copied configuration; `None` if there is none.
+    pub(super) fn config_hash(&self) -> Option<Sha256> {
+        self.config_hash.clone()
     }
 
     /// Writes bytes at an offset of the last file.

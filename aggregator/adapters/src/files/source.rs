@@ -10,24 +10,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::process::{Resource, getrlimit};
 use sha2::{Digest, Sha256};
 
-use super::limits::HEADER_MAX;
+use super::limits::{HEADER_MAX, OPEN_MAX};
 use super::{AdapterError, Fault, Header};
 
 /// Name of the adapter file in a PEFT directory.
 pub(super) const MODEL: &str = "adapter_model.safetensors";
 
-/// Largest number of files that stay open. Other files are opened again for every block.
-const OPEN_MAX: u64 = 512;
-
 /// Number of file descriptors that are reserved for other uses: standard streams, a runtime, outputs, and a
 /// file that is opened for a block.
 const RESERVED: u64 = 24;
 
-/// Number of input files that may stay open: half of the unreserved file descriptors of the process, at most
-/// [`OPEN_MAX`].
+/// Number of input files that may stay open in a process without connections: half of its unreserved file descriptors,
+/// at most [`OPEN_MAX`].
 pub(super) fn open_file_budget() -> usize {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    usize::try_from((limit.saturating_sub(RESERVED) / 2).min(OPEN_MAX)).unwrap_or(0)
+    usize::try_from(limit.saturating_sub(RESERVED) / 2).map_or(OPEN_MAX, |files| files.min(OPEN_MAX))
 }
 
 /// Identity (device and inode), length and modification time of a file.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use sha2::Sha256;
 use tokio::sync::watch;
 
 use super::client_registry::ClientIndex;
@@ -29,6 +30,8 @@ pub struct AppState {
     pub(super) store: RoundStore,
     /// Longest request body, in bytes.
     pub(super) max_body_len: u64,
+    /// Number of input files of a mean that may stay open.
+    mean_files: usize,
     /// Event counters for the status.
     pub(super) counters: Counters,
     rounds: Mutex<RoundState>,
@@ -62,11 +65,18 @@ impl Drop for UploadPermit {
 
 impl AppState {
     /// Creates the state of a server at its start.
-    pub(super) fn new(settings: Settings, store: RoundStore, max_body_len: u64, rounds: RoundState) -> Self {
+    pub(super) fn new(
+        settings: Settings,
+        store: RoundStore,
+        max_body_len: u64,
+        mean_files: usize,
+        rounds: RoundState,
+    ) -> Self {
         Self {
             settings,
             store,
             max_body_len,
+            mean_files,
             counters: Counters::default(),
             rounds: Mutex::new(rounds),
             commit_lock: Mutex::new(()),
@@ -144,8 +154,8 @@ impl AppState {
         lock(&self.served).len() == self.settings.registry.names().len()
     }
 
-    /// Accepts an update if the round still admits it. The merged adapter must be validated and synced.
-    /// Blocks on the disk.
+    /// Accepts an update if the round still admits it. The merged adapter must be validated and synced; `written` is the
+    /// state of SHA-256 after its bytes. Blocks on the disk.
     ///
     /// # Errors
     /// [`ServerError::Io`]; the update is not accepted in that case.
@@ -155,9 +165,10 @@ impl AppState {
         round: u32,
         update: UpdateSummary,
         merged: &std::path::Path,
+        written: Sha256,
     ) -> Result<Admission, ServerError> {
         // Hashing takes time, so it is done before the lock is taken.
-        let name = self.store.seal(round, self.settings.registry.name(client), update, merged)?;
+        let name = self.store.seal(round, self.settings.registry.name(client), update, merged, written)?;
         // No round closes while this lock is held; other requests are not blocked.
         let _guard = lock(&self.commit_lock);
         let admission = self.rounds().admit(client, round, Some(&update));
@@ -184,7 +195,7 @@ impl AppState {
     pub(super) fn commit(&self, open: &super::OpenRound, threads: usize) -> Result<(), ServerError> {
         let (names, by_samples) = (self.settings.registry.names(), self.settings.by_samples);
         let samples_max = self.settings.limits.samples;
-        let options = AverageOptions { names, by_samples, samples_max, threads };
+        let options = AverageOptions { names, by_samples, samples_max, threads, open_files: self.mean_files };
         match self.store.commit(open, options, &|| !self.is_stopping())? {
             Commit::Done(record) => {
                 // Logged before the commit becomes visible, so that the log contains the line even if the server is

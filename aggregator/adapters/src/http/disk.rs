@@ -6,6 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
+use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
 use super::ServerError;
@@ -20,19 +21,33 @@ pub const PRIVATE: u32 = 0o600;
 
 /// File-system calls of the store.
 #[derive(Clone, Default)]
-pub struct Disk(Option<FaultFn>);
+pub struct Disk {
+    /// Function that lets calls fail that change something.
+    fault: Option<FaultFn>,
+    /// Function that lets reads of updates fail.
+    read_fault: Option<FaultFn>,
+}
 
 impl std::fmt::Debug for Disk {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Disk").field(&self.0.as_ref().map(|_| "faults")).finish()
+        f.debug_tuple("Disk").field(&self.fault.as_ref().map(|_| "faults")).finish()
     }
 }
 
 impl Disk {
-    /// Creates calls that `fault` can let fail.
+    /// Creates calls that `fault` can let fail, and reads of updates that `read_fault` can let fail.
     #[cfg(test)]
-    pub fn with_faults(fault: FaultFn) -> Self {
-        Self(Some(fault))
+    pub fn with_faults(fault: FaultFn, read_fault: FaultFn) -> Self {
+        Self { fault: Some(fault), read_fault: Some(read_fault) }
+    }
+
+    /// State of SHA-256 after all bytes of an update.
+    ///
+    /// # Errors
+    /// The error of the system or, in tests, of the fault.
+    pub fn hash(&self, path: &Path) -> std::io::Result<Sha256> {
+        self.read_fault.as_ref().map_or(Ok(()), |fault| fault(path))?;
+        hash_file(path)
     }
 
     /// Performs an operation that writes at `path`.
@@ -44,7 +59,7 @@ impl Disk {
         path: &Path,
         operation: impl FnOnce() -> Result<T, ServerError>,
     ) -> Result<T, ServerError> {
-        let fault = || self.0.as_ref().map_or(Ok(()), |fault| fault(path).map_err(io_error(path)));
+        let fault = || self.fault.as_ref().map_or(Ok(()), |fault| fault(path).map_err(io_error(path)));
         fault()?;
         let done = operation()?;
         fault()?;
@@ -59,9 +74,9 @@ impl Disk {
         })
     }
 
-    /// Removes a directory with its content, if it exists.
+    /// Removes an empty directory, if it exists.
     pub fn remove_directory(&self, directory: &Path) -> Result<(), ServerError> {
-        self.call(directory, || match std::fs::remove_dir_all(directory) {
+        self.call(directory, || match std::fs::remove_dir(directory) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io_error(directory)(error)),
             Ok(()) | Err(_) => Ok(()),
         })
@@ -114,6 +129,53 @@ pub fn hash_file(path: &Path) -> std::io::Result<Sha256> {
             read => hasher.update(block.get(..read).unwrap_or_default()),
         }
     }
+}
+
+/// True if an error says nothing about the file at which it occurred, because the system lacks something for all files,
+/// such as space, memory or file descriptors, or the call was interrupted. All other errors of a read, such as an input
+/// or output error, are treated as damage of the file.
+pub fn is_of_the_system(error: &std::io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(
+            Errno::NOSPC
+                | Errno::DQUOT
+                | Errno::MFILE
+                | Errno::NFILE
+                | Errno::NOMEM
+                | Errno::NOBUFS
+                | Errno::INTR
+                | Errno::AGAIN
+                | Errno::TIMEDOUT
+                | Errno::STALE
+                | Errno::NETDOWN
+                | Errno::NETUNREACH
+                | Errno::HOSTDOWN
+                | Errno::HOSTUNREACH
+        )
+    )
+}
+
+/// Reads a file back and compares it with the state of SHA-256 after the bytes that were to be written.
+///
+/// # Errors
+/// [`ServerError::Io`] if the file has other bytes or cannot be read. Writing it again may help.
+pub fn verify_written(path: &Path, written: Sha256) -> Result<(), ServerError> {
+    let found = hash_file(path).map_err(io_error(path))?;
+    compare_written(path, &finish_hex(written), &finish_hex(found))
+}
+
+/// Compares the digest of a file that was read back with that of the bytes that were to be written.
+///
+/// # Errors
+/// [`ServerError::Io`] if they differ.
+pub fn compare_written(path: &Path, written: &str, found: &str) -> Result<(), ServerError> {
+    if found == written {
+        return Ok(());
+    }
+    let text =
+        format!("read back SHA-256 {found}, written was {written}; it will be written again, check the disk");
+    Err(io_error(path)(std::io::Error::new(std::io::ErrorKind::InvalidData, text)))
 }
 
 /// Digest in 64 hexadecimal digits, in lower case.

@@ -15,10 +15,13 @@ use serde_json::{Value, json};
 
 use super::app_state::AppState;
 use super::client_registry::ClientIndex;
+use super::disk::is_of_the_system;
+use super::error::ServerError;
 use super::response::{self, HttpError, ResponseBody};
 use super::round_state::{Admission, Refusal, UpdateSummary};
-use super::round_store::{CHANGED, CONFIG, MODEL, RecordedDigest};
+use super::round_store::RecordedDigest;
 use super::route::Route;
+use super::stored_state::{CHANGED, CONFIG, MODEL};
 use super::upload::{TempFiles, drain, receive, too_long};
 use crate::files::{AdapterError, RoundKind};
 
@@ -240,7 +243,7 @@ fn serve_model(
     Ok(response)
 }
 
-/// Serves a file of a committed round, unless it is damaged.
+/// Serves a file of a committed round, unless it is damaged or missing although the record of the round has it.
 fn serve_file(
     app: &Arc<AppState>,
     round: u32,
@@ -257,16 +260,26 @@ fn serve_file(
         RecordedDigest::NoFile => return Err(no_file()),
     };
     let path = app.store.round(round).join(name);
-    let (shared_app, shown_path, recorded) = (Arc::clone(app), path.clone(), digest.clone());
-    let on_damage = move |found: &str| {
-        let recorded = recorded.unwrap_or_default();
-        tracing::error!(file = %shown_path.display(), found, recorded,
-            "damaged file not served; restore it from a backup, and check the disk");
-        shared_app.counters.increment("damaged");
+    let is_recorded = digest.is_some();
+    let recorded =
+        digest.as_ref().map(|digest| format!(", recorded was SHA-256 {digest}")).unwrap_or_default();
+    let report_damage = {
+        let (app, path) = (Arc::clone(app), path.clone());
+        move |found: &str| {
+            let error = ServerError::damaged_round(path, format!("{found}{recorded}"), round);
+            tracing::error!(%error, "a file cannot be served; check the disk");
+            app.counters.increment("damaged");
+        }
     };
+    let on_damage = report_damage.clone();
     response::file(&path, kind, digest, on_damage).map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound if name == CONFIG => no_file(),
-        _ => internal_error(&error),
+        // Without a recorded digest it is not known whether the base had a configuration.
+        std::io::ErrorKind::NotFound if name == CONFIG && !is_recorded => no_file(),
+        _ if is_of_the_system(&error) => internal_error(&error),
+        _ => {
+            report_damage(&format!("cannot be read: {error}"));
+            HttpError::internal()
+        }
     })
 }
 
@@ -356,9 +369,9 @@ fn merge_and_accept(
     let merging = app.store.validate_and_merge(base, body, kind, merged);
     // Damage of the base must neither be copied into the update nor be held against the client.
     app.store.verify_model(base).map_err(|error| internal_error(&error))?;
-    merging.map_err(|error| invalid_update(app, round, body, &error))?;
+    let written = merging.map_err(|error| invalid_update(app, round, body, &error))?;
     app.store.verify_body(body, &update).map_err(|error| internal_error(&error))?;
-    app.accept(client, round, update, merged).map_err(|error| internal_error(&error))
+    app.accept(client, round, update, merged, written).map_err(|error| internal_error(&error))
 }
 
 /// Error response for a refusal by the round state.

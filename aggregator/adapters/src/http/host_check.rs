@@ -155,6 +155,7 @@ mod tests {
         let names = HostNames::new(&["proxy.example".to_owned()], true);
         for (origin, status) in [
             ("http://localhost:4480", 200),
+            ("http://LOCALHOST:4480", 200),
             ("https://proxy.example", 200),
             ("http://localhost:8888", 403),
             ("http://evil.example", 403),

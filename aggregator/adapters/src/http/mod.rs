@@ -29,6 +29,7 @@ mod round_store;
 mod route;
 mod server;
 mod settings;
+mod stored_state;
 mod token_brake;
 mod update_file;
 mod upload;

@@ -124,22 +124,22 @@ pub fn json(status: StatusCode, value: &Value) -> Response<ResponseBody> {
 
 /// Response that streams a file. The file must not change while it is streamed. With `digest`, the SHA-256 of the
 /// file in hexadecimal digits, the last block is sent only if the whole file has this digest; otherwise the response
-/// breaks off, and `on_damage` is called with the digest that was found.
+/// breaks off, and `on_damage` is called with the digest that was found, or with the error of a read.
 ///
 /// # Errors
-/// The I/O error if the file cannot be opened.
+/// The I/O error if the file cannot be opened, is not a regular file, or is empty although its digest says otherwise.
 pub fn file(
     path: &Path,
     kind: &'static str,
     digest: Option<String>,
     on_damage: impl FnOnce(&str) + Send + 'static,
 ) -> std::io::Result<Response<ResponseBody>> {
+    fedspan_files::regular(path)?;
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
     let empty = finish_hex(Sha256::new());
     if length == 0 && digest.as_ref().is_some_and(|digest| *digest != empty) {
-        on_damage(&empty);
-        return Err(std::io::Error::other("the file is damaged"));
+        return Err(std::io::Error::other("the file is empty"));
     }
     let (sender, blocks) = mpsc::channel(QUEUED_BLOCKS);
     tokio::task::spawn_blocking(move || {
@@ -157,11 +157,16 @@ pub fn file(
                 }
                 Err(error) => Err(error),
             };
-            let is_end = remaining == 0 || block.is_err();
+            let is_end = remaining == 0;
             let block = match (&digest, block) {
                 (Some(digest), Ok(_)) if is_end && finish_hex(hasher.clone()) != *digest => {
-                    on_damage(&finish_hex(hasher));
+                    on_damage(&format!("found SHA-256 {}", finish_hex(hasher)));
                     drop(sender.blocking_send(Err(std::io::Error::other("the file is damaged"))));
+                    return;
+                }
+                (_, Err(error)) => {
+                    on_damage(&format!("cannot be read: {error}"));
+                    drop(sender.blocking_send(Err(error)));
                     return;
                 }
                 (_, block) => block,

@@ -1,53 +1,51 @@
 //! Store of the adapter server: the state directory with committed rounds and accepted updates.
 //!
 //! A rename commits a round or accepts an update. The files are synced before the rename. Digests of all files are
-//! recorded, and verified at the start of a server, before a mean, and while a file is served.
+//! recorded as they are written, and verified:
+//!
+//! ```text
+//!  each file that is written   once, before the rename
+//!  files of the newest round   at the start: all; before a mean: record and adapter, and the configuration with its copy;
+//!                              while served: adapter, configuration and changed.safetensors, which no mean reads
+//!  accepted updates            at the start, and before a mean
+//!  files of older rounds       by the check of an exchange only
+//! ```
 //!
 //! ```text
 //!  round-0000/     the base: adapter_model.safetensors, round.json, and adapter_config.json if the base has one
 //!  round-0001/     the mean: the same files, and changed.safetensors with the tensors that the round trained
 //!  updates-0002/   CLIENT.SAMPLES.DIGEST.SEAL.safetensors: accepted updates as whole adapters, validated; removed
 //!                  once the round is committed
-//!  damaged/        updates that were set aside because they are not what was accepted
+//!  damaged/        updates that were set aside because they are not what was accepted, and files of others
 //!  incoming/       uploads in progress; emptied at the start of a server
 //!  lock            lock file, beside the lock of the directory itself
 //! ```
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use sha2::Digest;
+use sha2::{Digest, Sha256};
 
 use super::client_registry::ClientIndex;
-use super::disk::{Disk, finish_hex, hash_file, hex_text};
+use super::disk::{Disk, compare_written, finish_hex, hash_file, hex_text, is_of_the_system, verify_written};
 use super::error::io_error;
 use super::round_record::RoundRecord;
 use super::round_state::{AcceptedUpdates, OpenRound, UpdateSummary};
+use super::stored_state::{
+    CHANGED, CONFIG, Content, DAMAGED, MODEL, NO_UPDATE_NAME, RECORD, StoredUpdate, changed_setting,
+    damaged_files, digest_problem, directory_numbers, entries, file_problem, hash_base, is_counted_update,
+    later_updates, latest_committed, private_directories, read_record, read_updates, updates_directory,
+};
 use super::update_file::{UpdateName, Verification};
 use super::upload::TempFiles;
 use super::{LoraMethod, ServerError};
 use crate::files::{
-    AdapterError, AverageJob, Inputs, Output, RoundKind, average, check, extract_trained, merge_update,
-    read_layout,
+    AdapterError, AverageJob, ExtractHashes, Fault, Inputs, Output, RoundKind, average, check,
+    extract_trained, merge_update,
 };
-use fedspan_files::{DirectoryLock, hex, open_private_directory, regular};
-
-/// Name of the adapter file of a committed round.
-pub const MODEL: &str = "adapter_model.safetensors";
-/// Name of the PEFT configuration of a committed round, which exists if the base has one.
-pub const CONFIG: &str = "adapter_config.json";
-/// Name of the file with the tensors that the round trained, for clients that have the previous adapter.
-pub const CHANGED: &str = "changed.safetensors";
-/// Name of the record of a committed round.
-pub const RECORD: &str = "round.json";
-/// Name of the directory of updates that were set aside.
-pub const DAMAGED: &str = "damaged";
-
-/// Problem of a file among the updates whose name is not the name of an update.
-const NO_UPDATE_NAME: &str = "the name of the file is not that of an update";
+use fedspan_files::{DirectoryLock, hex, open_private_directory};
 
 /// Largest memory for the computation of the interference of a plain round, in bytes: the longest tensor of
 /// the base and of every client.
@@ -64,6 +62,8 @@ pub struct AverageOptions<'a> {
     pub samples_max: u32,
     /// Number of threads.
     pub threads: usize,
+    /// Number of updates whose files may stay open.
+    pub open_files: usize,
 }
 
 /// Result of [`RoundStore::commit`].
@@ -85,6 +85,9 @@ pub enum RecordedDigest {
     /// The round has no such file.
     NoFile,
 }
+
+/// Digests of the bytes that were to be written to the files of a round, by name, in hexadecimal digits.
+type WrittenDigests = BTreeMap<String, String>;
 
 /// Accepted updates with the names and paths of their files, and the clients whose file is missing.
 type UpdateFiles = (Vec<(ClientIndex, UpdateName, PathBuf)>, Vec<ClientIndex>);
@@ -128,9 +131,7 @@ impl RoundStore {
         if !lock.is_of_directory() {
             tracing::warn!(path = %directory.display(), "this file system cannot lock directories; do not remove the file lock");
         }
-        read_layout(base)?;
-        let model = if base.is_dir() { base.join(MODEL) } else { base.to_owned() };
-        let digest = hash_file(&model).map(finish_hex).map_err(io_error(&model))?;
+        let (model, digest) = hash_base(base)?;
         let store = Self {
             directory: directory.to_owned(),
             base: digest,
@@ -141,12 +142,8 @@ impl RoundStore {
             rejected: Mutex::default(),
             _lock: lock,
         };
-        for name in ["round-", "updates-"] {
-            for number in directory_numbers(directory, name)? {
-                open_private(&directory.join(format!("{name}{number:04}")))?;
-            }
-        }
-        store.disk.remove_directory(&store.incoming_directory())?;
+        private_directories(directory)?.iter().try_for_each(|path| open_private(path))?;
+        store.remove_files(&store.incoming_directory(), "incoming", is_upload)?;
         store.disk.create_directory(&store.incoming_directory())?;
         let record = match latest_committed(directory)? {
             Some(number) => store.read_record(number)?,
@@ -157,7 +154,7 @@ impl RoundStore {
         // After a crash, the rename that committed the last round may not be durable. It must be durable
         // before the updates of that round are removed.
         store.disk.sync(&store.directory)?;
-        store.remove_closed_updates(record.round)?;
+        store.remove_closed_updates(&record)?;
         store.disk.create_directory(&store.updates_directory(record.round + 1))?;
         Ok((store, record))
     }
@@ -209,7 +206,7 @@ impl RoundStore {
     }
 
     /// Validates an uploaded `body` against the adapter of round `base`, writes the whole adapter to `merged`
-    /// and syncs it.
+    /// and syncs it. Returns the state of SHA-256 after the bytes that were to be written.
     ///
     /// # Errors
     /// [`AdapterError::File`] if the body does not fit the base, [`AdapterError::Output`] if `merged` cannot
@@ -220,18 +217,31 @@ impl RoundStore {
         body: &Path,
         kind: RoundKind,
         merged: &Path,
-    ) -> Result<(), AdapterError> {
+    ) -> Result<Sha256, AdapterError> {
         merge_update(&self.round(base).join(MODEL), body, kind, merged)
     }
 
     /// Verifies the adapter of a committed round.
     ///
     /// # Errors
-    /// [`ServerError::Damaged`] if the file has changed since it was committed, [`ServerError::Io`] if it cannot be
-    /// read.
+    /// [`ServerError::Damaged`] if the file has changed since it was committed or cannot be read, [`ServerError::Io`] for
+    /// an error of the whole system.
     pub fn verify_model(&self, round: u32) -> Result<(), ServerError> {
-        let path = self.round(round).join(MODEL);
-        self.verify_base(round, &finish_hex(hash_file(&path).map_err(io_error(&path))?))
+        self.verify_file(round, MODEL)
+    }
+
+    /// Verifies a file of a committed round.
+    fn verify_file(&self, round: u32, name: &str) -> Result<(), ServerError> {
+        let recorded = match self.recorded_digest(round, name) {
+            RecordedDigest::Unrecorded => return Ok(()),
+            RecordedDigest::Known(recorded) => Some(recorded),
+            RecordedDigest::NoFile => None,
+        };
+        let path = self.round(round).join(name);
+        match file_problem(&path, recorded.as_deref())? {
+            Some(problem) => Err(ServerError::damaged_round(path, problem, round)),
+            None => Ok(()),
+        }
     }
 
     /// Verifies that a stored request body is the one that was received.
@@ -247,20 +257,22 @@ impl RoundStore {
         Err(io_error(body)(std::io::Error::new(std::io::ErrorKind::InvalidData, text)))
     }
 
-    /// Hashes a whole adapter, and returns the name that it has as an accepted update.
+    /// Reads a whole adapter back, and returns the name that it has as an accepted update. `written` is the state of
+    /// SHA-256 from [`Self::validate_and_merge`].
     ///
     /// # Errors
-    /// [`ServerError::Io`] if the file cannot be read or made private.
+    /// [`ServerError::Io`] if the file has other bytes, or cannot be read or made private.
     pub fn seal(
         &self,
         round: u32,
         client: &str,
         update: UpdateSummary,
         merged: &Path,
+        written: Sha256,
     ) -> Result<UpdateName, ServerError> {
         self.disk.make_private(merged)?;
-        let content = hash_file(merged).map_err(io_error(merged))?;
-        Ok(UpdateName::sealed(round, client, update, content))
+        verify_written(merged, written.clone())?;
+        Ok(UpdateName::sealed(round, client, update, written))
     }
 
     /// Moves a whole adapter to the accepted updates of a round. The update is durable when the call returns.
@@ -309,36 +321,27 @@ impl RoundStore {
         self.disk.sync(&directory)?;
         let mut updates = AcceptedUpdates::new();
         let mut damaged = 0;
-        for path in entries(&directory)? {
-            let parsed = path.file_name().and_then(|file| file.to_str()).and_then(UpdateName::parse);
-            let Some(name) = parsed else {
-                self.set_aside(round, &path, NO_UPDATE_NAME)?;
-                damaged += 1;
-                continue;
-            };
-            match name.verify_file(round, &path).map_err(io_error(&path))? {
-                Verification::Sound => {}
-                Verification::Unverifiable => {
+        for StoredUpdate { path, content } in read_updates(&self.directory, round, Some(names), &self.disk)? {
+            let name = match content {
+                Content::Sound(name) => name,
+                Content::Unverifiable(name) => {
                     tracing::warn!(file = %path.display(), "update of an earlier version has no digest of its file; it cannot be verified");
+                    name
                 }
-                Verification::Damaged(problem) => {
+                Content::Damaged(problem) => {
                     self.set_aside(round, &path, &problem)?;
                     damaged += 1;
                     continue;
                 }
-            }
-            let client = names.binary_search(&name.client).ok().map(ClientIndex);
-            match client.map(|client| updates.insert(client, name.update)) {
-                Some(None) => {}
-                Some(Some(_)) | None => return Err(ServerError::UnknownUpdate { path }),
+                Content::Refused => return Err(ServerError::UnknownUpdate { path }),
+            };
+            // A client that is not in `names` is refused.
+            if let Ok(client) = names.binary_search(&name.client) {
+                updates.insert(ClientIndex(client), name.update);
             }
         }
-        let later =
-            directory_numbers(&self.directory, "updates-")?.into_iter().filter(|number| *number > round);
-        for path in later.map(|number| self.updates_directory(number)) {
-            if !entries(&path)?.is_empty() {
-                return Err(ServerError::ClosedUpdates { path, open: round });
-            }
+        if let Some(error) = later_updates(&self.directory, round)?.into_iter().next() {
+            return Err(error);
         }
         Ok((updates, damaged))
     }
@@ -346,17 +349,66 @@ impl RoundStore {
     /// Moves a damaged update to the directory of damaged updates, so that it is never counted and its client can
     /// send the update again.
     fn set_aside(&self, round: u32, path: &Path, problem: &str) -> Result<(), ServerError> {
-        let directory = self.directory.join(DAMAGED);
-        self.disk.create_directory(&directory)?;
+        let target = self.move_away(path, &format!("{round:04}"))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let target = directory.join(format!("{round:04}.{name}"));
-        self.disk.rename(path, &target)?;
-        self.disk.sync(&directory)?;
-        self.disk.sync(&self.updates_directory(round))?;
         let client = name.split('.').next().unwrap_or_default();
         tracing::error!(file = %path.display(), problem, moved_to = %target.display(), client,
             "damaged update set aside; its client must send it again, and the disk should be checked");
         Ok(())
+    }
+
+    /// Moves a file or a directory to the directory of damaged updates, under its name behind a prefix. Returns the path
+    /// there.
+    fn move_away(&self, path: &Path, prefix: &str) -> Result<PathBuf, ServerError> {
+        let directory = self.directory.join(DAMAGED);
+        self.disk.create_directory(&directory)?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let target = free_path(&directory.join(format!("{prefix}.{name}")));
+        self.disk.rename(path, &target)?;
+        self.disk.sync(&directory)?;
+        self.disk.sync(path.parent().unwrap_or(&self.directory))?;
+        Ok(target)
+    }
+
+    /// Removes a directory with the files in it that `is_own` accepts by their names. Everything else in it is moved to
+    /// the directory of damaged updates, with this prefix, because this server has not written it.
+    fn remove_files(
+        &self,
+        directory: &Path,
+        prefix: &str,
+        is_own: impl Fn(&str) -> bool,
+    ) -> Result<(), ServerError> {
+        let paths = match entries(directory) {
+            Err(ServerError::Io { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(());
+            }
+            paths => paths?,
+        };
+        for path in paths {
+            let is_file = path.symlink_metadata().is_ok_and(|metadata| metadata.is_file());
+            let name = path.file_name().and_then(|name| name.to_str());
+            if is_file && name.is_some_and(&is_own) {
+                self.disk.remove_file(&path)?;
+                continue;
+            }
+            let target = self.move_away(&path, prefix)?;
+            tracing::warn!(path = %path.display(), moved_to = %target.display(),
+                "found a file that the server would not have written here, and kept it; remove it if it is not needed");
+        }
+        self.disk.remove_directory(directory)
+    }
+
+    /// Verifies that the record of a committed round is still the one with which the server works.
+    fn verify_record(&self, round: u32) -> Result<(), ServerError> {
+        let record = self.read_record(round)?;
+        match self.digests().get(&round) {
+            Some(files) if *files != record.files => {
+                let path = self.round(round).join(RECORD);
+                let problem = "found the digests of other files than before".to_owned();
+                Err(ServerError::damaged_round(path, problem, round))
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// Averages the updates of a closed round and commits the mean. If the number of samples of every update
@@ -372,6 +424,8 @@ impl RoundStore {
         keep_going: &(dyn Fn() -> bool + Sync),
     ) -> Result<Commit, ServerError> {
         let record = self.new_record(open, options);
+        self.verify_record(open.number - 1)?;
+        self.verify_file(open.number - 1, CONFIG)?;
         // An earlier attempt may have failed after the rename that commits the round.
         let committed = match self.round(open.number).exists() {
             true => Some(self.read_record(open.number)?).filter(|stored| stored.clients == record.clients),
@@ -387,8 +441,7 @@ impl RoundStore {
         self.disk.sync(&self.directory)?;
         self.remember_digests(&record);
         self.disk.create_directory(&self.updates_directory(open.number + 1))?;
-        let closed = self.updates_directory(open.number);
-        if let Err(error) = self.disk.remove_directory(&closed) {
+        if let Err(error) = self.remove_updates(open.number, Some(&record)) {
             // The updates are part of the committed mean. The next start removes them.
             tracing::warn!(%error, "cannot remove the updates of a committed round");
         }
@@ -437,15 +490,17 @@ impl RoundStore {
                 return Ok(Commit::Damaged(damaged));
             }
             let record = self.write_round(RoundRecord { interference: Some(0.0), ..record }, |partial| {
-                self.disk.call(&partial.join(MODEL), || copy_adapter(&base.join(MODEL), partial))?;
-                let copied = hash_file(&partial.join(MODEL)).map_err(io_error(partial))?;
-                self.verify_base(open.number - 1, &finish_hex(copied))?;
-                self.extract(partial, open.kind)
+                let mut written =
+                    self.disk.call(&partial.join(MODEL), || copy_adapter(&base.join(MODEL), partial))?;
+                self.compare_digest(open.number - 1, MODEL, written.get(MODEL).map(String::as_str))?;
+                self.extract(partial, open.kind, &mut written)?;
+                Ok(written)
             })?;
             return Ok(Commit::Done(record));
         }
         let paths: Vec<PathBuf> = files.iter().map(|(_, _, path)| path.clone()).collect();
-        let hashed = Inputs::open(&base, &paths, Some(&samples)).and_then(|mut inputs| {
+        let opened = Inputs::open_within(&base, &paths, Some(&samples), options.open_files);
+        let hashed = opened.and_then(|mut inputs| {
             let hashes = inputs.hash(open.kind, options.threads)?;
             Ok((inputs, hashes))
         });
@@ -468,8 +523,11 @@ impl RoundStore {
         let fill = |partial: &Path| {
             let job =
                 AverageJob { kind: open.kind, output: Output::from_path(partial), threads: options.threads };
-            self.disk.call(&partial.join(MODEL), || Ok(average(&inputs, job, &|_, _| keep_going())?))?;
-            self.extract(partial, open.kind)?;
+            let report =
+                self.disk.call(&partial.join(MODEL), || Ok(average(&inputs, job, &|_, _| keep_going())?))?;
+            let mut written = WrittenDigests::from([(MODEL.to_owned(), report.sha256)]);
+            written.extend(report.config_sha256.map(|digest| (CONFIG.to_owned(), digest)));
+            self.extract(partial, open.kind, &mut written)?;
             let longest_of_all = inputs.layout().longest_tensor().saturating_mul(files.len() as u64 + 1);
             // In an up or down round all clients have the same frozen factor, so the interference is 0 and
             // the files need not be read again.
@@ -480,26 +538,26 @@ impl RoundStore {
                 RoundKind::Plain => None,
                 RoundKind::Down | RoundKind::Up => Some(0.0),
             };
-            Ok(())
+            Ok(written)
         };
-        let partial = self.fill_round(open.number, fill);
-        match partial {
-            Ok(partial) => {
-                Ok(Commit::Done(self.finish_round(RoundRecord { interference, ..record }, &partial)?))
+        match self.fill_round(open.number, fill) {
+            Ok((partial, files)) => {
+                Ok(Commit::Done(self.finish_round(RoundRecord { interference, files, ..record }, &partial)?))
             }
             Err(ServerError::Adapter(error)) => self.explain_failure(open.number, &files, error),
             Err(error) => Err(error),
         }
     }
 
-    /// Finds out whether an average failed because of damaged updates, and sets them aside.
+    /// Finds out whether an average failed because of updates that are damaged or cannot be read, and sets them aside.
     fn explain_failure(
         &self,
         round: u32,
         files: &[(ClientIndex, UpdateName, PathBuf)],
         error: AdapterError,
     ) -> Result<Commit, ServerError> {
-        if error.is_temporary() {
+        // The cause is not in an input, or says nothing about the file.
+        if error.input_file().is_none() || error.io_error().is_some_and(is_of_the_system) {
             return Err(error.into());
         }
         // A difference between the base and an update is reported for the update.
@@ -507,7 +565,8 @@ impl RoundStore {
         let mut damaged = self.find_damaged(round, files)?;
         // Every update was valid when it was accepted, so an update that is not valid has changed. That also holds for
         // an update of an earlier version, which has no digest.
-        let invalid = files.iter().find(|(_, _, path)| error.input_file() == Some(path));
+        let invalid =
+            files.iter().find(|(_, _, path)| !error.is_temporary() && error.input_file() == Some(path));
         if let Some((client, _, path)) = invalid.filter(|(client, _, _)| !damaged.contains(client)) {
             self.set_aside(round, path, &error.to_string())?;
             damaged.push(*client);
@@ -523,7 +582,9 @@ impl RoundStore {
     ) -> Result<Vec<ClientIndex>, ServerError> {
         let mut damaged = Vec::new();
         for (client, name, path) in files {
-            if let Verification::Damaged(problem) = name.verify_file(round, path).map_err(io_error(path))? {
+            if let Verification::Damaged(problem) =
+                name.verify_file(round, path, &self.disk).map_err(io_error(path))?
+            {
                 self.set_aside(round, path, &problem)?;
                 damaged.push(*client);
             }
@@ -561,43 +622,58 @@ impl RoundStore {
         Ok((files, missing))
     }
 
-    /// Writes the tensors that a round trained to a file of their own.
-    fn extract(&self, partial: &Path, kind: RoundKind) -> Result<(), ServerError> {
-        let changed = partial.join(CHANGED);
-        self.disk.call(&changed, || Ok(extract_trained(&partial.join(MODEL), kind, &changed)?))
+    /// Writes the tensors that a round trained to a file of their own. The adapter is read back for that, and must
+    /// have the digest in `written`.
+    fn extract(
+        &self,
+        partial: &Path,
+        kind: RoundKind,
+        written: &mut WrittenDigests,
+    ) -> Result<(), ServerError> {
+        let (model, changed) = (partial.join(MODEL), partial.join(CHANGED));
+        let hashes = self.disk.call(&changed, || Ok(extract_trained(&model, kind, &changed)?))?;
+        let ExtractHashes { adapter, written: trained } = hashes;
+        compare_written(&model, written.get(MODEL).map_or("", String::as_str), &finish_hex(adapter))?;
+        written.insert(CHANGED.to_owned(), finish_hex(trained));
+        Ok(())
     }
 
     /// Writes a round to a temporary directory, syncs it, and commits it by a rename.
     fn write_round(
         &self,
         record: RoundRecord,
-        fill: impl FnOnce(&Path) -> Result<(), ServerError>,
+        fill: impl FnOnce(&Path) -> Result<WrittenDigests, ServerError>,
     ) -> Result<RoundRecord, ServerError> {
-        let partial = self.fill_round(record.round, fill)?;
-        self.finish_round(record, &partial)
+        let (partial, files) = self.fill_round(record.round, fill)?;
+        self.finish_round(RoundRecord { files, ..record }, &partial)
     }
 
     /// Creates the temporary directory of a round and fills it. After an error the directory is removed.
     fn fill_round(
         &self,
         number: u32,
-        fill: impl FnOnce(&Path) -> Result<(), ServerError>,
-    ) -> Result<PathBuf, ServerError> {
+        fill: impl FnOnce(&Path) -> Result<WrittenDigests, ServerError>,
+    ) -> Result<(PathBuf, WrittenDigests), ServerError> {
         let partial = self.round(number).with_extension("partial");
-        self.disk.remove_directory(&partial)?;
+        let remove = || self.remove_files(&partial, &format!("round-{number:04}.partial"), is_round_file);
+        remove()?;
         self.disk.create_directory(&partial)?;
-        fill(&partial).inspect_err(|_| drop(self.disk.remove_directory(&partial)))?;
-        Ok(partial)
+        let written = fill(&partial).inspect_err(|_| drop(remove()))?;
+        Ok((partial, written))
     }
 
-    /// Adds the record with the digests of all files to a temporary directory, and commits the directory.
-    fn finish_round(&self, mut record: RoundRecord, partial: &Path) -> Result<RoundRecord, ServerError> {
-        for name in [MODEL, CONFIG, CHANGED] {
+    /// Adds the record to a temporary directory, and commits the directory. The digests in the record are those of the
+    /// bytes that were to be written. Each file is read back once, so that no digest is recorded of a file that has
+    /// other bytes.
+    fn finish_round(&self, record: RoundRecord, partial: &Path) -> Result<RoundRecord, ServerError> {
+        let is_extracted = record.files.contains_key(CHANGED);
+        for (name, digest) in &record.files {
             let path = partial.join(name);
-            if path.exists() {
-                self.disk.make_private(&path)?;
-                let digest = hash_file(&path).map(finish_hex).map_err(io_error(&path))?;
-                record.files.insert(name.to_owned(), digest);
+            self.disk.make_private(&path)?;
+            // The extraction of the trained tensors has read the adapter back.
+            if name != MODEL || !is_extracted {
+                let found = hash_file(&path).map(finish_hex).map_err(io_error(&path))?;
+                compare_written(&path, digest, &found)?;
             }
         }
         // The configuration is a copy of that of the round before, which may have been damaged since.
@@ -646,26 +722,21 @@ impl RoundStore {
             digest: String::new(),
         };
         self.write_round(record, |partial| {
-            self.disk.call(&partial.join(MODEL), || copy_adapter(model, partial))
+            let written = self.disk.call(&partial.join(MODEL), || copy_adapter(model, partial))?;
+            // The copy has the bytes of the base, unless the base has changed since the start.
+            if written.get(MODEL) != Some(&self.base) {
+                let fault = Box::new(Fault::ChangedDuringRead);
+                return Err(AdapterError::File { file: model.to_owned(), tensor: None, fault }.into());
+            }
+            Ok(written)
         })
     }
 
     /// Reads the record of a round, and checks that method and base are the configured ones.
     fn read_record(&self, number: u32) -> Result<RoundRecord, ServerError> {
         let record = read_record(&self.directory, number)?;
-        let settings = [
-            ("the method", &record.method, self.method.name()),
-            ("the base of SHA-256", &record.base, self.base.as_str()),
-        ];
-        let changed = settings.into_iter().find(|(_, found, expected)| found != expected);
-        if let Some((setting, found, expected)) = changed {
-            let (found, expected) = (found.clone(), expected.to_owned());
-            return Err(ServerError::SettingChanged {
-                path: self.directory.clone(),
-                setting,
-                found,
-                expected,
-            });
+        if let Some(error) = changed_setting(&self.directory, &record, self.method, &self.base) {
+            return Err(error);
         }
         Ok(record)
     }
@@ -683,14 +754,43 @@ impl RoundStore {
         }
     }
 
-    /// Removes the updates of committed rounds.
-    fn remove_closed_updates(&self, committed: u32) -> Result<(), ServerError> {
-        let numbers = directory_numbers(&self.directory, "updates-")?;
-        let closed = numbers.into_iter().filter(|number| *number <= committed);
-        closed
-            .map(|number| self.updates_directory(number))
-            .try_for_each(|path| self.disk.remove_directory(&path))
+    /// Removes the updates of committed rounds, the last of which has this record.
+    fn remove_closed_updates(&self, newest: &RoundRecord) -> Result<(), ServerError> {
+        for number in directory_numbers(&self.directory, "updates-")? {
+            match number {
+                number if number > newest.round => {}
+                number if number == newest.round => self.remove_updates(number, Some(newest))?,
+                // The operator may have removed the round with its record.
+                number => self.remove_updates(number, read_record(&self.directory, number).ok().as_ref())?,
+            }
+        }
+        Ok(())
     }
+
+    /// Removes the updates of a committed round that are part of its mean according to its record. Everything else is
+    /// kept: without a record nothing is removed.
+    fn remove_updates(&self, round: u32, record: Option<&RoundRecord>) -> Result<(), ServerError> {
+        let is_counted = |file: &str| record.is_some_and(|record| is_counted_update(record, file));
+        self.remove_files(&self.updates_directory(round), &format!("{round:04}"), is_counted)
+    }
+}
+
+/// True for the name of a temporary file of an upload.
+fn is_upload(file: &str) -> bool {
+    let number = file.strip_suffix(".body").or_else(|| file.strip_suffix(".whole"));
+    number.is_some_and(|number| number.parse::<u64>().is_ok())
+}
+
+/// True for the name of a file of a round, also while it is written.
+fn is_round_file(file: &str) -> bool {
+    [MODEL, CONFIG, CHANGED, RECORD].contains(&file.strip_suffix(".partial").unwrap_or(file))
+}
+
+/// This path, or the first one with a number behind it that does not exist.
+fn free_path(path: &Path) -> PathBuf {
+    let numbered = (1_u64..).map(|number| fedspan_files::with_suffix(path, &format!(".{number}")));
+    let is_free = |path: &PathBuf| path.symlink_metadata().is_err();
+    std::iter::once(path.to_owned()).chain(numbered).find(is_free).unwrap_or_else(|| path.to_owned())
 }
 
 /// Name of a client.
@@ -706,108 +806,19 @@ fn open_private(directory: &Path) -> Result<(), ServerError> {
     Ok(())
 }
 
-/// Directory of the accepted updates of a round.
-pub fn updates_directory(directory: &Path, number: u32) -> PathBuf {
-    directory.join(format!("updates-{number:04}"))
-}
-
-/// Reads and verifies the record of a round.
-///
-/// # Errors
-/// [`ServerError::Damaged`] if the record is not as it was committed, [`ServerError::Io`] if it cannot be read.
-pub fn read_record(directory: &Path, number: u32) -> Result<RoundRecord, ServerError> {
-    let path = directory.join(format!("round-{number:04}")).join(RECORD);
-    let json = regular(&path).and_then(|()| std::fs::read(&path)).map_err(io_error(&path))?;
-    match RoundRecord::parse(&json) {
-        Ok(record) if record.round == number => Ok(record),
-        Ok(record) => {
-            let problem = format!("found the record of round {}", record.round);
-            Err(ServerError::damaged_round(path, problem, number))
-        }
-        Err(fault) => Err(ServerError::damaged_round(path, fault.to_string(), number)),
-    }
-}
-
-/// Files of a committed round that are not as the record says, with what is wrong with them.
-///
-/// # Errors
-/// [`ServerError::Io`] if a file cannot be read.
-pub fn damaged_files(directory: &Path, record: &RoundRecord) -> Result<Vec<(PathBuf, String)>, ServerError> {
-    let mut damaged = Vec::new();
-    for (name, recorded) in &record.files {
-        let path = directory.join(name);
-        let found = match hash_file(&path) {
-            Ok(hash) => Some(finish_hex(hash)),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-            Err(error) => return Err(io_error(&path)(error)),
-        };
-        if let Some(problem) = digest_problem(Some(recorded), found.as_deref()) {
-            damaged.push((path, problem));
-        }
-    }
-    Ok(damaged)
-}
-
-/// Difference between the recorded digest of a file and the one found; `None` stands for no file.
-fn digest_problem(recorded: Option<&str>, found: Option<&str>) -> Option<String> {
-    match (recorded, found) {
-        (Some(recorded), Some(found)) if recorded == found => None,
-        (None, None) => None,
-        (Some(recorded), Some(found)) => Some(format!("found SHA-256 {found}, recorded was {recorded}")),
-        (Some(recorded), None) => Some(format!("found no file, recorded was SHA-256 {recorded}")),
-        (None, Some(found)) => Some(format!("found SHA-256 {found}, the round had no such file")),
-    }
-}
-
-/// Number of the last committed round; `None` in an empty directory.
-///
-/// # Errors
-/// [`ServerError::Io`] if the directory cannot be read.
-pub fn latest_committed(directory: &Path) -> Result<Option<u32>, ServerError> {
-    Ok(directory_numbers(directory, "round-")?.into_iter().max())
-}
-
-/// Numbers of the directories whose names begin with `prefix`, in ascending order.
-///
-/// # Errors
-/// [`ServerError::Io`] if the directory cannot be read.
-pub fn directory_numbers(directory: &Path, prefix: &str) -> Result<Vec<u32>, ServerError> {
-    let mut numbers = Vec::new();
-    for path in entries(directory)? {
-        let file = path.file_name().and_then(|file| file.to_str());
-        let number: Option<u32> = file.and_then(|file| file.strip_prefix(prefix)?.parse().ok());
-        // Names that this server does not write, such as `round-7`, are ignored.
-        let is_written_form = |number: &u32| file == Some(&format!("{prefix}{number:04}"));
-        numbers.extend(number.filter(is_written_form));
-    }
-    numbers.sort_unstable();
-    Ok(numbers)
-}
-
-/// Paths of the entries of a directory, sorted.
-///
-/// # Errors
-/// [`ServerError::Io`] if the directory cannot be read.
-pub fn entries(directory: &Path) -> Result<Vec<PathBuf>, ServerError> {
-    let read = std::fs::read_dir(directory).and_then(|entries| {
-        entries.map(|entry| entry.map(|entry| entry.path())).collect::<std::io::Result<Vec<_>>>()
-    });
-    let mut paths = read.map_err(io_error(directory))?;
-    paths.sort();
-    Ok(paths)
-}
-
 /// Copies an adapter, and its configuration if there is one, into a directory. The adapter is copied by
-/// merging it with itself, which checks that all values are finite.
-fn copy_adapter(model: &Path, directory: &Path) -> Result<(), ServerError> {
-    merge_update(model, model, RoundKind::Plain, &directory.join(MODEL))?;
+/// merging it with itself, which checks that all values are finite. Returns the digests of what was to be written.
+fn copy_adapter(model: &Path, directory: &Path) -> Result<WrittenDigests, ServerError> {
+    let hash = merge_update(model, model, RoundKind::Plain, &directory.join(MODEL))?;
+    let mut written = WrittenDigests::from([(MODEL.to_owned(), finish_hex(hash))]);
     let config = model.with_file_name(CONFIG);
     if config.is_file() {
         let target = directory.join(CONFIG);
-        std::fs::copy(&config, &target).map_err(io_error(&config))?;
-        File::open(&target).and_then(|file| file.sync_all()).map_err(io_error(&target))?;
+        let bytes = std::fs::read(&config).map_err(io_error(&config))?;
+        Disk::default().write_new(&target, &bytes)?;
+        written.insert(CONFIG.to_owned(), finish_hex(Sha256::new_with_prefix(&bytes)));
     }
-    Ok(())
+    Ok(written)
 }
 
 /// Accepted updates of a record, without clients that are not in `names`.

@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use fedspan_connections::{ConnectionSlots, DescriptorShortage, Slot, SlotLimits, reserve_descriptors};
+use fedspan_connections::{ConnectionSlots, Slot, SlotLimits, reserve_descriptors, spare_descriptors};
 use fedspan_engine::Millis;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -22,9 +22,10 @@ use super::client_registry::ClientIndex;
 use super::disk::Disk;
 use super::error::io_error;
 use super::handlers::handle;
-use super::round_store::{MODEL, RoundStore, updates_of_record};
+use super::round_store::{RoundStore, updates_of_record};
+use super::stored_state::model_len;
 use super::{Limits, OpenRound, RoundState, ServerError, Settings};
-use crate::files::{HEADER_ROOM, read_layout};
+use crate::files::{HEADER_ROOM, OPEN_MAX};
 
 /// Size of the read buffer, in bytes. It limits the head of a request and the blocks of a body.
 const BUFFER: usize = 1 << 16;
@@ -36,8 +37,9 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// by its system only after a second.
 const QUEUE: u32 = 8192;
 
-/// Number of open files besides connections and uploads: the files of a mean, of the state directory and of logs.
-const OTHER_FILES: usize = 1100;
+/// Number of open files besides connections, uploads and the inputs of a mean: those of the state directory, of logs, of
+/// the runtime, and of the threads of a mean.
+const OTHER_FILES: usize = 128;
 
 /// Longest time for which a new connection delays the acceptance of others, so that its request is read before newer
 /// connections can evict it. A request that was sent at once arrives within this time.
@@ -90,21 +92,19 @@ impl AdapterServer {
         let (store, record) =
             RoundStore::open(&settings.state, &settings.base, settings.rules.method, Disk::default())?;
         let names = settings.registry.names();
-        let (_, length) = read_layout(&store.round(record.round).join(MODEL))?;
+        let length = model_len(&settings.state, record.round)?;
         let last_updates = updates_of_record(&record, names);
         let mut rounds =
             RoundState::new(settings.rules, settings.policy(), names.len(), record.round, last_updates);
         // An upload has its body, the whole adapter and the base open.
         let others = OTHER_FILES.saturating_add(settings.limits.connections.saturating_mul(3));
-        if let Err(DescriptorShortage { needed, allowed }) =
-            reserve_descriptors(slot_limits(&settings.limits), others)
-        {
-            tracing::warn!(
-                needed,
-                allowed,
-                "the process may open too few files for its connections; raise the limit (ulimit -n), or lower those in [limits]"
-            );
+        let slots = slot_limits(&settings.limits);
+        if let Err(shortage) = reserve_descriptors(slots, others.saturating_add(OPEN_MAX)) {
+            tracing::warn!(%shortage, "limit on open files");
         }
+        // If the system allows fewer files, a mean opens its inputs again for each block instead of taking the
+        // descriptors of connections, which may all wait for the next round.
+        let mean_files = spare_descriptors(slots, others).min(OPEN_MAX);
         let (pending, damaged) = store.pending_updates(record.round, names)?;
         if record.round > 0 || !pending.is_empty() {
             let (committed, updates) = (record.round, pending.len());
@@ -115,7 +115,7 @@ impl AdapterServer {
         let listener = bind(settings.listen).map_err(io_error(&address))?;
         // The headers may differ.
         let max_body_len = length.saturating_add(HEADER_ROOM);
-        let app = AppState::new(settings, store, max_body_len, rounds);
+        let app = AppState::new(settings, store, max_body_len, mean_files, rounds);
         app.counters.add("damaged", damaged);
         Ok(Self { app: Arc::new(app), listener })
     }

@@ -1,11 +1,12 @@
 //! Names of the files of accepted updates. A name has the client, its samples, the digest of the request body, and a
 //! seal: the digest of the file and of the name before the seal.
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-use super::disk::{finish_hex, hash_file, hex_text};
+use super::disk::{Disk, finish_hex, hex_text, is_of_the_system};
 use super::round_state::UpdateSummary;
 use fedspan_files::hex;
 
@@ -30,7 +31,7 @@ pub enum Verification {
     Sound,
     /// An earlier version wrote the file, and its name says nothing about the content.
     Unverifiable,
-    /// The file or its name has changed; the text says how.
+    /// The file or its name has changed, or the file cannot be read; the text says how.
     Damaged(String),
 }
 
@@ -90,12 +91,18 @@ impl UpdateName {
         }
     }
 
-    /// Reads and verifies the file.
+    /// Reads and verifies the file. A file that cannot be read is damaged.
     ///
     /// # Errors
-    /// The error of the system if the file cannot be read.
-    pub fn verify_file(&self, round: u32, path: &Path) -> std::io::Result<Verification> {
-        Ok(self.verify(round, hash_file(path)?))
+    /// The error of the system if the file is missing, or if the error says nothing about this file: see
+    /// [`is_of_the_system`].
+    pub fn verify_file(&self, round: u32, path: &Path, disk: &Disk) -> std::io::Result<Verification> {
+        match disk.hash(path) {
+            Ok(content) => Ok(self.verify(round, content)),
+            // The next attempt finds that a file is missing.
+            Err(error) if is_of_the_system(&error) || error.kind() == ErrorKind::NotFound => Err(error),
+            Err(error) => Ok(Verification::Damaged(format!("cannot be read: {error}"))),
+        }
     }
 }
 
