@@ -65,7 +65,7 @@ impl Attackers {
         }
     }
 
-    /// Tells the attackers the true representation.
+    /// Gives the attackers the true representation.
     pub fn knowing(self, truth: Option<&Matrix>) -> Self {
         Self { truth: truth.cloned(), ..self }
     }

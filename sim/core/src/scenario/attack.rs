@@ -61,9 +61,10 @@ pub enum Attack {
     /// The honest update for poisoned data. Real-valued targets are this number times one fixed linear function
     /// of the features, which is the same for all attackers; classes are replaced by the next class.
     PoisonedTargets(f64),
-    /// Of the first so many of [`SEARCH_CANDIDATES`] collusions, the one after which the representation is
-    /// farthest from the truth, found by rehearsing the round with the server's checks and rule. Without a
-    /// truth, farthest from the representation that the honest updates alone give.
+    /// The collusion after which the representation is farthest from the truth, among the first of
+    /// [`SEARCH_CANDIDATES`] candidates, this number of them. The attackers rehearse the round with the server's
+    /// checks and rule. Without a truth, the distance is from the representation that the honest updates alone
+    /// give.
     Search(u16),
     /// A rank-one step of a direction that is orthogonal to the truth and is the same in all rounds, each
     /// attacker with its own head direction, as long as this multiple of the median norm of the honest steps.

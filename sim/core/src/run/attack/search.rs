@@ -44,7 +44,7 @@ enum Direction {
     Away { own_heads: bool },
 }
 
-/// What the attackers of a round know, apart from the campaign.
+/// Knowledge of the attackers of a round, apart from the campaign.
 #[derive(Clone, Copy)]
 pub(super) struct Known<'a> {
     /// Broadcast of the round.
