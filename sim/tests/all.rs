@@ -19,6 +19,7 @@ mod device;
 mod documented;
 mod dropout;
 mod eigenspaces;
+mod expect;
 mod fedpower;
 mod fedrep_private;
 mod fixed;

@@ -172,7 +172,8 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
         ("`[attack]`", "attack", vec![linear.clone(), extended(LINEAR, "[attack]\nkind = \"scale\"\n")]),
         ("`[limits]`", "limits", vec![linear.clone()]),
         ("`[privacy]`", "privacy", vec![format!("{POWER}[privacy]\nepsilon = 1.0\ndelta = 1e-5\n")]),
-        ("`[stop]`", "stop", vec![linear]),
+        ("`[stop]`", "stop", vec![linear.clone()]),
+        ("`[expect]`", "expect", vec![linear]),
     ]
 }
 

@@ -4,6 +4,7 @@
 mod attack;
 mod builder;
 mod data;
+mod expect;
 mod fleet;
 mod resolved;
 mod scale;
@@ -13,6 +14,8 @@ use attack::{check_attack, read_attack};
 pub use builder::{ScenarioBuilder, ScenarioError};
 use data::read_data;
 pub use data::{DataSection, PoolSource, PooledSection, TableSection, TableSource, TargetKind};
+use expect::read_expect;
+pub use expect::{EXPECTED, Expectation, Relation};
 use fedspan_engine::aggregate::{MAGNITUDE_MAX, Rule, SampleCap};
 use fedspan_engine::algorithm::ScaleSource;
 use fedspan_engine::config::{
@@ -31,7 +34,7 @@ use scale::read_scale;
 use crate::data::{DataError, Dataset, MemoryData};
 
 /// Built-in scenarios: name, one-line description, and text of the file.
-pub const BUILT_IN: [(&str, &str, &str); 29] = [
+pub const BUILT_IN: [(&str, &str, &str); 30] = [
     (
         "demo",
         "smartwatch wearers: new people label one window per exercise",
@@ -159,6 +162,11 @@ pub const BUILT_IN: [(&str, &str, &str); 29] = [
         include_str!("../scenarios/watch-network.toml"),
     ),
     (
+        "watch-gate",
+        "smartwatch wearers with bounds on the results, as a gate for a pipeline",
+        include_str!("../scenarios/watch-gate.toml"),
+    ),
+    (
         "watch-signal",
         "personal networks on a smartwatch's raw signals: convolution over time",
         include_str!("../scenarios/watch-signal.toml"),
@@ -224,6 +232,8 @@ pub struct Scenario {
     pub privacy: Option<PrivacySection>,
     /// Conditions for stopping early.
     pub stop: StopSection,
+    /// Bounds on the results.
+    pub expect: Vec<Expectation>,
     /// Keys that are set by the file or the command line.
     pub given: GivenKeys,
 }
@@ -282,6 +292,7 @@ impl Scenario {
             deadline: read_rounds(&root.section("rounds")?)?,
             privacy: read_privacy(&root.section("privacy")?)?,
             stop: read_stop(&root.section("stop")?)?,
+            expect: read_expect(&root.section("expect")?)?,
             given: source.given_keys(),
         };
         root.finish()?;

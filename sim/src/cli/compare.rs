@@ -7,11 +7,11 @@ use serde::Serialize;
 
 use super::execute::{
     Entry, Executed, Runs, Written, check, end, execute, lines, refuse_results, remove_summaries, show,
-    spread,
+    show_verdicts, spread,
 };
 use super::labels::{directory_name, distinct, label};
 use super::time_to_accuracy::{TimeToAccuracy, TimeToAccuracyOptions};
-use super::{CommandError, Format, RunOptions, compare_algorithms, load, output};
+use super::{CommandError, Format, RunOptions, compare_algorithms, expect, load, output};
 use fedspan_sim_core::report::files::{json, write_json, write_text};
 use fedspan_sim_core::report::html::Page;
 use fedspan_sim_core::report::plot::Series;
@@ -108,7 +108,10 @@ pub fn command(compare: &CompareOptions, options: &RunOptions) -> Result<(), Com
             output::log_line(&format!("report: {}", report.display()));
         }
     }
-    end(&executed, Some(&out))
+    let verdicts = expect::verify(&entries, &executed, options.junit.as_deref())?;
+    let missed = show_verdicts(verdicts.as_ref(), options.format)?;
+    end(&executed, Some(&out))?;
+    missed
 }
 
 /// Default directory that does not exist yet.

@@ -167,7 +167,9 @@ fn select_algorithms(
             [format!("algorithm.name=\"{algorithm_name}\"")].into_iter().chain(network.map(str::to_owned));
         match load::scenario(name, &changes.iter().cloned().chain(algorithm_changes).collect::<Vec<_>>()) {
             Ok(_) => selected.all.push((algorithm_name.to_owned(), network)),
-            Err(CommandError::Usage(reason) | CommandError::Failed(reason)) => {
+            Err(
+                CommandError::Usage(reason) | CommandError::Failed(reason) | CommandError::Missed(reason),
+            ) => {
                 selected.leave_out(algorithm_name, reason);
             }
         }

@@ -11,7 +11,9 @@ use fedspan_engine::privacy::shown;
 use serde::Serialize;
 
 use super::progress::Progress;
-use super::{CommandError, Format, RunOptions, check_out, interrupt, load, make_out, output, use_threads};
+use super::{
+    CommandError, Format, RunOptions, check_out, expect, interrupt, load, make_out, output, use_threads,
+};
 use fedspan_sim_core::report::files::{self, make_directory, remove_run, write_json, write_run, write_text};
 use fedspan_sim_core::report::html::Page;
 use fedspan_sim_core::report::plot::{Point, Series, curve};
@@ -52,6 +54,8 @@ pub struct Runs {
     pub failed: usize,
     /// Error message of the first failed run.
     pub failure: Option<String>,
+    /// Numbers of features and outputs of the data; `None` if no run has begun.
+    pub shape: Option<(usize, usize)>,
 }
 
 /// Results of all entries that were started before the end or Ctrl-C.
@@ -99,7 +103,29 @@ pub fn command(name: &str, options: &RunOptions) -> Result<(), CommandError> {
     {
         output::log_line(&format!("results: {}", directory.join("report.html").display()));
     }
-    end(&executed, entry.directory.as_deref())
+    let verdicts = expect::verify(std::slice::from_ref(&entry), &executed, options.junit.as_deref())?;
+    let missed = show_verdicts(verdicts.as_ref(), options.format)?;
+    end(&executed, entry.directory.as_deref())?;
+    missed
+}
+
+/// Prints the table of the expectations, on standard error if standard output is JSON. The inner result is the error that
+/// ends the command if an expectation is missed.
+///
+/// # Errors
+/// [`CommandError::Failed`] if standard output cannot be written.
+pub fn show_verdicts(
+    verdicts: Option<&(Table, usize)>,
+    format: Format,
+) -> Result<Result<(), CommandError>, CommandError> {
+    let Some((table, missed)) = verdicts else { return Ok(Ok(())) };
+    match format {
+        Format::Json => output::log_line(table.text().trim_end()),
+        format => output::print(&format!("\n{}", format.shown(table)))?,
+    }
+    let count =
+        if *missed == 1 { "1 expectation is".to_owned() } else { format!("{missed} expectations are") };
+    Ok(if *missed == 0 { Ok(()) } else { Err(CommandError::Missed(format!("{count} missed"))) })
 }
 
 /// Files that an earlier command leaves in its result directory.
@@ -165,7 +191,16 @@ impl Runs {
     /// Creates an empty list of runs.
     fn none() -> Self {
         let (summaries, curves) = (Vec::new(), Vec::new());
-        Self { summaries, curves, over_seeds: None, clients: None, diverged: None, failed: 0, failure: None }
+        Self {
+            summaries,
+            curves,
+            over_seeds: None,
+            clients: None,
+            diverged: None,
+            failed: 0,
+            failure: None,
+            shape: None,
+        }
     }
 
     /// Content of `summary.json`, or `None` if no run was finished.
@@ -282,6 +317,7 @@ fn run_seed(
 ) -> Result<(), CommandError> {
     let began = Instant::now();
     let job = Job::prepare(&entry.scenario, seed).map_err(|error| to_command_error(entry, &error))?;
+    runs.shape = Some((job.dataset.features, job.dataset.outputs));
     let directory = match (&entry.directory, several) {
         (Some(directory), true) => Some(directory.join(format!("seed-{seed}"))),
         (directory, _) => directory.clone(),

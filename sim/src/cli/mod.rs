@@ -1,7 +1,7 @@
 //! Command line of `fedspan-sim`.
 //!
 //! Exit codes: 0 on success; 1 if the run failed or was interrupted; 2 if the command line or a file is
-//! invalid, in which case no files were written.
+//! invalid, in which case no files were written; 3 if a result misses a bound of the section `[expect]`.
 
 mod byzantine;
 mod compare;
@@ -12,6 +12,7 @@ mod emulate;
 #[cfg(feature = "encoder")]
 mod encoder;
 mod execute;
+mod expect;
 mod grid;
 mod init;
 mod interrupt;
@@ -49,7 +50,8 @@ Examples:
   fedspan-sim compare linear linear,algorithm.name=gd-gd
   fedspan-sim grid my.toml --over model.k=2,4,8     the best settings, by validation
 
-Exit codes: 0 done; 1 the run failed or was interrupted; 2 the command line or a file is wrong.";
+Exit codes: 0 done; 1 the run failed or was interrupted; 2 the command line or a file is wrong; 3 a result misses a bound in
+[expect] of its scenario.";
 
 /// Simulates fleets of devices that jointly learn one representation.
 ///
@@ -260,6 +262,9 @@ struct RunOptions {
     /// Replace the results of an earlier command in --out
     #[arg(long, requires = "out")]
     overwrite: bool,
+    /// Write the verdicts on the bounds in [expect] to this file, in the format of JUnit
+    #[arg(long, value_name = "FILE.xml")]
+    junit: Option<PathBuf>,
     /// Format of standard output: a table as text or as Markdown, or the text of summary.json
     #[arg(long, value_enum, default_value_t = Format::Human)]
     format: Format,
@@ -286,6 +291,8 @@ enum CommandError {
     Usage(String),
     /// The run failed or was interrupted: exit code 1.
     Failed(String),
+    /// The run finished, and misses a bound of the section `[expect]`: exit code 3.
+    Missed(String),
 }
 
 impl From<fedspan_sim_core::report::files::WriteError> for CommandError {
@@ -332,6 +339,10 @@ pub fn main() -> ExitCode {
         Err(CommandError::Failed(message)) => {
             output::log_line(&format!("error: {message}"));
             ExitCode::from(1)
+        }
+        Err(CommandError::Missed(message)) => {
+            output::log_line(&format!("error: {message}"));
+            ExitCode::from(3)
         }
     }
 }
