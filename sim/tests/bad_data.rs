@@ -143,7 +143,8 @@ fn non_finite_figures_fail_the_run() {
         std::fs::write(folder.join("data.csv"), text).unwrap();
         for (algorithm, expected) in [("local-only", 0), ("pooled", 0), ("fedrep", 1)] {
             let name = format!("algorithm.name={algorithm}");
-            let output = run_program(&folder, &["run", "my.toml", "--set", &name, "--out", "out"]);
+            let output =
+                run_program(&folder, &["run", "my.toml", "--set", &name, "--out", "out", "--overwrite"]);
             assert_eq!(exit_code(&output), expected, "{algorithm}: {}", text_of(&output));
             assert_eq!(folder.join("out/summary.json").exists(), expected == 0, "{algorithm}");
         }

@@ -60,6 +60,24 @@ fn error_names_place_and_allowed_values() {
         ),
         ("algorithm", "\"fedrep\"", "\"fedrap\"", &["my.toml:11", "did you mean \"fedrep\"", "gd-gd"]),
         ("wide", "[model]\nk = 2", "[model]\nk = 9", &["my.toml:9", "model.k", "found 9", "from 1 to 8"]),
+        (
+            "minority",
+            "samples = 6",
+            "samples = 6\nminority = 1.5",
+            &["my.toml:8", "data.minority", "found 1.5", "from 0 to 1"],
+        ),
+        (
+            "minority-width",
+            "k = 2\nsamples = 6\n[model]\nk = 2",
+            "k = 1\nminority = 0.1\nsamples = 6\n[model]\nk = 1",
+            &["my.toml:7", "data.minority", "found 0.1", "data.k = 1", "allowed: 0"],
+        ),
+        (
+            "minority-strength",
+            "samples = 6",
+            "samples = 6\nminority = 0.1\nminority_strength = 0",
+            &["my.toml:9", "data.minority_strength", "found 0"],
+        ),
         ("truth", "d = 8\nk = 2", "d = 8\nk = 9", &["my.toml:6", "data.k", "from 1 to 8"]),
         ("section", "seed = 7", "seed = 7\nmodels = 3", &["my.toml:2", "models", "did you mean \"model\""]),
         (

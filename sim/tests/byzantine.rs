@@ -37,6 +37,11 @@ fn settings(grid: Grid, rules: &[&str], fractions: &[f64]) -> Settings {
     }
 }
 
+/// Grid with the given name.
+fn variants_grid(name: &str) -> Grid {
+    GRIDS.into_iter().find(|grid| grid.name == name).unwrap()
+}
+
 fn measured(settings: &Settings) -> Vec<Row> {
     measure(settings, &GO_ON, &Silent).unwrap().unwrap()
 }
@@ -213,6 +218,53 @@ fn check_of_the_rank_is_refused_with_noise() {
     assert_eq!(read("1").unwrap().rule.rank_tolerance(), 1.0);
 }
 
+/// In one round from the same start, attackers who may choose among more candidates move the representation at least
+/// as far: they find the worst candidate for the rule of the campaign.
+#[test]
+fn search_among_more_candidates_is_never_nearer() {
+    for rule in ["mean", "spectral-filter", "geometric-median"] {
+        let rule = format!("aggregation={{ rule = \"{rule}\" }}");
+        let distance = |attack: &str| {
+            let one_round = [rule.as_str(), attack, "algorithm.rounds=1", "model.init=truth-sine:0.5"];
+            outcome(&one_round, 6).scores.distance.unwrap()
+        };
+        let distances: Vec<f64> = (1..=25)
+            .map(|count| distance(&format!("attack={{ kind = \"search\", strength = {count} }}")))
+            .collect();
+        assert!(distances.windows(2).all(|pair| pair[0] <= pair[1]), "{rule}: {distances:?}");
+        let all = distance("attack={ kind = \"search\" }");
+        assert_eq!(distances.last(), Some(&all));
+        // The last candidate is what the attackers computed, so a search never helps the fleet.
+        let honest = distance("attack={ kind = \"scale\", strength = 1 }");
+        assert!(honest < all, "{rule}: {honest} without attack, {all} with it");
+    }
+}
+
+/// Attackers that search win from a start that knows little, and the spectral filter bounds what they do from a good
+/// one; a drift below all thresholds does little.
+#[test]
+fn search_and_drift_are_bounded_from_a_good_start() {
+    let grid = variants_grid("beyond");
+    let rules = ["mean", "spectral filter"];
+    let changes = vec!["model.init=truth-sine:0.5".to_owned()];
+    for row in measured(&Settings { changes, seeds: 2, ..settings(grid, &rules, &[0.2]) }) {
+        let [mean, filter] = &row.cells[..] else { panic!("{} cells instead of 2", row.cells.len()) };
+        assert!(filter.worst() <= 0.03, "{}: {:?}", row.attack, filter.distances);
+        assert!(row.attack != "search" || mean.worst() > 2.0 * filter.worst(), "{:?}", row.cells);
+    }
+}
+
+/// The spectral filter takes an honest minority for attackers, for as long as it takes the others to fit.
+#[test]
+fn honest_minority_is_filtered_at_first() {
+    let grid = variants_grid("minorities");
+    let rows = measured(&settings(grid, &["mean", "spectral filter"], &[0.1]));
+    let [_, row] = &rows[..] else { panic!("{} rows instead of 2", rows.len()) };
+    assert!(row.cells[0].worst() <= 0.05, "{:?}", row.cells[0].distances);
+    assert!(row.cells[1].worst() > row.cells[0].worst(), "{:?}", row.cells[1].distances);
+    assert_eq!(row.cells[1].attacks, 0);
+}
+
 /// Scores are computed over honest clients only.
 #[test]
 fn attackers_are_not_scored() {
@@ -237,6 +289,15 @@ fn impossible_attacks_are_refused() {
         mimic_message.contains("attack.strength: found 1.5, but this kind of attack has none"),
         "{mimic_message}"
     );
+    for (strength, found) in [("0", "found 0"), ("2.5", "found 2.5"), ("26", "found 26")] {
+        let search = reported(&[&format!("attack={{ kind = \"search\", strength = {strength} }}")]);
+        let allowed = "allowed for \"search\": a number of candidates, from 1 to 25";
+        assert!(search.contains(&format!("attack.strength: {found}, {allowed}")), "{search}");
+    }
+    let fedavg = reported(&["attack={ kind = \"search\" }", "aggregation={}", "algorithm.name=fedavg"]);
+    assert!(fedavg.contains("attack.kind: found \"search\", whose attackers rehearse rounds of"), "{fedavg}");
+    let scale = reported(&["attack={ kind = \"search\" }", "aggregation={}", "data.scale=fleet"]);
+    assert!(scale.contains("attack.kind: found \"search\", which needs data.scale"), "{scale}");
     let half = reported(&["attack.fraction=0.5"]);
     assert!(half.contains("found 0.5, allowed: a number from 0 to 0.49"), "{half}");
     let nothing = reported(&["attack={}", "algorithm.name=pooled"]);

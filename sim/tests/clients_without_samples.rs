@@ -24,7 +24,7 @@ const TABLE: &str = "[data]\nkind = \"csv\"\npath = \"table.csv\"\nclient = \"wh
 /// Runs a scenario and returns its summary, with standard error in field `reported`, or the error message.
 fn run_scenario(folder: &Path, scenario: &str) -> Result<Value, String> {
     std::fs::write(folder.join("my.toml"), scenario).unwrap();
-    let output = run_program(folder, &["run", "my.toml", "--format", "json", "--out", "out"]);
+    let output = run_program(folder, &["run", "my.toml", "--format", "json", "--out", "out", "--overwrite"]);
     if exit_code(&output) != 0 {
         return Err(stderr_text(&output));
     }

@@ -215,8 +215,8 @@ fn all_algorithms_run_on_a_table_of_many_classes() {
     let output = run_program(&folder, &[&words[..], &further_arguments].concat());
     assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
     assert!(!stdout_text(&output).contains("one hidden layer"), "{}", stdout_text(&output));
-    assert!(folder.join("beside/speakers-name=-ditto-/model/layer-2.npy").exists());
-    assert!(folder.join("beside/speakers-name=-fedrep-/model/representation.npy").exists());
+    assert!(folder.join("beside/speakers-ditto/model/layer-2.npy").exists());
+    assert!(folder.join("beside/speakers-fedrep/model/representation.npy").exists());
 }
 
 /// The error message for an algorithm without the required model contains the kind of model.
@@ -230,11 +230,8 @@ fn algorithm_errors_name_the_needed_model() {
             &["needs a network", "mlp", "hidden"][..],
         ),
         (&["run", "speakers.toml", "--set", "algorithm.name=\"rolora\""], &["needs an adapter", "rank"]),
-        (
-            &["compare", "digits-network", "--algorithms", "fedrep,pooled"],
-            &["\"pooled\" needs a linear model"],
-        ),
-        (&["compare", "linear", "--algorithms", "fedrep,fedper"], &["needs class labels"]),
+        (&["compare", "digits-network", "--algorithms", "pooled"], &["\"pooled\" needs a linear model"]),
+        (&["compare", "linear", "--algorithms", "fedper"], &["needs class labels"]),
         (
             &[
                 "run",
@@ -263,6 +260,80 @@ fn algorithm_errors_name_the_needed_model() {
         for part in expected_parts {
             assert!(stderr_text(&output).contains(part), "{words:?}: {}", stderr_text(&output));
         }
+    }
+}
+
+/// An entry that does not fit is named at once and in the table; the others run, and the exit code says so.
+#[test]
+fn entries_that_do_not_fit_are_left_out() {
+    let folder = empty_directory("comparisons-unfit");
+    write_speakers(&folder);
+    let rounds = ["--set", "algorithm.rounds=2"];
+    let entries = ["speakers.toml", "speakers.toml,stop.distance=0.1", "speakers.toml,model.k=2"];
+    let output = run_program(&folder, &[&["compare"][..], &entries, &rounds].concat());
+    assert_eq!(exit_code(&output), 1, "{}", stderr_text(&output));
+    let message = "stop.distance needs the truth";
+    assert!(
+        stderr_text(&output).starts_with("speakers distance=0.1 is left out"),
+        "{}",
+        stderr_text(&output)
+    );
+    assert!(stderr_text(&output).lines().last().unwrap().contains(message));
+    let printed = stdout_text(&output);
+    assert!(printed.contains("speakers k=2") && printed.contains(message), "{printed}");
+    let table = std::fs::read_to_string(folder.join("fedspan-compare/results.csv")).unwrap();
+    assert_eq!(table.lines().count(), 3);
+
+    let output = run_program(
+        &folder,
+        &[&["compare", "speakers.toml", "--algorithms", "fedrep,rolora"][..], &rounds].concat(),
+    );
+    assert_eq!(exit_code(&output), 1, "{}", stderr_text(&output));
+    assert!(stdout_text(&output).contains("speakers rolora: left out"), "{}", stdout_text(&output));
+    assert!(
+        folder.join("fedspan-compare-2/report.html").exists(),
+        "the second comparison has no directory of its own"
+    );
+
+    let none = run_program(
+        &folder,
+        &["compare", "speakers.toml,stop.distance=0.1", "speakers.toml,stop.distance=0.2"],
+    );
+    assert_eq!(exit_code(&none), 2);
+    assert!(!folder.join("fedspan-compare-3").exists());
+}
+
+/// Results are replaced only if the command says so, and then no file describes other runs.
+#[test]
+fn results_are_not_overwritten_unasked() {
+    let folder = empty_directory("comparisons-overwrite");
+    write_speakers(&folder);
+    let rounds = ["--set", "algorithm.rounds=1", "--out", "out"];
+    for command in [&["run", "speakers.toml"][..], &["compare", "speakers.toml", "speakers.toml,model.k=2"]] {
+        std::fs::remove_dir_all(folder.join("out")).ok();
+        assert_eq!(exit_code(&run_program(&folder, &[command, &rounds].concat())), 0);
+        let before = std::fs::read(folder.join("out/summary.json")).unwrap();
+        let again = run_program(&folder, &[command, &rounds].concat());
+        assert_eq!(exit_code(&again), 2);
+        assert!(stderr_text(&again).contains("--overwrite"), "{}", stderr_text(&again));
+        assert!(before == std::fs::read(folder.join("out/summary.json")).unwrap());
+        // A run that fails when it begins leaves no summary of earlier runs behind.
+        let diverging = [
+            "--set",
+            "algorithm.name=gd-gd",
+            "--set",
+            "algorithm.step_size=1e6",
+            "--set",
+            "algorithm.rounds=20",
+            "--overwrite",
+            "--seeds",
+            "2",
+        ];
+        let failed = run_program(&folder, &[command, &rounds, &diverging].concat());
+        assert_eq!(exit_code(&failed), 1, "{}", stderr_text(&failed));
+        let summary = std::fs::read_to_string(folder.join("out/summary.json")).unwrap_or_default();
+        assert!(!summary.contains("\"accuracy\""), "{summary}");
+        assert_eq!(exit_code(&run_program(&folder, &[command, &rounds, &["--overwrite"]].concat())), 0);
     }
 }
 

@@ -187,7 +187,8 @@ fn results_do_not_depend_on_threads() {
     let folder = empty_directory("dropout-threads");
     for pattern in PATTERNS {
         let run = |threads: &str| {
-            let mut arguments = vec!["run", "stragglers", "--out", threads, "--threads", threads];
+            let mut arguments =
+                vec!["run", "stragglers", "--out", threads, "--overwrite", "--threads", threads];
             let sets = ["algorithm.rounds=30", "fleet.dropout=0.4", SPEED, "rounds.deadline=2"];
             arguments.extend(sets.iter().chain(pattern.changes).flat_map(|set| ["--set", *set]));
             let output = run_program(&folder, &arguments);
@@ -213,7 +214,7 @@ fn fleet_that_never_answers_is_refused() {
             &["fleet.outage_sites: found 13", "at most the fleet's 12 clients"],
         ),
     ] {
-        let mut arguments = vec!["run", "my.toml", "--out", "out"];
+        let mut arguments = vec!["run", "my.toml", "--out", "out", "--overwrite"];
         arguments.extend(sets.iter().flat_map(|set| ["--set", *set]));
         let output = run_program(&folder, &arguments);
         assert_eq!(exit_code(&output), 2, "{}", stderr_text(&output));

@@ -300,6 +300,7 @@ fn npz_summaries_equal_those_of_csv() {
                     &format!("algorithm.name={algorithm}"),
                     "--out",
                     "o",
+                    "--overwrite",
                 ],
             );
             assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));

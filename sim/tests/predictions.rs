@@ -40,7 +40,7 @@ const CLASSES: &str = "[data]\nkind = \"csv\"\npath = \"t.csv\"\nclient = \"who\
 /// Runs a scenario into the directory `out`.
 fn run(folder: &Path, scenario: &str) -> Value {
     std::fs::write(folder.join("my.toml"), scenario).unwrap();
-    let output = run_program(folder, &["run", "my.toml", "--out", "out"]);
+    let output = run_program(folder, &["run", "my.toml", "--out", "out", "--overwrite"]);
     assert_eq!(exit_code(&output), 0, "{scenario}\n{}", stderr_text(&output));
     serde_json::from_slice(&std::fs::read(folder.join("out/summary.json")).unwrap()).unwrap()
 }

@@ -60,6 +60,7 @@ fn run_writes_the_documented_files() {
             "model/heads.npy",
             "model/representation.npy",
             "report.html",
+            "results.csv",
             "rounds.jsonl",
             "scenario.toml",
             "summary.json"
@@ -194,7 +195,7 @@ fn run_removes_only_files_of_earlier_runs() {
     let folder = empty_directory("again");
     let out = folder.join("out");
     let run = |further_arguments: &[&str]| {
-        let arguments = ["run", "linear", "--set", "algorithm.rounds=2", "--out", "out"];
+        let arguments = ["run", "linear", "--set", "algorithm.rounds=2", "--out", "out", "--overwrite"];
         let output = run_program(&folder, &[&arguments[..], further_arguments].concat());
         assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
         read_files(&out).into_keys().collect::<Vec<_>>()
@@ -213,8 +214,16 @@ fn run_removes_only_files_of_earlier_runs() {
     let local = run(&["--set", "algorithm.name=local-only"]);
     let mut expected: Vec<String> = user_files.map(str::to_owned).to_vec();
     expected.extend(
-        ["clients.csv", "model/heads.npy", "report.html", "rounds.jsonl", "scenario.toml", "summary.json"]
-            .map(str::to_owned),
+        [
+            "clients.csv",
+            "model/heads.npy",
+            "report.html",
+            "results.csv",
+            "rounds.jsonl",
+            "scenario.toml",
+            "summary.json",
+        ]
+        .map(str::to_owned),
     );
     expected.sort_unstable();
     assert_eq!(local, expected);
@@ -227,7 +236,7 @@ fn failed_start_removes_nothing() {
     let run = |change: &str| {
         run_program(
             &folder,
-            &["run", "digits", "--set", "algorithm.rounds=2", "--set", change, "--out", "out"],
+            &["run", "digits", "--set", "algorithm.rounds=2", "--set", change, "--out", "out", "--overwrite"],
         )
     };
     assert_eq!(exit_code(&run("seed=1")), 0);
@@ -287,13 +296,41 @@ fn compare_shows_scenarios_in_columns() {
     let output = run_program(&folder, &arguments);
     assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
     let head = stdout_text(&output);
-    assert!(head.contains("linear name=gd-gd") && head.contains("linear (2)"), "{head}");
+    assert!(head.contains("linear gd-gd") && head.contains("linear (2)"), "{head}");
     let summary = read_json(&folder.join("out/summary.json"));
     let runs = summary["runs"].as_array().unwrap();
     assert_eq!(runs.len(), 3);
     assert_eq!(runs[0]["final"], runs[2]["final"], "the same scenario gave two results");
     assert_ne!(runs[0]["final"], runs[1]["final"]);
-    assert!(folder.join("out/linear-name=gd-gd/seed-8/rounds.jsonl").is_file());
+    for (run, label, settings) in [
+        (&runs[0], "linear", Value::Null),
+        (&runs[1], "linear gd-gd", serde_json::json!({"algorithm.name": "gd-gd"})),
+        (&runs[2], "linear (2)", Value::Null),
+    ] {
+        assert_eq!((run["label"].as_str(), &run["settings"]), (Some(label), &settings));
+    }
+    let mut table = csv::Reader::from_path(folder.join("out/results.csv")).unwrap();
+    let header = table.headers().unwrap().clone();
+    let column = |name: &str| header.iter().position(|column| column == name).unwrap();
+    let lines: Vec<csv::StringRecord> = table.records().map(Result::unwrap).collect();
+    assert_eq!(lines.len(), 6);
+    for (index, line) in lines.iter().enumerate() {
+        let run = &runs[index / 2];
+        assert_eq!(
+            (&line[column("label")], &line[column("seed")]),
+            (run["label"].as_str().unwrap(), ["7", "8"][index % 2])
+        );
+        assert_eq!(&line[column("algorithm.name")], if index / 2 == 1 { "gd-gd" } else { "" });
+        assert_eq!(&line[column("status")], "finished");
+    }
+    let distances: Vec<f64> =
+        lines[..2].iter().map(|line| line[column("distance")].parse().unwrap()).collect();
+    let spread = &runs[0]["final"]["distance"];
+    let mean = (distances[0] + distances[1]) / 2.0;
+    assert!((spread["mean"].as_f64().unwrap() - mean).abs() < 1e-15);
+    let sd = (distances[0] - distances[1]).abs() / 2.0_f64.sqrt();
+    assert!((spread["sd"].as_f64().unwrap() - sd).abs() < 1e-15);
+    assert!(folder.join("out/linear-gd-gd/seed-8/rounds.jsonl").is_file());
     let page = std::fs::read_to_string(folder.join("out/report.html")).unwrap();
     assert!(page.contains("var(--series-1)"), "the report lacks curves");
 }

@@ -7,7 +7,8 @@ use divan::{Bencher, black_box};
 use fedspan_client::Millis;
 use fedspan_client::source::Recording;
 use fedspan_client::{Linear, Task, Workspace};
-use fedspan_engine::aggregate::{RoundAggregate, Rule, TRIM, UpdateWeight};
+use fedspan_engine::aggregate::{RANK_TOLERANCE, RoundAggregate, Rule, SpectralFilter, TRIM, UpdateWeight};
+use fedspan_engine::algorithm::{Algorithm, FedRep, FedRepParameters};
 use fedspan_engine::{DeviceId, Tensor as Update, Weighting};
 use fedspan_protocol::frame::{Decoder, FeedResult, encode};
 use fedspan_protocol::message::{
@@ -285,5 +286,38 @@ fn aggregate(bencher: Bencher, (rule, n): (Rule, u32)) {
             true => round.take_subspace(&reference).expect("full rank").map(|b| b.iter().copied().collect()),
             false => round.take_vector(&[]),
         }
+    });
+}
+
+/// Benchmarks a training round of `n` gradients of 64 x 4 under the spectral filter, from the check of the first to the
+/// next representation, with the check of the rank and without it (tolerance 1).
+#[divan::bench(args = [(40, RANK_TOLERANCE), (40, 1.0), (1000, RANK_TOLERANCE), (1000, 1.0)], sample_count = 10)]
+fn filter_gradients(bencher: Bencher, (n, rank_tolerance): (u32, f64)) {
+    let (d, k) = (64, 4);
+    let parameters = FedRepParameters {
+        step_size: 0.5,
+        head: HeadSolve::LeastSquares { ridge: 0.0 },
+        upload: Upload::Gradient,
+        download_encoding: Encoding::F32,
+        upload_encoding: Encoding::F32,
+        weighting: Weighting::Uniform,
+        rule: Rule::SpectralFilter(SpectralFilter { rank_tolerance, ..SpectralFilter::default() }),
+    };
+    let basis = fedspan_engine::linalg::from_f32(d, k, &orthonormal_basis(d, k));
+    let server = FedRep::new(basis, parameters).with_outputs(1);
+    let update = |device: u32| {
+        let (column, head) = (pseudo_random_values(d, device), pseudo_random_values(k, device + n));
+        let values = column.iter().flat_map(|u| head.iter().map(move |h| 0.1 * u * h)).collect();
+        [Update { role: Role::Gradient, rows: d as u16, cols: k as u16, values }]
+    };
+    let updates: Vec<_> = (0..n).map(update).collect();
+    bencher.bench_local(|| {
+        let mut server = server.clone();
+        for (device, update) in (0..).zip(&updates) {
+            assert!(server.admits(40, black_box(update)), "a gradient of rank one");
+            server.absorb(DeviceId(device), UpdateWeight::from_samples(40), update);
+        }
+        server.finish().expect("full rank");
+        server
     });
 }

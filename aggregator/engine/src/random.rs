@@ -39,9 +39,10 @@ pub enum Purpose {
     Dropout,
     /// Sample count of a client.
     Size,
-    /// Choice of the attackers (index 0), and the plane that they share (index 1).
+    /// Choice of the attackers (index 0), and what they share: a plane (index 1), the function of poisoned
+    /// targets (index 2), and the direction of a drift (index 3).
     Attackers,
-    /// Draws of an attacker in a round; index as for `RoundSpeed`.
+    /// Draws of an attacker in a round; index as for `RoundSpeed`. Round 0: draws for the whole run.
     Attack,
     /// Privacy noise of a simulated device. The upper half of the index is the round, the lower half the
     /// device.
@@ -56,6 +57,8 @@ pub enum Purpose {
     BlindClients,
     /// Whether a client takes much longer in a round; index as for `RoundSpeed`.
     Spike,
+    /// Choice of the clients that share one task.
+    Minority,
 }
 
 /// Random stream of `seed` for a purpose and an index, such as a round or a client.

@@ -11,7 +11,7 @@ use crate::common::campaign::{
 use crate::common::model::{Kind, Op, World, random_op};
 use fedspan_engine::aggregate::Rule;
 use fedspan_engine::algorithm::{Algorithm, FedRep, FedRepParameters, random_start};
-use fedspan_engine::linalg::{Matrix, orthonormal, principal_angle_distance};
+use fedspan_engine::linalg::{Matrix, orthonormal, principal_angle_distance, to_f32};
 use fedspan_engine::participation::DoubleBy;
 use fedspan_engine::{Action, DeviceId, Engine, Event, Millis, Phase, RoundBroadcast};
 use fedspan_engine::{Request, Weighting};
@@ -603,6 +603,47 @@ fn stopped_training_closes_round_and_fits_heads() {
     assert_eq!(closed.len(), 2);
     assert_eq!(engine.phase(), Phase::FitHead);
     assert!(engine.open_round().unwrap().broadcast.id > first_id);
+}
+
+/// A rehearsal of a round, with updates that the engine has or has not received, gives the representation that the
+/// round then gives, bit for bit, and leaves the engine as it was. What the round would reject does not count.
+#[test]
+fn rehearsal_gives_what_the_round_gives() {
+    for rule in [Rule::MEAN, Rule::SPECTRAL_FILTER, Rule::GEOMETRIC_MEDIAN] {
+        let setup = Setup { power: true, fedavg: false, rule, ..two_device_setup() };
+        let mut engine = setup.engine();
+        let mut actions = Vec::new();
+        assert!(engine.rehearsal().is_none());
+        for device in [0, 1] {
+            engine.handle(Millis::ZERO, Event::Joined(DeviceId(device)), &mut actions);
+        }
+        for round in 0..ITERATIONS + 2 {
+            let broadcast = Arc::clone(&engine.open_round().unwrap().broadcast);
+            let [first, second] = [0, 1].map(|device| honest_update(DeviceId(device), &broadcast));
+            let mut none_received = engine.rehearsal().unwrap();
+            assert!(
+                none_received.receive(DeviceId(1), &second) && none_received.receive(DeviceId(0), &first)
+            );
+            let all_rehearsed = none_received.close();
+            let before = engine.representation().clone();
+            engine.handle(Millis::ZERO, Event::Update(DeviceId(0), first), &mut actions);
+            let mut first_received = engine.rehearsal().unwrap();
+            let mut bad = second.clone();
+            bad.tensors[0].values[0] = f32::NAN;
+            assert!(
+                !first_received.receive(DeviceId(1), &bad) && !first_received.receive(DeviceId(7), &second)
+            );
+            let mut copy = first_received.copy().unwrap();
+            assert!(copy.receive(DeviceId(1), &second));
+            let (rehearsed, rehearsed_alone) = (copy.close(), first_received.close());
+            assert_eq!(engine.representation(), &before, "{rule:?}, round {round}");
+            engine.handle(Millis::ZERO, Event::Update(DeviceId(1), second), &mut actions);
+            let next = &engine.open_round().unwrap().broadcast.request.tensors[0];
+            assert_eq!(next.values, to_f32(&rehearsed), "{rule:?}, round {round}");
+            assert_eq!(all_rehearsed, rehearsed, "{rule:?}, round {round}");
+            assert_ne!(rehearsed_alone, rehearsed, "{rule:?}, round {round}");
+        }
+    }
 }
 
 /// A value that the encoding cannot represent is an error, and is not sent as another value.

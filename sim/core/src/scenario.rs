@@ -8,7 +8,7 @@ mod fleet;
 mod resolved;
 mod scale;
 
-pub use attack::{Attack, AttackNotAllowed, AttackSection};
+pub use attack::{Attack, AttackNotAllowed, AttackSection, SEARCH_CANDIDATES};
 use attack::{check_attack, read_attack};
 pub use builder::{ScenarioBuilder, ScenarioError};
 use data::read_data;
@@ -326,7 +326,7 @@ impl Scenario {
         check_change(self.stop.change, &self.model, &root.section("stop")?)?;
         self.model.check_policy(&self.participation, &self.algorithm, &root.section("participation")?)?;
         self.check_network(root)?;
-        check_attack(self.attack, &self.algorithm, &root.section("attack")?)?;
+        check_attack(self.attack, &self.algorithm, &self.scale, &root.section("attack")?)?;
         self.check_privacy(root)?;
         if classification && self.model.init == Init::Moments {
             let message = "found \"moments\", which weighs samples by y^2: regression only; allowed here: \

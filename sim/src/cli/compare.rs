@@ -5,13 +5,17 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 
-use super::execute::{Entry, Executed, Runs, Written, end, execute, lines, show, spread};
+use super::execute::{
+    Entry, Executed, Runs, Written, check, end, execute, lines, refuse_results, remove_summaries, show,
+    spread,
+};
 use super::labels::{directory_name, distinct, label};
 use super::time_to_accuracy::{TimeToAccuracy, TimeToAccuracyOptions};
 use super::{CommandError, Format, RunOptions, compare_algorithms, load, output};
 use fedspan_sim_core::report::files::{json, write_json, write_text};
 use fedspan_sim_core::report::html::Page;
 use fedspan_sim_core::report::plot::Series;
+use fedspan_sim_core::report::results::results;
 use fedspan_sim_core::report::summary::Summary;
 use fedspan_sim_core::report::table::Table;
 
@@ -38,27 +42,46 @@ pub struct CompareOptions {
 
 /// Runs command `compare`: prints the tables and writes the report.
 pub fn command(compare: &CompareOptions, options: &RunOptions) -> Result<(), CommandError> {
-    let out = options.out.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_OUT));
+    let out = options.out.clone().unwrap_or_else(free_out);
     super::check_out(&out)?;
+    refuse_results(&out, options.overwrite)?;
     let mut entries: Vec<Entry> = Vec::new();
     let over_changes = compare_algorithms::parse_over(compare.over.as_deref())?;
-    let comparison =
+    let mut comparison =
         compare_algorithms::expand(&compare.scenarios, &compare.algorithms, &over_changes, &options.changes)?;
-    for variant in &comparison.variants {
+    let mut left_out: Vec<String> = Vec::new();
+    for variant in std::mem::take(&mut comparison.variants) {
         let (name, own_changes) = (variant.name.clone(), variant.changes.clone());
         let network = variant.network.map(str::to_owned);
         let changes: Vec<String> =
             options.changes.iter().chain(&own_changes).cloned().chain(network).collect();
-        let scenario = load::scenario(&name, &changes)?;
         let label = distinct(
             |label| entries.iter().any(|entry| directory_name(&entry.label) == directory_name(label)),
             label(&name, &own_changes),
         );
+        let scenario = match load::scenario(&name, &changes) {
+            // The scenario itself could be read, but not with this algorithm.
+            Err(CommandError::Usage(reason)) if variant.has_algorithm() => {
+                output::log_line(&format!("{label} is left out: {reason}"));
+                left_out.push(format!("{label}: left out: {reason}"));
+                continue;
+            }
+            scenario => scenario?,
+        };
+        comparison.variants.push(variant);
         let directory = Some(out.join(directory_name(&label)));
-        entries.push(Entry { label, scenario, directory });
+        let settings = load::settings(&own_changes);
+        entries.push(Entry { label, scenario, settings, directory });
+    }
+    if let (true, Some(reason)) = (entries.is_empty(), left_out.first()) {
+        return Err(CommandError::Usage(reason.clone()));
     }
     compare.time_to_accuracy.check(&entries)?;
-    let executed = execute(&entries, options)?;
+    let checked = check(&entries, options)?;
+    remove_summaries(&out)?;
+    let mut executed = execute(&checked, options)?;
+    executed.failure = left_out.first().cloned().or(executed.failure.take());
+    comparison.notes.extend(left_out);
     let mut tables = compare_algorithms::tables(&comparison, &entries, &executed);
     if tables.is_empty() {
         tables.push(comparison_table(&entries, &executed));
@@ -70,6 +93,8 @@ pub fn command(compare: &CompareOptions, options: &RunOptions) -> Result<(), Com
     }
     let report = out.join("report.html");
     write_json(&out.join("summary.json"), &summary)?;
+    let runs: Vec<&Summary> = executed.runs.iter().flat_map(|runs| &runs.summaries).collect();
+    write_text(&out.join("results.csv"), &results(&runs))?;
     let mut page = report_page(&entries, &executed, tables.clone());
     page.curves.extend(compare.time_to_accuracy.curves(&entries, &executed));
     write_text(&report, &page.html())?;
@@ -84,6 +109,13 @@ pub fn command(compare: &CompareOptions, options: &RunOptions) -> Result<(), Com
         }
     }
     end(&executed, Some(&out))
+}
+
+/// Default directory that does not exist yet.
+fn free_out() -> PathBuf {
+    let numbered = (2u32..).map(|number| PathBuf::from(format!("{DEFAULT_OUT}-{number}")));
+    let mut all = std::iter::once(PathBuf::from(DEFAULT_OUT)).chain(numbered);
+    all.find(|path| !path.exists()).unwrap_or_else(|| PathBuf::from(DEFAULT_OUT))
 }
 
 /// Content of a comparison's `summary.json`: the summaries of the scenarios in order, and times to

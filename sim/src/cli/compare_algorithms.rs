@@ -29,6 +29,13 @@ pub struct ScenarioVariant {
     cell: Option<(String, usize)>,
 }
 
+impl ScenarioVariant {
+    /// True if `--algorithms` has chosen the algorithm.
+    pub fn has_algorithm(&self) -> bool {
+        self.cell.is_some()
+    }
+}
+
 /// All scenarios of a comparison, and notes on omitted algorithms.
 #[derive(Clone, Debug, Default)]
 pub struct Comparison {

@@ -1,6 +1,7 @@
 //! Command `run`: runs a scenario with one or several seeds. Command `compare` uses the same functions to run
 //! several scenarios, with progress display, result files and interruption by Ctrl-C.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -14,6 +15,7 @@ use super::{CommandError, Format, RunOptions, check_out, interrupt, load, make_o
 use fedspan_sim_core::report::files::{self, make_directory, remove_run, write_json, write_run, write_text};
 use fedspan_sim_core::report::html::Page;
 use fedspan_sim_core::report::plot::{Point, Series, curve};
+use fedspan_sim_core::report::results::results;
 use fedspan_sim_core::report::summary::{SeedsSummary, Spread, Summary, short_name};
 use fedspan_sim_core::report::table::{Table, bytes, figure};
 use fedspan_sim_core::run::{Diverged, Job, RunError};
@@ -28,6 +30,8 @@ pub struct Entry {
     pub label: String,
     /// Scenario to run.
     pub scenario: Scenario,
+    /// Changes of the scenario by which the entries differ.
+    pub settings: BTreeMap<String, String>,
     /// Directory for the result files; `None` if no files are written.
     pub directory: Option<PathBuf>,
 }
@@ -70,8 +74,12 @@ pub fn command(name: &str, options: &RunOptions) -> Result<(), CommandError> {
             "note: init = \"moments\" sends matrices that can equal a client's records: for simulation only",
         );
     }
-    let entry = Entry { label: short_name(name), scenario, directory: options.out.clone() };
-    let executed = execute(std::slice::from_ref(&entry), options)?;
+    if let Some(out) = &options.out {
+        refuse_results(out, options.overwrite)?;
+    }
+    let settings = load::settings(&options.changes);
+    let entry = Entry { label: short_name(name), scenario, settings, directory: options.out.clone() };
+    let executed = execute(&check(std::slice::from_ref(&entry), options)?, options)?;
     let Some(runs) = executed.runs.first() else { return Ok(()) };
     if let Some(directory) = &entry.directory
         && runs.summaries.len() > 1
@@ -92,6 +100,36 @@ pub fn command(name: &str, options: &RunOptions) -> Result<(), CommandError> {
         output::log_line(&format!("results: {}", directory.join("report.html").display()));
     }
     end(&executed, entry.directory.as_deref())
+}
+
+/// Files that an earlier command leaves in its result directory.
+const SUMMARY_FILES: [&str; 3] = ["summary.json", "results.csv", "report.html"];
+
+/// Refuses a directory with the results of an earlier command, unless they are to be overwritten.
+///
+/// # Errors
+/// [`CommandError::Usage`] if the directory has results.
+pub fn refuse_results(out: &Path, overwrite: bool) -> Result<(), CommandError> {
+    match SUMMARY_FILES.into_iter().find(|name| out.join(name).exists()) {
+        Some(found) if !overwrite => Err(CommandError::Usage(format!(
+            "--out {}: found the results of an earlier command ({found}); give another directory, or --overwrite",
+            out.display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Removes the files of an earlier command that cover all of its runs.
+///
+/// # Errors
+/// [`CommandError::Failed`] if a file cannot be removed.
+pub fn remove_summaries(out: &Path) -> Result<(), CommandError> {
+    for path in SUMMARY_FILES.map(|name| out.join(name)).into_iter().filter(|path| path.exists()) {
+        let removed = std::fs::remove_file(&path);
+        removed
+            .map_err(|error| CommandError::Failed(format!("cannot remove {}: {error}", path.display())))?;
+    }
+    Ok(())
 }
 
 /// Maps an interruption, divergence or failure to the error that ends the command.
@@ -137,37 +175,77 @@ impl Runs {
     }
 }
 
-/// Runs all entries with all seeds and writes the files of each run as soon as it is finished.
-pub fn execute(entries: &[Entry], options: &RunOptions) -> Result<Executed, CommandError> {
+/// Entry whose scenario has been checked against its data.
+pub struct Checked<'a> {
+    entry: &'a Entry,
+    /// Reason why the scenario does not fit its data; `None` if it does.
+    unfit: Option<String>,
+}
+
+/// First seed of an entry.
+fn first_seed(entry: &Entry, options: &RunOptions) -> u64 {
+    options.seed.unwrap_or(entry.scenario.seed)
+}
+
+/// Checks every scenario against its data, before any file is written. Of several scenarios, one that does not fit does
+/// not end the others.
+///
+/// # Errors
+/// [`CommandError::Usage`] if no scenario fits, or a result directory is a file.
+pub fn check<'a>(entries: &'a [Entry], options: &RunOptions) -> Result<Vec<Checked<'a>>, CommandError> {
     use_threads(options.threads)?;
     for directory in entries.iter().filter_map(|entry| entry.directory.as_deref()) {
         check_out(directory)?;
     }
-    // Every scenario is checked before any file is written.
-    let first_seed = |entry: &Entry| options.seed.unwrap_or(entry.scenario.seed);
-    if entries.len() > 1 {
-        for entry in entries {
-            Job::prepare(&entry.scenario, first_seed(entry))
-                .map_err(|error| to_command_error(entry, &error))?;
+    let check = |entry: &'a Entry| {
+        let prepared = if entries.len() > 1 {
+            Job::prepare(&entry.scenario, first_seed(entry, options)).err()
+        } else {
+            None
+        };
+        let unfit = prepared.map(|error| format!("{}: {error}", entry.scenario.name));
+        Checked { entry, unfit }
+    };
+    let checked: Vec<Checked<'a>> = entries.iter().map(check).collect();
+    for Checked { entry, unfit } in &checked {
+        if let Some(message) = unfit {
+            if checked.iter().all(|checked| checked.unfit.is_some()) {
+                return Err(CommandError::Usage(message.clone()));
+            }
+            output::log_line(&format!("{} is left out: {message}", entry.label));
         }
     }
+    Ok(checked)
+}
+
+/// Runs all entries with all seeds and writes the files of each run as soon as it is finished.
+pub fn execute(checked: &[Checked<'_>], options: &RunOptions) -> Result<Executed, CommandError> {
     let flag = interrupt::watch();
     let mut executed = Executed { runs: Vec::new(), interrupted: None, diverged: None, failure: None };
-    for entry in entries {
+    for Checked { entry, unfit } in checked {
         let mut runs = Runs::none();
-        let first = first_seed(entry);
-        for seed in (0..u64::from(options.seeds.unwrap_or(1))).map(|index| first.saturating_add(index)) {
+        let first = first_seed(entry, options);
+        let seeds = if unfit.is_some() { 0 } else { options.seeds.unwrap_or(1) };
+        if unfit.is_some() {
+            runs.failed = options.seeds.map_or(1, |seeds| seeds as usize);
+            runs.failure.clone_from(unfit);
+        }
+        for seed in (0..u64::from(seeds)).map(|index| first.saturating_add(index)) {
             if flag.load(Ordering::Relaxed) {
                 let position = format!("before seed {seed} of {}", entry.label);
                 executed.interrupted.get_or_insert(position);
                 break;
             }
             let several = options.seeds.is_some_and(|seeds| seeds > 1);
-            run_seed(entry, seed, RunSet { several, compared: entries.len() > 1 }, &flag, &mut runs)?;
+            run_seed(entry, seed, RunSet { several, compared: checked.len() > 1 }, &flag, &mut runs)?;
             if let Some(last) = runs.summaries.last().filter(|summary| summary.interrupted) {
                 let position = format!("after round {} of {}, seed {seed}", last.rounds, entry.label);
                 executed.interrupted = Some(position);
             }
+        }
+        if let Some(directory) = entry.directory.as_ref().filter(|_| !runs.summaries.is_empty()) {
+            let summaries: Vec<&Summary> = runs.summaries.iter().collect();
+            write_text(&directory.join("results.csv"), &results(&summaries))?;
         }
         if options.seeds.is_some_and(|seeds| seeds > 1) {
             runs.over_seeds = SeedsSummary::new(&runs.summaries, executed.interrupted.is_some());
@@ -241,7 +319,8 @@ fn run_seed(
     }
     let wall = began.elapsed().as_secs_f64();
     let summary = Summary::new(&entry.scenario, seed, job.dataset.clients.len(), &outcome, wall);
-    let summary = Summary { revision: option_env!("FEDSPAN_REVISION"), ..summary };
+    let (label, settings) = (entry.label.clone(), entry.settings.clone());
+    let summary = Summary { revision: option_env!("FEDSPAN_REVISION"), label, settings, ..summary };
     let rate = summary.timing.updates_per_s.map_or(String::new(), |r| format!(", {r:.0} updates/s"));
     output::log_line(&format!("{} seed {seed}: {} rounds in {wall:.2} s{rate}", entry.label, summary.rounds));
     if let Some(Diverged { client, round }) = outcome.diverged {

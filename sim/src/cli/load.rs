@@ -1,5 +1,6 @@
 //! Loading of scenarios that are given as command line arguments.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use fedspan_engine::config::{nearest, read_file, shortened};
@@ -31,6 +32,17 @@ pub fn unknown(name: &str) -> String {
         nearest(name, &names).map_or(String::new(), |suggestion| format!(" (did you mean {suggestion:?}?)"));
     let name = shortened(name, 120);
     format!("no scenario or file is called {name:?}{hint}; built-in: {}", names.join(", "))
+}
+
+/// Keys and values of changes. Quotes around a text are left out.
+pub fn settings(changes: &[String]) -> BTreeMap<String, String> {
+    let setting = |change: &String| {
+        let (key, value) = change.split_once('=')?;
+        let value = value.trim();
+        let plain = value.strip_prefix('"').and_then(|value| value.strip_suffix('"'));
+        Some((key.trim().to_owned(), plain.unwrap_or(value).to_owned()))
+    };
+    changes.iter().filter_map(setting).collect()
 }
 
 /// Splits `NAME,KEY=VALUE,...` into the name and the changes. A comma is part of a value if it is inside

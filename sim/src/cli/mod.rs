@@ -243,9 +243,13 @@ struct RunOptions {
     /// Number of threads, which does not affect the results [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-    /// Write result files into this directory [default: none for run, fedspan-compare for compare]
+    /// Write result files into this directory [default: none for run; for compare fedspan-compare, or fedspan-compare-2
+    /// and so on if it exists]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Replace the results of an earlier command in --out
+    #[arg(long, requires = "out")]
+    overwrite: bool,
     /// Format of standard output: a table as text or as Markdown, or the text of summary.json
     #[arg(long, value_enum, default_value_t = Format::Human)]
     format: Format,

@@ -115,6 +115,12 @@ pub trait Algorithm: Send {
     /// Sets the scale of the samples, which a start has computed.
     fn set_scale(&mut self, _scale: &Scale) {}
 
+    /// Copy of the algorithm with the updates that it has absorbed, for a rehearsal of a round
+    /// ([`Engine::rehearsal`](crate::Engine::rehearsal)); `None` if the algorithm offers none.
+    fn copy(&self) -> Option<Box<dyn Algorithm>> {
+        None
+    }
+
     /// Number of rounds of a start; `u32::MAX` for training algorithms, whose number of rounds the campaign
     /// sets.
     fn rounds_needed(&self) -> u32 {

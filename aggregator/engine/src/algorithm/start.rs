@@ -90,6 +90,10 @@ impl Algorithm for PowerStart {
         fits
     }
 
+    fn copy(&self) -> Option<Box<dyn Algorithm>> {
+        Some(Box::new(self.clone()))
+    }
+
     fn rounds_needed(&self) -> u32 {
         self.iterations
     }
@@ -221,6 +225,10 @@ impl Algorithm for MomentsStart {
         self.next = next.min(self.blocks.len());
         self.begin_block();
         true
+    }
+
+    fn copy(&self) -> Option<Box<dyn Algorithm>> {
+        Some(Box::new(self.clone()))
     }
 
     fn rounds_needed(&self) -> u32 {

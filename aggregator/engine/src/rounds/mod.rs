@@ -26,6 +26,7 @@ mod effects;
 mod finish;
 mod open_round;
 mod patience;
+mod rehearsal;
 mod ridge;
 mod saved_state;
 mod start;
@@ -41,6 +42,7 @@ pub use broadcast::RoundBroadcast;
 pub use campaign::{Action, Counters, Event, Failure, NotCounted, Phase, RoundRecord, Settings};
 pub use effects::{CountedUpdate, Effects, MissedDeadlines, Record, RecordedEffects, RoundOpening};
 pub use open_round::{OpenRound, RoundSizes};
+pub use rehearsal::Rehearsal;
 pub use ridge::{ChosenRidge, DEFAULT_RIDGE, GRID, Grid, RidgeScores};
 pub use saved_state::{Checkpoint, DeadlineState, OpenRoundCheckpoint};
 

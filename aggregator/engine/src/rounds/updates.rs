@@ -295,7 +295,11 @@ impl OpenRound {
 }
 
 /// Checks the descriptors, the sample count and the norm of an update.
-fn check_update(update: &Update, expects: &[TensorDescriptor], norm_bound: f32) -> Result<(), Rejection> {
+pub(super) fn check_update(
+    update: &Update,
+    expects: &[TensorDescriptor],
+    norm_bound: f32,
+) -> Result<(), Rejection> {
     let is_same = |(a, b): (&TensorDescriptor, &TensorDescriptor)| {
         (a.role, a.encoding, a.rows, a.cols) == (b.role, b.encoding, b.rows, b.cols)
     };

@@ -43,6 +43,11 @@ pub struct LinearRegression {
     pub feature_std: f64,
     /// Fraction of the training clients, rounded, whose second half of the features is 0.
     pub blind_clients: f64,
+    /// Fraction of the training clients, rounded, whose true head is a multiple of the last true direction. The
+    /// true heads of all other clients have nothing of that direction.
+    pub minority: f64,
+    /// Norm of the minority's heads, as a multiple of sqrt(k).
+    pub minority_strength: f64,
     /// Standard deviation of the noise on the target.
     pub noise_std: f64,
     /// Scaling of the true heads.
@@ -143,11 +148,16 @@ pub fn linear_regression(settings: &LinearRegression, seed: u64) -> Dataset {
 }
 
 /// Draws the training clients whose second half of the features is 0.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a fraction of a count")]
 fn draw_blind(settings: &LinearRegression, seed: u64) -> BTreeSet<usize> {
-    let indices: Vec<usize> = (0..settings.clients).collect();
-    let count = (settings.blind_clients * settings.clients as f64).round() as usize;
-    stream(seed, Purpose::BlindClients, 0).choose(&indices, count.min(settings.clients)).into_iter().collect()
+    draw_clients(settings.clients, settings.blind_clients, &mut stream(seed, Purpose::BlindClients, 0))
+}
+
+/// Draws a fraction of the clients, rounded.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a fraction of a count")]
+fn draw_clients(clients: usize, fraction: f64, random: &mut Stream) -> BTreeSet<usize> {
+    let indices: Vec<usize> = (0..clients).collect();
+    let count = (fraction * clients as f64).round() as usize;
+    random.choose(&indices, count.min(clients)).into_iter().collect()
 }
 
 /// Alignment of each training client's true head with the first of the k true directions: the absolute first
@@ -167,16 +177,37 @@ fn draw_truth(settings: &LinearRegression, seed: u64) -> (Matrix, Matrix) {
     let mut random = stream(seed, Purpose::Truth, 0);
     let truth = random_basis(settings.d, settings.k, &mut random);
     let total = settings.clients + settings.new_clients;
-    let heads = draw_heads(total, settings.k, settings.head_norm, &mut random);
+    let heads = draw_heads(total, settings, &draw_minority(settings, seed), &mut random);
     (truth, heads)
 }
 
-/// Draws `n` true heads of width `k`, one row each, and scales them.
+/// Draws the training clients that share one task.
+fn draw_minority(settings: &LinearRegression, seed: u64) -> BTreeSet<usize> {
+    draw_clients(settings.clients, settings.minority, &mut stream(seed, Purpose::Minority, 0))
+}
+
+/// Draws `n` true heads, one row each, and scales them.
 #[allow(clippy::cast_precision_loss, reason = "a width")]
-fn draw_heads(n: usize, k: usize, norm: HeadNorm, random: &mut Stream) -> Matrix {
+fn draw_heads(
+    n: usize,
+    settings: &LinearRegression,
+    minority: &BTreeSet<usize>,
+    random: &mut Stream,
+) -> Matrix {
+    let LinearRegression { k, head_norm, minority_strength, .. } = *settings;
     let mut heads = Matrix::from_fn(n, k, |_, _| random.normal());
+    let last_direction = Matrix::from_fn(1, k, |_, column| if column + 1 == k { 1.0 } else { 0.0 });
+    if !minority.is_empty() {
+        for (index, mut row) in heads.row_iter_mut().enumerate() {
+            if minority.contains(&index) {
+                row.copy_from(&last_direction);
+            } else if let Some(last) = row.iter_mut().last() {
+                *last = 0.0;
+            }
+        }
+    }
     let sqrt_k = (k as f64).sqrt();
-    match norm {
+    match head_norm {
         HeadNorm::Gaussian => {}
         HeadNorm::SqrtK => {
             for mut row in heads.row_iter_mut() {
@@ -190,6 +221,9 @@ fn draw_heads(n: usize, k: usize, norm: HeadNorm, random: &mut Stream) -> Matrix
             }
         }
     }
+    for index in minority {
+        heads.row_mut(*index).copy_from(&(&last_direction * (minority_strength * sqrt_k)));
+    }
     heads
 }
 
@@ -198,8 +232,8 @@ mod tests {
     use super::*;
     use crate::data::Labels;
 
-    fn data(blind_clients: f64) -> Dataset {
-        let settings = LinearRegression {
+    fn settings() -> LinearRegression {
+        LinearRegression {
             clients: 10,
             d: 5,
             k: 2,
@@ -207,14 +241,44 @@ mod tests {
             sizes: Sizes::Equal,
             fresh: false,
             feature_std: 1.0,
-            blind_clients,
+            blind_clients: 0.0,
+            minority: 0.0,
+            minority_strength: 1.0,
             noise_std: 0.0,
             head_norm: HeadNorm::SqrtK,
             new_clients: 1,
             new_samples: 3,
             test_samples: 0,
-        };
-        linear_regression(&settings, 3)
+        }
+    }
+
+    fn data(blind_clients: f64) -> Dataset {
+        linear_regression(&LinearRegression { blind_clients, ..settings() }, 3)
+    }
+
+    /// The minority's heads are the same multiple of the last direction, the others have nothing of it, and
+    /// have the norm that they have without a minority. The truth does not change.
+    #[test]
+    fn only_the_minority_has_the_last_direction() {
+        for (head_norm, k) in [(HeadNorm::SqrtK, 2), (HeadNorm::SqrtK, 4), (HeadNorm::Qr, 3)] {
+            let settings = LinearRegression { k, head_norm, ..settings() };
+            let some = LinearRegression { minority: 0.2, minority_strength: 3.0, ..settings };
+            let ((truth, all), (same_truth, heads)) = (draw_truth(&settings, 3), draw_truth(&some, 3));
+            assert_eq!((truth, all.nrows()), (same_truth, heads.nrows()));
+            let minority = draw_minority(&some, 3);
+            assert_eq!(minority.len(), 2);
+            let sqrt_k = (k as f64).sqrt();
+            for (index, row) in heads.row_iter().enumerate() {
+                let last = row[k - 1];
+                if minority.contains(&index) {
+                    assert!((last - 3.0 * sqrt_k).abs() < 1e-12 && (row.norm() - last).abs() < 1e-12);
+                } else {
+                    assert!(last.abs() < 1e-12 && row.norm() > 0.0, "{row}");
+                    let is_scaled = (row.norm() - sqrt_k).abs() < 1e-12;
+                    assert!(is_scaled || head_norm == HeadNorm::Qr, "{row}");
+                }
+            }
+        }
     }
 
     /// Blind clients have the same draws in the first half of their features, and targets without the second

@@ -74,8 +74,9 @@ pub fn make_directory(path: &Path) -> Result<(), WriteError> {
 
 /// Files of a run, relative to the directory of the run. Runs over several seeds write the same files to
 /// directories named `seed-S`.
-const RUN_FILES: [&str; 18] = [
+const RUN_FILES: [&str; 19] = [
     "summary.json",
+    "results.csv",
     "scenario.toml",
     "predictions.csv",
     "confusion.csv",

@@ -1,4 +1,4 @@
-//! Result files and reports: summaries of the metrics ([`summary`]), result files ([`files`]), tables
+//! Result files and reports: summaries of the metrics ([`summary`], [`results`]), result files ([`files`]), tables
 //! ([`table`]), predictions ([`predictions`]), curves ([`plot`]) and the report page ([`html`]). `RESULTS.md` lists the contents of the
 //! files.
 
@@ -6,5 +6,6 @@ pub mod files;
 pub mod html;
 pub mod plot;
 pub mod predictions;
+pub mod results;
 pub mod summary;
 pub mod table;

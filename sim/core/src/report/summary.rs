@@ -1,12 +1,14 @@
 //! Content of `summary.json`: the results of a run, or their spread over several seeds. `RESULTS.md` lists
 //! the fields.
 
+use std::collections::BTreeMap;
+
 use fedspan_engine::{ChosenRidge, Counters};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 
 use super::predictions::MacroF1;
 use crate::data::file::DataFile;
-use crate::evaluate::{average, worst_decile};
+use crate::evaluate::{ClientScore, average, worst_decile};
 use crate::figures::Figures;
 use crate::run::{Diverged, FitStats, Outcome, PrivacyFigures, RECENT_ROUNDS};
 use crate::scenario::Scenario;
@@ -71,8 +73,13 @@ pub struct Timing {
 pub struct Summary {
     /// Version of this program.
     pub version: &'static str,
+    /// Label of the run's scenario among the compared ones.
+    pub label: String,
     /// Name of the built-in scenario, or name of the scenario file without directory and extension.
     pub scenario: String,
+    /// Changes of the scenario by which the compared runs differ: keys and values as they were given.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub settings: BTreeMap<String, String>,
     /// Seed of the run.
     pub seed: u64,
     /// Name of the algorithm, as in the scenario.
@@ -122,6 +129,9 @@ pub struct Summary {
     /// Metrics of the final model.
     #[serde(rename = "final")]
     pub figures: Figures,
+    /// Spread over clients of the metrics of each client's model.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub per_client: BTreeMap<&'static str, Spread>,
     /// Simulated time.
     pub time: Time,
     /// Bytes of all frames.
@@ -167,7 +177,9 @@ impl Summary {
         let rate = outcome.counters.counted as f64 / outcome.seconds;
         Self {
             version: env!("CARGO_PKG_VERSION"),
+            label: short_name(&scenario.name),
             scenario: short_name(&scenario.name),
+            settings: BTreeMap::new(),
             seed,
             algorithm: scenario.algorithm_name(),
             clients,
@@ -196,6 +208,7 @@ impl Summary {
                 .map(|network| network.method.evaluated_newcomer_model()),
             stages: stages(outcome),
             figures,
+            per_client: per_client(outcome),
             time: Time { simulated: outcome.rounds.last().map_or(0.0, |row| row.time) },
             bytes: Bytes {
                 up: outcome.bytes.0,
@@ -218,6 +231,21 @@ impl Summary {
             },
         }
     }
+}
+
+/// Spread over the clients of each metric that every one of them has.
+fn per_client(outcome: &Outcome) -> BTreeMap<&'static str, Spread> {
+    let accuracy =
+        |clients: &[ClientScore]| Spread::new(&clients.iter().filter_map(|c| c.accuracy).collect::<Vec<_>>());
+    let test_mse =
+        |clients: &[ClientScore]| Spread::new(&clients.iter().filter_map(|c| c.test_mse).collect::<Vec<_>>());
+    let spreads = [
+        ("accuracy", accuracy(&outcome.clients)),
+        ("test_mse", test_mse(&outcome.clients)),
+        ("accuracy_new_clients", accuracy(&outcome.newcomers)),
+        ("test_mse_new_clients", test_mse(&outcome.newcomers)),
+    ];
+    spreads.into_iter().filter_map(|(name, spread)| Some((name, spread?))).collect()
 }
 
 /// Mean accuracy after each of the last ten rounds, if all these rounds were evaluated.
@@ -251,9 +279,14 @@ fn stages(outcome: &Outcome) -> Vec<Stage> {
     stages
 }
 
-/// Median and quartiles, interpolated as in NumPy.
+/// Mean, standard deviation, median and quartiles; quartiles are interpolated as in NumPy.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
+    /// Mean.
+    pub mean: f64,
+    /// Standard deviation with n - 1 in the denominator; `None` for a single value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sd: Option<f64>,
     /// Median.
     pub median: f64,
     /// First quartile.
@@ -263,8 +296,9 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Computes the quartiles of the values. Returns `None` if there are no values.
+    /// Summarises the values. Returns `None` if there are no values.
     #[must_use]
+    #[allow(clippy::cast_precision_loss, reason = "a number of values")]
     pub fn new(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -277,7 +311,10 @@ impl Spread {
             let part = remainder as f64 / 4.0;
             low + (high - low) * part
         };
-        Some(Self { median: quartile(2), q25: quartile(1), q75: quartile(3) })
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        let squares: f64 = values.iter().map(|value| (value - mean) * (value - mean)).sum();
+        let sd = (last > 0).then(|| libm::sqrt(squares / last as f64));
+        Some(Self { mean, sd, median: quartile(2), q25: quartile(1), q75: quartile(3) })
     }
 }
 
@@ -286,8 +323,13 @@ impl Spread {
 pub struct SeedsSummary {
     /// Version of this program.
     pub version: &'static str,
+    /// Label of the scenario among the compared ones.
+    pub label: String,
     /// Name of the scenario, as in [`Summary::scenario`].
     pub scenario: String,
+    /// Changes, as in [`Summary::settings`].
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub settings: BTreeMap<String, String>,
     /// Name of the algorithm, as in the scenario.
     pub algorithm: &'static str,
     /// Seeds of the summarised runs.
@@ -346,7 +388,9 @@ impl SeedsSummary {
         }
         Some(Self {
             version: first.version,
+            label: first.label.clone(),
             scenario: first.scenario.clone(),
+            settings: first.settings.clone(),
             algorithm: first.algorithm,
             seeds: completed.iter().map(|run| run.seed).collect(),
             diverged: runs.iter().filter(|run| run.diverged.is_some()).map(|run| run.seed).collect(),

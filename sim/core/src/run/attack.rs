@@ -4,6 +4,9 @@
 //! the engine, so otherwise the update is processed like an honest update. Attackers collude, and know the
 //! honest updates that have been computed so far in the round.
 
+mod drift;
+mod search;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -12,7 +15,7 @@ use fedspan_engine::linalg::{
     Matrix, complement, from_f32, orthonormal, product_transposed, random_basis, to_f32, top_eigenspace,
 };
 use fedspan_engine::random::{Purpose, Stream, stream};
-use fedspan_engine::{OpenRound, RoundBroadcast, Update};
+use fedspan_engine::{Engine, RoundBroadcast, Update};
 use fedspan_protocol::message::RoundId;
 use fedspan_protocol::tensor::Role;
 
@@ -20,6 +23,8 @@ use super::arrivals::PendingAnswer;
 use super::devices::Devices;
 use crate::data::{Dataset, Labels, Set};
 use crate::scenario::{Attack, AttackSection};
+use drift::{drifting_head, rank_one_step, wrong_direction};
+use search::Known;
 
 /// Attackers of a run.
 pub struct Attackers {
@@ -31,6 +36,8 @@ pub struct Attackers {
     round: RoundId,
     honest: BTreeMap<usize, Vec<f64>>,
     replaced: u64,
+    /// True representation, if the data have one and the attackers know it.
+    truth: Option<Matrix>,
 }
 
 impl Attackers {
@@ -54,7 +61,13 @@ impl Attackers {
             round: RoundId::default(),
             honest: BTreeMap::new(),
             replaced: 0,
+            truth: None,
         }
+    }
+
+    /// Gives the attackers the true representation.
+    pub fn knowing(self, truth: Option<&Matrix>) -> Self {
+        Self { truth: truth.cloned(), ..self }
     }
 
     /// Number of updates replaced so far.
@@ -82,26 +95,28 @@ impl Attackers {
     }
 
     /// Replaces the attackers' updates among the answers that the engine processes next.
-    pub fn corrupt(
-        &mut self,
-        devices: &mut Devices,
-        answers: &[(usize, PendingAnswer)],
-        round: Option<&OpenRound>,
-    ) {
-        let Some(opening) = round.map(|round| &round.broadcast).filter(|o| !o.request.expects.is_empty())
-        else {
-            return;
-        };
+    pub fn corrupt(&mut self, devices: &mut Devices, answers: &[(usize, PendingAnswer)], engine: &Engine) {
+        let opening = engine.open_round().map(|round| &round.broadcast);
+        let Some(opening) = opening.filter(|opening| !opening.request.expects.is_empty()) else { return };
         if opening.id != self.round {
             (self.round, self.honest) = (opening.id, BTreeMap::new());
         }
         let base = step_base(opening);
+        let searches = matches!(self.attack.kind, Attack::Search(_));
         let mut attacker_steps = BTreeMap::new();
+        let (mut own_updates, mut honest_updates) = (Vec::new(), Vec::new());
         for (index, _) in answers {
             let Some(device) = devices.get(*index) else { continue };
             for update in updates_of_round(&mut device.inbox, opening.id) {
-                let steps = if self.indices.contains(index) { &mut attacker_steps } else { &mut self.honest };
-                steps.insert(*index, step_of_update(update, &base));
+                let step = step_of_update(update, &base);
+                let is_attacker = self.indices.contains(index);
+                if searches && is_attacker {
+                    own_updates.push((*index, update.clone(), step.clone()));
+                } else if searches {
+                    honest_updates.push((*index, update.clone()));
+                }
+                let steps = if is_attacker { &mut attacker_steps } else { &mut self.honest };
+                steps.insert(*index, step);
             }
         }
         // Before the first honest update, the updates that the attackers computed honestly are used (Baruch
@@ -111,8 +126,18 @@ impl Attackers {
         } else {
             self.honest.values().collect()
         };
+        let found = match self.attack.kind {
+            Attack::Search(count) if !own_updates.is_empty() => {
+                let (honest, own, steps) = (&honest_updates, &own_updates, &known_steps);
+                self.search(count, engine, Known { opening, base: &base, steps, honest, own })
+            }
+            _ => None,
+        };
         for (index, honest_step) in &attacker_steps {
-            let attacked = self.attacked_step(*index, honest_step, &known_steps, opening);
+            let attacked = match found.as_ref().and_then(|found| found.get(index)) {
+                Some(found) => found.clone(),
+                None => self.attacked_step(self.attack.kind, *index, honest_step, &known_steps, opening),
+            };
             let Some(device) = devices.get(*index) else { continue };
             for update in updates_of_round(&mut device.inbox, opening.id) {
                 self.replaced += 1;
@@ -122,18 +147,19 @@ impl Attackers {
         }
     }
 
-    /// Computes the step that an attacker uploads. `honest_step` is the step that it computed
+    /// Computes the step of an attacker in an attack of this kind. `honest_step` is the step that it computed
     /// honestly, and `known_steps` are the honest steps.
     #[allow(clippy::cast_precision_loss, reason = "counts of devices and values")]
     fn attacked_step(
         &self,
+        kind: Attack,
         index: usize,
         honest_step: &[f64],
         known_steps: &[&Vec<f64>],
         opening: &RoundBroadcast,
     ) -> Vec<f64> {
         let scaled = |values: &[f64], factor: f64| values.iter().map(|value| value * factor).collect();
-        match self.attack.kind {
+        match kind {
             Attack::SignFlip(strength) => scaled(honest_step, -strength),
             Attack::InnerProduct(strength) => scaled(&mean_step(known_steps), -strength),
             Attack::LittleIsEnough(z) => {
@@ -172,8 +198,15 @@ impl Attackers {
                 let head = weak_head(&mean, k, &coefficients);
                 opposing_rank_one_step(&mean, &head, median_norm(known_steps))
             }
-            // The device computed this step on poisoned data.
-            Attack::PoisonedTargets(_) => honest_step.to_vec(),
+            Attack::Drift(strength) => {
+                let Some(expected) = opening.request.expects.first() else { return honest_step.to_vec() };
+                let (d, k) = (usize::from(expected.rows), usize::from(expected.cols));
+                let direction = wrong_direction(d, self.truth.as_ref(), self.seed);
+                let head = drifting_head(k, index, self.seed);
+                rank_one_step(&direction, &head, strength * median_norm(known_steps), honest_step.len())
+            }
+            // The device computed the step on poisoned data, or the search found nothing to rehearse.
+            Attack::PoisonedTargets(_) | Attack::Search(_) => honest_step.to_vec(),
         }
     }
 
@@ -385,6 +418,9 @@ fn little_is_enough_z(n: usize, f: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fedspan_engine::{Request, Tensor};
+    use fedspan_protocol::message::{HeadSolve, Task, Upload};
+    use fedspan_protocol::tensor::{Encoding, TensorDescriptor};
 
     /// Compares with the example of the paper: 50 workers, 24 of which are corrupt, give s = 2, the quantile
     /// at 24 / 26, and z = 1.43.
@@ -441,6 +477,44 @@ mod tests {
         for row in step.chunks(2) {
             assert!((row[0] * head[1] - row[1] * head[0]).abs() < 1e-12);
         }
+    }
+
+    /// Broadcast of FedRep's round `round` with a representation of 6 x 3.
+    fn opening(round: u32) -> RoundBroadcast {
+        let sent = random_basis(6, 3, &mut stream(u64::from(round), Purpose::Start, 0));
+        let sent = Tensor { role: Role::Representation, rows: 6, cols: 3, values: to_f32(&sent) };
+        let (encoding, head) = (Encoding::F32, HeadSolve::LeastSquares { ridge: 0.0 });
+        let task = Task::FedRep { step_size: 0.5, head, upload: Upload::Gradient, encoding };
+        let expects = vec![TensorDescriptor::inline(Role::Gradient, encoding, 6, 3)];
+        let request = Request { task, tensors: vec![sent], encoding, expects };
+        RoundBroadcast { id: RoundId { round, stage: 0 }, request, encoded: Vec::new() }
+    }
+
+    /// Drifting steps have rank one and the given part of the median norm, in a direction that is orthogonal to the
+    /// truth; attackers have heads of their own, and repeat their step in every round with the same honest steps.
+    #[test]
+    fn drift_is_small_of_rank_one_and_the_same_in_all_rounds() {
+        let truth = random_basis(6, 3, &mut stream(2, Purpose::Truth, 0));
+        let section = AttackSection { kind: Attack::Drift(0.3), fraction: 0.2, samples: None };
+        let attackers = Attackers::select(section, 10, 4).knowing(Some(&truth));
+        let steps: Vec<Vec<f64>> = (1..=5).map(|length| vec![f64::from(length); 18]).collect();
+        let known: Vec<&Vec<f64>> = steps.iter().collect();
+        let drift = |index, round| {
+            let kind = Attack::Drift(0.3);
+            attackers.attacked_step(kind, index, &[0.0; 18], &known, &opening(round))
+        };
+        let first = drift(3, 1);
+        assert!((norm(&first) - 0.3 * 3.0 * 18.0f64.sqrt()).abs() < 1e-9, "{}", norm(&first));
+        let matrix = Matrix::from_row_slice(6, 3, &first);
+        let rank_two = top_eigenspace(&product_transposed(&matrix, &matrix), 3).columns(1, 2).into_owned();
+        assert!((&matrix * rank_two).norm() < 1e-9);
+        assert!(product_transposed(&truth, &matrix).norm() < 1e-9);
+        assert_eq!(first, drift(3, 2));
+        assert_ne!(first, drift(5, 1));
+        let other_scale: Vec<Vec<f64>> = steps.iter().map(|step| vec![2.0 * step[0]; 18]).collect();
+        let other_scale: Vec<&Vec<f64>> = other_scale.iter().collect();
+        let doubled = attackers.attacked_step(Attack::Drift(0.3), 3, &[0.0; 18], &other_scale, &opening(9));
+        assert!(first.iter().zip(&doubled).all(|(one, two)| (2.0 * one - two).abs() < 1e-9));
     }
 
     /// Poisoned values are one linear function of the features; a poisoned class is the next class.

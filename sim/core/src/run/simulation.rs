@@ -74,7 +74,9 @@ impl<'a> Simulation<'a> {
         times: Times,
     ) -> Result<Self, RunError> {
         let shape = shape_of(dataset, scenario.model.k);
-        let attackers = scenario.attack.map(|attack| Attackers::select(attack, dataset.clients.len(), seed));
+        let attackers = scenario.attack.map(|attack| {
+            Attackers::select(attack, dataset.clients.len(), seed).knowing(dataset.truth.as_ref())
+        });
         let build = DeviceFactory::new(scenario, dataset, seed, SeedSource::Deterministic(seed))?;
         let acceptor = gate(scenario, &build, &engine);
         let arrivals = ArrivalQueue::new(scenario, dataset, seed, build.frame_limit(), times);
@@ -210,7 +212,7 @@ impl<'a> Simulation<'a> {
         }
         self.process_due_frames();
         if let Some((attackers, _)) = &mut self.attackers {
-            attackers.corrupt(&mut self.devices, &arrivals, self.engine.open_round());
+            attackers.corrupt(&mut self.devices, &arrivals, &self.engine);
         }
         let is_empty = arrivals.is_empty();
         for (index, pending_answer) in arrivals {

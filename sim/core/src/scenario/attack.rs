@@ -1,11 +1,14 @@
 //! Reader of the section `[attack]`: the kind of attack and the fraction of attackers in the fleet.
 
-use fedspan_engine::algorithm::{FedAvgSettings, LinearAlgorithm};
+use fedspan_engine::algorithm::{FedAvgSettings, FedRepSettings, GdGdSettings, LinearAlgorithm, ScaleSource};
 use fedspan_engine::config::{AlgorithmSection, Problem, Section};
 use fedspan_protocol::message::Upload;
 
 /// Largest fraction of attackers in a fleet: no aggregation rule tolerates a half.
 const LARGEST_FRACTION: f64 = 0.49;
+
+/// Number of candidates of the attack `search`.
+pub const SEARCH_CANDIDATES: u16 = 25;
 
 /// Default number of samples that attackers declare in the attack `samples`.
 const INFLATED_SAMPLES: u32 = 1_000_000_000;
@@ -58,6 +61,14 @@ pub enum Attack {
     /// The honest update for poisoned data. Real-valued targets are this number times one fixed linear function
     /// of the features, which is the same for all attackers; classes are replaced by the next class.
     PoisonedTargets(f64),
+    /// The collusion after which the representation is farthest from the truth, among the first of
+    /// [`SEARCH_CANDIDATES`] candidates, this number of them. The attackers rehearse the round with the server's
+    /// checks and rule. Without a truth, the distance is from the representation that the honest updates alone
+    /// give.
+    Search(u16),
+    /// A rank-one step of a direction that is orthogonal to the truth and is the same in all rounds, each
+    /// attacker with its own head direction, as long as this multiple of the median norm of the honest steps.
+    Drift(f64),
 }
 
 /// Reason why real devices cannot run a scenario: it has an attack, or step sizes that can only be measured
@@ -91,6 +102,8 @@ pub fn read_attack(section: &Section<'_>) -> Result<Option<AttackSection>, Probl
         ("opposing", Some(Attack::Opposing(1.0))),
         ("opposing-rank-one", Some(Attack::OpposingRankOne(None))),
         ("poisoned-targets", Some(Attack::PoisonedTargets(1.0))),
+        ("search", Some(Attack::Search(SEARCH_CANDIDATES))),
+        ("drift", Some(Attack::Drift(0.3))),
     ];
     let kind = section.choice("kind", Some("none"), &kinds)?;
     let fraction = section.number("fraction", Some(0.2), 0.0..=LARGEST_FRACTION)?;
@@ -115,6 +128,9 @@ pub fn read_attack(section: &Section<'_>) -> Result<Option<AttackSection>, Probl
                     Attack::OpposingRankOne(_) => format!(
                         "found {strength}, allowed for \"opposing-rank-one\": a number of head directions, from 1 to 65535"
                     ),
+                    Attack::Search(_) => format!(
+                        "found {strength}, allowed for \"search\": a number of candidates, from 1 to {SEARCH_CANDIDATES}"
+                    ),
                     _ => format!("found {strength}, but this kind of attack has none: leave it out"),
                 },
             )
@@ -126,11 +142,13 @@ pub fn read_attack(section: &Section<'_>) -> Result<Option<AttackSection>, Probl
 /// Checks that the attack is possible with the uploads of the algorithm.
 ///
 /// # Errors
-/// [`Problem`] if the algorithm has no uploads, or if the attack replaces a representation and the algorithm
-/// does not upload a representation.
+/// [`Problem`] if the algorithm has no uploads, if the attack replaces a representation and the algorithm
+/// does not upload a representation, or if the attack rehearses rounds and the algorithm or the scale does not
+/// allow that.
 pub fn check_attack(
     attack: Option<AttackSection>,
     algorithm: &AlgorithmSection,
+    scale: &ScaleSource,
     section: &Section<'_>,
 ) -> Result<(), Problem> {
     let Some(attack) = attack else { return Ok(()) };
@@ -144,6 +162,20 @@ pub fn check_attack(
         let message = "found \"orthogonal-plane\", which is sent in place of a representation: algorithm.send = \
                        \"representation\"";
         return Err(section.problem("kind", message));
+    }
+    if matches!(attack.kind, Attack::Search(_)) {
+        let names = [FedRepSettings::NAME, GdGdSettings::NAME];
+        if !names.contains(&algorithm.name()) {
+            let message = format!(
+                "found \"search\", whose attackers rehearse rounds of {names:?} only; algorithm.name is {:?}",
+                algorithm.name()
+            );
+            return Err(section.problem("kind", message));
+        }
+        if matches!(scale, ScaleSource::Fleet) {
+            let message = "found \"search\", which needs data.scale = \"none\"";
+            return Err(section.problem("kind", message));
+        }
     }
     Ok(())
 }
@@ -167,6 +199,17 @@ impl Attack {
                 Self::OpposingRankOne(Some(strength as u16))
             }
             Self::PoisonedTargets(_) => Self::PoisonedTargets(strength),
+            #[allow(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "an integer in the range"
+            )]
+            Self::Search(_)
+                if strength.fract() == 0.0 && (1.0..=f64::from(SEARCH_CANDIDATES)).contains(&strength) =>
+            {
+                Self::Search(strength as u16)
+            }
+            Self::Drift(_) => Self::Drift(strength),
             _ => return None,
         })
     }

@@ -46,12 +46,23 @@ pub struct Grid {
     pub attacks: &'static [Variant],
     /// Aggregation rules of the grid.
     pub rules: &'static [Variant],
-    /// Fractions of the fleet that attack.
+    /// Key that the fraction of the fleet sets.
+    pub fraction_key: &'static str,
+    /// Fractions of the fleet.
     pub fractions: &'static [f64],
 }
 
-/// The grids, one for each kind of upload.
-pub const GRIDS: [Grid; 2] = [
+/// Rules for vectors, as gradients are.
+const VECTOR_RULES: &[Variant] = &[
+    variant("mean", &["aggregation.rule=mean"]),
+    variant("spectral filter", &["aggregation.rule=spectral-filter"]),
+    variant("geometric median", &["aggregation.rule=geometric-median"]),
+    variant("trimmed mean", &["aggregation.rule=trimmed-mean"]),
+];
+
+/// The grids: one for each kind of upload, one of attacks that know the rule or have time, and one of honest
+/// minorities.
+pub const GRIDS: [Grid; 4] = [
     Grid {
         name: "gradients",
         changes: &[],
@@ -86,12 +97,8 @@ pub const GRIDS: [Grid; 2] = [
                 ],
             ),
         ],
-        rules: &[
-            variant("mean", &["aggregation.rule=mean"]),
-            variant("spectral filter", &["aggregation.rule=spectral-filter"]),
-            variant("geometric median", &["aggregation.rule=geometric-median"]),
-            variant("trimmed mean", &["aggregation.rule=trimmed-mean"]),
-        ],
+        rules: VECTOR_RULES,
+        fraction_key: "attack.fraction",
         fractions: &[0.05, 0.1, 0.2],
     },
     Grid {
@@ -111,7 +118,27 @@ pub const GRIDS: [Grid; 2] = [
             variant("geometric median", &["aggregation.rule=geometric-median"]),
             variant("projector geometric median", &["aggregation.rule=projector-geometric-median"]),
         ],
+        fraction_key: "attack.fraction",
         fractions: &[0.2, 0.4, 0.45],
+    },
+    Grid {
+        name: "beyond",
+        changes: &[],
+        attacks: &[
+            variant("search", &["attack={ kind = \"search\" }"]),
+            variant("drift", &["attack={ kind = \"drift\" }"]),
+        ],
+        rules: VECTOR_RULES,
+        fraction_key: "attack.fraction",
+        fractions: &[0.1, 0.2],
+    },
+    Grid {
+        name: "minorities",
+        changes: &[],
+        attacks: &[variant("honest minority", &["attack={}"])],
+        rules: VECTOR_RULES,
+        fraction_key: "data.minority",
+        fractions: &[0.1, 0.2],
     },
 ];
 
@@ -267,7 +294,7 @@ fn scenario(
     match attack {
         Some(attack) => {
             add(attack.changes);
-            add(&[&format!("attack.fraction={fraction}")]);
+            add(&[&format!("{}={fraction}", settings.grid.fraction_key)]);
         }
         None => add(&["attack={}"]),
     }

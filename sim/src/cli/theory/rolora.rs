@@ -158,7 +158,7 @@ fn iterations_table(options: &RoLoraOptions, part: &StepResults) -> Table {
     let sine = |value: f64| format!("{value:.3e}");
     let columns = ["iterations", "median", "q25", "q75", "population", "Lemma 5.3", "Lemma A.16"];
     let row = |row: &Row| {
-        let Spread { median, q25, q75 } = row.simulated;
+        let Spread { median, q25, q75, .. } = row.simulated;
         let mut cells = vec![row.iterations.to_string()];
         cells.extend([median, q25, q75, row.population, row.lemma_5_3].map(sine));
         cells.push(row.lemma_a_16.map_or_else(|| "-".to_owned(), sine));

@@ -183,6 +183,10 @@ impl Algorithm for FedRep {
         self.representation.iter().copied().collect()
     }
 
+    fn copy(&self) -> Option<Box<dyn Algorithm>> {
+        Some(Box::new(self.clone()))
+    }
+
     fn restore(&mut self, state: &[f64]) -> bool {
         let fits = state.len() == self.representation.len();
         if fits {

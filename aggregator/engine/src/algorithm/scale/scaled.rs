@@ -92,6 +92,10 @@ impl Algorithm for Scaled {
         self.algorithm.state().into_iter().chain(self.scale.state()).collect()
     }
 
+    fn copy(&self) -> Option<Box<dyn Algorithm>> {
+        Some(Box::new(Self { algorithm: self.algorithm.copy()?, scale: self.scale.clone() }))
+    }
+
     fn restore(&mut self, state: &[f64]) -> bool {
         let scale_len = 2 * self.scale.shift().len();
         let Some(algorithm_len) = state.len().checked_sub(scale_len) else { return false };

@@ -70,10 +70,19 @@ fn read_pooled(
 fn read_linear(section: &Section<'_>) -> Result<DataSection, Problem> {
     let norms = [("sqrt-k", HeadNorm::SqrtK), ("gaussian", HeadNorm::Gaussian), ("qr", HeadNorm::Qr)];
     let d = section.size("d", None, 1..=65_535)?;
+    let k = section.size("k", None, 1..=d)?;
+    let minority = section.number("minority", Some(0.0), 0.0..=1.0)?;
+    if minority > 0.0 && k == 1 {
+        let message =
+            format!("found {minority}, but with data.k = 1 all clients share one direction; allowed: 0");
+        return Err(section.problem("minority", message));
+    }
     Ok(DataSection::Linear(LinearRegression {
         clients: section.size("clients", None, 1..=1_000_000)?,
         d,
-        k: section.size("k", None, 1..=d)?,
+        k,
+        minority,
+        minority_strength: section.number("minority_strength", Some(1.0), 1e-9..=1e9)?,
         samples: section.size("samples", None, 0..=1_000_000)?,
         sizes: Sizes::read(section)?,
         fresh: section.boolean("fresh", false)?,
