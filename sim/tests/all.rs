@@ -24,6 +24,7 @@ mod fedrep_private;
 mod fixed;
 mod flash;
 mod fleet_scale;
+mod grid;
 mod heterogeneity;
 mod hostile_files;
 mod init;

@@ -6,6 +6,7 @@ pub mod demo;
 pub mod dropout;
 #[cfg(feature = "encoder")]
 pub mod encoder;
+pub mod grid;
 pub mod power;
 pub mod speedup;
 pub mod survey;

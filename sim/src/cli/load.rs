@@ -68,6 +68,21 @@ pub fn with_changes(argument: &str) -> (String, Vec<String>) {
     (parts.next().unwrap_or_default(), parts.collect())
 }
 
+/// Splits a list of values at commas, except those inside brackets, braces or quotes.
+pub fn split_values(text: &str) -> Vec<String> {
+    let mut parts: Vec<String> = Vec::new();
+    for part in text.split(',') {
+        match parts.last_mut().filter(|last| is_open(&format!("={last}"))) {
+            Some(last) => {
+                last.push(',');
+                last.push_str(part);
+            }
+            None => parts.push(part.to_owned()),
+        }
+    }
+    parts.into_iter().map(|part| part.trim().to_owned()).collect()
+}
+
 /// True if a change contains an unclosed inline table, list or string.
 fn is_open(part: &str) -> bool {
     let (mut depth, mut quoted) = (0, None);
@@ -85,7 +100,7 @@ fn is_open(part: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::with_changes;
+    use super::{split_values, with_changes};
 
     #[test]
     fn commas_inside_values_do_not_separate() {
@@ -99,6 +114,11 @@ mod tests {
             let (name, parsed) = with_changes(argument);
             assert_eq!((name.as_str(), parsed), ("a", changes.iter().map(|c| (*c).to_owned()).collect()));
         }
+        assert_eq!(
+            split_values("1, [2,3],\"a,b\",{ x = [1, 2] }"),
+            ["1", "[2,3]", "\"a,b\"", "{ x = [1, 2] }"]
+        );
+        assert_eq!(split_values("auto"), ["auto"]);
         assert_eq!(with_changes("my, file,k=1"), ("my, file".to_owned(), vec!["k=1".to_owned()]));
     }
 }

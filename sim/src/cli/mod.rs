@@ -12,6 +12,7 @@ mod emulate;
 #[cfg(feature = "encoder")]
 mod encoder;
 mod execute;
+mod grid;
 mod init;
 mod interrupt;
 mod labels;
@@ -46,6 +47,7 @@ Examples:
   fedspan-sim show linear > my.toml                 a scenario to start from
   fedspan-sim run my.toml --set algorithm.rounds=50 --seeds 5 --out results
   fedspan-sim compare linear linear,algorithm.name=gd-gd
+  fedspan-sim grid my.toml --over model.k=2,4,8     the best settings, by validation
 
 Exit codes: 0 done; 1 the run failed or was interrupted; 2 the command line or a file is wrong.";
 
@@ -140,6 +142,14 @@ With --algorithms every scenario is run with each of them, and the table has a r
         #[command(flatten)]
         options: RunOptions,
     },
+    /// Run all combinations of settings, choose the best on validation data, and score it on test data
+    #[command(after_help = "Examples:
+  fedspan-sim grid my.toml --over model.k=4,8,12 --over algorithm.step_size=0.1,1,auto
+  fedspan-sim grid my.toml --over algorithm.name=fedrep,fedavg --over algorithm.rounds=50,100 --seeds 5 --out my-grid
+
+--out has every run in results.csv and grid.jsonl, and the choice in summary.json. Runs that are finished are not repeated. Exit
+code 1 if a combination fails; the others are shown all the same.")]
+    Grid(grid::GridOptions),
     /// Repeat the hyperparameter search of the demo, in each fold without its test data; takes some minutes
     #[command(
         after_help = "Prints the content of sim/experiments/src/demo/chosen.json, which holds the demo's settings.
@@ -299,6 +309,7 @@ pub fn main() -> ExitCode {
         Some(Command::Init(options)) => init::command(&options),
         Some(Command::Run { scenario, options }) => execute::command(&scenario, &options),
         Some(Command::Compare { what, options }) => compare::command(&what, &options),
+        Some(Command::Grid(options)) => grid::command(&options),
         Some(Command::Choose { threads }) => run_choose(threads),
         Some(Command::Emulate(options)) => emulate::command(&options),
         #[cfg(feature = "encoder")]
