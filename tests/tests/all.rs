@@ -22,6 +22,7 @@ mod mutants;
 mod network_attacker;
 mod nonces;
 mod raw_bytes;
+mod readme;
 mod revocation;
 mod ridge_choice;
 mod sealed;

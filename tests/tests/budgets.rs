@@ -78,7 +78,7 @@ fn thousands(count: u64) -> String {
 /// Kinds of arithmetic: suffix of the table's row, and the code paths of the two problems.
 const NUMERICS: [(&str, [&str; 2]); 2] = [("", ["normal", "triangular"]), (" in i16", ["i16", "i16-ill"])];
 
-/// Formats the table of the README.
+/// Formats the table of `FOOTPRINT.md`.
 fn format_update_table(rows: &Rows) -> String {
     let mut text = String::from("| core, opt-level |");
     for (d, k, m) in SHAPES {
@@ -151,9 +151,9 @@ const ARITHMETICS_TABLE: GeneratedTable = GeneratedTable {
     end: "<!-- end of arithmetics -->\n",
 };
 
-/// Generated table in the README of the repository.
-const README_TABLE: GeneratedTable = GeneratedTable {
-    file: "README.md",
+/// Generated table of instructions in `FOOTPRINT.md`.
+const UPDATE_TABLE: GeneratedTable = GeneratedTable {
+    file: "edge-client/FOOTPRINT.md",
     begin: "<!-- budgets: written by tests/tests/budgets.rs -->\n",
     end: "<!-- end of budgets -->\n",
 };
@@ -170,7 +170,7 @@ fn update_keeps_its_budget_and_its_bits() {
     if regenerating() {
         LIST.write(&rows);
         write_bits(&bits);
-        README_TABLE.write(&format_update_table(&rows));
+        UPDATE_TABLE.write(&format_update_table(&rows));
         ARITHMETICS_TABLE.write(&format_arithmetic_table(&rows));
     } else {
         assert_eq!(bits, known_bits(), "the result of the update has changed");
@@ -179,7 +179,7 @@ fn update_keeps_its_budget_and_its_bits() {
 }
 
 #[test]
-fn readmes_show_the_budgets() {
-    README_TABLE.check(|| format_update_table(&LIST.budgets()), "tests/boards");
+fn pages_show_the_budgets() {
+    UPDATE_TABLE.check(|| format_update_table(&LIST.budgets()), "tests/boards");
     ARITHMETICS_TABLE.check(|| format_arithmetic_table(&LIST.budgets()), "tests/boards");
 }

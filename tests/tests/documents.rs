@@ -17,14 +17,14 @@ fn root() -> &'static Path {
 }
 
 /// Every file of the repository, as a path from the root, without build output and hidden files.
-struct Repository {
+pub struct Repository {
     files: Vec<String>,
     crates: BTreeMap<String, PathBuf>,
 }
 
 impl Repository {
     /// Reads the names of all files and crates.
-    fn read() -> Self {
+    pub fn read() -> Self {
         let (mut files, mut folders) = (Vec::new(), vec![PathBuf::new()]);
         while let Some(folder) = folders.pop() {
             for entry in std::fs::read_dir(root().join(&folder)).unwrap() {
@@ -51,7 +51,8 @@ impl Repository {
         Self { files, crates }
     }
 
-    fn documents(&self) -> impl Iterator<Item = &String> {
+    /// Returns all pages.
+    pub fn documents(&self) -> impl Iterator<Item = &String> {
         self.files.iter().filter(|file| file.ends_with(".md"))
     }
 
@@ -96,8 +97,7 @@ impl Repository {
             return None;
         }
         let document = read_file(path.to_str().unwrap());
-        let headings = document.lines().filter(|line| line.starts_with('#')).map(anchor_of);
-        let has_heading = headings.into_iter().any(|heading| heading == anchor);
+        let has_heading = headings_in(&document).any(|heading| anchor_of(heading) == anchor);
         (!has_heading).then(|| format!("links {target}, and {} has no such heading", path.display()))
     }
 
@@ -158,12 +158,13 @@ impl Repository {
     }
 }
 
-fn read_file(file: &str) -> String {
+/// Reads a file by its path from the root.
+pub fn read_file(file: &str) -> String {
     std::fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
 /// Returns the path without `.` and `..`; `None` if the path leaves the repository.
-fn normalise(path: &Path) -> Option<PathBuf> {
+pub fn normalise(path: &Path) -> Option<PathBuf> {
     let mut normalised = PathBuf::new();
     for part in path.components() {
         match part {
@@ -180,6 +181,15 @@ fn normalise(path: &Path) -> Option<PathBuf> {
     Some(normalised)
 }
 
+/// Returns the headings of a document, without lines of code blocks that begin with the same sign.
+fn headings_in(document: &str) -> impl Iterator<Item = &str> {
+    let mut in_block = false;
+    document.lines().filter(move |line| {
+        in_block ^= line.trim_start().starts_with("```");
+        !in_block && line.starts_with('#')
+    })
+}
+
 /// Returns the anchor that repository hosts generate for a heading.
 fn anchor_of(heading: &str) -> String {
     let words = heading.trim_start_matches('#').trim().to_lowercase();
@@ -191,7 +201,7 @@ fn anchor_of(heading: &str) -> String {
 }
 
 /// Returns the targets of the links in a line, except those with a scheme.
-fn links_in(line: &str) -> impl Iterator<Item = &str> {
+pub fn links_in(line: &str) -> impl Iterator<Item = &str> {
     let targets = line
         .split("](")
         .skip(1)
@@ -304,5 +314,6 @@ fn missing_files_and_tests_are_faults() {
         ["a/b.rs", "a/c.rs", "D.md", "x/y.toml"]
     );
     assert_eq!(cargo_commands_in("Run `cargo\ntest -p a`.\n```sh\ncargo b\n```\n").len(), 2);
+    assert_eq!(headings_in("# A\n```\n# b\n```\n## C\n").collect::<Vec<_>>(), ["# A", "## C"]);
     assert_eq!(anchor_of("## Cores without floating-point (M0)"), "cores-without-floating-point-m0");
 }

@@ -23,7 +23,7 @@ const PROGRAMS: usize = 2;
 /// Shape of the variant without features, from which the cost of each feature is measured.
 const BASE_SHAPE: &str = "64-4";
 
-/// Formats the table of the README.
+/// Formats the table of `FOOTPRINT.md`.
 fn format_flash_table(sizes: &Rows) -> String {
     let mut text = String::from(
         "| core, opt-level | flash at (20, 2) | (64, 4) | (128, 8) | of that, the board | static RAM at (64, 4) |\n\
@@ -104,8 +104,9 @@ const NETWORKS_TABLE: GeneratedTable = GeneratedTable {
     end: "<!-- end of network flash -->\n",
 };
 
-const README_TABLE: GeneratedTable = GeneratedTable {
-    file: "README.md",
+/// Generated table of flash in `FOOTPRINT.md`.
+const FLASH_TABLE: GeneratedTable = GeneratedTable {
+    file: "edge-client/FOOTPRINT.md",
     begin: "<!-- flash: written by tests/tests/flash.rs -->\n",
     end: "<!-- end of flash -->\n",
 };
@@ -120,7 +121,7 @@ fn firmware_keeps_its_budget() {
     }
     if regenerating() {
         LIST.write(&sizes);
-        README_TABLE.write(&format_flash_table(&sizes));
+        FLASH_TABLE.write(&format_flash_table(&sizes));
         NETWORKS_TABLE.write(&format_network_table(&sizes));
         FEATURES_TABLE.write(&format_feature_table(&sizes));
     } else {
@@ -129,8 +130,8 @@ fn firmware_keeps_its_budget() {
 }
 
 #[test]
-fn readmes_show_the_budgets() {
-    README_TABLE.check(|| format_flash_table(&LIST.budgets()), "tests/firmware");
+fn pages_show_the_budgets() {
+    FLASH_TABLE.check(|| format_flash_table(&LIST.budgets()), "tests/firmware");
     NETWORKS_TABLE.check(|| format_network_table(&LIST.budgets()), "tests/firmware");
     FEATURES_TABLE.check(|| format_feature_table(&LIST.budgets()), "tests/firmware");
 }

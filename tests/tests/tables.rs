@@ -107,7 +107,9 @@ fn every_table_of_figures_has_a_mark() {
     for page in [
         "README.md",
         "aggregator/POISON.md",
+        "edge-client/FOOTPRINT.md",
         "edge-client/boards/README.md",
+        "sim/CLAIMS.md",
         "sim/PERSONAL.md",
         "sim/PRIVATE.md",
     ] {

@@ -34,7 +34,8 @@ With --as-built only at \"s\", as CI does. Cores, levels and networks are those 
 edge-client/boards/boards.toml. Runs on the host the tests of what the boards share. Fails if a
 firmware does not build, run or exit as it should, if two cores, or a core and the host, disagree
 on a bit, or if a figure has grown by more than 2 % over tests/budgets.toml (all cores only).
-FEDSPAN_REGENERATE_BUDGETS=1 writes new budgets and the READMEs' tables.
+FEDSPAN_REGENERATE_BUDGETS=1 writes new budgets and the tables of edge-client/FOOTPRINT.md and
+edge-client/boards/README.md.
 
 exit: 0 all well · 1 something failed · 2 wrong arguments · 3 something is missing (tests/setup says
 what)"

@@ -25,7 +25,7 @@ any board, which works only if no panic can be reached:
 Boards and variants are those of edge-client/boards/boards.toml. All figures go to
 target/boards/sizes.jsonl. Fails if a firmware does not build, or if a figure has grown by more than
 2 % over tests/budgets.toml (all boards only). FEDSPAN_REGENERATE_BUDGETS=1 writes new budgets and
-the README's table. Nothing is flashed.
+the table of edge-client/FOOTPRINT.md. Nothing is flashed.
 
 exit: 0 all well · 1 something failed · 2 wrong arguments · 3 something is missing (tests/setup says
 what)"
