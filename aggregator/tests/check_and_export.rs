@@ -334,7 +334,7 @@ fn unusable_states_are_reported_in_one_line() {
         }
         if concerns_open_round {
             assert!(
-                dir.run_command(&["status"]).status.success()
+                dir.run_command(&["status", "--format", "json"]).status.success()
                     && dir.run_command(&["export", "--out", &target_text]).status.success()
             );
         }

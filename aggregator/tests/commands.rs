@@ -40,7 +40,7 @@ fn run_and_stop_server(name: &str) -> PathBuf {
 #[test]
 fn status_reads_files_without_server() {
     let directory = run_and_stop_server("offline");
-    let output = program_command(&directory, &["status"]).output().unwrap();
+    let output = program_command(&directory, &["status", "--format", "json"]).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", stderr_text(&output));
     let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&status["phase"], &status["round"]), (&"not running".into(), &0.into()));
@@ -54,10 +54,12 @@ fn closed_pipe_is_no_error_and_full_disk_is() {
     let directory = run_and_stop_server("gone");
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
-    let output = program_command(&directory, &["status"]).stdout(writer).output().unwrap();
+    let output =
+        program_command(&directory, &["status", "--format", "json"]).stdout(writer).output().unwrap();
     assert_eq!((output.status.code(), stderr_text(&output)), (Some(0), String::new()));
     let Ok(full_device) = File::options().write(true).open("/dev/full") else { return };
-    let output = program_command(&directory, &["status"]).stdout(full_device).output().unwrap();
+    let output =
+        program_command(&directory, &["status", "--format", "json"]).stdout(full_device).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr_text(&output).contains("No space left"), "{}", stderr_text(&output));
 }

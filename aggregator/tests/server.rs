@@ -619,6 +619,24 @@ async fn control_socket_answers_in_json() {
     assert_eq!(finished["connections"]["welcomed"].as_u64(), Some(2));
     assert_eq!(finished["connected"].as_u64(), Some(2));
 
+    // The last line says how the campaign has ended, also to a client that asks later.
+    let end = serde_json::json!({"phase": "finished", "round": 4, "of": 4, "counted": 10, "rejected": 0});
+    let mut later = Vec::new();
+    let watched_later = query(state.path(), "watch", |line| {
+        later.push(line.to_owned());
+        Ok(())
+    });
+    tokio::time::timeout(PATIENCE, watched_later).await.unwrap().unwrap().unwrap();
+    let line = tokio::time::timeout(PATIENCE, watched.next_line()).await.unwrap().unwrap().unwrap();
+    for line in [&line, &later[0]] {
+        assert_eq!(serde_json::from_str::<serde_json::Value>(line).unwrap(), end);
+    }
+    assert_eq!(
+        (later.len(), watched.next_line().await.unwrap()),
+        (1, None),
+        "the watcher was not disconnected"
+    );
+
     // Invalid requests do not stop the server.
     for (request, is_read_in_full) in
         [("stop", true), ("", true), ("STATUS", true), (&"x".repeat(10_000), false)]
@@ -644,7 +662,6 @@ async fn control_socket_answers_in_json() {
     let _ = server.stop.send(());
     server.task.await.unwrap().unwrap();
     assert!(!socket.exists());
-    assert_eq!(watched.next_line().await.unwrap(), None, "the watcher was not disconnected");
 }
 
 /// If a device reconnects before its old connection times out, the old connection is closed and the new one

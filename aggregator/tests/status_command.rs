@@ -97,7 +97,7 @@ fn assert_refused(output: &Output, expected: &str) {
 
 /// Asserts that all commands accept the state directory.
 fn assert_sound(directory: &CampaignDirectory) {
-    let output = directory.run_command(&["status"]);
+    let output = directory.run_command(&["status", "--format", "json"]);
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && stdout.contains("\"answers\":2"), "{output:?}");
     assert!(stdout.contains("\"exchange\":3") && stdout.contains("not running"), "{stdout}");
@@ -109,7 +109,10 @@ fn assert_sound(directory: &CampaignDirectory) {
 fn missing_state_is_reported() {
     let directory = CampaignDirectory::new("state");
     for _ in 0..2 {
-        assert_refused(&directory.run_command(&["status"]), "no server is running and no round is committed");
+        assert_refused(
+            &directory.run_command(&["status", "--format", "json"]),
+            "no server is running and no round is committed",
+        );
         assert_refused(&directory.run_command(&["watch"]), "no server is running on this state directory");
         assert_refused(&directory.run_command(&["check"]), "no campaign was begun here");
         assert_refused(&directory.run_export(), "no campaign was begun here");
@@ -149,7 +152,7 @@ fn long_path_works_without_socket() {
     assert_sound(&directory);
     let store = Store::open(&directory.state, SysRng).unwrap();
     assert_refused(
-        &directory.run_command(&["status"]),
+        &directory.run_command(&["status", "--format", "json"]),
         "a server uses this state directory and has no control socket: it is starting or stopping",
     );
     assert_refused(&directory.run_command(&["check"]), "another server is running on this state directory");
@@ -212,7 +215,7 @@ fn unreadable_store_is_reported() {
     assert_refused(&directory.run_export(), expected);
     let bytes = std::fs::read(&file).unwrap();
     std::fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
-    assert_refused(&directory.run_command(&["status"]), "campaign.redb");
+    assert_refused(&directory.run_command(&["status", "--format", "json"]), "campaign.redb");
 }
 
 /// Commands of a user without permissions report the error.

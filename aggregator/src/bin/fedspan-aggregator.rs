@@ -80,7 +80,7 @@ enum FleetCommand {
         #[arg(long)]
         exit_when_finished: bool,
     },
-    /// Print one line of JSON about the campaign: from the running server, or from its files.
+    /// Show the campaign: from the running server, or from its files.
     #[command(
         after_help = "A server that is still starting has {\"phase\":\"starting\"} and nothing more.\nExit codes: 0 printed, 1 no campaign, \
                       or the server does not answer, 2 the command line or the configuration is wrong."
@@ -89,12 +89,22 @@ enum FleetCommand {
         /// The same configuration that `serve` was given.
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
+        /// Text for people, or one line of JSON for programs.
+        #[arg(long, value_enum, default_value_t = cli::status::Format::Human)]
+        format: cli::status::Format,
     },
-    /// Print one line of JSON after every round of the running server.
+    /// Print a line after every round of the running server, until the campaign has ended.
+    #[command(
+        after_help = "Exit codes: 0 the campaign is finished, or the server was stopped; 1 the campaign has failed, or the server runs \
+                      no more; 2 the command line or the configuration is wrong."
+    )]
     Watch {
         /// The same configuration that `serve` was given.
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
+        /// Text for people, or lines of JSON for programs.
+        #[arg(long, value_enum, default_value_t = cli::status::Format::Human)]
+        format: cli::status::Format,
     },
     /// Check that the state directory is consistent and fits the configuration. Changes nothing.
     #[command(
@@ -158,8 +168,8 @@ fn main() -> ExitCode {
 fn run_fleet_command(command: FleetCommand) -> ExitCode {
     let config = match &command {
         FleetCommand::Serve { config, .. }
-        | FleetCommand::Status { config }
-        | FleetCommand::Watch { config }
+        | FleetCommand::Status { config, .. }
+        | FleetCommand::Watch { config, .. }
         | FleetCommand::Check { config }
         | FleetCommand::Export { config, .. } => config,
         FleetCommand::Keys(options) => match &options.config {
@@ -176,8 +186,8 @@ fn run_fleet_command(command: FleetCommand) -> ExitCode {
             FleetCommand::Serve { passphrase_file, exit_when_finished, .. } => {
                 cli::serve::serve(fleet, passphrase_file, exit_when_finished).await
             }
-            FleetCommand::Status { .. } => cli::status::status(&fleet.state).await,
-            FleetCommand::Watch { .. } => cli::status::watch(&fleet.state).await,
+            FleetCommand::Status { format, .. } => cli::status::status(&fleet.state, format).await,
+            FleetCommand::Watch { format, .. } => cli::status::watch(&fleet.state, format).await,
             FleetCommand::Check { .. } => output_exit_code(print_check(&fleet), "standard output"),
             FleetCommand::Export { out, .. } => export_campaign(&fleet, &out).await,
             FleetCommand::Keys(options) => match cli::keys::command(&options, &fleet).await {

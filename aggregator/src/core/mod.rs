@@ -43,7 +43,7 @@ pub use command_queue::{Receiver, Sender};
 pub use messages::{Command, DisconnectReason, Origin, PeerEvent, PeerEventKind};
 pub use peer_session::{PeerAction, PeerSession, Timeouts};
 pub use privacy_status::PrivacyStatus;
-pub use status::{ConnectionCounters, Status};
+pub use status::{ConnectionCounters, FAILED_PHASE, FINISHED_PHASE, Status};
 
 #[cfg(test)]
 pub(crate) use {command_queue::memory as command_queue_memory, peer_session::COMMAND_CAPACITY};

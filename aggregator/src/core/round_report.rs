@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::status::{FAILED_PHASE, FINISHED_PHASE, MISSING_LISTED};
 use super::{PrivacyStatus, ServerCore, Status};
 use crate::journal::Journal;
 use crate::keys::SharedKeyStore;
@@ -117,13 +118,19 @@ impl ServerCore {
             Phase::Train(_) => "training",
             Phase::RidgeScores => "scoring ridges",
             Phase::FitHead => "fitting heads",
-            Phase::Finished => "finished",
-            Phase::Failed => "failed",
+            Phase::Finished => FINISHED_PHASE,
+            Phase::Failed => FAILED_PHASE,
         };
         let (devices, connected) = engine.fleet();
         let (answers, target) = engine
             .open_round()
             .map_or((0, 0), |round| (round.participants.len(), round.target.min(round.cohort.len())));
+        let missing = engine.open_round().map_or_else(Vec::new, |round| {
+            let count = round.cohort.len().saturating_sub(round.participants.len());
+            // Counted first, since the status is published after every event.
+            let all = round.cohort.iter().filter(|device| !round.participants.contains(device));
+            if count > MISSING_LISTED { Vec::new() } else { all.copied().take(MISSING_LISTED).collect() }
+        });
         self.status.send_replace(Status {
             phase: phase.to_owned(),
             round: self.done,
@@ -132,6 +139,7 @@ impl ServerCore {
             connected,
             answers,
             target,
+            missing,
             updates: engine.counters(),
             stalled: self.is_stalled(),
             stalls: self.stalls,

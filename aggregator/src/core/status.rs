@@ -9,6 +9,13 @@ use super::{DisconnectReason, PrivacyStatus};
 use crate::connection::Traffic;
 use fedspan_engine::{Counters, DeviceId};
 
+/// Phase of a campaign whose rounds are finished.
+pub const FINISHED_PHASE: &str = "finished";
+/// Phase of a campaign that cannot continue.
+pub const FAILED_PHASE: &str = "failed";
+/// Largest number of devices that [`Status::missing`] lists.
+pub const MISSING_LISTED: usize = 16;
+
 /// Status of a server.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Status {
@@ -27,6 +34,9 @@ pub struct Status {
     pub answers: usize,
     /// Number of updates that complete the open round.
     pub target: usize,
+    /// Devices that were asked in the open round and have not answered, if there are at most 16; absent otherwise.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<DeviceId>,
     /// Update counters of the engine.
     pub updates: Counters,
     /// Whether the store cannot be written, for example because the disk is full. No update is acknowledged
@@ -49,6 +59,24 @@ pub struct Status {
     /// Privacy loss of the devices as of the last closed round; absent if no device adds noise.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "serialize_shared")]
     pub privacy: Option<Arc<PrivacyStatus>>,
+}
+
+impl Status {
+    /// True if the campaign is finished or has failed. New devices may still fit their heads then.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.phase == FINISHED_PHASE || self.phase == FAILED_PHASE
+    }
+
+    /// Last line of `watch`: how the campaign has ended.
+    #[must_use]
+    pub fn end_line(&self) -> String {
+        let Self { phase, round, rounds, updates, .. } = self;
+        serde_json::json!({
+            "phase": phase, "round": round, "of": rounds, "counted": updates.counted, "rejected": updates.rejected(),
+        })
+        .to_string()
+    }
 }
 
 /// Returns true if there are no devices.

@@ -2,7 +2,7 @@
 //! text:
 //!
 //! * `status`: answered with one line of JSON, also while the server is starting;
-//! * `watch`: answered with one line after every round, until the connection ends;
+//! * `watch`: answered with one line after every round, and a last line when the campaign is finished or has failed;
 //! * `keys`, followed by a [`crate::keys::Request`] in JSON: answered with one line of JSON;
 //! * `export`: answered with the stored campaign, see [`super::export_stream`].
 
@@ -115,7 +115,7 @@ pub(super) async fn accept(control: Option<&Control>) -> Option<UnixStream> {
 /// key store that has been performed.
 pub(super) async fn serve_client(
     stream: UnixStream,
-    status: watch::Receiver<Status>,
+    mut status: watch::Receiver<Status>,
     mut rounds: broadcast::Receiver<String>,
     keys: Option<(SharedKeyStore, Arc<Notify>)>,
     core: mpsc::Sender<SnapshotRequest>,
@@ -168,10 +168,20 @@ pub(super) async fn serve_client(
         WATCH => {
             tracing::info!("watch client connected");
             loop {
-                let line = match rounds.recv().await {
-                    Ok(line) => line,
-                    Err(broadcast::error::RecvError::Lagged(missed)) => format!("{{\"missed\":{missed}}}"),
-                    Err(broadcast::error::RecvError::Closed) => return,
+                // Lines of rounds go before the end of the campaign, which is published after them.
+                let line = tokio::select! {
+                    biased;
+                    round = rounds.recv() => match round {
+                        Ok(line) => line,
+                        Err(broadcast::error::RecvError::Lagged(missed)) => format!("{{\"missed\":{missed}}}"),
+                        Err(broadcast::error::RecvError::Closed) => return,
+                    },
+                    ended = end_line(&mut status) => {
+                        if let Some(ended) = ended {
+                            let _ = write.write_all(format!("{ended}\n").as_bytes()).await;
+                        }
+                        return;
+                    }
                 };
                 if write.write_all(format!("{line}\n").as_bytes()).await.is_err() {
                     return;
@@ -183,6 +193,11 @@ pub(super) async fn serve_client(
             let _ = write.write_all(format!("{line}\n").as_bytes()).await;
         }
     }
+}
+
+/// Waits for the end of the campaign, and returns the last line of `watch`; `None` if the server stops before.
+async fn end_line(status: &mut watch::Receiver<Status>) -> Option<String> {
+    status.wait_for(Status::has_ended).await.ok().map(|status| status.end_line())
 }
 
 /// Returns the time in seconds since 1970.

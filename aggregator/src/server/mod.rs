@@ -42,7 +42,7 @@ use fedspan_connections::{ConnectionSlots, SlotLimits};
 use fedspan_engine::config::Problem;
 use fedspan_engine::{Checkpoint, CustomError, Millis};
 
-pub use crate::core::{PrivacyStatus, Status};
+pub use crate::core::{FAILED_PHASE, FINISHED_PHASE, PrivacyStatus, Status};
 pub use builder::ServerBuilder;
 pub use export_stream::fetch_export;
 pub use listener::Listener;

@@ -4,4 +4,5 @@ pub mod keys;
 pub mod noise;
 pub mod serve;
 pub mod status;
+mod status_text;
 pub mod unlock;

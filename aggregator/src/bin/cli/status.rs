@@ -3,17 +3,40 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use fedspan_aggregator::server::{query, socket_is_stale};
+use fedspan_aggregator::server::{FAILED_PHASE, query, socket_is_stale};
 use fedspan_aggregator::store::{CampaignState, OfflineStore, StoreError};
 use fedspan_engine::Phase;
 
+use super::status_text::{round_text, status_text};
 use crate::{FAILED, fail, output_exit_code, print};
 
+/// Format of the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// Text for people.
+    Human,
+    /// One line of JSON for each status or round.
+    Json,
+}
+
+impl Format {
+    /// Formats a line of JSON by `text` if people read it.
+    fn shown(self, line: &str, text: impl Fn(&serde_json::Value) -> String) -> String {
+        match (self, serde_json::from_str(line)) {
+            (Self::Human, Ok(value)) => text(&value),
+            _ => line.to_owned(),
+        }
+    }
+}
+
 /// Prints the status of the server, or of its files if no server runs.
-pub async fn status(state: &Path) -> ExitCode {
+pub async fn status(state: &Path, format: Format) -> ExitCode {
     match request_status(state).await {
-        Ok(Some(line)) => output_exit_code(print(&line).map(|()| ExitCode::SUCCESS), "standard output"),
-        Ok(None) => print_offline_status(state),
+        Ok(Some(line)) => output_exit_code(
+            print(&format.shown(&line, status_text)).map(|()| ExitCode::SUCCESS),
+            "standard output",
+        ),
+        Ok(None) => print_offline_status(state, format),
         Err(message) => fail(FAILED, &format!("{}: {message}", state.display())),
     }
 }
@@ -47,10 +70,10 @@ fn parse_line(line: String) -> Result<String, String> {
 }
 
 /// Prints the status of the files.
-fn print_offline_status(state: &Path) -> ExitCode {
+fn print_offline_status(state: &Path, format: Format) -> ExitCode {
     match load_offline(state) {
         Ok(Some((stored, answers))) => output_exit_code(
-            print(&offline_status(&stored, answers)).map(|()| ExitCode::SUCCESS),
+            print(&format.shown(&offline_status(&stored, answers), status_text)).map(|()| ExitCode::SUCCESS),
             "standard output",
         ),
         Ok(None) => {
@@ -96,8 +119,8 @@ fn offline_status(stored: &CampaignState, answers: u64) -> String {
     .to_string()
 }
 
-/// Prints a line after every round until the server stops.
-pub async fn watch(state: &Path) -> ExitCode {
+/// Prints a line after every round until the campaign has ended, or the server stops.
+pub async fn watch(state: &Path, format: Format) -> ExitCode {
     let name = state.display();
     let not_running = || fail(FAILED, &format!("{name}: no server is running on this state directory"));
     // The server sends no line until a round is over, so the status is requested first to check that the
@@ -107,9 +130,18 @@ pub async fn watch(state: &Path) -> ExitCode {
         Ok(None) => return not_running(),
         Err(message) => return fail(FAILED, &format!("{name}: {message}")),
     }
-    let result =
-        query(state, "watch", |line| print(&parse_line(line.to_owned()).map_err(std::io::Error::other)?));
-    let code = result.await.map(|answered| match answered {
+    let mut end = None;
+    let result = query(state, "watch", |line| {
+        let line = parse_line(line.to_owned()).map_err(std::io::Error::other)?;
+        end = phase_at_end(&line);
+        print(&format.shown(&line, round_text))
+    });
+    let answered = result.await;
+    let code = answered.map(|answered| match answered {
+        Some(()) if end.as_deref() == Some(FAILED_PHASE) => {
+            fail(FAILED, &format!("{name}: the campaign has failed; the log of the server says why"))
+        }
+        Some(()) if end.is_some() => ExitCode::SUCCESS,
         Some(()) if socket_is_stale(state) => {
             fail(FAILED, &format!("{name}: the server has stopped without a clean shutdown"))
         }
@@ -117,4 +149,11 @@ pub async fn watch(state: &Path) -> ExitCode {
         None => not_running(),
     });
     output_exit_code(code, &name.to_string())
+}
+
+/// Phase with which the campaign has ended, if the line says so: only the last line counts all updates.
+fn phase_at_end(line: &str) -> Option<String> {
+    let line: serde_json::Value = serde_json::from_str(line).ok()?;
+    line.get("counted")?;
+    line.get("phase")?.as_str().map(str::to_owned)
 }
