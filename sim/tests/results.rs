@@ -99,7 +99,9 @@ fn run_writes_the_documented_files() {
     let heads = npz::read_matrix(out.join("model/heads.npy").to_str().unwrap(), 100).unwrap();
     assert_eq!(heads.shape(), (100, 2));
     let page = std::fs::read_to_string(out.join("report.html")).unwrap();
-    assert!(!page.contains("<script") && !page.contains("src=") && !page.contains("@import"));
+    for text in ["src=", "@import", "http://", "https://", "url("] {
+        assert!(!page.contains(text), "the page refers to other files: {text}");
+    }
     assert!(page.contains("head_norm = &quot;sqrt-k&quot;"), "the report lacks the scenario");
     assert!(
         page.contains("fleet") && page.contains("exponential"),
@@ -295,5 +297,6 @@ fn compare_shows_scenarios_in_columns() {
     assert_ne!(runs[0]["final"], runs[1]["final"]);
     assert!(folder.join("out/linear-name=gd-gd/seed-8/rounds.jsonl").is_file());
     let page = std::fs::read_to_string(folder.join("out/report.html")).unwrap();
-    assert!(page.contains("var(--series-1)"), "the report lacks curves");
+    assert!(page.contains("class=\"line c1 d0\""), "the report lacks curves");
+    assert!(page.contains("<h1>Comparison: 2 scenarios, 2 algorithms</h1>"), "the title has all labels");
 }
