@@ -239,6 +239,31 @@ fn failed_start_removes_nothing() {
 }
 
 #[test]
+fn report_has_figures_of_clients() {
+    let folder = empty_directory("report-clients");
+    let page = |words: &[&str], out: &str| {
+        let rounds = ["--set", "algorithm.rounds=3", "--out", out];
+        let output = run_program(&folder, &[words, &rounds].concat());
+        assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+        std::fs::read_to_string(folder.join(out).join("report.html")).unwrap()
+    };
+    let demo = page(&["run", "demo"], "demo");
+    for name in
+        ["accuracy-of-clients", "accuracy-of-new-clients", "confusion-of-clients", "confusion-of-new-clients"]
+    {
+        assert_eq!(demo.matches(&format!("<figure data-file=\"{name}\">")).count(), 1, "{name}");
+    }
+    let linear = page(&["run", "linear"], "linear");
+    assert!(!linear.contains("data-file=\"accuracy") && !linear.contains("data-file=\"confusion"));
+    let compared = page(&["compare", "digits", "digits,algorithm.name=\"fedavg\""], "compared");
+    assert_eq!(compared.matches("<figure data-file=\"accuracy-of-clients-").count(), 2);
+    assert_eq!(compared.matches("<figure data-file=\"loss-rounds\">").count(), 1);
+    assert_eq!(compared.matches("<figure data-file=\"loss-shared-model-rounds\">").count(), 1);
+    let doubling = page(&["run", "stragglers"], "doubling");
+    assert!(doubling.contains("id=\"axis-0-0\" checked><label for=\"axis-0-0\">simulated time<"));
+}
+
+#[test]
 fn only_applicable_figures_are_written() {
     let folder = empty_directory("figures");
     let figures = |scenario: &str, algorithm: &str| -> Vec<String> {

@@ -8,6 +8,7 @@ use fedspan_sim_core::report::plot::{
     Axis, Figure, Loss, Metric, Point, Series, distinct_styles, figures, style_of,
 };
 use fedspan_sim_core::report::table::Table;
+use fedspan_sim_core::scenario::Scenario;
 
 /// Widest average width of a bold character of 12 px, in common fonts.
 const CHARACTER: f64 = 7.3;
@@ -223,6 +224,42 @@ fn losses_of_different_kinds_share_no_figure() {
     assert_eq!(losses, Loss::ALL.len());
     let networks = Loss::ALL.iter().filter(|loss| loss.title().contains("cross-entropy in nats"));
     assert_eq!(networks.count(), 3);
+}
+
+#[test]
+fn loss_is_that_of_the_scored_model() {
+    let loss = |name: &str, algorithm: &str| {
+        let change = format!("algorithm.name={algorithm:?}");
+        Loss::of(&Scenario::parse(name, Scenario::built_in(name).unwrap(), &[change]).unwrap())
+    };
+    for (name, algorithm, expected) in [
+        ("linear", "fedrep", Loss::Squared),
+        ("linear", "fedavg", Loss::SquaredShared),
+        ("digits", "pooled", Loss::SquaredShared),
+        ("digits", "local-only", Loss::Squared),
+        ("digits-network", "fedrep", Loss::CrossEntropy),
+        ("digits-network", "fedavg", Loss::CrossEntropyShared),
+        ("digits-network", "scaffold", Loss::CrossEntropyShared),
+        ("digits-network", "fedavg+ft", Loss::CrossEntropyTuned),
+        ("digits-network", "perfedavg", Loss::CrossEntropy),
+    ] {
+        assert_eq!(loss(name, algorithm), expected, "{name}, {algorithm}");
+    }
+}
+
+#[test]
+fn axes_begin_with_time_if_participation_doubles_or_differs() {
+    let scenario = |name: &str, changes: &[&str]| {
+        let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
+        Scenario::parse(name, Scenario::built_in(name).unwrap(), &changes).unwrap()
+    };
+    let full = scenario("linear", &["participation={ policy = \"full\" }"]);
+    let linear = scenario("linear", &[]);
+    let local = scenario("linear", &["algorithm.name=\"local-only\""]);
+    assert_eq!(Axis::order([&linear, &linear, &local]), Axis::ALL);
+    assert_eq!(Axis::order([&linear, &full])[0], Axis::Time);
+    assert_eq!(Axis::order([&scenario("stragglers", &[])])[0], Axis::Time);
+    assert_eq!(Axis::order([]), Axis::ALL);
 }
 
 #[test]

@@ -106,10 +106,16 @@ fn figure(Figure { name, description, pictures, note }: &Figure) -> String {
         note => format!("<figcaption>{}</figcaption>\n", escape(note)),
     };
     format!(
-        "<figure role=\"img\" aria-label=\"{}\" data-file=\"{}\">\n<div class=\"scroll\">\n{pictures}</div>\n{caption}</figure>\n",
-        escape(description),
-        escape(name)
+        "<figure data-file=\"{}\">\n<div class=\"scroll\" role=\"img\" aria-label=\"{}\">\n{pictures}</div>\n{caption}</figure>\n",
+        escape(name),
+        escape(description)
     )
+}
+
+/// Start of the names of files for the figures of a group.
+fn file_name(heading: &str) -> String {
+    let words = heading.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    words.map(|word| format!("{word}-")).collect()
 }
 
 /// Renders the charts of all metrics that apply. The horizontal axis is selected with radio buttons and CSS,
@@ -118,8 +124,11 @@ fn curves(group: usize, heading: &str, series: &[Series], axes: &[Axis]) -> Stri
     let mut panels: Vec<(Axis, String)> = Vec::new();
     for axis in axes.iter().copied() {
         let metrics = Metric::of(series).into_iter();
-        let charts: String =
-            metrics.flat_map(|metric| figures(series, metric, axis)).map(|chart| figure(&chart)).collect();
+        let named = |chart: Figure| Figure { name: format!("{}{}", file_name(heading), chart.name), ..chart };
+        let charts: String = metrics
+            .flat_map(|metric| figures(series, metric, axis))
+            .map(|chart| figure(&named(chart)))
+            .collect();
         if !charts.is_empty() {
             panels.push((axis, charts));
         }

@@ -147,7 +147,7 @@ fn cell(x: f64, y: f64, count: u64, part: f64, description: &str) -> String {
         1000..1_000_000 => format!("{}k", (count + 500) / 1000),
         _ => format!("{}M", (count + 500_000) / 1_000_000),
     };
-    let dark = if part > 0.5 { " inverse" } else { "" };
+    let dark = if part > 0.65 { " inverse" } else { "" };
     format!(
         "<rect class=\"cell\" x=\"{}\" y=\"{}\" width=\"{CELL}\" height=\"{CELL}\" fill-opacity=\"{}\"><title>{}</title></rect>\n{}",
         px(x),
