@@ -167,8 +167,9 @@ fn report_page(entries: &[Entry], executed: &Executed, tables: Vec<Table>) -> Pa
     let series: Vec<Series> = finished()
         .map(|(entry, runs)| Series::of(&entry.label, &entry.scenario, runs.curves.clone()))
         .collect();
+    let lowest = finished().map(|(_, runs)| runs.client_figures.lowest()).fold(1.0, f64::min);
     let histograms =
-        finished().flat_map(|(entry, runs)| runs.client_figures.histograms(&entry.label)).collect();
+        finished().flat_map(|(entry, runs)| runs.client_figures.histograms(&entry.label, lowest)).collect();
     Page {
         title: title(&series, finished().map(|(entry, _)| entry.scenario.algorithm_name())),
         tables,

@@ -319,7 +319,7 @@ fn report_page(entry: &Entry, runs: &Runs) -> Page {
         curves: vec![(String::new(), vec![Series::of(&entry.label, &entry.scenario, runs.curves.clone())])],
         axes: Axis::order([&entry.scenario]),
         figures: vec![
-            (format!("Accuracy over clients{seeds}"), runs.client_figures.histograms("")),
+            (format!("Accuracy over clients{seeds}"), runs.client_figures.histograms("", 1.0)),
             (format!("Confusion matrix of the test samples{seeds}"), runs.client_figures.matrices()),
         ],
         texts,

@@ -65,10 +65,18 @@ impl ClientFigures {
         ]
     }
 
-    /// Histograms of the accuracies. A `label` that is not empty precedes their headings, and replaces that of the
-    /// clients that trained.
+    /// Lowest accuracy of a client; 1 if there are no accuracies.
     #[must_use]
-    pub fn histograms(&self, label: &str) -> Vec<Figure> {
+    pub fn lowest(&self) -> f64 {
+        self.groups().iter().flat_map(|group| &group.2.accuracies).copied().fold(1.0, f64::min)
+    }
+
+    /// Histograms of the accuracies. A `label` that is not empty precedes their headings, and replaces that of the
+    /// clients that trained. `lowest` is the lowest accuracy of the page, or any number above it if the page has no
+    /// further results.
+    #[must_use]
+    pub fn histograms(&self, label: &str, lowest: f64) -> Vec<Figure> {
+        let lowest = lowest.min(self.lowest());
         let cleaned = clean(label);
         self.groups()
             .into_iter()
@@ -80,7 +88,7 @@ impl ClientFigures {
                 };
                 let file = format!("accuracy-of-{name} {label}");
                 let file = file.trim_end().replace(|c: char| !c.is_ascii_alphanumeric(), "-");
-                histogram(&file, &heading, &group.accuracies)
+                histogram(&file, &heading, &group.accuracies, lowest)
             })
             .collect()
     }

@@ -12,12 +12,13 @@ const SIZE: (f64, f64) = (330.0, 150.0);
 const LEFT: f64 = 40.0;
 
 /// Draws the histogram of the accuracies of clients, with their mean and the mean of the lowest tenth. `heading`
-/// says whose accuracies they are; `name` is the name of the figure. `None` without accuracies.
+/// says whose accuracies they are; `name` is the name of the figure; `lowest` is the lowest accuracy of all histograms
+/// of the page, which have one axis. `None` without accuracies.
 #[must_use]
-pub fn histogram(name: &str, heading: &str, accuracies: &[f64]) -> Option<Figure> {
+pub fn histogram(name: &str, heading: &str, accuracies: &[f64], lowest: f64) -> Option<Figure> {
     let mut sorted: Vec<f64> = accuracies.iter().copied().filter(|value| value.is_finite()).collect();
     sorted.sort_by(f64::total_cmp);
-    let lowest = *sorted.first()?;
+    let lowest = sorted.first()?.min(lowest);
     let mean = mean(&sorted);
     let worst = self::mean(sorted.get(..(sorted.len() / 10).max(1)).unwrap_or_default());
     let bins = Bins::new(lowest);
@@ -139,9 +140,11 @@ mod tests {
 
     #[test]
     fn histogram_needs_a_client() {
-        assert_eq!(histogram("clients", "", &[]), None);
-        assert_eq!(histogram("clients", "", &[f64::NAN]), None);
-        let figure = histogram("clients", "a <b>", &[1.0]);
-        assert!(figure.is_some_and(|figure| figure.pictures[0].contains("a &lt;b&gt;")));
+        assert_eq!(histogram("clients", "", &[], 1.0), None);
+        assert_eq!(histogram("clients", "", &[f64::NAN], 1.0), None);
+        let figure = histogram("clients", "a <b>", &[1.0], 0.5);
+        assert!(figure.is_some_and(
+            |figure| figure.pictures[0].contains("a &lt;b&gt;") && figure.pictures[0].contains(">0.5<")
+        ));
     }
 }
