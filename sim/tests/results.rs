@@ -100,7 +100,9 @@ fn run_writes_the_documented_files() {
     let heads = npz::read_matrix(out.join("model/heads.npy").to_str().unwrap(), 100).unwrap();
     assert_eq!(heads.shape(), (100, 2));
     let page = std::fs::read_to_string(out.join("report.html")).unwrap();
-    assert!(!page.contains("<script") && !page.contains("src=") && !page.contains("@import"));
+    for text in ["src=", "@import", "http://", "https://", "url("] {
+        assert!(!page.contains(text), "the page refers to other files: {text}");
+    }
     assert!(page.contains("head_norm = &quot;sqrt-k&quot;"), "the report lacks the scenario");
     assert!(
         page.contains("fleet") && page.contains("exponential"),
@@ -246,6 +248,31 @@ fn failed_start_removes_nothing() {
 }
 
 #[test]
+fn report_has_figures_of_clients() {
+    let folder = empty_directory("report-clients");
+    let page = |words: &[&str], out: &str| {
+        let rounds = ["--set", "algorithm.rounds=3", "--out", out];
+        let output = run_program(&folder, &[words, &rounds].concat());
+        assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+        std::fs::read_to_string(folder.join(out).join("report.html")).unwrap()
+    };
+    let demo = page(&["run", "demo"], "demo");
+    for name in
+        ["accuracy-of-clients", "accuracy-of-new-clients", "confusion-of-clients", "confusion-of-new-clients"]
+    {
+        assert_eq!(demo.matches(&format!("<figure data-file=\"{name}\">")).count(), 1, "{name}");
+    }
+    let linear = page(&["run", "linear"], "linear");
+    assert!(!linear.contains("data-file=\"accuracy") && !linear.contains("data-file=\"confusion"));
+    let compared = page(&["compare", "digits", "digits,algorithm.name=\"fedavg\""], "compared");
+    assert_eq!(compared.matches("<figure data-file=\"accuracy-of-clients-").count(), 2);
+    assert_eq!(compared.matches("<figure data-file=\"loss-rounds\">").count(), 1);
+    assert_eq!(compared.matches("<figure data-file=\"loss-shared-model-rounds\">").count(), 1);
+    let doubling = page(&["run", "stragglers"], "doubling");
+    assert!(doubling.contains("id=\"axis-0-0\" checked><label for=\"axis-0-0\">simulated time<"));
+}
+
+#[test]
 fn only_applicable_figures_are_written() {
     let folder = empty_directory("figures");
     let figures = |scenario: &str, algorithm: &str| -> Vec<String> {
@@ -332,5 +359,6 @@ fn compare_shows_scenarios_in_columns() {
     assert!((spread["sd"].as_f64().unwrap() - sd).abs() < 1e-15);
     assert!(folder.join("out/linear-gd-gd/seed-8/rounds.jsonl").is_file());
     let page = std::fs::read_to_string(folder.join("out/report.html")).unwrap();
-    assert!(page.contains("var(--series-1)"), "the report lacks curves");
+    assert!(page.contains("class=\"line c1 d0\""), "the report lacks curves");
+    assert!(page.contains("<h1>Comparison: 2 scenarios, 2 algorithms</h1>"), "the title has all labels");
 }

@@ -4,3 +4,4 @@
 
 mod builder;
 mod examples;
+mod report;

@@ -1,5 +1,6 @@
 //! Command `compare`: runs several scenarios and shows their results side by side.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -14,7 +15,7 @@ use super::time_to_accuracy::{TimeToAccuracy, TimeToAccuracyOptions};
 use super::{CommandError, Format, RunOptions, compare_algorithms, expect, load, output};
 use fedspan_sim_core::report::files::{json, write_json, write_text};
 use fedspan_sim_core::report::html::Page;
-use fedspan_sim_core::report::plot::Series;
+use fedspan_sim_core::report::plot::{Axis, Series};
 use fedspan_sim_core::report::results::results;
 use fedspan_sim_core::report::summary::Summary;
 use fedspan_sim_core::report::table::Table;
@@ -184,19 +185,32 @@ fn comparison_table(entries: &[Entry], executed: &Executed) -> Table {
     Table { title, columns: columns.collect(), rows, notes }
 }
 
+/// Title of a comparison: the numbers of scenarios and algorithms, and their names if there is one of them.
+fn title(series: &[Series], algorithms: impl Iterator<Item = &'static str>) -> String {
+    let families: BTreeSet<&str> = series.iter().map(|entry| entry.family.as_str()).collect();
+    let algorithms: BTreeSet<&str> = algorithms.collect();
+    let counted = |names: &BTreeSet<&str>, what: &str| match (names.len(), names.first()) {
+        (1, Some(name)) => (*name).to_owned(),
+        (count, _) => format!("{count} {what}"),
+    };
+    format!("Comparison: {}, {}", counted(&families, "scenarios"), counted(&algorithms, "algorithms"))
+}
+
 /// Report page with the curves and texts of all scenarios.
 fn report_page(entries: &[Entry], executed: &Executed, tables: Vec<Table>) -> Page {
     let finished = || entries.iter().zip(&executed.runs);
-    let labels: Vec<&str> = finished().map(|(entry, _)| entry.label.as_str()).collect();
+    let series: Vec<Series> = finished()
+        .map(|(entry, runs)| Series::of(&entry.label, &entry.scenario, runs.curves.clone()))
+        .collect();
+    let lowest = finished().map(|(_, runs)| runs.client_figures.lowest()).fold(1.0, f64::min);
+    let histograms =
+        finished().flat_map(|(entry, runs)| runs.client_figures.histograms(&entry.label, lowest)).collect();
     Page {
-        title: labels.join(" · "),
+        title: title(&series, finished().map(|(entry, _)| entry.scenario.algorithm_name())),
         tables,
-        curves: vec![(
-            String::new(),
-            finished()
-                .map(|(entry, runs)| Series { label: entry.label.clone(), runs: runs.curves.clone() })
-                .collect(),
-        )],
+        axes: Axis::order(finished().map(|(entry, _)| &entry.scenario)),
+        curves: vec![(String::new(), series)],
+        figures: vec![("Accuracy over clients".to_owned(), histograms)],
         texts: finished()
             .map(|(entry, _)| (format!("Scenario: {}", entry.label), entry.scenario.text.clone()))
             .collect(),

@@ -14,9 +14,10 @@ use super::progress::Progress;
 use super::{
     CommandError, Format, RunOptions, check_out, expect, interrupt, load, make_out, output, use_threads,
 };
+use fedspan_sim_core::report::clients::ClientFigures;
 use fedspan_sim_core::report::files::{self, make_directory, remove_run, write_json, write_run, write_text};
 use fedspan_sim_core::report::html::Page;
-use fedspan_sim_core::report::plot::{Point, Series, curve};
+use fedspan_sim_core::report::plot::{Axis, Point, Series, curve};
 use fedspan_sim_core::report::results::results;
 use fedspan_sim_core::report::summary::{SeedsSummary, Spread, Summary, short_name};
 use fedspan_sim_core::report::table::{Table, bytes, figure};
@@ -44,6 +45,8 @@ pub struct Runs {
     pub summaries: Vec<Summary>,
     /// Curve of each seed.
     pub curves: Vec<Vec<Point>>,
+    /// Results of the clients, all seeds together.
+    pub client_figures: ClientFigures,
     /// Summary over the seeds; `None` for a single seed.
     pub over_seeds: Option<SeedsSummary>,
     /// Lines of `clients.csv`, if the runs are those of a single seed and the clients have names.
@@ -190,10 +193,11 @@ pub enum Written<'a> {
 impl Runs {
     /// Creates an empty list of runs.
     fn none() -> Self {
-        let (summaries, curves) = (Vec::new(), Vec::new());
+        let (summaries, curves, client_figures) = (Vec::new(), Vec::new(), ClientFigures::default());
         Self {
             summaries,
             curves,
+            client_figures,
             over_seeds: None,
             clients: None,
             diverged: None,
@@ -367,11 +371,13 @@ fn run_seed(
         runs.diverged.get_or_insert(position);
     }
     let points = curve(&outcome);
+    let client_figures = ClientFigures::of(&outcome);
     if let Some(directory) = &directory {
         write_run(directory, &entry.scenario.resolved(seed), &summary, &outcome)?;
         let single = Runs {
             summaries: vec![summary.clone()],
             curves: vec![points.clone()],
+            client_figures: client_figures.clone(),
             clients: Some(files::clients(&outcome)).filter(|_| !outcome.names.clients.is_empty()),
             ..Runs::none()
         };
@@ -379,6 +385,7 @@ fn run_seed(
     }
     runs.summaries.push(summary);
     runs.curves.push(points);
+    runs.client_figures.add(client_figures);
     Ok(())
 }
 
@@ -412,10 +419,16 @@ fn report_page(entry: &Entry, runs: &Runs) -> Page {
         }
         texts.push(("Clients".to_owned(), text));
     }
+    let seeds = if runs.summaries.len() > 1 { ", all seeds together" } else { "" };
     Page {
         title: format!("{} · {algorithm}", entry.label),
         tables: vec![results_table(entry, runs)],
-        curves: vec![(String::new(), vec![Series { label: entry.label.clone(), runs: runs.curves.clone() }])],
+        curves: vec![(String::new(), vec![Series::of(&entry.label, &entry.scenario, runs.curves.clone())])],
+        axes: Axis::order([&entry.scenario]),
+        figures: vec![
+            (format!("Accuracy over clients{seeds}"), runs.client_figures.histograms("", 1.0)),
+            (format!("Confusion matrix of the test samples{seeds}"), runs.client_figures.matrices()),
+        ],
         texts,
         ..Page::default()
     }

@@ -148,9 +148,9 @@ impl TimeToAccuracyOptions {
     /// Curves at each communication cost, with a heading for each cost.
     pub fn curves(&self, entries: &[Entry], executed: &Executed) -> Vec<(String, Vec<Series>)> {
         let group = |cost: f64| {
-            let series = entries.iter().zip(&executed.runs).map(|(entry, runs)| Series {
-                label: entry.label.clone(),
-                runs: shifted(&runs.curves, &entry.scenario, Some(cost)),
+            let series = entries.iter().zip(&executed.runs).map(|(entry, runs)| {
+                let runs = shifted(&runs.curves, &entry.scenario, Some(cost));
+                Series::of(&entry.label, &entry.scenario, runs)
             });
             (format!("C = {cost}"), series.collect())
         };

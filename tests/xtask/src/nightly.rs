@@ -35,7 +35,7 @@ struct Part {
 }
 
 /// All parts, in the order of a run.
-const PARTS: [Part; 15] = [
+const PARTS: [Part; 16] = [
     Part {
         name: "tables",
         purpose: "every table of the documents, nightly ones too, against the output of its command",
@@ -112,6 +112,11 @@ const PARTS: [Part; 15] = [
         name: "threads",
         purpose: "every order of the operations that threads share, with seeded bugs",
         command: "tests/threads/run --bugs",
+    },
+    Part {
+        name: "screenshots",
+        purpose: "the report of a comparison in a browser, on wide and narrow screens",
+        command: "tests/scripts/screenshots",
     },
 ];
 

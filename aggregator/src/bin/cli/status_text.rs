@@ -15,10 +15,10 @@ pub fn status_text(status: &Value) -> String {
     let phase = status.get("phase").and_then(Value::as_str).unwrap_or("unknown");
     let (round, rounds) = (number("round"), number("rounds"));
     let mut text = phase.to_owned();
-    if rounds > 0 {
-        let done = BAR * round.min(rounds) / rounds;
+    let part = |whole: u64| (whole * round.min(rounds)).checked_div(rounds);
+    if let (Some(done), Some(percent)) = (part(BAR), part(100)) {
         let bar: String = (0..BAR).map(|place| if place < done { '#' } else { '.' }).collect();
-        let _ = write!(text, ", round {round} of {rounds}  [{bar}] {} %", 100 * round.min(rounds) / rounds);
+        let _ = write!(text, ", round {round} of {rounds}  [{bar}] {percent} %");
     } else if phase != "starting" {
         let _ = write!(text, ", round {round}");
     }

@@ -1,7 +1,8 @@
 //! Result files and reports: summaries of the metrics ([`summary`], [`results`]), result files ([`files`]), tables
-//! ([`table`]), predictions ([`predictions`]), curves ([`plot`]) and the report page ([`html`]). `RESULTS.md` lists the contents of the
-//! files.
+//! ([`table`]), predictions ([`predictions`]), figures of runs ([`plot`]) and of their clients ([`clients`]), and
+//! the report page ([`html`]). `RESULTS.md` lists the contents of the files.
 
+pub mod clients;
 pub mod files;
 pub mod html;
 pub mod plot;

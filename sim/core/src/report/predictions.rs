@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::files::quote_cell;
+use super::plot::confusion::Counts;
 use crate::evaluate::ClientScore;
 use crate::run::Outcome;
 
@@ -23,7 +24,7 @@ pub struct MacroF1 {
 
 /// Number of test samples for each pair of true and predicted class.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Confusion(BTreeMap<(u8, u8), u64>);
+pub(super) struct Confusion(BTreeMap<(u8, u8), u64>);
 
 /// Precision, recall and F1 score of a class.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,7 +38,7 @@ struct ClassFigures {
 }
 
 impl Confusion {
-    fn of(clients: &[ClientScore]) -> Self {
+    pub(super) fn of(clients: &[ClientScore]) -> Self {
         let mut counts = BTreeMap::new();
         for predictions in clients.iter().map(|client| &client.predictions) {
             for (truth, class) in predictions.truth.iter().zip(&predictions.classes) {
@@ -45,6 +46,29 @@ impl Confusion {
             }
         }
         Self(counts)
+    }
+
+    /// Adds the counts of other predictions.
+    pub(super) fn add(&mut self, other: Self) {
+        for (cell, count) in other.0 {
+            *self.0.entry(cell).or_insert(0) += count;
+        }
+    }
+
+    /// Matrix of all classes that occur, or that the data name, with their names.
+    pub(super) fn counts(&self, names: &[String]) -> Counts {
+        let occurring = self.0.keys().map(|(truth, predicted)| usize::from(*truth.max(predicted)) + 1).max();
+        let count = occurring.unwrap_or(0).max(names.len());
+        let class_name = |class: usize| names.get(class).cloned().unwrap_or_else(|| class.to_string());
+        let mut counts = vec![vec![0; count]; count];
+        for ((truth, predicted), samples) in &self.0 {
+            if let Some(cell) =
+                counts.get_mut(usize::from(*truth)).and_then(|row| row.get_mut(usize::from(*predicted)))
+            {
+                *cell = *samples;
+            }
+        }
+        Counts { classes: (0..count).map(class_name).collect(), counts }
     }
 
     /// Sum of the counts of the cells that satisfy a condition.

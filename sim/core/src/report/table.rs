@@ -2,6 +2,9 @@
 
 use std::fmt::Write;
 
+/// Number of columns above which a table with fewer rows is transposed on a page.
+const WIDE: usize = 5;
+
 /// Table of results. The first column has the names of the rows; the other columns have numbers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Table {
@@ -68,14 +71,18 @@ impl Table {
         out
     }
 
-    /// Renders the table as HTML, with its notes.
+    /// Renders the table as HTML, with its notes. A table with many columns and fewer rows is transposed, as pages
+    /// are long rather than wide.
     #[must_use]
     pub fn html(&self) -> String {
+        if self.columns.len() > WIDE && self.columns.len() > self.rows.len() + 1 {
+            return self.transposed().html();
+        }
         let mut out = String::new();
         if !self.title.is_empty() {
             let _ = writeln!(out, "<h2>{}</h2>", escape(&self.title));
         }
-        out.push_str("<div class=\"scroll\"><table>\n");
+        out.push_str("<div class=\"scroll\" tabindex=\"0\"><table>\n");
         for (index, row) in [&self.columns].into_iter().chain(&self.rows).enumerate() {
             out.push_str("<tr>");
             for (column, cell) in row.iter().enumerate() {
@@ -91,6 +98,20 @@ impl Table {
             let _ = writeln!(out, "<p>{}</p>", escape(note));
         }
         out
+    }
+
+    /// Table whose rows are the columns of this one.
+    fn transposed(&self) -> Self {
+        let column = |index: usize| -> Vec<String> {
+            let cells = [&self.columns].into_iter().chain(&self.rows);
+            cells.map(|row| row.get(index).cloned().unwrap_or_default()).collect()
+        };
+        Self {
+            title: self.title.clone(),
+            columns: column(0),
+            rows: (1..self.columns.len()).map(column).collect(),
+            notes: self.notes.clone(),
+        }
     }
 }
 

@@ -253,7 +253,7 @@ pub fn curves(part: &PartResult) -> (String, Vec<Series>) {
     let runs = part.cases.iter().map(|case| case.curve.clone()).collect();
     let heading =
         format!("FedRep, {}: wearers who train, every fold and seed, and their median", part.part.name);
-    (heading, vec![Series { label: part.part.name.to_owned(), runs }])
+    (heading, vec![Series { label: part.part.name.to_owned(), runs, ..Series::default() }])
 }
 
 /// Content of the demo's `summary.json`.

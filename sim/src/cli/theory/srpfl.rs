@@ -197,13 +197,14 @@ fn report(
     let mut series = Vec::new();
     for (name, stages) in [("full", &no_stages), ("optimal", &optimal), ("theorem", &theorem)] {
         let label = format!("recursion, {name}");
-        series.push(Series { label, runs: vec![recursion_curve(&plan, &levels, stages)] });
+        let runs = vec![recursion_curve(&plan, &levels, stages)];
+        series.push(Series { label, runs, ..Series::default() });
     }
     for (name, runs) in runs_by_policy {
         let to_point = |(round, (time, distance)): (usize, (f64, f64))| point(round as f64, time, distance);
         let runs =
             runs.iter().map(|run| points(run).into_iter().enumerate().map(to_point).collect()).collect();
-        series.push(Series { label: format!("simulated, {name}"), runs });
+        series.push(Series { label: format!("simulated, {name}"), runs, ..Series::default() });
     }
     let stages = |stages: &[u32]| stages.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
     let mut texts: Vec<(String, String)> = Vec::new();
@@ -230,6 +231,7 @@ fn report(
         tables: vec![by_contraction(settings)],
         curves: vec![(String::new(), series)],
         axes: vec![Axis::Time, Axis::Round],
+        figures: Vec::new(),
         notes: vec![
             "The recursion adds the distances of a round's contraction and of its noise, where in a simulation their \
              squares add: near its floor it is too slow, and too cautious about few devices."
