@@ -263,6 +263,33 @@ fn algorithm_errors_name_the_needed_model() {
     }
 }
 
+/// With as many columns as features every basis is equally good, and the measured curvature must not be a rounding error.
+#[test]
+fn measured_step_size_is_sane_for_square_representations() {
+    let folder = empty_directory("comparisons-square");
+    write_speakers(&folder);
+    for ridge in ["0.0", "0.01"] {
+        let ridge = format!("algorithm.ridge={ridge}");
+        // Ten features and the constant.
+        let sets = [
+            "--set",
+            "model.k=11",
+            "--set",
+            "algorithm.step_size=auto",
+            "--set",
+            &ridge,
+            "--set",
+            "algorithm.rounds=3",
+        ];
+        let output =
+            run_program(&folder, &[&["run", "speakers.toml", "--format", "json"][..], &sets].concat());
+        assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+        let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let step = summary["step_size"].as_f64().unwrap();
+        assert!((1e-6..1e4).contains(&step), "{ridge}: {step}");
+    }
+}
+
 /// An entry that does not fit is named at once and in the table; the others run, and the exit code says so.
 #[test]
 fn entries_that_do_not_fit_are_left_out() {

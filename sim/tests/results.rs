@@ -359,6 +359,10 @@ fn compare_shows_scenarios_in_columns() {
     assert!((spread["sd"].as_f64().unwrap() - sd).abs() < 1e-15);
     assert!(folder.join("out/linear-gd-gd/seed-8/rounds.jsonl").is_file());
     let page = std::fs::read_to_string(folder.join("out/report.html")).unwrap();
+    assert!(
+        page.contains("<h1>Comparison: 2 scenarios, 2 algorithms</h1>"),
+        "the title does not count families"
+    );
     assert!(page.contains("class=\"line c1 d0\""), "the report lacks curves");
     assert!(page.contains("<h1>Comparison: 2 scenarios, 2 algorithms</h1>"), "the title has all labels");
 }

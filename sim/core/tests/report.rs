@@ -34,7 +34,7 @@ fn series(label: &str, family: &str, end: f64) -> Series {
 fn thirty() -> Vec<Series> {
     let entry = |index: usize| {
         let family = if index < 15 { "digits" } else { "digits classes=5" };
-        series(&format!("{family} name=\"algorithm-{}\"", index % 15), family, 0.9 + 0.0001 * index as f64)
+        series(&format!("{family} algorithm-{}", index % 15), family, 0.9 + 0.0001 * index as f64)
     };
     (0..30).map(entry).collect()
 }

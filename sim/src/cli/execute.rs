@@ -10,7 +10,7 @@ use fedspan_engine::config::Init;
 use fedspan_engine::privacy::shown;
 use serde::Serialize;
 
-use super::progress::Progress;
+use super::progress::{Position, Progress};
 use super::{
     CommandError, Format, RunOptions, check_out, expect, interrupt, load, make_out, output, use_threads,
 };
@@ -261,12 +261,15 @@ pub fn check<'a>(entries: &'a [Entry], options: &RunOptions) -> Result<Vec<Check
 pub fn execute(checked: &[Checked<'_>], options: &RunOptions) -> Result<Executed, CommandError> {
     let flag = interrupt::watch();
     let mut executed = Executed { runs: Vec::new(), interrupted: None, diverged: None, failure: None };
+    let seeds_of_each = options.seeds.map_or(1, |seeds| seeds as usize);
+    let fit = checked.iter().filter(|checked| checked.unfit.is_none()).count();
+    let (mut number, total, began) = (0, fit * seeds_of_each, Instant::now());
     for Checked { entry, unfit } in checked {
         let mut runs = Runs::none();
         let first = first_seed(entry, options);
         let seeds = if unfit.is_some() { 0 } else { options.seeds.unwrap_or(1) };
         if unfit.is_some() {
-            runs.failed = options.seeds.map_or(1, |seeds| seeds as usize);
+            runs.failed = seeds_of_each;
             runs.failure.clone_from(unfit);
         }
         for seed in (0..u64::from(seeds)).map(|index| first.saturating_add(index)) {
@@ -276,7 +279,10 @@ pub fn execute(checked: &[Checked<'_>], options: &RunOptions) -> Result<Executed
                 break;
             }
             let several = options.seeds.is_some_and(|seeds| seeds > 1);
-            run_seed(entry, seed, RunSet { several, compared: checked.len() > 1 }, &flag, &mut runs)?;
+            number += 1;
+            let position = Position { number, total, began };
+            let set = RunSet { several, compared: checked.len() > 1, position, quiet: options.quiet };
+            run_seed(entry, seed, set, &flag, &mut runs)?;
             if let Some(last) = runs.summaries.last().filter(|summary| summary.interrupted) {
                 let position = format!("after round {} of {}, seed {seed}", last.rounds, entry.label);
                 executed.interrupted = Some(position);
@@ -309,13 +315,16 @@ struct RunSet {
     several: bool,
     /// True if there are several scenarios; a failed run then does not end the command.
     compared: bool,
+    position: Position,
+    /// True if no progress is shown.
+    quiet: bool,
 }
 
 /// Runs one seed and adds its results to `runs`.
 fn run_seed(
     entry: &Entry,
     seed: u64,
-    RunSet { several, compared }: RunSet,
+    RunSet { several, compared, position, quiet }: RunSet,
     flag: &std::sync::Arc<std::sync::atomic::AtomicBool>,
     runs: &mut Runs,
 ) -> Result<(), CommandError> {
@@ -338,6 +347,8 @@ fn run_seed(
     let mut progress = Progress::new(
         if several { format!("{} seed {seed}", entry.label) } else { entry.label.clone() },
         entry.scenario.algorithm.rounds,
+        position,
+        quiet,
         flag,
     );
     let outcome = job.run(&mut progress);
@@ -351,7 +362,7 @@ fn run_seed(
         }
         outcome => outcome?,
     };
-    if let Some(step_size) = outcome.step_size {
+    if let Some(step_size) = outcome.step_size.filter(|_| !quiet) {
         output::log_line(&format!("{} seed {seed}: step_size = {step_size:.6e}, measured", entry.label));
     }
     for warning in &outcome.warnings {
@@ -362,7 +373,16 @@ fn run_seed(
     let (label, settings) = (entry.label.clone(), entry.settings.clone());
     let summary = Summary { revision: option_env!("FEDSPAN_REVISION"), label, settings, ..summary };
     let rate = summary.timing.updates_per_s.map_or(String::new(), |r| format!(", {r:.0} updates/s"));
-    output::log_line(&format!("{} seed {seed}: {} rounds in {wall:.2} s{rate}", entry.label, summary.rounds));
+    if !quiet {
+        let found: String =
+            summary.figures.iter().map(|(name, value)| format!(", {name} {}", figure(name, value))).collect();
+        let position = position.text(true);
+        let position = if position.is_empty() { position } else { format!(" ({position})") };
+        output::log_line(&format!(
+            "{} seed {seed}: {} rounds in {wall:.2} s{rate}{found}{position}",
+            entry.label, summary.rounds
+        ));
+    }
     if let Some(Diverged { client, round }) = outcome.diverged {
         let position = format!("in round {round} of {}, seed {seed}", entry.label);
         output::log_line(&format!(

@@ -262,6 +262,9 @@ struct RunOptions {
     /// Replace the results of an earlier command in --out
     #[arg(long, requires = "out")]
     overwrite: bool,
+    /// Show no progress; warnings and errors are still shown
+    #[arg(long, short)]
+    quiet: bool,
     /// Write the verdicts on the bounds in [expect] to this file, in the format of JUnit
     #[arg(long, value_name = "FILE.xml")]
     junit: Option<PathBuf>,

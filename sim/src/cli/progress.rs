@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -31,18 +31,52 @@ fn create_bar(prefix: &str, length: u64) -> Option<ProgressBar> {
     Some(bar)
 }
 
+/// Position of a run among the runs of a command.
+#[derive(Clone, Copy, Debug)]
+pub struct Position {
+    /// Number of the run, from 1.
+    pub number: usize,
+    /// Number of runs.
+    pub total: usize,
+    /// Start of the command.
+    pub began: Instant,
+}
+
+impl Position {
+    /// Text such as "3 of 78", with the time that the later runs will take if they take as long as those so far; empty
+    /// for a single run.
+    pub fn text(self, is_done: bool) -> String {
+        if self.total < 2 {
+            return String::new();
+        }
+        let done = if is_done { self.number } else { self.number - 1 };
+        let seconds = self.began.elapsed().as_secs_f64() / done.max(1) as f64 * (self.total - done) as f64;
+        let left = match (done, seconds) {
+            (0, _) => String::new(),
+            (_, seconds) if seconds < 90.0 => format!(", {seconds:.0} s left"),
+            (_, seconds) => format!(", {:.0} min left", seconds / 60.0),
+        };
+        format!("{} of {}{left}", self.number, self.total)
+    }
+}
+
 /// Progress display of one run, which also interrupts the run if the stop flag is set.
 pub struct Progress {
     label: String,
     bar: Option<ProgressBar>,
+    /// Whether lines are shown if there is no bar.
+    lines: bool,
     stop: Arc<AtomicBool>,
 }
 
 impl Progress {
-    /// Creates the display for the run `label`. The run ends after the current round if `stop` becomes true.
-    pub fn new(label: String, rounds: u32, stop: &Arc<AtomicBool>) -> Self {
-        let bar = create_bar(&label, rounds.into());
-        Self { label, bar, stop: Arc::clone(stop) }
+    /// Creates the display for the run `label`, or none if `quiet`. The run ends after the current round if `stop` becomes
+    /// true. Without a terminal only a single run shows its rounds.
+    pub fn new(label: String, rounds: u32, position: Position, quiet: bool, stop: &Arc<AtomicBool>) -> Self {
+        let text = position.text(false);
+        let prefix = if text.is_empty() { label.clone() } else { format!("[{text}] {label}") };
+        let bar = if quiet { None } else { create_bar(&prefix, rounds.into()) };
+        Self { label, bar, lines: !quiet && position.total < 2, stop: Arc::clone(stop) }
     }
 
     /// Removes the progress bar from the terminal.
@@ -70,7 +104,7 @@ impl Watcher for Progress {
             }
             None => {
                 let interval = total.div_ceil(LINES).max(1);
-                if done > 0 && (done.is_multiple_of(interval) || done == total) {
+                if self.lines && done > 0 && (done.is_multiple_of(interval) || done == total) {
                     log_line(&format!("{}: round {done}/{total}{figures}", self.label));
                 }
             }

@@ -175,7 +175,11 @@ impl Draft {
         }
         let wanted = outputs.clamp(SMALLEST_WIDTH, LARGEST_WIDTH);
         let model = Section::default().text("kind", "linear", "\"mlp\" is a network, for classes");
-        let model = model.number("k", wanted.min(features), "width of the shared representation");
+        let model = model.number(
+            "k",
+            wanted.min(features.saturating_sub(1)).max(1),
+            "width of the shared representation, below the number of features",
+        );
         let algorithm =
             self.algorithm().text("step_size", "auto", "one over the curvature of the loss at the start");
         format!("[model]\n{}\n[algorithm]\n{}", model.0, algorithm.0)

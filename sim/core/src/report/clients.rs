@@ -1,8 +1,8 @@
 //! Results of the single clients of runs, for the figures of a report: accuracies and confusion matrices.
 
+use super::plot::Figure;
 use super::plot::confusion::{Counts, confusion};
 use super::plot::histogram::histogram;
-use super::plot::{Figure, clean};
 use super::predictions::Confusion;
 use crate::evaluate::ClientScore;
 use crate::run::Outcome;
@@ -77,11 +77,10 @@ impl ClientFigures {
     #[must_use]
     pub fn histograms(&self, label: &str, lowest: f64) -> Vec<Figure> {
         let lowest = lowest.min(self.lowest());
-        let cleaned = clean(label);
         self.groups()
             .into_iter()
             .filter_map(|(name, heading, group)| {
-                let heading = match (cleaned.as_str(), name) {
+                let heading = match (label, name) {
                     ("", _) => heading.to_owned(),
                     (label, TRAINED) => label.to_owned(),
                     (label, _) => format!("{label}: {heading}"),

@@ -22,7 +22,6 @@ mod svg;
 pub use axis::Axis;
 pub use colours::{COLOURS, DASHES, distinct_styles, style_of};
 pub use curves::figures;
-pub(super) use labels::clean;
 pub use legend::legend;
 pub use metric::{Loss, Metric};
 
@@ -81,7 +80,7 @@ impl Series {
     pub fn of(label: &str, scenario: &Scenario, runs: Vec<Vec<Point>>) -> Self {
         Self {
             label: label.to_owned(),
-            family: labels::family(label),
+            family: labels::family(label, scenario.algorithm_name()),
             loss: Loss::of(scenario),
             every: scenario.evaluate_every,
             runs,

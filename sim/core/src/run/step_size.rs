@@ -60,9 +60,11 @@ pub fn measure(dataset: &Dataset, b: &Matrix, head: HeadSolve, exact: Option<f64
     let largest_curvature = |fitted: Option<(&Matrix, f64)>| {
         largest_eigenvalue(start.clone(), |v| mean(&|set, w| curvature(set, v, w, fitted)))
     };
-    let fitted =
-        exact.map(|ridge| largest_curvature(Some((&basis, ridge)))).filter(|curvature| *curvature > 0.0);
-    let body_curvature = fitted.unwrap_or_else(|| largest_curvature(None));
+    let unfitted = largest_curvature(None);
+    // With as many columns as features or samples, fitted heads are equally good for every basis, and the curvature is
+    // a rounding error.
+    let fitted = exact.map(|ridge| largest_curvature(Some((&basis, ridge))));
+    let body_curvature = fitted.filter(|curvature| *curvature > ROUNDING * unfitted).unwrap_or(unfitted);
     let head_curvature =
         largest_eigenvalue(basis.clone(), |v| project_onto(&basis, &mean(&|set, _| second_moment(set, v))));
     let (mut explained, mut targets) = (0.0, 0.0);
@@ -83,6 +85,9 @@ pub fn measure(dataset: &Dataset, b: &Matrix, head: HeadSolve, exact: Option<f64
     }
     Some(StepSizes { step_size, head_step_size })
 }
+
+/// Largest part of a curvature that is treated as rounding error.
+const ROUNDING: f64 = 1e-9;
 
 /// Number of rounds in a trial of a step size.
 const TRIAL_ROUNDS: usize = 40;

@@ -2,30 +2,23 @@
 
 use std::collections::BTreeSet;
 
-/// Start of the word of a label that names the algorithm.
-const ALGORITHM: &str = "name=";
+/// Suffix of algorithms whose heads are fine-tuned before scoring.
+const FINE_TUNED: &str = "+ft";
 
-/// Family of a label: the label without the algorithm.
-pub(super) fn family(label: &str) -> String {
-    let words: Vec<&str> = label.split(' ').filter(|word| !word.starts_with(ALGORITHM)).collect();
+/// Family of a label: the label without the algorithm. The first word is the scenario, which may be called like an
+/// algorithm.
+pub(super) fn family(label: &str, algorithm: &str) -> String {
+    let plain = |name: &str| name.strip_suffix(FINE_TUNED).unwrap_or(name).to_owned();
+    let is_kept = |(index, word): &(usize, &str)| *index == 0 || plain(word) != plain(algorithm);
+    let words: Vec<&str> = label.split(' ').enumerate().filter(is_kept).map(|(_, word)| word).collect();
     words.join(" ")
 }
 
-/// Word of a label without the key `name` and without quotes.
-fn clean_word(word: &str) -> String {
-    word.strip_prefix(ALGORITHM).unwrap_or(word).trim_matches('"').to_owned()
-}
-
-/// Label that shows the algorithm by its name alone.
-pub(in crate::report) fn clean(label: &str) -> String {
-    label.split(' ').map(clean_word).collect::<Vec<_>>().join(" ")
-}
-
-/// Labels without the words that all of them begin or end with. An algorithm is shown by its name alone. If the
-/// results were empty or not distinct, longer labels are returned.
+/// Labels without the words that all of them begin or end with. If the results were empty or not distinct, longer
+/// labels are returned.
 pub(super) fn short_labels(labels: &[&str]) -> Vec<String> {
     let words: Vec<Vec<String>> =
-        labels.iter().map(|label| label.split_whitespace().map(clean_word).collect()).collect();
+        labels.iter().map(|label| label.split_whitespace().map(str::to_owned).collect()).collect();
     let Some(first) = words.first() else { return Vec::new() };
     let shortest = words.iter().map(Vec::len).min().unwrap_or(0);
     let shared = |count: usize, part: &dyn Fn(&[String], usize) -> Option<String>| {
@@ -84,13 +77,15 @@ mod tests {
 
     #[test]
     fn labels_lose_shared_words() {
-        let labels = ["digits name=\"fedrep\"", "digits name=\"fedavg\""];
+        let labels = ["digits fedrep", "digits fedavg"];
         assert_eq!(short_labels(&labels), ["fedrep", "fedavg"]);
         assert_eq!(short_labels(&["linear", "linear k=3"]), ["linear", "k=3"]);
         assert_eq!(short_labels(&["a x", "a x"]), ["a x", "a x"]);
-        assert_eq!(short_labels(&["one name=y"]), ["one y"]);
+        assert_eq!(short_labels(&["one y"]), ["one y"]);
         assert_eq!(short_labels(&[]), [""; 0]);
-        assert_eq!(family("digits classes=5 name=\"fedrep\""), "digits classes=5");
+        assert_eq!(family("digits classes=5 fedrep", "fedrep"), "digits classes=5");
+        assert_eq!(family("digits fedavg+ft", "fedavg"), "digits");
+        assert_eq!(family("fedpower k=2 fedpower", "fedpower"), "fedpower k=2");
     }
 
     #[test]

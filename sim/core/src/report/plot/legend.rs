@@ -5,7 +5,6 @@ use std::fmt::Write;
 use super::super::table::escape;
 use super::Series;
 use super::colours::classes;
-use super::labels::clean;
 
 /// Renders the list of all series with their colours and dash patterns; empty for a single series.
 #[must_use]
@@ -20,7 +19,7 @@ pub fn legend(series: &[Series]) -> String {
             "<li data-s=\"{index}\"><span><svg width=\"34\" height=\"10\" aria-hidden=\"true\"><path \
              class=\"line {}\" d=\"M1 5L33 5\"/></svg></span>{}</li>",
             classes(index),
-            escape(&clean(&entry.label))
+            escape(&entry.label)
         );
     }
     out.push_str("</ul>\n");
