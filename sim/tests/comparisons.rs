@@ -364,6 +364,39 @@ fn results_are_not_overwritten_unasked() {
     }
 }
 
+/// A scenario or data in the result directory under the name of a result file is never removed, nor are single seeds that an
+/// aborted run left.
+#[test]
+fn inputs_and_single_seeds_in_the_result_directory_are_kept() {
+    let folder = empty_directory("comparisons-inputs");
+    write_speakers(&folder);
+    std::fs::create_dir(folder.join("out")).unwrap();
+    let text = std::fs::read_to_string(folder.join("speakers.toml")).unwrap();
+    std::fs::copy(folder.join("speakers.csv"), folder.join("out/predictions.csv")).unwrap();
+    let text = text.replace("speakers.csv", "predictions.csv");
+    std::fs::write(folder.join("out/scenario.toml"), &text).unwrap();
+    let run = ["run", "out/scenario.toml", "--out", "out", "--set", "algorithm.rounds=1"];
+    for more in [&[][..], &["--overwrite"], &["--overwrite", "--seeds", "2"]] {
+        let output = run_program(&folder, &[&run[..], more].concat());
+        assert_eq!(exit_code(&output), 2, "{}", stderr_text(&output));
+        assert!(stderr_text(&output).contains("scenario.toml"), "{}", stderr_text(&output));
+        assert!(std::fs::read_to_string(folder.join("out/scenario.toml")).unwrap() == text);
+        assert!(folder.join("out/predictions.csv").exists());
+    }
+    // Data with the name of a result, and a scenario elsewhere.
+    std::fs::rename(folder.join("out/scenario.toml"), folder.join("out/mine.toml")).unwrap();
+    let run = ["run", "out/mine.toml", "--out", "out", "--overwrite", "--set", "algorithm.rounds=1"];
+    let output = run_program(&folder, &run);
+    assert_eq!(exit_code(&output), 2, "{}", stderr_text(&output));
+    assert!(folder.join("out/predictions.csv").exists());
+
+    std::fs::create_dir_all(folder.join("aborted/seed-1")).unwrap();
+    std::fs::write(folder.join("aborted/seed-1/summary.json"), "{}").unwrap();
+    let output = run_program(&folder, &["run", "speakers.toml", "--out", "aborted"]);
+    assert_eq!(exit_code(&output), 2);
+    assert!(stderr_text(&output).contains("seed-1/summary.json"), "{}", stderr_text(&output));
+}
+
 /// A diverged run is reported in a note, and the other runs have results.
 #[test]
 fn failed_run_does_not_end_the_others() {

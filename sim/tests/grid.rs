@@ -119,6 +119,31 @@ fn impossible_combinations_do_not_end_the_others() {
     assert!(stderr_text(&none).contains("no combination has finished"));
 }
 
+/// A run of the chosen combination that fails on test data is reported, and results of other commands are kept.
+#[test]
+fn final_failures_and_foreign_results_are_reported() {
+    let folder = empty_directory("grid-final");
+    // Without a validation part there is no validation fold.
+    let arguments =
+        ["grid", "watch-network", "--set", "split.validation_fold=1", "--set", "split.validation=0.3"];
+    let more = ["--over", "algorithm.rounds=1,2", "--seeds", "1"];
+    let output = run_program(&folder, &[&arguments[..], &more].concat());
+    assert_eq!(exit_code(&output), 1, "{}", stderr_text(&output));
+    assert!(
+        stderr_text(&output).contains("1 runs of the chosen combination failed"),
+        "{}",
+        stderr_text(&output)
+    );
+    assert!(stdout_text(&output).contains("seed 1: failed: "), "{}", stdout_text(&output));
+
+    write_data(&folder, false);
+    assert_eq!(exit_code(&run_program(&folder, &["run", "my.toml", "--out", "run"])), 0);
+    let before = std::fs::read(folder.join("run/summary.json")).unwrap();
+    let output = run_program(&folder, &[&GRID[..], &["--out", "run"]].concat());
+    assert_eq!(exit_code(&output), 2, "{}", stderr_text(&output));
+    assert!(before == std::fs::read(folder.join("run/summary.json")).unwrap());
+}
+
 #[test]
 fn wrong_options_are_named() {
     let folder = empty_directory("grid-options");

@@ -216,6 +216,58 @@ fn file_that_is_not_understood_is_an_error_with_the_reason() {
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), before, "files were written");
 }
 
+/// Rows are cut in the order of time only if they are in it, and a copy of the target is no feature.
+#[test]
+fn order_and_copies_are_verified() {
+    let folder = empty_directory("init-relations");
+    let table = |reversed: bool| {
+        let mut text = "subject,time,steps,activity_code,activity\n".to_owned();
+        for row in 0..60_usize {
+            let time = if reversed { 60 - row } else { row };
+            writeln!(
+                text,
+                "p{},{time},{}.5,{},{}",
+                row / 10,
+                row * row % 37,
+                row % 3 + 10,
+                ["walk", "run", "rest"][row % 3]
+            )
+            .unwrap();
+        }
+        text
+    };
+    for (name, reversed) in [("ordered", false), ("reversed", true)] {
+        std::fs::write(folder.join(format!("{name}.csv")), table(reversed)).unwrap();
+        let output = run_program(&folder, &["init", &format!("{name}.csv")]);
+        assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+        let written = std::fs::read_to_string(folder.join(format!("{name}.toml"))).unwrap();
+        assert_eq!(written.contains("by = \"time\""), !reversed, "{written}");
+        assert_eq!(stderr_text(&output).contains("not in the order of time"), reversed);
+        assert!(
+            written.contains("\"!activity_code\"") && written.contains("stands for one class"),
+            "{written}"
+        );
+    }
+}
+
+/// Names of classes with line ends neither end a comment nor add keys.
+#[test]
+fn line_ends_in_names_stay_in_comments() {
+    let folder = empty_directory("init-lines");
+    let mut text = "user,a,y\n".to_owned();
+    for row in 0..60 {
+        let class = ["\"a\nconstant = false\"", "\"b\u{1b}[31m\"", "c"][row % 3];
+        writeln!(text, "u{},{},{class}", row / 12, row * row % 31).unwrap();
+    }
+    std::fs::write(folder.join("lines.csv"), text).unwrap();
+    let output = run_program(&folder, &["init", "lines.csv"]);
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+    assert!(!stderr_text(&output).contains('\u{1b}'));
+    let written = std::fs::read_to_string(folder.join("lines.toml")).unwrap();
+    assert!(written.lines().all(|line| !line.starts_with("constant")), "{written}");
+    Scenario::parse("lines.toml", &written, &[]).unwrap();
+}
+
 /// Text of a cell or a column name that could be taken for syntax of CSV or TOML.
 fn word() -> impl Strategy<Value = String> {
     let known = [

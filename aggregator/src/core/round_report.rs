@@ -125,11 +125,10 @@ impl ServerCore {
         let (answers, target) = engine
             .open_round()
             .map_or((0, 0), |round| (round.participants.len(), round.target.min(round.cohort.len())));
-        let missing = engine.open_round().map_or_else(Vec::new, |round| {
-            let count = round.cohort.len().saturating_sub(round.participants.len());
-            // Counted first, since the status is published after every event.
-            let all = round.cohort.iter().filter(|device| !round.participants.contains(device));
-            if count > MISSING_LISTED { Vec::new() } else { all.copied().take(MISSING_LISTED).collect() }
+        let missing = engine.open_round().map_or_else(Vec::new, |round| match round.outstanding() {
+            1..=MISSING_LISTED => round.awaited().collect(),
+            // The status is published after every event, so a long list is not made.
+            _ => Vec::new(),
         });
         self.status.send_replace(Status {
             phase: phase.to_owned(),

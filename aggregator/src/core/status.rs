@@ -34,7 +34,7 @@ pub struct Status {
     pub answers: usize,
     /// Number of updates that complete the open round.
     pub target: usize,
-    /// Devices that were asked in the open round and have not answered, if there are at most 16; absent otherwise.
+    /// Devices that the open round still waits for, if there are at most 16; absent otherwise.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<DeviceId>,
     /// Update counters of the engine.

@@ -174,18 +174,18 @@ pub(super) async fn serve_client(
                     round = rounds.recv() => match round {
                         Ok(line) => line,
                         Err(broadcast::error::RecvError::Lagged(missed)) => format!("{{\"missed\":{missed}}}"),
-                        Err(broadcast::error::RecvError::Closed) => return,
+                        Err(broadcast::error::RecvError::Closed) => break,
                     },
-                    ended = end_line(&mut status) => {
-                        if let Some(ended) = ended {
-                            let _ = write.write_all(format!("{ended}\n").as_bytes()).await;
-                        }
-                        return;
-                    }
+                    _ = status.wait_for(Status::has_ended) => break,
                 };
                 if write.write_all(format!("{line}\n").as_bytes()).await.is_err() {
                     return;
                 }
+            }
+            // Without an end, the server stops in the middle of a campaign.
+            let end = Some(status.borrow().clone()).filter(Status::has_ended).map(|status| status.end_line());
+            if let Some(end) = end {
+                let _ = write.write_all(format!("{end}\n").as_bytes()).await;
             }
         }
         unknown => {
@@ -193,11 +193,6 @@ pub(super) async fn serve_client(
             let _ = write.write_all(format!("{line}\n").as_bytes()).await;
         }
     }
-}
-
-/// Waits for the end of the campaign, and returns the last line of `watch`; `None` if the server stops before.
-async fn end_line(status: &mut watch::Receiver<Status>) -> Option<String> {
-    status.wait_for(Status::has_ended).await.ok().map(|status| status.end_line())
 }
 
 /// Returns the time in seconds since 1970.

@@ -357,6 +357,11 @@ impl<L: Listener> Server<L> {
         // The session on a link without a device does not end by itself, so the wait is short.
         let drained = async { while link_tasks.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(Duration::from_millis(300), drained).await;
-        result.map(|()| core.status())
+        // Clients of `watch` get their last line once the feeds are closed.
+        let status = core.status();
+        drop((core, snapshot_requests));
+        let drained = async { while controls.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(Duration::from_millis(300), drained).await;
+        result.map(|()| status)
     }
 }

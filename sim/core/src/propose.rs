@@ -115,7 +115,8 @@ fn tried(scenario: &str, path: &str, draft: Draft, answers: &Answers) -> Result<
             Ok(dataset) if split.is_modest(&dataset) => {
                 let text = draft.text(path, &split.keys, &draft.model(network, Some(&dataset)));
                 Scenario::parse(scenario, &text, &[])?;
-                let facts = draft.facts.iter().cloned().chain(facts(&dataset)).collect();
+                let facts = draft.facts.iter().cloned().chain(facts(&dataset));
+                let facts = facts.map(|fact| draft::one_line(&fact)).collect();
                 return Ok(Proposal { facts, roles: draft.roles, text });
             }
             Ok(_) => {}

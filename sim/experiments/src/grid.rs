@@ -55,6 +55,8 @@ pub struct Grid {
     pub seed: u64,
     /// Number of seeds of each combination.
     pub seeds: u32,
+    /// Version of the program, and the commit of its sources if it is known.
+    pub program: String,
 }
 
 /// Result of one run of a grid.
@@ -295,6 +297,7 @@ mod tests {
             metric: "distance".to_owned(),
             seed: 3,
             seeds: 2,
+            program: "test".to_owned(),
         }
     }
 

@@ -14,6 +14,7 @@ use super::progress::{Position, Progress};
 use super::{
     CommandError, Format, RunOptions, check_out, expect, interrupt, load, make_out, output, use_threads,
 };
+use fedspan_sim_core::data::Dataset;
 use fedspan_sim_core::report::clients::ClientFigures;
 use fedspan_sim_core::report::files::{self, make_directory, remove_run, write_json, write_run, write_text};
 use fedspan_sim_core::report::html::Page;
@@ -139,13 +140,35 @@ const SUMMARY_FILES: [&str; 3] = ["summary.json", "results.csv", "report.html"];
 /// # Errors
 /// [`CommandError::Usage`] if the directory has results.
 pub fn refuse_results(out: &Path, overwrite: bool) -> Result<(), CommandError> {
-    match SUMMARY_FILES.into_iter().find(|name| out.join(name).exists()) {
+    match files::first_result(out)? {
         Some(found) if !overwrite => Err(CommandError::Usage(format!(
-            "--out {}: found the results of an earlier command ({found}); give another directory, or --overwrite",
-            out.display()
+            "--out {}: found {}, which is called like a result of an earlier command; give another directory, or --overwrite",
+            out.display(),
+            found.display()
         ))),
         _ => Ok(()),
     }
+}
+
+/// Refuses a result directory that holds the scenario or the data of a run under the name of a result file, which would be
+/// removed.
+fn protect_inputs(entry: &Entry, dataset: &Dataset) -> Result<(), CommandError> {
+    let Some(directory) = entry.directory.as_ref() else { return Ok(()) };
+    let inputs = std::iter::once(entry.scenario.name.as_str())
+        .chain(dataset.files.iter().map(|file| file.file.as_str()));
+    for input in inputs {
+        let parent = |path: &Path| path.parent().map(Path::to_owned).unwrap_or_default();
+        let place = |path: &Path| std::path::absolute(path).ok().and_then(|path| path.canonicalize().ok());
+        let (Some(input_path), Some(out)) = (place(Path::new(input)), place(directory)) else { continue };
+        if parent(&input_path) == out && files::is_result(&input_path) {
+            return Err(CommandError::Usage(format!(
+                "--out {}: {input} is an input of this run and has the name of a result, which would replace it; give another \
+                 directory",
+                directory.display()
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Removes the files of an earlier command that cover all of its runs.
@@ -205,6 +228,13 @@ impl Runs {
             failure: None,
             shape: None,
         }
+    }
+
+    /// Records a run that failed and has no result.
+    fn fail(&mut self, entry: &Entry, seed: u64, message: String) {
+        output::log_line(&format!("{} seed {seed}: {message}", entry.label));
+        self.failed += 1;
+        self.failure.get_or_insert(message);
     }
 
     /// Content of `summary.json`, or `None` if no run was finished.
@@ -329,7 +359,16 @@ fn run_seed(
     runs: &mut Runs,
 ) -> Result<(), CommandError> {
     let began = Instant::now();
-    let job = Job::prepare(&entry.scenario, seed).map_err(|error| to_command_error(entry, &error))?;
+    let is_first = runs.summaries.is_empty() && runs.failed == 0;
+    // A later seed may draw a split that the data do not allow, which is no reason to lose the other seeds.
+    let job = match Job::prepare(&entry.scenario, seed).map_err(|error| to_command_error(entry, &error)) {
+        Err(CommandError::Failed(message) | CommandError::Usage(message)) if compared || !is_first => {
+            runs.fail(entry, seed, message);
+            return Ok(());
+        }
+        job => job?,
+    };
+    protect_inputs(entry, &job.dataset)?;
     runs.shape = Some((job.dataset.features, job.dataset.outputs));
     let directory = match (&entry.directory, several) {
         (Some(directory), true) => Some(directory.join(format!("seed-{seed}"))),
@@ -354,10 +393,8 @@ fn run_seed(
     let outcome = job.run(&mut progress);
     progress.finish();
     let outcome = match outcome.map_err(|error| to_command_error(entry, &error)) {
-        Err(CommandError::Failed(message)) if compared => {
-            output::log_line(&format!("{} seed {seed}: {message}", entry.label));
-            runs.failed += 1;
-            runs.failure.get_or_insert(message);
+        Err(CommandError::Failed(message) | CommandError::Usage(message)) if compared || !is_first => {
+            runs.fail(entry, seed, message);
             return Ok(());
         }
         outcome => outcome?,

@@ -57,8 +57,15 @@ pub fn verify(
     executed: &Executed,
     junit: Option<&Path>,
 ) -> Result<Option<(Table, usize)>, CommandError> {
-    let all: Vec<Verdict<'_>> =
-        entries.iter().zip(&executed.runs).flat_map(|(entry, runs)| verdicts(entry, runs)).collect();
+    let mut runs = executed.runs.iter();
+    let all = entries.iter().flat_map(|entry| {
+        let runs = runs.next();
+        // Only the last entry that was started can be incomplete.
+        let is_interrupted =
+            executed.interrupted.is_some() && runs.is_none_or(|runs| is_last(executed, runs));
+        verdicts(entry, runs, is_interrupted)
+    });
+    let all: Vec<Verdict<'_>> = all.collect();
     if let Some(path) = junit {
         write_text(path, &junit_report(&all))?;
     }
@@ -85,20 +92,28 @@ pub fn verify(
     Ok(Some((table, missed)))
 }
 
-/// Verdicts on the expectations of one entry.
-fn verdicts<'a>(entry: &'a Entry, runs: &'a Runs) -> impl Iterator<Item = Verdict<'a>> {
+/// True if these are the runs of the last entry that was started.
+fn is_last(executed: &Executed, runs: &Runs) -> bool {
+    executed.runs.last().is_some_and(|last| std::ptr::eq(last, runs))
+}
+
+/// Verdicts on the expectations of one entry; `runs` is `None` if it was not started.
+fn verdicts<'a>(entry: &'a Entry, runs: Option<&'a Runs>, is_interrupted: bool) -> Vec<Verdict<'a>> {
+    let summaries = runs.map_or(&[][..], |runs| runs.summaries.as_slice());
     let finished: Vec<&Summary> =
-        runs.summaries.iter().filter(|run| !run.interrupted && run.diverged.is_none()).collect();
-    entry.scenario.expect.iter().map(move |expectation| {
+        summaries.iter().filter(|run| !run.interrupted && run.diverged.is_none()).collect();
+    let is_complete =
+        !is_interrupted && finished.len() == summaries.len() && runs.is_some_and(|runs| runs.failed == 0);
+    let failure = runs.and_then(|runs| runs.failure.as_deref());
+    let failure = failure.or_else(|| (!is_complete).then_some("a run diverged or was interrupted"));
+    let verdict = |expectation: &Expectation| {
         let values: Option<Vec<f64>> =
-            finished.iter().map(|run| value(expectation.figure, run, &entry.scenario, runs)).collect();
-        let complete = runs.failed == 0 && finished.len() == runs.summaries.len();
+            finished.iter().map(|run| value(expectation.figure, run, &entry.scenario, runs?)).collect();
         let found =
-            values.filter(|_| complete).and_then(|values| Spread::new(&values)).map(|spread| spread.mean);
-        let failure =
-            runs.failure.as_deref().or_else(|| (!complete).then_some("a run diverged or was interrupted"));
+            values.filter(|_| is_complete).and_then(|values| Spread::new(&values)).map(|spread| spread.mean);
         Verdict { label: &entry.label, expectation: *expectation, found, runs: finished.len(), failure }
-    })
+    };
+    entry.scenario.expect.iter().map(verdict).collect()
 }
 
 /// Value of a figure in a run.

@@ -8,11 +8,13 @@ use serde::Serialize;
 
 use fedspan_experiments::grid::{Axis, Cell, Choice, Grid, LARGEST, METRICS, Outcome, Row, as_good, rows};
 use fedspan_experiments::survey::{Survey, SurveyError};
+use fedspan_sim_core::data::file::DataFile;
 use fedspan_sim_core::report::files::{json, write_json, write_text};
 use fedspan_sim_core::report::summary::{Spread, short_name};
 use fedspan_sim_core::report::table::{Table, figure};
 use fedspan_sim_core::scenario::Scenario;
 
+use super::execute::refuse_results;
 use super::load::{settings, split_values};
 use super::{CommandError, Format, check_out, interrupt, load, make_out, output, progress, use_threads};
 
@@ -80,6 +82,10 @@ pub fn command(options: &GridOptions) -> Result<(), CommandError> {
     let out = options.out.clone().unwrap_or_else(default_out);
     check_out(&out)?;
     let cells = grid.cells();
+    // A grid continues in its own directory only.
+    if !out.join(GRID_FILE).exists() {
+        refuse_results(&out, false)?;
+    }
     make_out(&out)?;
     use_threads(options.parallel)?;
     let outcomes = measure(&out.join(GRID_FILE), &grid, &cells, "grid")?;
@@ -93,12 +99,18 @@ pub fn command(options: &GridOptions) -> Result<(), CommandError> {
     }
     write_text(&out.join("results.csv"), &results(&grid, &cells, &outcomes))?;
     let best = rows.first().filter(|row| row.failure.is_none() && row.metric.is_some());
+    let mut final_failures: Vec<String> = Vec::new();
     let (figures, chosen) = match best {
         Some(best) => {
             let final_cells = grid.final_cells(best.combination);
             let scored = measure(&out.join(CHOSEN_FILE), &(&grid, best.combination), &final_cells, "chosen")?;
             if scored.iter().any(Option::is_none) {
                 return Err(CommandError::Failed("interrupted; the same command continues".to_owned()));
+            }
+            for (cell, outcome) in final_cells.iter().zip(&scored) {
+                if let Some(Outcome::Failed(reason)) = outcome {
+                    final_failures.push(format!("seed {}: failed: {reason}", cell.seed));
+                }
             }
             (
                 spreads(&scored),
@@ -125,12 +137,19 @@ pub fn command(options: &GridOptions) -> Result<(), CommandError> {
             let mut text = format.shown(&combinations_table(&grid, &rows, &summary.chosen_by));
             if best.is_some() {
                 text += "\n";
-                text += &format.shown(&chosen_table(&grid, &summary));
+                text += &format.shown(&chosen_table(&grid, &summary, final_failures.clone()));
             }
             output::print(&text)?;
         }
     }
     output::log_line(&format!("results: {}", out.display()));
+    if !final_failures.is_empty() {
+        let message = format!(
+            "{} runs of the chosen combination failed on test data; the table says why",
+            final_failures.len()
+        );
+        return Err(CommandError::Failed(message));
+    }
     match rows.iter().find_map(|row| row.failure.as_ref()) {
         Some(_) if best.is_none() => {
             Err(CommandError::Failed("no combination has finished; the table says why".to_owned()))
@@ -185,9 +204,18 @@ fn grid(options: &GridOptions) -> Result<Grid, CommandError> {
         };
         default.to_owned()
     });
+    let mut files = dataset.files;
+    if axes.iter().any(|axis| axis.key.starts_with("data.")) {
+        files = combined_files(&scenario, &axes, files)?;
+    }
     Ok(Grid {
         text: scenario.text.clone(),
-        data: dataset.files,
+        data: files,
+        program: format!(
+            "{} {}",
+            env!("CARGO_PKG_VERSION"),
+            option_env!("FEDSPAN_REVISION").unwrap_or_default()
+        ),
         axes,
         choice: if has_split { Choice::Validation(options.validation) } else { Choice::OtherSeeds },
         metric,
@@ -195,6 +223,30 @@ fn grid(options: &GridOptions) -> Result<Grid, CommandError> {
         seeds: options.seeds,
         scenario: scenario.name,
     })
+}
+
+/// Files of the data of all combinations, each once; combinations that are not possible have none.
+fn combined_files(
+    scenario: &Scenario,
+    axes: &[Axis],
+    base: Vec<DataFile>,
+) -> Result<Vec<DataFile>, CommandError> {
+    let mut files = base;
+    for axis in axes.iter().filter(|axis| axis.key.starts_with("data.")) {
+        for value in &axis.values {
+            let change = format!("{}={value}", axis.key);
+            let parsed = Scenario::parse(&scenario.name, &scenario.text, &[change]);
+            let Ok(dataset) =
+                parsed.map_err(|_| ()).and_then(|scenario| scenario.dataset(scenario.seed).map_err(|_| ()))
+            else {
+                continue;
+            };
+            files.extend(dataset.files);
+        }
+    }
+    files.sort_by(|a, b| a.file.cmp(&b.file));
+    files.dedup();
+    Ok(files)
 }
 
 /// Splits `KEY=VALUE,VALUE,...`.
@@ -303,7 +355,7 @@ fn combinations_table(grid: &Grid, rows: &[Row], chosen_by: &str) -> Table {
 }
 
 /// Table of the chosen combination on test data.
-fn chosen_table(grid: &Grid, summary: &GridSummary<'_>) -> Table {
+fn chosen_table(grid: &Grid, summary: &GridSummary<'_>, notes: Vec<String>) -> Table {
     let settings: Vec<String> = summary.chosen.iter().map(|(key, value)| format!("{key}={value}")).collect();
     let on = match grid.choice {
         Choice::Validation(_) => "test parts",
@@ -313,7 +365,7 @@ fn chosen_table(grid: &Grid, summary: &GridSummary<'_>) -> Table {
         title: format!("chosen: {}, on {on}", settings.join(" ")),
         columns: vec!["figure".to_owned(), "mean +- standard deviation".to_owned()],
         rows: summary.figures.iter().map(|(name, spread)| vec![name.clone(), shown(name, spread)]).collect(),
-        notes: Vec::new(),
+        notes,
     }
 }
 

@@ -262,6 +262,11 @@ impl OpenRound {
         self.cohort.len() - answered - self.absent.len() - self.not_awaited.len()
     }
 
+    /// Devices that the round still waits for, ascending.
+    pub fn awaited(&self) -> impl Iterator<Item = DeviceId> {
+        self.cohort.iter().copied().filter(|device| self.waits_for(*device))
+    }
+
     /// Devices that may still answer, and that the round does not wait for, ascending.
     pub fn not_awaited(&self) -> impl ExactSizeIterator<Item = DeviceId> {
         self.not_awaited.iter().copied()

@@ -41,11 +41,12 @@ pub fn status_text(status: &Value) -> String {
     }
     for name in ["updates", "connections"] {
         if let Some(counters) = status.get(name).and_then(Value::as_object) {
-            let counted: Vec<String> = counters
+            let mut counted: Vec<String> = counters
                 .iter()
                 .filter(|(_, count)| count.as_u64().is_some_and(|count| count > 0))
                 .map(|(counter, count)| format!("{} {count}", counter.replace('_', " ")))
                 .collect();
+            counted.sort_unstable();
             line(name, if counted.is_empty() { "none".to_owned() } else { counted.join(", ") });
         }
     }

@@ -38,6 +38,11 @@ pub struct Draft {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Section(String);
 
+/// Text without control characters: a name from the data must not end a comment, nor a line on a terminal.
+pub fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
 impl Section {
     /// Adds a key whose value is text.
     #[must_use]
@@ -49,7 +54,8 @@ impl Section {
     #[must_use]
     pub fn key(mut self, key: &str, value: &Value, comment: &str) -> Self {
         let line = format!("{key} = {}", value.to_string().trim());
-        let line = if comment.is_empty() { line } else { format!("{line:<COMMENTS_AT$}# {comment}") };
+        let line =
+            if comment.is_empty() { line } else { format!("{line:<COMMENTS_AT$}# {}", one_line(comment)) };
         self.0 += &(line + "\n");
         self
     }
@@ -57,9 +63,7 @@ impl Section {
     /// Adds a line that is only a comment.
     #[must_use]
     pub fn comment(mut self, comment: &str) -> Self {
-        // A control character in a column name must not end the comment.
-        let comment: String = comment.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        self.0 += &format!("{:<COMMENTS_AT$}# {comment}\n", "");
+        self.0 += &format!("{:<COMMENTS_AT$}# {}\n", "", one_line(comment));
         self
     }
 
@@ -192,7 +196,7 @@ impl Draft {
 
     /// Text of the scenario.
     pub fn text(&self, path: &str, split: &Section, model: &str) -> String {
-        let path: String = path.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let path = one_line(path);
         let top = Section::default()
             .number("seed", 1, "of everything random; --seeds 5 runs seeds 1 to 5")
             .number("evaluate_every", 10, "rounds from one evaluation to the next");

@@ -22,12 +22,10 @@ pub fn draft(path: &str) -> Result<Draft, DataError> {
     };
     let mut data =
         Section::default().text("kind", "idx", "").text("images", &images, "").text("labels", &labels, "");
-    let test = Some((images.replace("train", "t10k"), labels.replace("train", "t10k")))
-        .into_iter()
-        .chain([(images.replace("train", "test"), labels.replace("train", "test"))])
-        .find(|(test, test_labels)| {
-            *test != images && Path::new(test).exists() && Path::new(test_labels).exists()
-        });
+    let test = ["t10k", "test"].into_iter().find_map(|part| {
+        let test = (renamed(&images, "train", part)?, renamed(&labels, "train", part)?);
+        (Path::new(&test.0).exists() && Path::new(&test.1).exists()).then_some(test)
+    });
     if let Some((test, test_labels)) = &test {
         data = data.text("test_images", test, "").text("test_labels", test_labels, "");
     }
@@ -49,6 +47,12 @@ pub fn draft(path: &str) -> Result<Draft, DataError> {
         classification: true,
         is_images: true,
     })
+}
+
+/// Path with a part of the file's name replaced; `None` if the name does not contain it.
+fn renamed(path: &str, part: &str, by: &str) -> Option<String> {
+    let name = Path::new(path).file_name()?.to_str()?;
+    name.contains(part).then(|| Path::new(path).with_file_name(name.replace(part, by)).display().to_string())
 }
 
 /// Paths of images and labels, if one of them is `path` and both exist.

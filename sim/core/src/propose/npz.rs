@@ -39,7 +39,8 @@ pub fn draft(bytes: &[u8], path: &str, answers: &Answers) -> Result<Draft, DataE
     let names = archive.names();
     let mut shapes = Vec::new();
     for name in &names {
-        if let Some(values) = archive.get(name, 1 << 28)? {
+        // An array that cannot be read may be one that is not needed.
+        if let Ok(Some(values)) = archive.get(name, 1 << 28) {
             shapes.push((name.clone(), values));
         }
     }

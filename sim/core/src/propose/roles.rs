@@ -62,6 +62,8 @@ const TARGET_NAMES: [&str; 16] = [
 ];
 /// Names of columns with times.
 const TIME_NAMES: [&str; 6] = ["time", "timestamp", "date", "datetime", "seconds", "millis"];
+/// Words in the names of columns that number the rows.
+const ROW_WORDS: [&str; 4] = ["index", "row", "unnamed", "rownum"];
 /// Words in the names of columns that number things.
 const NUMBER_WORDS: [&str; 9] = ["id", "ids", "name", "no", "nr", "num", "number", "index", "key"];
 
@@ -299,8 +301,18 @@ fn reason_to_leave_out(column: &Column, rows: usize) -> Option<String> {
     if has_name(&column.name, &TIME_NAMES) {
         return Some("a time".to_owned());
     }
-    if column.is_whole && words(&column.name).last().is_some_and(|word| word == "id") {
+    let words = words(&column.name);
+    if column.is_whole && words.last().is_some_and(|word| word == "id") {
         return Some("an identifier".to_owned());
+    }
+    if column.is_whole
+        && column.distinct == rows
+        && words.iter().any(|word| ROW_WORDS.contains(&word.as_str()))
+    {
+        return Some("it numbers the rows".to_owned());
+    }
+    if column.is_whole && has_name(&column.name, &CLIENT_NAMES) {
+        return Some("perhaps whose row it is; --client names such a column".to_owned());
     }
     None
 }
@@ -397,6 +409,23 @@ mod tests {
         assert_eq!(reasons[1], "it counts the rows");
         assert!(reasons[2].contains("line 2") && reasons[3].contains("line 9"), "{reasons:?}");
         assert_eq!(reasons[4..], ["it has one value", "a time", "an identifier"]);
+    }
+
+    #[test]
+    fn numbers_of_rows_and_of_other_clients_are_no_features() {
+        let columns: &[NamedCells] = &[
+            ("hospital", who),
+            ("patient", |row| (row % 9).to_string()),
+            ("Unnamed: 0", |row| ((row * 7) % 60).to_string()),
+            ("a", number),
+            ("label", kind),
+        ];
+        let roles = find(&table(columns));
+        assert_eq!(
+            (roles.client.as_deref(), roles.features.as_slice()),
+            (Some("hospital"), &["a".to_owned()][..])
+        );
+        assert!(roles.left_out[0].1.contains("--client") && roles.left_out[1].1 == "it numbers the rows");
     }
 
     #[test]

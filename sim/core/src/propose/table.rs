@@ -5,7 +5,7 @@ use toml_edit::Value;
 use super::draft::{Draft, Section, cut, dealt, splits};
 use super::{Answers, Roles};
 use crate::data::DataError;
-use crate::data::table::profile::{Column, Profile, profile};
+use crate::data::table::profile::{Column, Profile, Related, Relations, profile, relations};
 
 /// Number of names that a fact lists.
 const LISTED: usize = 8;
@@ -16,7 +16,8 @@ const LISTED: usize = 8;
 /// [`DataError`] naming the file, and the line or column that cannot be understood.
 pub fn draft(bytes: &[u8], path: &str, answers: &Answers) -> Result<Draft, DataError> {
     let profile = profile(bytes, path)?;
-    let roles = Roles::find(&profile, answers).map_err(|message| DataError::new(path, message))?;
+    let mut roles = Roles::find(&profile, answers).map_err(|message| DataError::new(path, message))?;
+    let unordered_time = leave_out_copies(&mut roles, &profile, bytes, path)?;
     let column = |name: &str| profile.columns.iter().find(|column| column.name == name);
     let mut facts = vec![format!(
         "{path}: {} rows, {} columns, cut at {:?}",
@@ -36,6 +37,11 @@ pub fn draft(bytes: &[u8], path: &str, answers: &Answers) -> Result<Draft, DataE
         column(&roles.target).map_or(String::new(), |target| described_target(target, roles.classification));
     facts.push(format!("target    {}, {target}", roles.target));
     facts.push(format!("features  {}: {}", roles.features.len(), listed(&roles.features)));
+    if let Some(time) = unordered_time {
+        facts.push(format!(
+            "time      the rows are not in the order of {time}: a random part tests; sort the file for split.by = \"time\""
+        ));
+    }
     facts.extend(roles.left_out.iter().map(|(name, reason)| format!("left out  {name}: {reason}")));
     Ok(Draft {
         facts,
@@ -51,6 +57,38 @@ pub fn draft(bytes: &[u8], path: &str, answers: &Answers) -> Result<Draft, DataE
         is_images: false,
         roles: Some(roles),
     })
+}
+
+/// Leaves features out whose values stand for the classes. Rows that are not in the order of the column of times are cut as if
+/// there were none, whose name is returned.
+fn leave_out_copies(
+    roles: &mut Roles,
+    profile: &Profile,
+    bytes: &[u8],
+    path: &str,
+) -> Result<Option<String>, DataError> {
+    let column = |name: &str| profile.columns.iter().find(|column| column.name == name);
+    let classes = column(&roles.target).map_or(0, |target| target.distinct);
+    let may_stand =
+        |name: &&str| roles.classification && column(name).is_some_and(|column| column.distinct == classes);
+    let candidates: Vec<&str> = roles.features.iter().map(String::as_str).filter(may_stand).collect();
+    if candidates.is_empty() && roles.time.is_none() {
+        return Ok(None);
+    }
+    let columns = Related {
+        client: roles.client.as_deref(),
+        time: roles.time.as_deref(),
+        target: &roles.target,
+        candidates: &candidates,
+    };
+    let Relations { is_ordered, copies } = relations(bytes, path, columns)?;
+    // If nothing else is left, the copies are what the user wants.
+    if copies.len() < roles.features.len() {
+        roles.features.retain(|name| !copies.contains(name));
+        let reason = "each of its values stands for one class of the target";
+        roles.left_out.extend(copies.into_iter().map(|name| (name, reason.to_owned())));
+    }
+    Ok(if is_ordered { None } else { roles.time.take() })
 }
 
 /// Keys of `[data]`.

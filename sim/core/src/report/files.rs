@@ -96,6 +96,42 @@ const RUN_FILES: [&str; 19] = [
     "model/new-heads.npy",
 ];
 
+/// True if a file has the name of a result file.
+#[must_use]
+pub fn is_result(path: &Path) -> bool {
+    RUN_FILES.iter().any(|name| path.file_name().is_some_and(|file| *file == **name))
+}
+
+/// First file in a directory, or in its `seed-S` directories, that has the name of a result file; `None` if there is none.
+///
+/// # Errors
+/// [`WriteError`] if the directory cannot be read.
+pub fn first_result(directory: &Path) -> Result<Option<PathBuf>, WriteError> {
+    let mut directories = seed_directories(directory)?;
+    directories.insert(0, directory.to_owned());
+    let files = directories.iter().flat_map(|directory| RUN_FILES.map(|name| directory.join(name)));
+    Ok(files.into_iter().find(|path| path.symlink_metadata().is_ok()))
+}
+
+/// Directories of single seeds in a directory, sorted.
+fn seed_directories(directory: &Path) -> Result<Vec<PathBuf>, WriteError> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(|error| WriteError::new(directory, error))?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|error| WriteError::new(directory, error))?;
+        let seed =
+            entry.file_name().to_str().and_then(|name| name.strip_prefix("seed-")?.parse::<u64>().ok());
+        if seed.is_some_and(|seed| *entry.file_name() == *format!("seed-{seed}")) && entry.path().is_dir() {
+            found.push(entry.path());
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
 /// Removes the result files of an earlier run from a directory, so that old and new files are not mixed. Only
 /// the files of a run, complete or partial, are removed, in the directory itself and in `seed-S` directories.
 /// Directories that become empty are also removed. Other files are kept.
@@ -103,18 +139,9 @@ const RUN_FILES: [&str; 19] = [
 /// # Errors
 /// [`WriteError`] naming a file that cannot be removed or a directory that cannot be read.
 pub fn remove_run(directory: &Path) -> Result<(), WriteError> {
-    let entries = match fs::read_dir(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        entries => entries.map_err(|error| WriteError::new(directory, error))?,
-    };
-    for entry in entries {
-        let entry = entry.map_err(|error| WriteError::new(directory, error))?;
-        let seed =
-            entry.file_name().to_str().and_then(|name| name.strip_prefix("seed-")?.parse::<u64>().ok());
-        if seed.is_some_and(|seed| *entry.file_name() == *format!("seed-{seed}")) && entry.path().is_dir() {
-            remove_files(&entry.path())?;
-            remove_if_empty(&entry.path());
-        }
+    for seed in seed_directories(directory)? {
+        remove_files(&seed)?;
+        remove_if_empty(&seed);
     }
     remove_files(directory)
 }

@@ -10,7 +10,8 @@ pub fn results(runs: &[&Summary]) -> String {
     let mut settings: Vec<&str> = Vec::new();
     let mut figures: Vec<&'static str> = Vec::new();
     for run in runs {
-        for key in run.settings.keys().map(String::as_str) {
+        // The seed has a column of its own.
+        for key in run.settings.keys().map(String::as_str).filter(|key| *key != "seed") {
             if !settings.contains(&key) {
                 settings.push(key);
             }

@@ -5,7 +5,8 @@ use toml_edit::{DocumentMut, Item, Value};
 use super::Scenario;
 
 /// Keys that name files or directories, with their tables.
-const FILE_KEYS: [(&str, &str); 8] = [
+const FILE_KEYS: [(&str, &str); 9] = [
+    ("fleet", "trace"),
     ("data", "path"),
     ("data", "test_path"),
     ("data", "vectors"),
@@ -34,6 +35,13 @@ impl Scenario {
             if located != path {
                 replace(item, located.into());
             }
+        }
+        // A start from a file is written as its path behind a word.
+        let init = document.get_mut("model").and_then(|table| table.get_mut("init"));
+        let located =
+            init.as_ref().and_then(|item| item.as_str()?.strip_prefix("npy:").map(|path| self.locate(path)));
+        if let (Some(item), Some(path)) = (init, located) {
+            replace(item, format!("npy:{path}").into());
         }
         document.to_string()
     }
