@@ -260,7 +260,9 @@ async fn watch_rounds(state: &Path) -> JoinHandle<Vec<serde_json::Value>> {
     let mut rounds = Box::pin(async move {
         let mut rounds = Vec::new();
         let watched = query(&directory, "watch", |line| {
-            rounds.extend(serde_json::from_str::<serde_json::Value>(line).ok());
+            let line = serde_json::from_str::<serde_json::Value>(line).ok();
+            // The last line is about the whole campaign.
+            rounds.extend(line.filter(|line| line.get("participants").is_some()));
             Ok(())
         });
         // Errors are ignored: without a control socket there are no reports.

@@ -116,7 +116,9 @@ pub fn first_result(directory: &Path) -> Result<Option<PathBuf>, WriteError> {
 /// Directories of single seeds in a directory, sorted.
 fn seed_directories(directory: &Path) -> Result<Vec<PathBuf>, WriteError> {
     let entries = match fs::read_dir(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(Vec::new());
+        }
         entries => entries.map_err(|error| WriteError::new(directory, error))?,
     };
     let mut found = Vec::new();
