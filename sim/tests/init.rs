@@ -216,6 +216,33 @@ fn file_that_is_not_understood_is_an_error_with_the_reason() {
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), before, "files were written");
 }
 
+/// The example scenarios are those that `init` writes for the example files, and they run; the table and the archive have the
+/// same content.
+#[test]
+fn examples_are_what_init_writes() {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let folder = empty_directory("init-examples");
+    let mut accuracies = Vec::new();
+    for kind in ["csv", "npz", "json"] {
+        let data = format!("gestures.{kind}");
+        std::fs::copy(examples.join(&data), folder.join(&data)).unwrap();
+        let out = format!("gestures-{kind}.toml");
+        let output = run_program(&folder, &["init", &data, "--out", &out]);
+        assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+        let written = std::fs::read_to_string(folder.join(&out)).unwrap();
+        assert!(
+            written == std::fs::read_to_string(examples.join(&out)).unwrap(),
+            "{out} is not what init writes:\n{written}"
+        );
+        let run = run_program(&folder, &["run", &out, "--set", "algorithm.rounds=20", "--format", "json"]);
+        assert_eq!(exit_code(&run), 0, "{}", stderr_text(&run));
+        let summary: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();
+        accuracies.push(summary["final"]["accuracy"].as_f64().unwrap());
+    }
+    assert_eq!(accuracies[0], accuracies[1]);
+    assert!(accuracies.iter().all(|accuracy| *accuracy > 0.8), "{accuracies:?}");
+}
+
 /// Rows are cut in the order of time only if they are in it, and a copy of the target is no feature.
 #[test]
 fn order_and_copies_are_verified() {
