@@ -22,6 +22,26 @@ fn ctrl_c_ends_a_reconnecting_device() {
     assert!(device.wait().unwrap().success());
 }
 
+/// A campaign cannot know which clients the scenario holds out, so the device says so before it connects.
+#[test]
+fn held_out_client_warns_before_it_connects() {
+    for (wearer, warns) in [("8", false), ("9", true)] {
+        let free_address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let mut device = Command::new(env!("CARGO_BIN_EXE_fedspan-sim"))
+            .args(["device", "--connect", &free_address.to_string(), "--wearer", wearer, "--plaintext"])
+            .args(["--set", "split.holdout_users=2"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let reported = BufReader::new(device.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let before: Vec<String> = reported.take_while(|line| !line.contains("trying again")).collect();
+        assert_eq!(before.iter().any(|line| line.contains("comes after training")), warns, "{before:?}");
+        device.kill().unwrap();
+        device.wait().unwrap();
+    }
+}
+
 #[test]
 fn invalid_address_exits_with_2() {
     let folder = empty_directory("device-address");

@@ -62,6 +62,13 @@ pub fn command(arguments: &DeviceOptions) -> ExitCode {
                     arguments.wearer
                 );
             }
+            if arguments.wearer > dataset.clients.len() {
+                eprintln!(
+                    "device {}: this client comes after training in the scenario, but a campaign that is not finished trains on its \
+                     samples too: start it once `fedspan-aggregator status` says finished",
+                    arguments.wearer
+                );
+            }
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             match runtime {
                 Ok(runtime) => runtime.block_on(run_device(arguments, &scenario, &dataset, session)),
