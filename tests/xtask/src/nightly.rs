@@ -35,7 +35,7 @@ struct Part {
 }
 
 /// All parts, in the order of a run.
-const PARTS: [Part; 16] = [
+const PARTS: [Part; 17] = [
     Part {
         name: "tables",
         purpose: "every table of the documents, nightly ones too, against the output of its command",
@@ -72,6 +72,11 @@ const PARTS: [Part; 16] = [
         name: "strangers",
         purpose: "how long clients of the HTTP server wait during floods of connections",
         command: "cargo run --release --locked -p fedspan-tests --bin strangers",
+    },
+    Part {
+        name: "recipes",
+        purpose: "the Python blocks of sim/RESULTS.md, in an environment with NumPy and pandas",
+        command: "tests/scripts/recipes",
     },
     Part {
         name: "damage",
