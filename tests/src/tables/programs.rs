@@ -72,13 +72,14 @@ impl Programs {
         printed
     }
 
-    /// Runs the simulator with these arguments. Its result files are written to the directory `out`, from
+    /// Runs the simulator's command `run` or `compare` with these arguments. Its result files are written to the directory `out`, from
     /// where [`Self::read`] reads them.
     ///
     /// # Errors
     /// The same errors as [`Self::printed`].
     pub fn simulate(&mut self, words: &[&str], out: &str) -> Result<(), String> {
-        let command = [&[SIMULATOR], words, &["--out", out]].concat();
+        // Tables run the program again and again into one directory.
+        let command = [&[SIMULATOR], words, &["--out", out, "--overwrite"]].concat();
         self.run(&command.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>()).map(|_| ())
     }
 
