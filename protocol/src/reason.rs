@@ -3,12 +3,13 @@
 use core::fmt;
 
 use crate::message::{DeclineReason, Refusal, Rejection, Requirement};
+use crate::tensor::Role;
 
 impl fmt::Display for Requirement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Tasks(set) => write!(f, "tasks {set:#010b}"),
-            Self::Roles(set) => write!(f, "tensor roles {set:#010b}"),
+            Self::Roles(set) => write_roles(f, set),
             Self::Encodings(set) => write!(f, "encodings {set:#05b}"),
             Self::Numeric(numeric) => write!(f, "arithmetic {numeric:?}"),
             Self::TensorElements(count) => write!(f, "tensors of {count} elements"),
@@ -19,6 +20,33 @@ impl fmt::Display for Requirement {
             }
         }
     }
+}
+
+/// Words for the tensors of a set of roles, in the order of the bits.
+const ROLES: [(Role, &str); 11] = [
+    (Role::Representation, "representations"),
+    (Role::Gradient, "gradients"),
+    (Role::Moment, "moments"),
+    (Role::Subspace, "subspaces"),
+    (Role::AdapterDown, "down-projections"),
+    (Role::AdapterUp, "up-projections"),
+    (Role::SharedHead, "shared heads"),
+    (Role::FactoredHead, "factored heads"),
+    (Role::FeatureSums, "sums of features"),
+    (Role::RidgeScores, "scores of ridges"),
+    (Role::Scale, "a scale of the features, which the device applies"),
+];
+
+/// Lists the tensors of a set of roles. Bits without a known role are shown as a number.
+fn write_roles(f: &mut fmt::Formatter<'_>, set: u16) -> fmt::Result {
+    f.write_str("tensors:")?;
+    let mut left = set;
+    for (role, words) in ROLES.into_iter().filter(|(role, _)| set & role.bit() != 0) {
+        let separator = if left == set { " " } else { ", " };
+        write!(f, "{separator}{words}")?;
+        left &= !role.bit();
+    }
+    if left == 0 { Ok(()) } else { write!(f, " and roles {left:#b}") }
 }
 
 impl fmt::Display for Refusal {
@@ -82,4 +110,23 @@ impl core::error::Error for Rejection {}
 #[allow(clippy::cast_precision_loss, reason = "for a message")]
 fn to_ratio(count: u64) -> f64 {
     count as f64 / f64::from(1 << 30)
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::string::ToString;
+
+    use super::*;
+
+    #[test]
+    fn roles_are_named() {
+        let text = |set| Requirement::Roles(set).to_string();
+        assert_eq!(text(Role::Scale.bit()), "tensors: a scale of the features, which the device applies");
+        assert_eq!(text(Role::Gradient.bit() | Role::Moment.bit()), "tensors: gradients, moments");
+        assert_eq!(text(Role::Gradient.bit() | 1 << 15), "tensors: gradients and roles 0b1000000000000000");
+        // Every role has its words.
+        assert!((0..11).all(|bit| !text(1 << bit).contains("roles")));
+    }
 }

@@ -154,6 +154,7 @@ fn wrong_options_are_named() {
         (&["grid", "my.toml", "--over", "model.k=1,"], "KEY=VALUE"),
         (&["grid", "my.toml", "--over", "model.k=1", "--over", "model.k=2"], "given twice"),
         (&["grid", "my.toml", "--over", "split.validation=0.1,0.2"], "--validation"),
+        (&["grid", "my.toml", "--over", "split.fold=0,1"], "no setting"),
         (&["grid", "my.toml", "--over", "model.k=1", "--validation", "0"], "above 0"),
         (&["grid", "my.toml", "--over", "model.k=1", "--metric", "accuracy_new_clients"], "accuracy"),
         (&["grid", "nowhere.toml", "--over", "model.k=1"], "nowhere.toml"),

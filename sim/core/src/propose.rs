@@ -31,6 +31,9 @@ pub struct Answers {
     pub network: Option<bool>,
 }
 
+/// Largest number of folds that a proposal has.
+const FOLDS: usize = 5;
+
 /// A scenario for a data file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Proposal {
@@ -38,6 +41,8 @@ pub struct Proposal {
     pub facts: Vec<String>,
     /// Roles of columns, if the file is a table with a header.
     pub roles: Option<Roles>,
+    /// Number of folds, each of which holds out other clients, at most 5; `None` if no clients are held out.
+    pub folds: Option<usize>,
     /// Text of the scenario file.
     pub text: String,
 }
@@ -117,7 +122,9 @@ fn tried(scenario: &str, path: &str, draft: Draft, answers: &Answers) -> Result<
                 Scenario::parse(scenario, &text, &[])?;
                 let facts = draft.facts.iter().cloned().chain(facts(&dataset));
                 let facts = facts.map(|fact| draft::one_line(&fact)).collect();
-                return Ok(Proposal { facts, roles: draft.roles, text });
+                let held = dataset.newcomers.len();
+                let folds = (dataset.clients.len() + held).checked_div(held).map(|folds| folds.min(FOLDS));
+                return Ok(Proposal { facts, roles: draft.roles, folds, text });
             }
             Ok(_) => {}
             Err(error) => failure = Some(error),

@@ -78,6 +78,8 @@ pub struct Cell {
     pub seed: u64,
     /// Scenario of the run, or the reason why the combination is none.
     scenario: Result<Box<Scenario>, String>,
+    /// Whether figures of new clients are kept: not in runs that compare combinations, since they are on test samples.
+    keeps_new_clients: bool,
     /// Values of the keys, for the progress display.
     label: String,
     seconds: f64,
@@ -118,7 +120,7 @@ impl Grid {
         };
         let cells = |(combination, values): (usize, Vec<&str>)| {
             let changes: Vec<String> = self.changes(&values).into_iter().chain(validation.clone()).collect();
-            self.runs(combination, &changes, self.seed)
+            self.runs(combination, &changes, self.seed, self.choice == Choice::OtherSeeds)
         };
         self.combinations().into_iter().enumerate().flat_map(cells).collect()
     }
@@ -135,18 +137,24 @@ impl Grid {
             }
             Choice::OtherSeeds => self.seed.saturating_add(self.seeds.into()),
         };
-        self.runs(combination, &changes, first)
+        self.runs(combination, &changes, first, true)
     }
 
     /// One run for each seed.
-    fn runs(&self, combination: usize, changes: &[String], first: u64) -> Vec<Cell> {
+    fn runs(&self, combination: usize, changes: &[String], first: u64, keeps_new_clients: bool) -> Vec<Cell> {
         let parsed: Result<Scenario, Problem> = Scenario::parse(&self.scenario, &self.text, changes);
         let scenario = parsed.map(Box::new).map_err(|problem| problem.to_string());
         let label = changes.join(" ");
         let seconds = scenario.as_ref().map_or(0.0, |scenario| expected_seconds(scenario));
         let seeds = (0..u64::from(self.seeds)).map(|index| first.saturating_add(index));
-        let cell =
-            |seed| Cell { combination, seed, scenario: scenario.clone(), label: label.clone(), seconds };
+        let cell = |seed| Cell {
+            combination,
+            seed,
+            scenario: scenario.clone(),
+            keeps_new_clients,
+            label: label.clone(),
+            seconds,
+        };
         seeds.map(cell).collect()
     }
 }
@@ -184,9 +192,15 @@ impl survey::Cell for Cell {
                 let summary = Summary::new(scenario, self.seed, clients, &outcome, 0.0);
                 match summary.diverged {
                     Some(diverged) => Some(Outcome::Failed(format!("diverged in round {}", diverged.round))),
-                    None => Some(Outcome::Figures(
-                        summary.figures.iter().map(|(name, value)| (name.to_owned(), value)).collect(),
-                    )),
+                    None => {
+                        let kept = |(name, _): &(&str, f64)| {
+                            self.keeps_new_clients || !name.ends_with("_new_clients")
+                        };
+                        let figures = summary.figures.iter().filter(kept);
+                        Some(Outcome::Figures(
+                            figures.map(|(name, value)| (name.to_owned(), value)).collect(),
+                        ))
+                    }
                 }
             }
             Err(error) => Some(Outcome::Failed(error.to_string())),

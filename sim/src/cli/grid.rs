@@ -175,6 +175,11 @@ fn grid(options: &GridOptions) -> Result<Grid, CommandError> {
                 axis.key
             )));
         }
+        if axis.key == "split.fold" {
+            let message = "--over split.fold: a fold is no setting, the best one would be chosen by luck; set one fold, or compare with \
+                           --over split.fold";
+            return Err(CommandError::Usage(message.to_owned()));
+        }
         if axis.key == "split.validation" || axis.key == "seed" {
             let message = format!(
                 "--over {}: the grid sets this key itself; use --validation, or --seed and --seeds",

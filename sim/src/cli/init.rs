@@ -88,8 +88,13 @@ pub fn command(options: &InitOptions) -> Result<(), CommandError> {
     written.map_err(|error| CommandError::Failed(format!("{}: {error}", out.display())))?;
     let name = shell_word(&scenario);
     let results = shell_word(&format!("{}-results", Path::new(&scenario).with_extension("").display()));
+    // Each fold holds out other clients; seeds alone hold out the same ones.
+    let folds = proposal.folds.map_or(String::new(), |folds| {
+        let folds: Vec<String> = (0..folds).map(|fold| fold.to_string()).collect();
+        format!(" --over split.fold={}", folds.join(","))
+    });
     output::print(&format!(
-        "wrote {scenario}. Next:\n  fedspan-sim run {name} --seeds 5 --out {results}\n  fedspan-sim compare {name} --algorithms all --seeds 3\n"
+        "wrote {scenario}. Next:\n  fedspan-sim run {name} --seeds 5 --out {results}\n  fedspan-sim compare {name} --algorithms all --seeds 3{folds}\n"
     ))
 }
 

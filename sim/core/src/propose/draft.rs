@@ -127,7 +127,7 @@ pub fn splits(base: &Section, clients: usize, key: &str, classification: bool) -
         false => ("new_samples", "samples that each of them has", [10, 5, 1]),
     };
     let with_newcomers = numbers.map(|number| {
-        let split = base.clone().number(key, held, "clients that come after training and fit only a head");
+        let split = base.clone().number(key, held, "clients that come after training and fit only a head: the first by name; fold = 1 takes the next");
         let keys = split.number(labels, number, comment);
         Split { keys, labels_per_class: classification.then_some(number) }
     });
@@ -182,7 +182,7 @@ impl Draft {
         let model = model.number(
             "k",
             wanted.min(features.saturating_sub(1)).max(1),
-            "width of the shared representation, below the number of features",
+            "width of the shared representation, below the number of features and the constant 1",
         );
         let algorithm =
             self.algorithm().text("step_size", "auto", "one over the curvature of the loss at the start");

@@ -62,6 +62,11 @@ const TARGET_NAMES: [&str; 16] = [
 ];
 /// Names of columns with times.
 const TIME_NAMES: [&str; 6] = ["time", "timestamp", "date", "datetime", "seconds", "millis"];
+/// Names of columns that number the parts of a recording.
+const PART_NAMES: [&str; 12] = [
+    "session", "trial", "take", "block", "run", "day", "sequence", "segment", "fold", "split", "window",
+    "frame",
+];
 /// Words in the names of columns that number the rows.
 const ROW_WORDS: [&str; 4] = ["index", "row", "unnamed", "rownum"];
 /// Words in the names of columns that number things.
@@ -311,6 +316,11 @@ fn reason_to_leave_out(column: &Column, rows: usize) -> Option<String> {
     {
         return Some("it numbers the rows".to_owned());
     }
+    if column.is_whole && has_name(&column.name, &PART_NAMES) {
+        return Some(
+            "perhaps the number of a part of the recording; list it in features if it is measured".to_owned(),
+        );
+    }
     if column.is_whole && has_name(&column.name, &CLIENT_NAMES) {
         return Some("perhaps whose row it is; --client names such a column".to_owned());
     }
@@ -417,6 +427,7 @@ mod tests {
             ("hospital", who),
             ("patient", |row| (row % 9).to_string()),
             ("Unnamed: 0", |row| ((row * 7) % 60).to_string()),
+            ("session", |row| (row / 20).to_string()),
             ("a", number),
             ("label", kind),
         ];
@@ -426,6 +437,7 @@ mod tests {
             (Some("hospital"), &["a".to_owned()][..])
         );
         assert!(roles.left_out[0].1.contains("--client") && roles.left_out[1].1 == "it numbers the rows");
+        assert!(roles.left_out[2].1.contains("part of the recording"));
     }
 
     #[test]

@@ -37,6 +37,15 @@ pub fn draft(bytes: &[u8], path: &str, answers: &Answers) -> Result<Draft, DataE
         column(&roles.target).map_or(String::new(), |target| described_target(target, roles.classification));
     facts.push(format!("target    {}, {target}", roles.target));
     facts.push(format!("features  {}: {}", roles.features.len(), listed(&roles.features)));
+    // A linear model with fewer inputs than classes can hide a class behind others.
+    let (inputs, classes) =
+        (roles.features.len() + 1, column(&roles.target).map_or(0, |target| target.distinct));
+    if roles.classification && classes > inputs && answers.network != Some(true) {
+        facts.push(format!(
+            "note      {classes} classes from {inputs} inputs: a linear model may never predict some of them (classes.csv shows it); --model mlp \
+             proposes a network"
+        ));
+    }
     if let Some(time) = unordered_time {
         facts.push(format!(
             "time      the rows are not in the order of {time}: a random part tests; sort the file for split.by = \"time\""
