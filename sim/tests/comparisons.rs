@@ -389,6 +389,16 @@ fn inputs_and_single_seeds_in_the_result_directory_are_kept() {
     let output = run_program(&folder, &run);
     assert_eq!(exit_code(&output), 2, "{}", stderr_text(&output));
     assert!(folder.join("out/predictions.csv").exists());
+    // A comparison has files of its own next to the directories of its scenarios.
+    std::fs::rename(folder.join("out/predictions.csv"), folder.join("out/results.csv")).unwrap();
+    std::fs::write(folder.join("out/mine.toml"), text.replace("predictions.csv", "results.csv")).unwrap();
+    for others in [&[][..], &["speakers.toml"], &["linear,algorithm.rounds=1"]] {
+        let compare = [&["compare", "out/mine.toml"], others, &["--out", "out", "--overwrite"]].concat();
+        let output = run_program(&folder, &compare);
+        assert_eq!(exit_code(&output), 2, "{}", stderr_text(&output));
+        assert!(stderr_text(&output).contains("results.csv is an input"), "{}", stderr_text(&output));
+        assert!(folder.join("out/results.csv").exists());
+    }
 
     std::fs::create_dir_all(folder.join("aborted/seed-1")).unwrap();
     std::fs::write(folder.join("aborted/seed-1/summary.json"), "{}").unwrap();

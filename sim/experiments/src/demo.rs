@@ -16,7 +16,7 @@ use std::time::Instant;
 pub use part::{PARTS, Part};
 
 use fedspan_sim_core::progress::Progress;
-use fedspan_sim_core::report::files::{WriteError, make_directory, remove_run, write_json, write_text};
+use fedspan_sim_core::report::files::{WriteError, make_directory, write_json, write_text};
 use fedspan_sim_core::report::html::Page;
 use fedspan_sim_core::report::table::Table;
 use fedspan_sim_core::run::RunError;
@@ -89,7 +89,6 @@ pub fn run(out: &Path, stop: &AtomicBool, progress: &dyn Progress) -> Result<Dem
         text.push_str(&fedspan_sim_core::report::table::wrap(note, 0, 110));
     }
     make_directory(out)?;
-    remove_run(out)?;
     let wall_s = began.elapsed().as_secs_f64();
     write_json(&out.join("summary.json"), &tables::summary(&measured, wall_s))?;
     let page = Page {

@@ -7,10 +7,10 @@ use clap::Args;
 use serde::Serialize;
 
 use super::execute::{
-    Entry, Executed, Runs, Written, check, end, execute, lines, refuse_results, remove_summaries, show,
-    show_verdicts, spread,
+    Entry, Executed, Runs, Written, check, end, execute, lines, show, show_verdicts, spread,
 };
 use super::labels::{directory_name, distinct, label};
+use super::result_directory::{check_out, refuse_results, remove_summaries};
 use super::time_to_accuracy::{TimeToAccuracy, TimeToAccuracyOptions};
 use super::{CommandError, Format, RunOptions, compare_algorithms, expect, load, output};
 use fedspan_sim_core::report::files::{json, write_json, write_text};
@@ -44,7 +44,7 @@ pub struct CompareOptions {
 /// Runs command `compare`: prints the tables and writes the report.
 pub fn command(compare: &CompareOptions, options: &RunOptions) -> Result<(), CommandError> {
     let out = options.out.clone().unwrap_or_else(free_out);
-    super::check_out(&out)?;
+    check_out(&out)?;
     refuse_results(&out, options.overwrite)?;
     let mut entries: Vec<Entry> = Vec::new();
     let over_changes = compare_algorithms::parse_over(compare.over.as_deref())?;
@@ -78,7 +78,7 @@ pub fn command(compare: &CompareOptions, options: &RunOptions) -> Result<(), Com
         return Err(CommandError::Usage(reason.clone()));
     }
     compare.time_to_accuracy.check(&entries)?;
-    let checked = check(&entries, options)?;
+    let checked = check(&entries, Some(&out), options)?;
     remove_summaries(&out)?;
     let mut executed = execute(&checked, options)?;
     executed.failure = left_out.first().cloned().or(executed.failure.take());

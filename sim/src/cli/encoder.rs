@@ -8,7 +8,8 @@ use std::time::Instant;
 use clap::{Args, ValueEnum};
 
 use super::measurement::parse_number;
-use super::{CommandError, Format, check_out, interrupt, make_out, output, use_threads};
+use super::result_directory::{check_out, make_out};
+use super::{CommandError, Format, interrupt, output, use_threads};
 use fedspan_experiments::encoder::{
     Campaign, Clients, Corpus, EncoderError, HeldOut, LocalTraining, LoraMethod, Model, ReadOptions, Report,
     Row, RunInfo, Tokenizer, measure,

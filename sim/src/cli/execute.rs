@@ -11,10 +11,8 @@ use fedspan_engine::privacy::shown;
 use serde::Serialize;
 
 use super::progress::{Position, Progress};
-use super::{
-    CommandError, Format, RunOptions, check_out, expect, interrupt, load, make_out, output, use_threads,
-};
-use fedspan_sim_core::data::Dataset;
+use super::result_directory::{check_out, make_out, protect_inputs, refuse_results};
+use super::{CommandError, Format, RunOptions, expect, interrupt, load, output, use_threads};
 use fedspan_sim_core::report::clients::ClientFigures;
 use fedspan_sim_core::report::files::{self, make_directory, remove_run, write_json, write_run, write_text};
 use fedspan_sim_core::report::html::Page;
@@ -87,7 +85,8 @@ pub fn command(name: &str, options: &RunOptions) -> Result<(), CommandError> {
     }
     let settings = load::settings(&options.changes);
     let entry = Entry { label: short_name(name), scenario, settings, directory: options.out.clone() };
-    let executed = execute(&check(std::slice::from_ref(&entry), options)?, options)?;
+    let executed =
+        execute(&check(std::slice::from_ref(&entry), entry.directory.as_deref(), options)?, options)?;
     let Some(runs) = executed.runs.first() else { return Ok(()) };
     if let Some(directory) = &entry.directory
         && runs.summaries.len() > 1
@@ -130,58 +129,6 @@ pub fn show_verdicts(
     let count =
         if *missed == 1 { "1 expectation is".to_owned() } else { format!("{missed} expectations are") };
     Ok(if *missed == 0 { Ok(()) } else { Err(CommandError::Missed(format!("{count} missed"))) })
-}
-
-/// Files that an earlier command leaves in its result directory.
-const SUMMARY_FILES: [&str; 3] = ["summary.json", "results.csv", "report.html"];
-
-/// Refuses a directory with the results of an earlier command, unless they are to be overwritten.
-///
-/// # Errors
-/// [`CommandError::Usage`] if the directory has results.
-pub fn refuse_results(out: &Path, overwrite: bool) -> Result<(), CommandError> {
-    match files::first_result(out)? {
-        Some(found) if !overwrite => Err(CommandError::Usage(format!(
-            "--out {}: found {}, which is called like a result of an earlier command; give another directory, or --overwrite",
-            out.display(),
-            found.display()
-        ))),
-        _ => Ok(()),
-    }
-}
-
-/// Refuses a result directory that holds the scenario or the data of a run under the name of a result file, which would be
-/// removed.
-fn protect_inputs(entry: &Entry, dataset: &Dataset) -> Result<(), CommandError> {
-    let Some(directory) = entry.directory.as_ref() else { return Ok(()) };
-    let inputs = std::iter::once(entry.scenario.name.as_str())
-        .chain(dataset.files.iter().map(|file| file.file.as_str()));
-    for input in inputs {
-        let parent = |path: &Path| path.parent().map(Path::to_owned).unwrap_or_default();
-        let place = |path: &Path| std::path::absolute(path).ok().and_then(|path| path.canonicalize().ok());
-        let (Some(input_path), Some(out)) = (place(Path::new(input)), place(directory)) else { continue };
-        if parent(&input_path) == out && files::is_result(&input_path) {
-            return Err(CommandError::Usage(format!(
-                "--out {}: {input} is an input of this run and has the name of a result, which would replace it; give another \
-                 directory",
-                directory.display()
-            )));
-        }
-    }
-    Ok(())
-}
-
-/// Removes the files of an earlier command that cover all of its runs.
-///
-/// # Errors
-/// [`CommandError::Failed`] if a file cannot be removed.
-pub fn remove_summaries(out: &Path) -> Result<(), CommandError> {
-    for path in SUMMARY_FILES.map(|name| out.join(name)).into_iter().filter(|path| path.exists()) {
-        let removed = std::fs::remove_file(&path);
-        removed
-            .map_err(|error| CommandError::Failed(format!("cannot remove {}: {error}", path.display())))?;
-    }
-    Ok(())
 }
 
 /// Maps an interruption, divergence or failure to the error that ends the command.
@@ -256,26 +203,38 @@ fn first_seed(entry: &Entry, options: &RunOptions) -> u64 {
     options.seed.unwrap_or(entry.scenario.seed)
 }
 
-/// Checks every scenario against its data, before any file is written. Of several scenarios, one that does not fit does
-/// not end the others.
+/// Checks every scenario against its data, before any file is written or removed. Of several scenarios, one that does not
+/// fit does not end the others. `root` is the directory of the command's own results.
 ///
 /// # Errors
-/// [`CommandError::Usage`] if no scenario fits, or a result directory is a file.
-pub fn check<'a>(entries: &'a [Entry], options: &RunOptions) -> Result<Vec<Checked<'a>>, CommandError> {
+/// [`CommandError::Usage`] if no scenario fits, a result directory is a file, or a result would replace a file that a
+/// scenario reads.
+pub fn check<'a>(
+    entries: &'a [Entry],
+    root: Option<&Path>,
+    options: &RunOptions,
+) -> Result<Vec<Checked<'a>>, CommandError> {
     use_threads(options.threads)?;
     for directory in entries.iter().filter_map(|entry| entry.directory.as_deref()) {
         check_out(directory)?;
     }
+    let directories: Vec<&Path> =
+        root.into_iter().chain(entries.iter().filter_map(|entry| entry.directory.as_deref())).collect();
     let check = |entry: &'a Entry| {
-        let prepared = if entries.len() > 1 {
-            Job::prepare(&entry.scenario, first_seed(entry, options)).err()
-        } else {
-            None
-        };
-        let unfit = prepared.map(|error| format!("{}: {error}", entry.scenario.name));
-        Checked { entry, unfit }
+        // A single scenario is read only if there may be results to replace: its run reads it again.
+        if entries.len() == 1 && directories.iter().all(|directory| !directory.exists()) {
+            return Ok(Checked { entry, unfit: None });
+        }
+        match Job::prepare(&entry.scenario, first_seed(entry, options)) {
+            Ok(job) => {
+                protect_inputs(&entry.scenario, &job.dataset, &directories)?;
+                Ok(Checked { entry, unfit: None })
+            }
+            Err(error) if entries.len() == 1 => Err(to_command_error(entry, &error)),
+            Err(error) => Ok(Checked { entry, unfit: Some(format!("{}: {error}", entry.scenario.name)) }),
+        }
     };
-    let checked: Vec<Checked<'a>> = entries.iter().map(check).collect();
+    let checked: Vec<Checked<'a>> = entries.iter().map(check).collect::<Result<_, CommandError>>()?;
     for Checked { entry, unfit } in &checked {
         if let Some(message) = unfit {
             if checked.iter().all(|checked| checked.unfit.is_some()) {
@@ -368,7 +327,6 @@ fn run_seed(
         }
         job => job?,
     };
-    protect_inputs(entry, &job.dataset)?;
     runs.shape = Some((job.dataset.features, job.dataset.outputs));
     let directory = match (&entry.directory, several) {
         (Some(directory), true) => Some(directory.join(format!("seed-{seed}"))),

@@ -14,9 +14,9 @@ use fedspan_sim_core::report::summary::{Spread, short_name};
 use fedspan_sim_core::report::table::{Table, figure};
 use fedspan_sim_core::scenario::Scenario;
 
-use super::execute::refuse_results;
 use super::load::{settings, split_values};
-use super::{CommandError, Format, check_out, interrupt, load, make_out, output, progress, use_threads};
+use super::result_directory::{check_out, make_out, refuse_results};
+use super::{CommandError, Format, interrupt, load, output, progress, use_threads};
 
 /// Largest number of combinations that the table lists.
 const LISTED: usize = 20;

@@ -9,7 +9,8 @@ use fedspan_aggregator::server::Status;
 use fedspan_engine::config::StopSection;
 use serde::Serialize;
 
-use super::{CommandError, Format, check_out, emulate, labels, load, make_out, output};
+use super::result_directory::{check_out, make_out};
+use super::{CommandError, Format, emulate, labels, load, output};
 use fedspan_sim_core::figures::Figures;
 use fedspan_sim_core::live::{self, LiveError, Plan, ReplayCheck, TimedRound, campaign, check_replay};
 use fedspan_sim_core::report::files::{json, make_directory, write_json};

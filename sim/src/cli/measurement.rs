@@ -8,7 +8,8 @@ use std::time::Instant;
 use clap::Args;
 use serde::Serialize;
 
-use super::{CommandError, Format, check_out, interrupt, make_out, output, progress, use_threads};
+use super::result_directory::{check_out, make_out};
+use super::{CommandError, Format, interrupt, output, progress, use_threads};
 use fedspan_sim_core::report::files::{json, write_json, write_text};
 
 /// Options of all commands that measure over several seeds.

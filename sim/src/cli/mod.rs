@@ -24,6 +24,7 @@ mod output;
 mod power;
 mod progress;
 mod replay;
+mod result_directory;
 mod speedup;
 mod survey;
 mod theory;
@@ -368,23 +369,6 @@ fn use_threads(threads: Option<u16>) -> Result<(), CommandError> {
     pool.map_err(|error| CommandError::Failed(format!("cannot start {threads} threads: {error}")))
 }
 
-/// Checks that `out` is a directory or does not exist.
-fn check_out(out: &std::path::Path) -> Result<(), CommandError> {
-    if out.exists() && !out.is_dir() {
-        let message = format!("--out {}: found a file, allowed: a directory", out.display());
-        return Err(CommandError::Usage(message));
-    }
-    Ok(())
-}
-
-/// Creates the result directory.
-fn make_out(out: &std::path::Path) -> Result<(), CommandError> {
-    let created = std::fs::create_dir_all(out);
-    created.map_err(|error| {
-        CommandError::Usage(format!("--out {}: cannot make this directory: {error}", out.display()))
-    })
-}
-
 /// Runs command `choose`.
 fn run_choose(threads: Option<u16>) -> Result<(), CommandError> {
     use_threads(threads)?;
@@ -405,8 +389,8 @@ fn run_choose(threads: Option<u16>) -> Result<(), CommandError> {
 /// Runs the demo.
 fn run_demo(options: &DemoOptions) -> Result<(), CommandError> {
     use_threads(options.threads)?;
-    check_out(&options.out)?;
-    make_out(&options.out)?;
+    result_directory::check_out(&options.out)?;
+    result_directory::make_out(&options.out)?;
     let stop = interrupt::watch();
     let progress = progress::PartsProgress::new("demo");
     let finished = fedspan_experiments::demo::run(&options.out, &stop, &progress);

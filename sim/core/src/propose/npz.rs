@@ -30,6 +30,7 @@ const CLIENTS: [&str; 13] = [
 ];
 /// Largest number of distinct whole numbers that are taken for classes.
 const FEW_CLASSES: usize = 100;
+
 /// Drafts a scenario for the content of an archive.
 ///
 /// # Errors

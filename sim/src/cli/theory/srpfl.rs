@@ -10,8 +10,9 @@ use fedspan_engine::participation::{self, DoublingSettings};
 use serde::Serialize;
 
 use super::super::measurement::parse_number;
+use super::super::result_directory::{check_out, make_out};
 use super::super::speedup::communication;
-use super::super::{CommandError, Format, check_out, interrupt, load, make_out, output};
+use super::super::{CommandError, Format, interrupt, load, output};
 use fedspan_experiments::speedup::{Policy, Trajectory};
 use fedspan_experiments::theory::srpfl::{
     CurvePlan, Part, Settings, by_contraction, cost_table, part, point, recursion_curve,
