@@ -199,7 +199,14 @@ fn all_algorithms_run_on_a_table_of_many_classes() {
         let row = client_table.lines().find(|line| line.split_whitespace().next() == Some(name));
         assert!(row.is_some_and(|row| row.contains('.')), "{name}: {printed}");
     }
-    assert!(printed.contains("networks of one hidden layer of 32"), "{printed}");
+    // The table of clients that came later repeats the note on the networks.
+    let notes = printed.matches("networks of").count();
+    assert_eq!(notes, 2, "{printed}");
+    assert!(printed.contains("networks: mean over the last ten rounds (accuracy_last_10"), "{printed}");
+    let one_line = printed.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(one_line.contains("fedprox, scaffold: in the row +ft"), "{printed}");
+    // The model of pooled is shared, so its row shows the same figure.
+    assert!(one_line.contains(" fedavg: each client with a head of its own"), "{printed}");
     assert!(!printed.contains("hidden="), "a label contains the network: {printed}");
     // Algorithms that require a network use the configured network and step size, other algorithms the linear
     // model.

@@ -4,7 +4,7 @@
 use fedspan_engine::algorithm::{FedPowerSettings, LinearAlgorithm, network_only_names};
 use fedspan_engine::config::{names_for_model, needs_network};
 
-use super::execute::{Entry, Executed};
+use super::execute::{Entry, Executed, Runs};
 use super::{CommandError, load};
 use fedspan_sim_core::report::summary::Summary;
 use fedspan_sim_core::report::table::Table;
@@ -240,11 +240,66 @@ pub fn tables(comparison: &Comparison, entries: &[Entry], executed: &Executed) -
     let Some(mut trained) = algorithm_table(variants, entries, executed, score_names) else {
         return Vec::new();
     };
+    let of_rows = row_notes(entries, executed, score_names);
+    trained.notes.extend(of_rows);
     trained.notes.extend_from_slice(notes);
     let has_newcomers = |summary: &Summary| summary.figures.get(NEWCOMERS.main).is_some();
     let any_newcomers = executed.runs.iter().flat_map(|runs| &runs.summaries).any(has_newcomers);
-    let newcomers = any_newcomers.then(|| algorithm_table(variants, entries, executed, NEWCOMERS)).flatten();
+    let mut newcomers =
+        any_newcomers.then(|| algorithm_table(variants, entries, executed, NEWCOMERS)).flatten();
+    if let Some(newcomers) = &mut newcomers {
+        newcomers.notes.extend_from_slice(notes);
+    }
     [trained].into_iter().chain(newcomers).collect()
+}
+
+/// Notes that say which column of `results.csv` a row shows, where it is not the one that the title names.
+fn row_notes(entries: &[Entry], executed: &Executed, score_names: ScoreNames) -> Vec<String> {
+    if score_names.main == score_names.otherwise {
+        return Vec::new();
+    }
+    let algorithms = |holds: &dyn Fn(&Entry, &Runs) -> bool| -> String {
+        let mut names: Vec<&str> = Vec::new();
+        for (entry, _) in entries.iter().zip(&executed.runs).filter(|(entry, runs)| holds(entry, runs)) {
+            let name = entry.scenario.algorithm_name();
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names.join(", ")
+    };
+    let network = |entry: &Entry| entry.scenario.algorithm.network();
+    let mut notes = Vec::new();
+    if !algorithms(&|entry, _| network(entry).is_some_and(|network| !network.tuned)).is_empty() {
+        notes.push(format!("networks: mean over the last ten rounds ({} in results.csv)", score_names.main));
+    }
+    let tuned_rows = algorithms(&|entry, _| has_tuned_row(&entry.scenario));
+    if let (false, Some((name, _))) = (tuned_rows.is_empty(), score_names.tuned) {
+        notes.push(format!(
+            "{tuned_rows}: in the row +ft each client trains the head before it is scored ({name} in results.csv)"
+        ));
+    }
+    let own_heads = algorithms(&|_, runs| {
+        runs.summaries.iter().any(|summary| {
+            let [own, shared] =
+                [score_names.otherwise, "accuracy_global"].map(|name| summary.figures.get(name));
+            shared.is_some() && own != shared
+        })
+    });
+    if !own_heads.is_empty() {
+        notes.push(format!(
+            "{own_heads}: each client with a head of its own; the one shared model is accuracy_global in results.csv"
+        ));
+    }
+    notes
+}
+
+/// True if clients are also scored after training the head of a network that they share.
+fn has_tuned_row(scenario: &Scenario) -> bool {
+    scenario
+        .algorithm
+        .network()
+        .is_some_and(|network| !network.tuned && network.method.shares_whole_network())
 }
 
 /// Creates one table; `None` without requested algorithms.
@@ -303,16 +358,19 @@ fn algorithm_table(
         let plain = entry.scenario.algorithm.network().is_some_and(|network| !network.tuned);
         let main = if plain { score_names.main } else { score_names.otherwise };
         put(algorithm.clone(), *column, format_cell(&converged, main, score_names.worst));
-        let network = entry.scenario.algorithm.network();
-        let shared = network.is_some_and(|network| !network.tuned && network.method.shares_whole_network());
-        if let (true, Some((main, worst))) = (shared, score_names.tuned) {
+        if let (true, Some((main, worst))) = (has_tuned_row(&entry.scenario), score_names.tuned) {
             put(format!("{algorithm}+ft"), *column, format_cell(&converged, main, worst));
         }
     }
     let repeated = if variants.iter().any(|variant| variant.over_changes > 0) { "runs" } else { "seeds" };
+    let spread = if runs == 1 {
+        "one run".to_owned()
+    } else {
+        format!("{runs} {repeated}: mean +- standard deviation")
+    };
     let decile_note = if score_names.worst.is_empty() { "" } else { " (worst decile of clients)" };
     Some(Table {
-        title: format!("{}, {runs} {repeated}: mean +- standard deviation{decile_note}", score_names.title),
+        title: format!("{}, {spread}{decile_note}", score_names.title),
         columns: ["algorithm".to_owned()].into_iter().chain(titles).collect(),
         rows,
         notes,

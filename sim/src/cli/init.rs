@@ -83,9 +83,13 @@ pub fn command(options: &InitOptions) -> Result<(), CommandError> {
     if to_stdout {
         return output::print(&proposal.text);
     }
-    let written =
-        std::fs::File::create_new(&out).and_then(|mut file| file.write_all(proposal.text.as_bytes()));
-    written.map_err(|error| CommandError::Failed(format!("{}: {error}", out.display())))?;
+    let failed = |error: std::io::Error| CommandError::Failed(format!("{}: {error}", out.display()));
+    let mut file = std::fs::File::create_new(&out).map_err(failed)?;
+    if let Err(error) = file.write_all(proposal.text.as_bytes()) {
+        // A partial scenario would be in the way of the next attempt, which overwrites nothing.
+        std::fs::remove_file(&out).ok();
+        return Err(failed(error));
+    }
     let name = shell_word(&scenario);
     let results = shell_word(&format!("{}-results", Path::new(&scenario).with_extension("").display()));
     // Each fold holds out other clients; seeds alone hold out the same ones.

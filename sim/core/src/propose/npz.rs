@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::Answers;
 use super::draft::{Draft, Section, cut, dealt, splits, with_test_part};
+use super::roles::is_client_name;
 use crate::data::DataError;
 use crate::data::npz::{Archive, Values};
 
@@ -12,22 +13,6 @@ const SAMPLES: [&str; 8] = ["x", "x_train", "xs", "features", "samples", "data",
 /// Names of arrays of targets, in lower case.
 const TARGETS: [&str; 9] =
     ["y", "y_train", "ys", "labels", "label", "targets", "target", "classes", "outputs"];
-/// Names of arrays that say whose each row is, in lower case.
-const CLIENTS: [&str; 13] = [
-    "client",
-    "clients",
-    "client_train",
-    "user",
-    "users",
-    "subject",
-    "subjects",
-    "speaker",
-    "participant",
-    "patient",
-    "device",
-    "group",
-    "groups",
-];
 /// Largest number of distinct whole numbers that are taken for classes.
 const FEW_CLASSES: usize = 100;
 
@@ -74,7 +59,11 @@ pub fn draft(bytes: &[u8], path: &str, answers: &Answers) -> Result<Draft, DataE
     let client = match (&answers.client, x.shape()) {
         (Some(Some(name)), _) => Some(named(name, "client")?),
         (Some(None), _) | (None, [_, _, _]) => None,
-        (None, _) => find(&CLIENTS),
+        (None, shape) => shapes.iter().find(|(name, values)| {
+            let name = name.to_lowercase();
+            let name = name.strip_suffix("_train").unwrap_or(&name);
+            is_client_name(name) && values.shape() == shape.get(..1).unwrap_or_default()
+        }),
     };
     let (rows, clients) = match (x.shape(), client) {
         (&[clients, m, _], None) => (clients * m, clients),

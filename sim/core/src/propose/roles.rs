@@ -209,12 +209,18 @@ fn words(name: &str) -> Vec<String> {
     words
 }
 
-/// True if a column name is one of `known`, perhaps with words that stand for a number or a name.
+/// True if a column name is one of `known`, perhaps in the plural, or with words that stand for a number or a name.
 fn has_name(name: &str, known: &[&str]) -> bool {
     let words = words(name);
+    let is_known = |word: &str| known.contains(&word);
     let (known_words, others): (Vec<&String>, Vec<&String>) =
-        words.iter().partition(|word| known.contains(&word.as_str()));
+        words.iter().partition(|word| is_known(word) || word.strip_suffix('s').is_some_and(is_known));
     !known_words.is_empty() && others.iter().all(|word| NUMBER_WORDS.contains(&word.as_str()))
+}
+
+/// True if a column or an array has a name that says whose row it is.
+pub fn is_client_name(name: &str) -> bool {
+    has_name(name, &CLIENT_NAMES)
 }
 
 /// Column that says whose row it is, by its name or else because it repeats texts.
@@ -227,8 +233,7 @@ fn guess_client<'a>(profile: &'a Profile, target: Option<&Column>) -> Option<&'a
             .filter(move |column| !is_target(column) && column.missing.0 == 0 && column.distinct > 1)
     };
     let repeats = |column: &&Column, rows: usize| column.distinct.saturating_mul(rows) <= profile.rows;
-    let by_name =
-        others().filter(|column| repeats(column, 2)).find(|column| has_name(&column.name, &CLIENT_NAMES));
+    let by_name = others().filter(|column| repeats(column, 2)).find(|column| is_client_name(&column.name));
     by_name
         .or_else(|| others().filter(|column| repeats(column, 2)).find(|column| words(&column.name) == ["id"]))
         .or_else(|| {
@@ -321,7 +326,7 @@ fn reason_to_leave_out(column: &Column, rows: usize) -> Option<String> {
             "perhaps the number of a part of the recording; list it in features if it is measured".to_owned(),
         );
     }
-    if column.is_whole && has_name(&column.name, &CLIENT_NAMES) {
+    if column.is_whole && is_client_name(&column.name) {
         return Some("perhaps whose row it is; --client names such a column".to_owned());
     }
     None
@@ -361,6 +366,21 @@ mod tests {
 
     fn find(profile: &Profile) -> Roles {
         Roles::find(profile, &Answers::default()).unwrap()
+    }
+
+    #[test]
+    fn names_of_clients_are_known_in_the_plural_and_with_numbers() {
+        for (name, expected) in [
+            ("users", true),
+            ("subject_id", true),
+            ("PatientNo", true),
+            ("houses", true),
+            ("user_agent", false),
+            ("busers", false),
+            ("s", false),
+        ] {
+            assert_eq!(is_client_name(name), expected, "{name}");
+        }
     }
 
     #[test]
