@@ -291,7 +291,7 @@ fn aggregate(bencher: Bencher, (rule, n): (Rule, u32)) {
 
 /// Benchmarks a training round of `n` gradients of 64 x 4 under the spectral filter, from the check of the first to the
 /// next representation, with the check of the rank and without it (tolerance 1).
-#[divan::bench(args = [(40, RANK_TOLERANCE), (40, 1.0), (1000, RANK_TOLERANCE), (1000, 1.0)], sample_count = 10)]
+#[divan::bench(args = [(40, RANK_TOLERANCE), (40, 1.0), (1000, RANK_TOLERANCE), (1000, 1.0), (10_000, RANK_TOLERANCE)], sample_count = 10)]
 fn filter_gradients(bencher: Bencher, (n, rank_tolerance): (u32, f64)) {
     let (d, k) = (64, 4);
     let parameters = FedRepParameters {
