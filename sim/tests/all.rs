@@ -39,6 +39,7 @@ mod partitions;
 mod predictions;
 mod reference;
 mod results;
+mod resume;
 mod ridge;
 mod rolora;
 mod scales;

@@ -12,6 +12,7 @@ use fedspan_engine::algorithm::Scale;
 use fedspan_engine::linalg::{Matrix, from_f32, orthonormal, principal_angle_distance, to_f32};
 use fedspan_protocol::message::{HeadSolve, Numeric};
 use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
 
 pub use baselines::{local_only, pooled, pooled_with_dropped};
 pub use predictions::Predictions;
@@ -23,7 +24,7 @@ use crate::least_squares::DroppedDirections;
 use crate::network::{self, SimNetwork};
 
 /// Metrics of one model on one data set. Metrics that do not apply are `None`.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Scores {
     /// Sine of the largest principal angle between the representation and the true representation.
     pub distance: Option<f64>,

@@ -1,8 +1,9 @@
 //! List of a model's metrics by name, for result files and tables.
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::evaluate::Scores;
+use crate::report::interned;
 
 /// Metrics by name, in the order of the tables. Metrics that do not apply are omitted.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -44,5 +45,11 @@ impl Figures {
 impl Serialize for Figures {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.iter())
+    }
+}
+
+impl<'de> Deserialize<'de> for Figures {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        interned::names_and_values(deserializer).map(Self)
     }
 }

@@ -1,6 +1,7 @@
 //! Simulated devices. A device consists of the client's session on heap memory and the server's end of its
 //! connection; frames are exchanged in memory.
 
+mod saved_device;
 mod task;
 
 use std::ops::Range;
@@ -11,7 +12,7 @@ use fedspan_client::Millis;
 use fedspan_client::kernel::fixed::Scale;
 use fedspan_client::memory::{Fixed, Memory, Parts, PartsRef, Shape};
 use fedspan_client::session::{Config, Protection};
-use fedspan_client::store::{NoStore, Store};
+use fedspan_client::store::Store;
 use fedspan_client::task::{Scaled, scaled_values};
 use fedspan_client::{Event, Linear, Session, Task};
 use fedspan_engine::algorithm::ScaleSource;
@@ -24,6 +25,7 @@ use fedspan_protocol::tensor::SUMS_COLUMNS;
 use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;
 
+pub use saved_device::{SavedDevice, SpentBudget};
 pub use task::SimTask;
 
 use crate::data::{self, Client, ClientSource, Dataset};
@@ -109,7 +111,7 @@ fn parts(shape: Shape, values: &mut [f32]) -> Parts<'_> {
 }
 
 /// Client session of a simulated device.
-pub type SimSession = Session<SimTask, ClientSource, NoStore, ChaCha8Rng>;
+pub type SimSession = Session<SimTask, ClientSource, SpentBudget, ChaCha8Rng>;
 
 /// Creates the random generator of a simulated device, which is the same in every run. Must not be used for
 /// devices with keys, whose handshakes must be unpredictable.
@@ -206,7 +208,7 @@ impl DeviceFactory {
         join_time: JoinTime,
         random: ChaCha8Rng,
     ) -> Result<SimSession, BuildError> {
-        self.session_with_store(config, protection, client, join_time, NoStore, random)
+        self.session_with_store(config, protection, client, join_time, SpentBudget::default(), random)
     }
 
     /// Creates the session of one device with the given store.
@@ -222,12 +224,39 @@ impl DeviceFactory {
         store: P,
         random: ChaCha8Rng,
     ) -> Result<Session<SimTask, ClientSource, P, ChaCha8Rng>, BuildError> {
-        let task = self.task(config.device, client.train.len(), join_time)?;
+        let task = self.task(config.device, client.train.len(), join_time, 0)?;
         Ok(Session::new(config, protection, task, client.source(), store, random))
     }
 
-    fn task(&self, device: u64, samples: usize, join_time: JoinTime) -> Result<SimTask, BuildError> {
-        let task = self.model_task(device, samples, join_time)?;
+    /// Creates the session of a device that joined before training, with a saved state.
+    ///
+    /// # Errors
+    /// [`BuildError`] if the client's task cannot be built with these settings, or the state belongs to another task.
+    pub fn restored_session(
+        &self,
+        config: Config,
+        client: &Client,
+        saved: &SavedDevice,
+        random: ChaCha8Rng,
+    ) -> Result<SimSession, BuildError> {
+        let (samples, seeds_drawn) = (client.train.len(), saved.seeds_drawn());
+        let mut task = self.task(config.device, samples, JoinTime::BeforeTraining, seeds_drawn)?;
+        if !saved.restore(&mut task) {
+            let message = format!("the saved state of device {} belongs to another model", config.device);
+            return Err(BuildError(message));
+        }
+        let store = SpentBudget(saved.spent);
+        Ok(Session::new(config, Protection::Plaintext, task, client.source(), store, random))
+    }
+
+    fn task(
+        &self,
+        device: u64,
+        samples: usize,
+        join_time: JoinTime,
+        seeds_drawn: u32,
+    ) -> Result<SimTask, BuildError> {
+        let task = self.model_task(device, samples, join_time, seeds_drawn)?;
         if !self.scale {
             return Ok(task);
         }
@@ -247,7 +276,7 @@ impl DeviceFactory {
         features: Range<usize>,
     ) -> Result<Option<(u32, Vec<f32>)>, BuildError> {
         let to_u16 = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
-        let mut task = self.task(0, client.train.len(), JoinTime::BeforeTraining)?;
+        let mut task = self.task(0, client.train.len(), JoinTime::BeforeTraining, 0)?;
         let (first, count) = (to_u16(features.start), to_u16(features.len()));
         let id = RoundId { round: 1, stage: 0 };
         let open = RoundOpen { id, task: Asked::FeatureSums { first, count }, tensors: Descriptors::new() };
@@ -258,13 +287,19 @@ impl DeviceFactory {
     }
 
     /// Creates the task of a device's model, without scaling of samples.
-    fn model_task(&self, device: u64, samples: usize, join_time: JoinTime) -> Result<SimTask, BuildError> {
+    fn model_task(
+        &self,
+        device: u64,
+        samples: usize,
+        join_time: JoinTime,
+        seeds_drawn: u32,
+    ) -> Result<SimTask, BuildError> {
         if let Some(network) = &self.network {
             return Ok(SimTask::Network(SimNetwork::new(network, device, samples, join_time)));
         }
         let memory = HeapWorkspace::new(self.shape, self.numeric);
         let memory = if self.extra_matrix { memory.with_extra_matrix() } else { memory };
-        let noise = SimNoise::new(self.privacy, self.seeds, device);
+        let noise = SimNoise::new(self.privacy, self.seeds, device, seeds_drawn);
         let task = Linear::private(memory, noise).map_err(|error| BuildError(error.to_string()))?;
         Ok(SimTask::Linear(task))
     }

@@ -61,16 +61,22 @@ pub struct SimNoise {
     clipping: Option<Clipping>,
     seeds: SeedSource,
     device: u64,
-    drawn: u32,
+    seeds_drawn: u32,
 }
 
 impl SimNoise {
-    /// Creates the privacy mechanism of a device.
+    /// Creates the privacy mechanism of a device that has drawn `seeds_drawn` seeds before.
     #[must_use]
-    pub fn new(noise: Option<NoiseConfig>, seeds: SeedSource, device: u64) -> Self {
+    pub fn new(noise: Option<NoiseConfig>, seeds: SeedSource, device: u64, seeds_drawn: u32) -> Self {
         let settings = noise.map(|noise| noise.settings);
         let clipping = noise.and_then(|noise| noise.clip).map(Clipping::new);
-        Self { settings, clipping, seeds, device, drawn: 0 }
+        Self { settings, clipping, seeds, device, seeds_drawn }
+    }
+
+    /// Number of seeds that the device has drawn.
+    #[must_use]
+    pub fn seeds_drawn(&self) -> u32 {
+        self.seeds_drawn
     }
 }
 
@@ -88,9 +94,9 @@ impl Mechanism for SimNoise {
     }
 
     fn draw_seed(&mut self) -> Result<Seed, NoEntropy> {
-        self.drawn += 1;
+        self.seeds_drawn += 1;
         match self.seeds {
-            SeedSource::Deterministic(seed) => Ok(noise_seed(seed, self.drawn, self.device)),
+            SeedSource::Deterministic(seed) => Ok(noise_seed(seed, self.seeds_drawn, self.device)),
             SeedSource::System => {
                 let mut bytes = [0; 32];
                 getrandom::fill(&mut bytes).map_err(|_| NoEntropy)?;

@@ -9,6 +9,7 @@ mod engine;
 mod fit_stats;
 mod prepare;
 pub mod replay;
+mod saved_run;
 mod simulation;
 mod step_size;
 mod times;
@@ -24,9 +25,10 @@ use fedspan_engine::{ChosenRidge, Counters, CustomError, DeviceId, Failure, Tens
 use fedspan_protocol::message::Refusal;
 pub use fit_stats::FitStats;
 pub use prepare::{Job, given_start};
+pub use saved_run::{SavedRun, SavedRunError};
 pub use times::Times;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::data::file::DataFile;
 use crate::data::scale::Scaling;
@@ -86,7 +88,7 @@ pub enum RunError {
 }
 
 /// Divergence of training, which ends training early: the loss of a client was not finite.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Diverged {
     /// Index of the client, from 0.
     pub client: u64,
@@ -95,7 +97,7 @@ pub struct Diverged {
 }
 
 /// Privacy loss of the noisy releases of the devices.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct PrivacyFigures {
     /// Largest epsilon over all devices. Every record has (epsilon, delta) differential privacy.
     pub epsilon: f64,
@@ -106,7 +108,7 @@ pub struct PrivacyFigures {
 }
 
 /// Results of a round, as written to `rounds.jsonl`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RoundRow {
     /// Number of the round; 0 is the initial model.
     pub round: u32,
@@ -264,6 +266,16 @@ pub trait Watcher {
     /// Called after each round, with the number of finished rounds `done`, the total number of rounds `of`,
     /// and the metrics if the round was evaluated. Returns false to end the run.
     fn round(&mut self, done: u32, of: u32, scores: Option<&Scores>) -> bool;
+
+    /// Called after each training round that can be continued later; `is_last` is true if the run trains no further.
+    /// Returns true to receive the state of the run.
+    fn wants_state(&mut self, _is_last: bool) -> bool {
+        false
+    }
+
+    /// Receives the state of the run, if [`Self::wants_state`] has returned true. Not called if the participation policy keeps
+    /// estimates that are not part of its state, as doubling does with the schedules `adaptive` and `verified`.
+    fn keep_state(&mut self, _state: SavedRun) {}
 }
 
 /// Observer that ignores progress.

@@ -32,6 +32,7 @@ pub use fleet::{
 use scale::read_scale;
 
 use crate::data::{DataError, Dataset, MemoryData};
+use crate::run::RECENT_ROUNDS;
 
 /// Built-in scenarios: name, one-line description, and text of the file.
 pub const BUILT_IN: [(&str, &str, &str); 30] = [
@@ -243,6 +244,15 @@ impl Scenario {
     #[must_use]
     pub fn built_in(name: &str) -> Option<&'static str> {
         BUILT_IN.iter().find(|(built_in_name, _, _)| *built_in_name == name).map(|(_, _, text)| *text)
+    }
+
+    /// True if a run evaluates the model after this round: every `evaluate_every` rounds, after the last one, and with a
+    /// network after the last [`RECENT_ROUNDS`], whose mean accuracy is reported.
+    #[must_use]
+    pub fn evaluates(&self, round: u32) -> bool {
+        let rounds = self.algorithm.rounds;
+        let is_recent = self.algorithm.network().is_some() && round.saturating_add(RECENT_ROUNDS) > rounds;
+        is_recent || round == rounds || round.is_multiple_of(self.evaluate_every)
     }
 
     /// Parses and checks a scenario after applying the changes from the command line (`key=value`).

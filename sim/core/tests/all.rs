@@ -5,3 +5,4 @@
 mod builder;
 mod examples;
 mod report;
+mod resume;

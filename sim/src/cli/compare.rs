@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 
-use super::execute::{
-    Entry, Executed, Runs, Written, check, end, execute, lines, show, show_verdicts, spread,
-};
+use super::execute::{check, end, execute, show_verdicts};
 use super::labels::{directory_name, distinct, label};
 use super::result_directory::{check_out, refuse_results, remove_summaries};
+use super::run_tables::{lines, show, spread};
+use super::runs::{Entry, Executed, Runs, Written};
 use super::time_to_accuracy::{TimeToAccuracy, TimeToAccuracyOptions};
 use super::{CommandError, Format, RunOptions, compare_algorithms, expect, load, output};
 use fedspan_sim_core::report::files::{json, write_json, write_text};
@@ -45,7 +45,9 @@ pub struct CompareOptions {
 pub fn command(compare: &CompareOptions, options: &RunOptions) -> Result<(), CommandError> {
     let out = options.out.clone().unwrap_or_else(free_out);
     check_out(&out)?;
-    refuse_results(&out, options.overwrite)?;
+    if !options.resumes {
+        refuse_results(&out, options.overwrite)?;
+    }
     let mut entries: Vec<Entry> = Vec::new();
     let over_changes = compare_algorithms::parse_over(compare.over.as_deref())?;
     let mut comparison =
@@ -80,7 +82,7 @@ pub fn command(compare: &CompareOptions, options: &RunOptions) -> Result<(), Com
     compare.time_to_accuracy.check(&entries)?;
     let checked = check(&entries, Some(&out), options)?;
     remove_summaries(&out)?;
-    let mut executed = execute(&checked, options)?;
+    let mut executed = execute(&checked, Some(&out), options)?;
     executed.failure = left_out.first().cloned().or(executed.failure.take());
     comparison.notes.extend(left_out);
     let mut tables = compare_algorithms::tables(&comparison, &entries, &executed);

@@ -4,7 +4,7 @@
 use fedspan_engine::algorithm::{FedPowerSettings, LinearAlgorithm, network_only_names};
 use fedspan_engine::config::{names_for_model, needs_network};
 
-use super::execute::{Entry, Executed, Runs};
+use super::runs::{Entry, Executed, Runs};
 use super::{CommandError, load};
 use fedspan_sim_core::report::summary::Summary;
 use fedspan_sim_core::report::table::Table;

@@ -11,7 +11,7 @@ use fedspan_sim_core::report::table::{Table, figure};
 use fedspan_sim_core::scenario::{Expectation, Scenario};
 
 use super::CommandError;
-use super::execute::{Entry, Executed, Runs};
+use super::runs::{Entry, Executed, Runs};
 
 /// Result of one expectation.
 struct Verdict<'a> {

@@ -23,8 +23,15 @@ mod measurement;
 mod output;
 mod power;
 mod progress;
+mod recorded_command;
 mod replay;
 mod result_directory;
+mod resume;
+mod run;
+mod run_state;
+mod run_tables;
+mod runs;
+mod single_run;
 mod speedup;
 mod survey;
 mod theory;
@@ -145,6 +152,15 @@ With --algorithms every scenario is run with each of them, and the table has a r
         #[command(flatten)]
         options: RunOptions,
     },
+    /// Continue an interrupted `run` or `compare` with the same bits, or train its runs for more rounds
+    #[command(after_help = "Examples:
+  fedspan-sim resume results
+  fedspan-sim resume results --rounds 500
+
+Use the directory from which the command was started. Runs that are finished are not repeated. The state of a run is written every
+ten seconds and at Ctrl-C, and is kept at the end of training with --keep-states. A participation policy that keeps estimates (doubling with the schedule adaptive
+or verified) has no state that can be written: such a run begins again.")]
+    Resume(resume::ResumeOptions),
     /// Run all combinations of settings, choose the best on validation data, and score it on test data
     #[command(after_help = "Examples:
   fedspan-sim grid my.toml --over model.k=4,8,12 --over algorithm.step_size=0.1,1,auto
@@ -263,6 +279,9 @@ struct RunOptions {
     /// Replace the results of an earlier command in --out
     #[arg(long, requires = "out")]
     overwrite: bool,
+    /// Keep the state of every run at the end of its training, so that `resume --rounds` can train further
+    #[arg(long)]
+    keep_states: bool,
     /// Show no progress; warnings and errors are still shown
     #[arg(long, short)]
     quiet: bool,
@@ -272,6 +291,9 @@ struct RunOptions {
     /// Format of standard output: a table as text or as Markdown, or the text of summary.json
     #[arg(long, value_enum, default_value_t = Format::Human)]
     format: Format,
+    /// True if runs of an earlier command in --out are continued.
+    #[arg(skip)]
+    resumes: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -318,8 +340,9 @@ pub fn main() -> ExitCode {
             None => Err(CommandError::Usage(load::unknown(&name))),
         },
         Some(Command::Init(options)) => init::command(&options),
-        Some(Command::Run { scenario, options }) => execute::command(&scenario, &options),
+        Some(Command::Run { scenario, options }) => run::command(&scenario, &options),
         Some(Command::Compare { what, options }) => compare::command(&what, &options),
+        Some(Command::Resume(options)) => resume::command(&options),
         Some(Command::Grid(options)) => grid::command(&options),
         Some(Command::Choose { threads }) => run_choose(threads),
         Some(Command::Emulate(options)) => emulate::command(&options),

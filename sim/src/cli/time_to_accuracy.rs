@@ -6,7 +6,7 @@ use fedspan_engine::config::Init;
 use fedspan_engine::participation::{DoublingSettings, Policy, Schedule};
 use serde::Serialize;
 
-use super::execute::{Entry, Executed};
+use super::runs::{Entry, Executed};
 use super::{CommandError, measurement};
 use fedspan_sim_core::report::plot::{Point, Series};
 use fedspan_sim_core::report::table::Table;

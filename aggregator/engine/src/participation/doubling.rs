@@ -451,6 +451,11 @@ impl Participation for Doubling {
         numbers.map(|number| number as f64).into_iter().chain(estimates.into_iter().flatten()).collect()
     }
 
+    /// Estimates of steps are large, and only their sums are part of the state.
+    fn has_whole_state(&self) -> bool {
+        self.estimator.is_none()
+    }
+
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,

@@ -146,6 +146,12 @@ pub trait Participation: Send {
         Vec::new()
     }
 
+    /// Whether a policy with a restored state decides the same as this one. False if some estimates are not part of the
+    /// state, and are measured again after a restart.
+    fn has_whole_state(&self) -> bool {
+        true
+    }
+
     /// Restores a state that [`Self::state`] returned. Returns false, and changes nothing, if the values do
     /// not fit.
     fn restore(&mut self, state: &[f64]) -> bool {

@@ -219,7 +219,7 @@ pub struct RoundRecord {
 }
 
 /// Counters of updates by outcome, and of rounds that were repeated, extended or closed short.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Counters {
     /// Updates that counted.
     pub counted: u64,

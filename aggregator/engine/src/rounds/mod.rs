@@ -17,7 +17,7 @@
 //!
 //! `updates` handles events and decides whether an update counts; `start` decides which round opens next and
 //! which devices are invited; `finish` ends rounds; `open_round` is the state of one round; `patience`
-//! counts missed deadlines; `checkpoint` saves and restores the state; `effects` contains the actions and records that result from events.
+//! counts missed deadlines; `checkpoint` saves and restores the state of a server, `snapshot` that of a simulation; `effects` contains the actions and records that result from events.
 
 mod broadcast;
 mod campaign;
@@ -29,6 +29,7 @@ mod patience;
 mod rehearsal;
 mod ridge;
 mod saved_state;
+mod snapshot;
 mod start;
 mod updates;
 
@@ -45,6 +46,7 @@ pub use open_round::{OpenRound, RoundSizes};
 pub use rehearsal::Rehearsal;
 pub use ridge::{ChosenRidge, DEFAULT_RIDGE, GRID, Grid, RidgeScores};
 pub use saved_state::{Checkpoint, DeadlineState, OpenRoundCheckpoint};
+pub use snapshot::{NotExtended, Snapshot};
 
 use self::patience::Patience;
 use crate::aggregate::MAGNITUDE_MAX;
@@ -81,6 +83,8 @@ pub struct Engine {
     last_answered: BTreeMap<DeviceId, u32>,
     /// Roles of the tensors that devices train in the last opened round.
     trained_roles: Vec<Role>,
+    /// The same for the round before.
+    trained_roles_before: Vec<Role>,
     /// Whether a round has opened since the engine was created or restored. True also if the wait for all
     /// devices after a restart has timed out.
     has_opened: bool,
@@ -132,6 +136,7 @@ impl Engine {
             last_id: RoundId::default(),
             last_answered: BTreeMap::new(),
             trained_roles: Vec::new(),
+            trained_roles_before: Vec::new(),
             has_opened: false,
             open: None,
             rejected_in_round: 0,

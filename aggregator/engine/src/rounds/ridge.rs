@@ -11,7 +11,7 @@ use fedspan_protocol::limits::RIDGE_DRAWS;
 use fedspan_protocol::limits::RIDGE_SAMPLES_MAX;
 use fedspan_protocol::message::{HeadSolve, Task};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::types::{Request, Tensor};
 
@@ -29,7 +29,7 @@ pub const GRID: Grid = Grid { first: 1e-4, factor: 3.162_277_7, count: 13 };
 const FULL_SCORE: u64 = 1 << 16;
 
 /// Geometric grid of ridges.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Grid {
     /// Smallest ridge.
     pub first: f32,
@@ -61,7 +61,7 @@ pub struct RidgeScores {
 }
 
 /// Chosen ridge, with the scores on which the choice is based.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct ChosenRidge {
     /// Chosen ridge.
     pub ridge: f32,

@@ -239,6 +239,7 @@ impl Engine {
         let trained = std::mem::replace(&mut self.trained_roles, expected_roles(&broadcast));
         let unchanged = if matches!(next, Phase::Train(_)) { self.current().unchanged() } else { &[] };
         let unchanged: Vec<Role> = unchanged.iter().copied().filter(|role| !trained.contains(role)).collect();
+        self.trained_roles_before = trained;
         let open = OpenRound::new(broadcast, fleet, cohort, now, &self.settings)
             .with_reduced_broadcast(&unchanged, previous_round)
             .with_policy_state(policy);
@@ -264,7 +265,7 @@ impl Engine {
     }
 
     /// Broadcasts of a round for the connected ones of `devices`.
-    fn broadcasts(
+    pub(super) fn broadcasts(
         &self,
         round: &OpenRound,
         devices: impl Iterator<Item = DeviceId>,
@@ -276,7 +277,7 @@ impl Engine {
     }
 
     /// Sends broadcasts of the open round, except to devices that may still answer an earlier round.
-    fn send_broadcasts(
+    pub(super) fn send_broadcasts(
         &mut self,
         now: Millis,
         broadcasts: Vec<(DeviceId, Arc<RoundBroadcast>)>,

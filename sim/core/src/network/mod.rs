@@ -25,7 +25,8 @@ use fedspan_protocol::message::{
 use fedspan_protocol::tensor::Role;
 
 use crate::data::{Labels, Set};
-use baselines::Rounds;
+use baselines::{PersonalState, Rounds};
+use serde::{Deserialize, Serialize};
 
 pub use base::BaseNetwork;
 pub use memory::HeapNetwork;
@@ -108,6 +109,17 @@ pub enum JoinTime {
     },
 }
 
+/// State that the network of a device keeps between rounds of training.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SavedNetwork {
+    /// Parameters of all layers.
+    parameters: Vec<f32>,
+    /// Hash of the body that the head was trained with.
+    fitted_on: Option<u32>,
+    /// State of the baseline; `None` if the method is not a baseline.
+    personal: Option<PersonalState>,
+}
+
 /// Network of a simulated device.
 #[derive(Clone, Debug)]
 pub struct SimNetwork {
@@ -157,6 +169,31 @@ impl SimNetwork {
             _ => None,
         };
         Self { network, baseline, join_time, local_training, fit: None, start: None }
+    }
+
+    /// Copies the state that the device keeps between rounds of training.
+    #[must_use]
+    pub fn saved(&self) -> SavedNetwork {
+        SavedNetwork {
+            parameters: self.network.parameters().to_vec(),
+            fitted_on: self.network.head_fitted_on(),
+            personal: self.baseline.as_ref().map(Rounds::personal).cloned(),
+        }
+    }
+
+    /// Restores a saved state. Returns false if it belongs to another network.
+    pub fn restore(&mut self, saved: &SavedNetwork) -> bool {
+        let SavedNetwork { parameters, fitted_on, personal } = saved;
+        if self.network.set_parameters(parameters).is_err() || personal.is_some() != self.baseline.is_some() {
+            return false;
+        }
+        if let Some(hash) = fitted_on {
+            self.network.restore_head(*hash);
+        }
+        if let (Some(baseline), Some(personal)) = (&mut self.baseline, personal) {
+            baseline.restore(personal.clone());
+        }
+        true
     }
 
     /// Parameters with which the device is scored, for given shared layers and the training samples of its

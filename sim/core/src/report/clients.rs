@@ -1,5 +1,7 @@
 //! Results of the single clients of runs, for the figures of a report: accuracies and confusion matrices.
 
+use serde::{Deserialize, Serialize};
+
 use super::plot::Figure;
 use super::plot::confusion::{Counts, confusion};
 use super::plot::histogram::histogram;
@@ -11,14 +13,14 @@ use crate::run::Outcome;
 const TRAINED: &str = "clients";
 
 /// Results of one group of clients.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 struct Group {
     accuracies: Vec<f64>,
     confusion: Confusion,
 }
 
 /// Results of the clients of one run, or of the runs of several seeds.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct ClientFigures {
     classes: Vec<String>,
     trained: Group,

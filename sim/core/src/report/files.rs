@@ -74,7 +74,9 @@ pub fn make_directory(path: &Path) -> Result<(), WriteError> {
 
 /// Files of a run, relative to the directory of the run. Runs over several seeds write the same files to
 /// directories named `seed-S`.
-const RUN_FILES: [&str; 19] = [
+const RUN_FILES: [&str; 21] = [
+    "checkpoint.bin",
+    "finished.json",
     "summary.json",
     "results.csv",
     "scenario.toml",
@@ -96,10 +98,13 @@ const RUN_FILES: [&str; 19] = [
     "model/new-heads.npy",
 ];
 
+/// File with the arguments of the command that has written a directory. Each command replaces it.
+pub const COMMAND_FILE: &str = "command.json";
+
 /// True if a file has the name of a result file.
 #[must_use]
 pub fn is_result(path: &Path) -> bool {
-    RUN_FILES.iter().any(|name| path.file_name().is_some_and(|file| *file == **name))
+    RUN_FILES.iter().chain([&COMMAND_FILE]).any(|name| path.file_name().is_some_and(|file| *file == **name))
 }
 
 /// First file in a directory, or in its `seed-S` directories, that has the name of a result file; `None` if there is none.
@@ -173,12 +178,20 @@ fn remove_if_empty(directory: &Path) {
 /// # Errors
 /// [`WriteError`] naming the file if the file cannot be written.
 pub fn write_text(path: &Path, text: &str) -> Result<(), WriteError> {
+    write_bytes(path, text.as_bytes())
+}
+
+/// Writes a file.
+///
+/// # Errors
+/// [`WriteError`] naming the file if the file cannot be written.
+pub fn write_bytes(path: &Path, content: &[u8]) -> Result<(), WriteError> {
     let mut partial = path.as_os_str().to_owned();
     partial.push(".partial");
     let partial = PathBuf::from(partial);
     let write = || {
         let mut file = fs::File::create(&partial)?;
-        file.write_all(text.as_bytes())?;
+        file.write_all(content)?;
         file.sync_all()?;
         fs::rename(&partial, path)
     };

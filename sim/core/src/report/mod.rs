@@ -5,6 +5,7 @@
 pub mod clients;
 pub mod files;
 pub mod html;
+pub(crate) mod interned;
 pub mod plot;
 pub mod predictions;
 pub mod results;

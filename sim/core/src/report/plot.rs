@@ -25,12 +25,14 @@ pub use curves::figures;
 pub use legend::legend;
 pub use metric::{Loss, Metric};
 
+use serde::{Deserialize, Serialize};
+
 use crate::evaluate::Scores;
 use crate::run::Outcome;
 use crate::scenario::Scenario;
 
 /// State of a run after a round.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Point {
     /// Number of the round; 0 is the initial model.
     pub round: f64,

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::files::quote_cell;
 use super::plot::confusion::Counts;
@@ -12,19 +12,41 @@ use crate::evaluate::ClientScore;
 use crate::run::Outcome;
 
 /// F1 score, the harmonic mean of precision and recall, averaged over the classes that occur in the test samples.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 pub struct MacroF1 {
     /// For the clients that trained.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trained: Option<f64>,
     /// For the clients that came after training.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new_clients: Option<f64>,
 }
 
 /// Number of test samples for each pair of true and predicted class.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(from = "Vec<(u8, u8, u64)>", into = "Vec<(u8, u8, u64)>")]
 pub(super) struct Confusion(BTreeMap<(u8, u8), u64>);
+
+impl From<Vec<(u8, u8, u64)>> for Confusion {
+    fn from(cells: Vec<(u8, u8, u64)>) -> Self {
+        Self(
+            cells
+                .into_iter()
+                .map(|(true_class, predicted, count)| ((true_class, predicted), count))
+                .collect(),
+        )
+    }
+}
+
+impl From<Confusion> for Vec<(u8, u8, u64)> {
+    fn from(confusion: Confusion) -> Self {
+        confusion
+            .0
+            .into_iter()
+            .map(|((true_class, predicted), count)| (true_class, predicted, count))
+            .collect()
+    }
+}
 
 /// Precision, recall and F1 score of a class.
 #[derive(Clone, Copy, Debug, PartialEq)]

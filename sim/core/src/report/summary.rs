@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 
 use fedspan_engine::{ChosenRidge, Counters};
-use serde::{Serialize, Serializer, ser::SerializeMap};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::SerializeMap};
 
+use super::interned;
 use super::predictions::MacroF1;
 use crate::data::file::DataFile;
 use crate::evaluate::{ClientScore, average, worst_decile};
@@ -14,7 +15,7 @@ use crate::run::{Diverged, FitStats, Outcome, PrivacyFigures, RECENT_ROUNDS};
 use crate::scenario::Scenario;
 
 /// Stage of the participation schedule.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Stage {
     /// Number of the stage.
     pub stage: u16,
@@ -27,36 +28,36 @@ pub struct Stage {
 }
 
 /// Simulated time of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Time {
     /// Time at the end of the last round, in mean computations.
     pub simulated: f64,
 }
 
 /// Numbers of bytes in encoded frames, without hellos and welcomes.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Bytes {
     /// Bytes from devices in all rounds.
     pub up: u64,
     /// Bytes to devices in all rounds.
     pub down: u64,
     /// Bytes in both directions divided by `updates`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_update: Option<f64>,
     /// Bytes from the training devices in the fit of their final heads.
     pub fit_head_up: u64,
     /// Bytes to the training devices in the fit of their final heads.
     pub fit_head_down: u64,
     /// Bytes from newcomers in the fit of their heads.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new_clients_up: Option<u64>,
     /// Bytes to newcomers in the fit of their heads.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new_clients_down: Option<u64>,
 }
 
 /// Metrics that depend on the machine.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Timing {
     /// Wall-clock time of the run in seconds.
     pub wall_s: f64,
@@ -64,73 +65,75 @@ pub struct Timing {
     /// evaluation.
     pub rounds_s: f64,
     /// Number of updates, including final heads, divided by `rounds_s`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updates_per_s: Option<f64>,
 }
 
 /// Content of `summary.json` for one run.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Summary {
     /// Version of this program.
-    pub version: &'static str,
+    #[serde(deserialize_with = "interned::name")]
+    pub version: interned::Name,
     /// Label of the run's scenario among the compared ones.
     pub label: String,
     /// Name of the built-in scenario, or name of the scenario file without directory and extension.
     pub scenario: String,
     /// Changes of the scenario by which the compared runs differ: keys and values as they were given.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, String>,
     /// Seed of the run.
     pub seed: u64,
     /// Name of the algorithm, as in the scenario.
-    pub algorithm: &'static str,
+    #[serde(deserialize_with = "interned::name")]
+    pub algorithm: interned::Name,
     /// Number of training clients.
     pub clients: usize,
     /// Number of users in the data that did not become clients; `None` if all users became clients.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub users_left_out: Option<usize>,
     /// Names of the classes in the order of their numbers; empty if the data name none.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<String>,
     /// Commit of the program's sources; `None` if it is not known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub revision: Option<&'static str>,
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "interned::optional")]
+    pub revision: Option<interned::Name>,
     /// Files from which the data were read.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub data: Vec<DataFile>,
     /// F1 scores averaged over classes; `None` for regression.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub f1: Option<MacroF1>,
     /// Measured step size; `None` if the step size is configured.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_size: Option<f64>,
     /// Counts of baseline fits that dropped directions.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fits_cut: Option<FitStats>,
     /// Warnings about the data and the fits.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
     /// Number of completed rounds.
     pub rounds: u32,
     /// True if the user ended the run with Ctrl-C.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub interrupted: bool,
     /// Round and client at which training diverged; `None` if training did not diverge.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub diverged: Option<Diverged>,
     /// Model that `accuracy` refers to; `None` for the final representation with refitted heads.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub scored: Option<&'static str>,
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "interned::optional")]
+    pub scored: Option<interned::Name>,
     /// Model of a newcomer that `accuracy_new_clients` refers to. For networks only.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub scored_new_clients: Option<&'static str>,
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "interned::optional")]
+    pub scored_new_clients: Option<interned::Name>,
     /// Stages of the participation schedule.
     pub stages: Vec<Stage>,
     /// Metrics of the final model.
     #[serde(rename = "final")]
     pub figures: Figures,
     /// Spread over clients of the metrics of each client's model.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "spreads")]
     pub per_client: BTreeMap<&'static str, Spread>,
     /// Simulated time.
     pub time: Time,
@@ -143,13 +146,18 @@ pub struct Summary {
     /// Counters of the engine, including final heads.
     pub counters: Counters,
     /// Privacy loss of the noisy releases of the devices.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub privacy: Option<PrivacyFigures>,
     /// Ridge that the clients chose for heads that are fitted on a few samples, and the scores of all ridges.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ridge: Option<ChosenRidge>,
     /// Metrics that depend on the machine.
     pub timing: Timing,
+}
+
+/// Reads spreads by name.
+fn spreads<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<&'static str, Spread>, D::Error> {
+    interned::names_and_values(deserializer).map(|spreads| spreads.into_iter().collect())
 }
 
 impl Summary {
@@ -280,12 +288,12 @@ fn stages(outcome: &Outcome) -> Vec<Stage> {
 }
 
 /// Mean, standard deviation, median and quartiles; quartiles are interpolated as in NumPy.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Spread {
     /// Mean.
     pub mean: f64,
     /// Standard deviation with n - 1 in the denominator; `None` for a single value.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sd: Option<f64>,
     /// Median.
     pub median: f64,

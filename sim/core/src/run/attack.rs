@@ -70,6 +70,11 @@ impl Attackers {
         Self { truth: truth.cloned(), ..self }
     }
 
+    /// Continues the count of replaced updates.
+    pub fn continue_from(&mut self, replaced: u64) {
+        self.replaced = replaced;
+    }
+
     /// Number of updates replaced so far.
     pub fn replaced(&self) -> u64 {
         self.replaced

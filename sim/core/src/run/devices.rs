@@ -11,7 +11,7 @@ use rayon::prelude::*;
 
 use super::RunError;
 use crate::data::Client;
-use crate::fleet::{DeviceFactory, SimDevice, deterministic_rng};
+use crate::fleet::{DeviceFactory, SavedDevice, SimDevice, SimSession, deterministic_rng};
 use crate::network::JoinTime;
 use crate::scenario::Scenario;
 
@@ -34,12 +34,22 @@ pub struct Devices {
     privacy: Vec<Privacy>,
     /// Uploaded and downloaded bytes at the last call of `traffic_since`.
     last_traffic: (u64, u64),
+    /// Uploaded and downloaded bytes before the devices were restored.
+    traffic_before: (u64, u64),
 }
 
 impl Devices {
     /// Creates an empty set of devices.
     pub fn new(build: DeviceFactory, seed: u64, acceptor: Arc<Acceptor>) -> Self {
-        Self { build, seed, acceptor, all: Vec::new(), privacy: Vec::new(), last_traffic: (0, 0) }
+        Self {
+            build,
+            seed,
+            acceptor,
+            all: Vec::new(),
+            privacy: Vec::new(),
+            last_traffic: (0, 0),
+            traffic_before: (0, 0),
+        }
     }
 
     /// Creates and connects a device for each client. Hello, admission and welcome are exchanged as with a
@@ -55,18 +65,50 @@ impl Devices {
             let config = Config { frame_limit: limit, ..Config::new(id) };
             let (protection, random) = (Protection::Plaintext, deterministic_rng(self.seed, id));
             let session = self.build.session(config, protection, client, join_time, random)?;
-            let mut device = SimDevice::connect(session, Arc::clone(&self.acceptor));
-            for inbound in device.inbox.drain(..) {
-                match inbound {
-                    PeerMessage::Hello(hello) => self.privacy.push(hello.capabilities.privacy),
-                    PeerMessage::Refused(refusal) => return Err(RunError::Refused { client: id, refusal }),
-                    _ => return Err(RunError::Silent),
-                }
-            }
-            device.pump();
-            device.connection.reset_traffic();
-            self.all.push(device);
+            self.add(id, session)?;
         }
+        Ok(())
+    }
+
+    /// Creates and connects a device for each client, with the saved states, and continues the count of bytes.
+    ///
+    /// # Errors
+    /// Those of [`Self::connect`], and [`RunError::Build`] if the states belong to other devices.
+    pub fn restore(
+        &mut self,
+        clients: &[Client],
+        states: &[SavedDevice],
+        traffic: (u64, u64),
+    ) -> Result<(), RunError> {
+        let limit = self.build.frame_limit();
+        if clients.len() != states.len() {
+            let message =
+                format!("the saved run has {} devices, but the data have {}", states.len(), clients.len());
+            return Err(RunError::Mismatch(message));
+        }
+        for (client, state) in clients.iter().zip(states) {
+            let id = self.all.len() as u64;
+            let config = Config { frame_limit: limit, ..Config::new(id) };
+            let random = deterministic_rng(self.seed, id);
+            self.add(id, self.build.restored_session(config, client, state, random)?)?;
+        }
+        (self.traffic_before, self.last_traffic) = (traffic, traffic);
+        Ok(())
+    }
+
+    /// Connects a device: hello, admission and welcome.
+    fn add(&mut self, id: u64, session: SimSession) -> Result<(), RunError> {
+        let mut device = SimDevice::connect(session, Arc::clone(&self.acceptor));
+        for inbound in device.inbox.drain(..) {
+            match inbound {
+                PeerMessage::Hello(hello) => self.privacy.push(hello.capabilities.privacy),
+                PeerMessage::Refused(refusal) => return Err(RunError::Refused { client: id, refusal }),
+                _ => return Err(RunError::Silent),
+            }
+        }
+        device.pump();
+        device.connection.reset_traffic();
+        self.all.push(device);
         Ok(())
     }
 
@@ -109,7 +151,10 @@ impl Devices {
 
     /// Numbers of uploaded and downloaded bytes so far.
     pub fn traffic(&self) -> (u64, u64) {
-        self.all.iter().map(SimDevice::traffic).fold((0, 0), |(up, down), t| (up + t.up, down + t.down))
+        self.all
+            .iter()
+            .map(SimDevice::traffic)
+            .fold(self.traffic_before, |(up, down), t| (up + t.up, down + t.down))
     }
 
     /// Numbers of uploaded and downloaded bytes since the previous call.

@@ -3,13 +3,13 @@
 
 use std::collections::BTreeSet;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::data::Dataset;
 use crate::least_squares::DroppedDirections;
 
 /// Counts of the least-squares fits of a run.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct FitStats {
     /// Number of fits.
     pub fits: usize,

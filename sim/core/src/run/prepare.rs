@@ -25,7 +25,7 @@ use super::replay::Replay;
 use super::simulation::Simulation;
 use super::step_size;
 use super::times::{Dropouts, Times};
-use super::{DataNames, NoProgress, Outcome, RoundRow, RunError, Watcher};
+use super::{DataNames, NoProgress, Outcome, RoundRow, RunError, SavedRun, Watcher};
 use crate::data::eigenspace::pooled_truth;
 use crate::data::{Client, Dataset, LARGEST_VALUES, npz};
 use crate::evaluate::{self, ClientScore, MetricSet, Scores};
@@ -186,6 +186,24 @@ impl<'a> Job<'a> {
             true => self.custom_simulation(custom)?.with_metrics(self.metrics).run(watcher)?,
             false => run_baseline(scenario, &self.dataset, self.seed)?,
         };
+        self.describe(&mut outcome);
+        Ok(outcome)
+    }
+
+    /// Continues a saved run of this job to its end. The results have the same bits as those of an uninterrupted run,
+    /// except for times of the machine.
+    ///
+    /// # Errors
+    /// [`RunError::Mismatch`] if the saved run belongs to other data or another scenario, and the errors of [`Self::run`].
+    pub fn resume(&self, saved: &SavedRun, watcher: &mut dyn Watcher) -> Result<Outcome, RunError> {
+        saved.check_data(self)?;
+        let mut outcome = self.simulation()?.with_metrics(self.metrics).resume(saved, watcher)?;
+        self.describe(&mut outcome);
+        Ok(outcome)
+    }
+
+    /// Adds what is known of the data and the settings to the results.
+    fn describe(&self, outcome: &mut Outcome) {
         if self.scenario.measured.step_size {
             outcome.step_size = Some(self.scenario.algorithm.step_size);
         }
@@ -197,7 +215,6 @@ impl<'a> Job<'a> {
             let of_ridge = |chosen| evaluate::ridge::warning(chosen, &self.dataset);
             outcome.warnings.extend(outcome.ridge.as_ref().and_then(of_ridge));
         }
-        Ok(outcome)
     }
 
     fn simulation(&self) -> Result<Simulation<'_>, RunError> {

@@ -4,6 +4,7 @@
 
 mod actions;
 mod finish;
+mod resume;
 mod scores;
 
 use std::collections::VecDeque;
@@ -36,6 +37,7 @@ const MAX_FAILED_ATTEMPTS: u32 = 3;
 pub struct Simulation<'a> {
     scenario: &'a Scenario,
     dataset: &'a Dataset,
+    seed: u64,
     /// Data scaled with the campaign's scale; `None` until the scale is known.
     scaled: Option<Dataset>,
     shape: Shape,
@@ -83,6 +85,7 @@ impl<'a> Simulation<'a> {
         Ok(Self {
             scenario,
             dataset,
+            seed,
             scaled: None,
             shape,
             engine,

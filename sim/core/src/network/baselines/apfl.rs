@@ -9,7 +9,7 @@
 use fedspan_protocol::message::DeclineReason;
 
 use super::training::{Steps, Training, check_finite};
-use super::{DeviceState, Method, RoundStart, ScoringModels};
+use super::{Method, PersonalState, RoundStart, ScoringModels};
 
 /// APFL with its initial mixing weight, and the step size of the mixing weight (0 if the weight is fixed).
 pub(super) struct Apfl {
@@ -18,7 +18,7 @@ pub(super) struct Apfl {
 }
 
 impl Apfl {
-    fn alpha(&self, state: &DeviceState) -> f32 {
+    fn alpha(&self, state: &PersonalState) -> f32 {
         state.alpha.unwrap_or(self.mixing_weight)
     }
 
@@ -42,7 +42,7 @@ impl Method for Apfl {
         &self,
         training: &mut Training<'_>,
         start: &RoundStart<'_>,
-        state: &mut DeviceState,
+        state: &mut PersonalState,
     ) -> Result<Vec<f32>, DeclineReason> {
         let mut model = start.received.to_vec();
         let mut personal = start.own(state);
@@ -74,7 +74,7 @@ impl Method for Apfl {
         Ok(model)
     }
 
-    fn scored(&self, models: ScoringModels<'_>, state: &DeviceState) -> Vec<f32> {
+    fn scored(&self, models: ScoringModels<'_>, state: &PersonalState) -> Vec<f32> {
         let personal = state.own.as_deref().unwrap_or(models.initial_own);
         let mut mixed = vec![0.0; personal.len()];
         mix(self.alpha(state), personal, models.shared, &mut mixed);

@@ -5,7 +5,7 @@
 use fedspan_protocol::message::DeclineReason;
 
 use super::training::{Training, add_proximal_term};
-use super::{DeviceState, Method, RoundStart, ScoringModels, is_proximal_weight};
+use super::{Method, PersonalState, RoundStart, ScoringModels, is_proximal_weight};
 
 /// Ditto with the weight of its proximal term.
 pub(super) struct Ditto {
@@ -21,7 +21,7 @@ impl Method for Ditto {
         &self,
         training: &mut Training<'_>,
         start: &RoundStart<'_>,
-        state: &mut DeviceState,
+        state: &mut PersonalState,
     ) -> Result<Vec<f32>, DeclineReason> {
         let mut model = start.received.to_vec();
         training.descend(&mut model, |_, _| {})?;
@@ -33,7 +33,7 @@ impl Method for Ditto {
         Ok(model)
     }
 
-    fn scored(&self, models: ScoringModels<'_>, state: &DeviceState) -> Vec<f32> {
+    fn scored(&self, models: ScoringModels<'_>, state: &PersonalState) -> Vec<f32> {
         state.own.as_deref().unwrap_or(models.initial_own).to_vec()
     }
 }

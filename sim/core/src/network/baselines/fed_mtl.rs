@@ -4,7 +4,7 @@
 use fedspan_protocol::message::DeclineReason;
 
 use super::training::{Training, add_proximal_term};
-use super::{DeviceState, Method, RoundStart, ScoringModels, is_proximal_weight};
+use super::{Method, PersonalState, RoundStart, ScoringModels, is_proximal_weight};
 
 /// Fed-MTL with the weight of its proximal term.
 pub(super) struct FedMtl {
@@ -20,7 +20,7 @@ impl Method for FedMtl {
         &self,
         training: &mut Training<'_>,
         start: &RoundStart<'_>,
-        state: &mut DeviceState,
+        state: &mut PersonalState,
     ) -> Result<Vec<f32>, DeclineReason> {
         let mut personal = start.own(state);
         training.descend(&mut personal, |personal, g| {
@@ -30,7 +30,7 @@ impl Method for FedMtl {
         Ok(personal)
     }
 
-    fn scored(&self, models: ScoringModels<'_>, state: &DeviceState) -> Vec<f32> {
+    fn scored(&self, models: ScoringModels<'_>, state: &PersonalState) -> Vec<f32> {
         state.own.as_deref().unwrap_or(models.initial_own).to_vec()
     }
 }

@@ -4,7 +4,7 @@
 use fedspan_protocol::message::DeclineReason;
 
 use super::training::{Training, add_proximal_term};
-use super::{DeviceState, Method, RoundStart, is_proximal_weight};
+use super::{Method, PersonalState, RoundStart, is_proximal_weight};
 
 /// FedProx with the weight of its proximal term.
 pub(super) struct FedProx {
@@ -20,7 +20,7 @@ impl Method for FedProx {
         &self,
         training: &mut Training<'_>,
         start: &RoundStart<'_>,
-        _state: &mut DeviceState,
+        _state: &mut PersonalState,
     ) -> Result<Vec<f32>, DeclineReason> {
         let mut model = start.received.to_vec();
         training.descend(&mut model, |model, g| {

@@ -4,7 +4,7 @@
 use fedspan_protocol::message::DeclineReason;
 
 use super::training::Training;
-use super::{DeviceState, Method, RoundStart, ScoringModels};
+use super::{Method, PersonalState, RoundStart, ScoringModels};
 
 /// L2GD with its averaging step, the fraction of the way to the received mean.
 pub(super) struct L2gd {
@@ -20,7 +20,7 @@ impl Method for L2gd {
         &self,
         training: &mut Training<'_>,
         start: &RoundStart<'_>,
-        state: &mut DeviceState,
+        state: &mut PersonalState,
     ) -> Result<Vec<f32>, DeclineReason> {
         let mut personal = start.own(state);
         // This form of the sum is exact for averaging steps of 0 and 1.
@@ -32,7 +32,7 @@ impl Method for L2gd {
         Ok(personal)
     }
 
-    fn scored(&self, models: ScoringModels<'_>, state: &DeviceState) -> Vec<f32> {
+    fn scored(&self, models: ScoringModels<'_>, state: &PersonalState) -> Vec<f32> {
         state.own.as_deref().unwrap_or(models.initial_own).to_vec()
     }
 }

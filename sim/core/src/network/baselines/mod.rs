@@ -21,11 +21,12 @@ use fedspan_protocol::message::{Baseline, DeclineReason, Descent, Descriptors, R
 use fedspan_protocol::tensor::{Encoding, TensorDescriptor};
 
 use super::NetworkConfig;
+use serde::{Deserialize, Serialize};
 use training::Training;
 
 /// State that a device keeps between rounds; empty before its first round.
-#[derive(Clone, Debug, Default)]
-struct DeviceState {
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PersonalState {
     /// Personal network of the device.
     own: Option<Vec<f32>>,
     /// SCAFFOLD's control variate `c_i`.
@@ -45,7 +46,7 @@ struct RoundStart<'a> {
 impl RoundStart<'_> {
     /// Personal network after the previous round of the device, or the initial network before its first
     /// round.
-    fn own(&self, state: &DeviceState) -> Vec<f32> {
+    fn own(&self, state: &PersonalState) -> Vec<f32> {
         state.own.as_deref().unwrap_or(self.start).to_vec()
     }
 }
@@ -77,11 +78,11 @@ trait Method {
         &self,
         training: &mut Training<'_>,
         start: &RoundStart<'_>,
-        state: &mut DeviceState,
+        state: &mut PersonalState,
     ) -> Result<Vec<f32>, DeclineReason>;
 
     /// Network with which the client is scored.
-    fn scored(&self, models: ScoringModels<'_>, _state: &DeviceState) -> Vec<f32> {
+    fn scored(&self, models: ScoringModels<'_>, _state: &PersonalState) -> Vec<f32> {
         models.shared.to_vec()
     }
 }
@@ -132,7 +133,7 @@ pub struct Rounds {
     /// Method for which the device was built, with its initial parameters. Each round may have other
     /// parameters.
     built_for: (Baseline, Descent),
-    state: DeviceState,
+    state: PersonalState,
     open: Option<Open>,
     /// Tensors of the open round: the received tensors, and after the computation the tensors to upload.
     values: Vec<f32>,
@@ -150,7 +151,7 @@ impl Rounds {
             layers,
             seed,
             built_for,
-            state: DeviceState::default(),
+            state: PersonalState::default(),
             open: None,
             values: Vec::new(),
         })
@@ -259,6 +260,16 @@ impl Rounds {
         let (baseline, descent) = self.built_for;
         let models = ScoringModels { shape: self.shape, shared, initial_own, samples };
         method(baseline, descent).map_or_else(Vec::new, |method| method.scored(models, &self.state))
+    }
+
+    /// State that the device keeps between rounds.
+    pub fn personal(&self) -> &PersonalState {
+        &self.state
+    }
+
+    /// Restores the state that the device keeps between rounds.
+    pub fn restore(&mut self, state: PersonalState) {
+        self.state = state;
     }
 
     /// SCAFFOLD's control variate `c_i`, all layers concatenated; `None` before the first round.

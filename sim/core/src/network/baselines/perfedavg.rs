@@ -13,7 +13,7 @@ use fedspan_client::source::SampleSource;
 use fedspan_protocol::message::{DeclineReason, Descent, RoundId};
 
 use super::training::{Steps, Training, check_finite};
-use super::{DeviceState, Method, RoundStart, ScoringModels};
+use super::{Method, PersonalState, RoundStart, ScoringModels};
 
 /// Step of the finite difference that approximates the Hessian, as a multiple of the outer gradient.
 const DELTA: f32 = 1e-3;
@@ -33,7 +33,7 @@ impl Method for PerFedAvg {
         &self,
         training: &mut Training<'_>,
         start: &RoundStart<'_>,
-        _state: &mut DeviceState,
+        _state: &mut PersonalState,
     ) -> Result<Vec<f32>, DeclineReason> {
         let mut model = start.received.to_vec();
         let [mut gradient, mut probe, mut gradient_ahead, mut gradient_behind] =
@@ -66,7 +66,7 @@ impl Method for PerFedAvg {
     /// Adapted network, for which the method optimises: the shared network after one gradient step of size
     /// alpha on all samples. Returns the shared network if there are no samples or the gradient is not
     /// finite.
-    fn scored(&self, models: ScoringModels<'_>, _state: &DeviceState) -> Vec<f32> {
+    fn scored(&self, models: ScoringModels<'_>, _state: &PersonalState) -> Vec<f32> {
         let mut adapted = models.shared.to_vec();
         if let Ok(gradient) = whole_gradient(models.shape, &mut adapted, models.samples) {
             step_along(models.shared, -self.inner_step, &gradient, &mut adapted);

@@ -5,7 +5,7 @@
 use fedspan_protocol::message::{DeclineReason, Descent};
 
 use super::training::{Training, check_finite};
-use super::{DeviceState, Method, RoundStart};
+use super::{Method, PersonalState, RoundStart};
 
 /// SCAFFOLD with the parameters of its gradient descent.
 pub(super) struct Scaffold {
@@ -26,7 +26,7 @@ impl Method for Scaffold {
         &self,
         training: &mut Training<'_>,
         start: &RoundStart<'_>,
-        state: &mut DeviceState,
+        state: &mut PersonalState,
     ) -> Result<Vec<f32>, DeclineReason> {
         let (x, c) = start.received.split_at(start.received.len() / 2);
         let mut control = state.control.clone().unwrap_or_else(|| vec![0.0; c.len()]);

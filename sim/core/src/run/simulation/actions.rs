@@ -90,7 +90,7 @@ impl Simulation<'_> {
             return Ok(());
         };
         let last = record.ends_training;
-        let evaluated = last || self.is_recent(number) || number.is_multiple_of(self.scenario.evaluate_every);
+        let evaluated = last || self.scenario.evaluates(number);
         let scored = if evaluated { Some(self.scores(number)?) } else { None };
         let scores = scored.as_ref().map(|(scores, _)| *scores);
         // After a divergence the scores before the divergence are kept.
@@ -111,11 +111,12 @@ impl Simulation<'_> {
             interference: record.interference,
         });
         let continues = watcher.round(number, self.scenario.algorithm.rounds, scores.as_ref());
-        if !last {
-            self.interrupted = !continues;
-            if self.interrupted || self.diverged.is_some() || self.stop_reached(scores.as_ref()) {
-                self.end_training(queue)?;
-            }
+        let is_stopped = !last && self.stop_reached(scores.as_ref());
+        self.interrupted = !last && !continues;
+        let ends = last || is_stopped || self.interrupted;
+        self.offer_state(ends, is_stopped, queue, watcher);
+        if !last && (ends || self.diverged.is_some()) {
+            self.end_training(queue)?;
         }
         Ok(())
     }

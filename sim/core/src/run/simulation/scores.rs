@@ -7,7 +7,7 @@ use fedspan_engine::{Action, Phase};
 use super::Simulation;
 use crate::data::Dataset;
 use crate::evaluate::{self, ClientScore, MetricSet, Scores};
-use crate::run::{Diverged, RECENT_ROUNDS, RoundRow, RunError, Watcher, check_finite};
+use crate::run::{Diverged, RoundRow, RunError, Watcher, check_finite};
 
 impl Simulation<'_> {
     /// Records round 0: the scores of the initial model, and the bytes of the start rounds, which compute the
@@ -42,7 +42,7 @@ impl Simulation<'_> {
     }
 
     /// Scales the data as devices do, if the campaign has found a scale.
-    fn find_scale(&mut self) {
+    pub(super) fn find_scale(&mut self) {
         if let (None, Some(scale)) = (&self.scaled, self.engine.scale()) {
             let pooled = self.scenario.algorithm.power().is_some().then_some(self.scenario.model.target);
             self.scaled = Some(self.dataset.scaled(&scale, pooled));
@@ -80,12 +80,6 @@ impl Simulation<'_> {
         }
         self.before_tuning = Some(scored);
         Ok(())
-    }
-
-    /// True for the last [`RECENT_ROUNDS`] rounds of a network, whose mean accuracy is reported.
-    pub(super) fn is_recent(&self, number: u32) -> bool {
-        let algorithm = &self.scenario.algorithm;
-        algorithm.network().is_some() && number.saturating_add(RECENT_ROUNDS) > algorithm.rounds
     }
 
     /// Computes the metrics after a round and checks that they are finite.

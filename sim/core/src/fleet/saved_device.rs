@@ -1,0 +1,126 @@
+//! State of a simulated device between two rounds, for simulations that are saved and continued.
+
+use fedspan_client::store::{Record, RecordHeader, Store, StoreError};
+use fedspan_client::{Linear, Task};
+use fedspan_protocol::message::Privacy;
+use serde::{Deserialize, Serialize};
+
+use super::{HeapWorkspace, SimDevice, SimTask};
+use crate::network::SavedNetwork;
+use crate::noise::SimNoise;
+
+/// State that a device keeps between rounds. Everything else is computed or received again in each round.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SavedDevice {
+    /// Privacy budget that the device has spent.
+    pub spent: u64,
+    task: SavedTask,
+}
+
+/// State of the model's task.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+enum SavedTask {
+    Linear {
+        /// Representation, d x k; `None` if the device has none.
+        representation: Option<Vec<f32>>,
+        head: Vec<f32>,
+        /// Hash of the representation that the head was fitted on.
+        fitted_on: Option<u32>,
+        /// Number of seeds drawn for noise.
+        seeds_drawn: u32,
+    },
+    Network(SavedNetwork),
+}
+
+impl SavedDevice {
+    /// Copies the state of a device. No round may be open on it, and none of its frames may be in flight.
+    #[must_use]
+    pub fn of(device: &SimDevice) -> Self {
+        let spent = match device.session.privacy() {
+            Privacy::Gaussian { spent, .. } => spent,
+            _ => 0,
+        };
+        let task = match device.session.task().model() {
+            SimTask::Linear(linear) => SavedTask::Linear {
+                representation: linear.representation().map(<[f32]>::to_vec),
+                head: linear.head().to_vec(),
+                fitted_on: linear.head_fitted_on(),
+                seeds_drawn: linear.mechanism().seeds_drawn(),
+            },
+            SimTask::Network(network) => SavedTask::Network(network.saved()),
+            // The task of a scaled task is a model.
+            SimTask::Scaled(_) => SavedTask::Network(SavedNetwork::default()),
+        };
+        Self { spent, task }
+    }
+
+    /// Number of seeds that the device has drawn for noise.
+    pub(super) fn seeds_drawn(&self) -> u32 {
+        match self.task {
+            SavedTask::Linear { seeds_drawn, .. } => seeds_drawn,
+            SavedTask::Network(_) => 0,
+        }
+    }
+
+    /// Restores the state in a new task. Returns false if the task is of another kind or has other sizes.
+    pub(super) fn restore(&self, task: &mut SimTask) -> bool {
+        match (task, &self.task) {
+            (SimTask::Scaled(scaled), _) => self.restore(scaled.task_mut()),
+            (
+                SimTask::Linear(linear),
+                SavedTask::Linear { representation, head, fitted_on, seeds_drawn: _ },
+            ) => restore_linear(linear, representation.as_deref(), head, *fitted_on),
+            (SimTask::Network(network), SavedTask::Network(saved)) => network.restore(saved),
+            _ => false,
+        }
+    }
+}
+
+fn restore_linear(
+    linear: &mut Linear<HeapWorkspace, SimNoise>,
+    representation: Option<&[f32]>,
+    head: &[f32],
+    fitted_on: Option<u32>,
+) -> bool {
+    let is_accepted = representation.is_none_or(|values| linear.set_representation(values).is_ok());
+    if !is_accepted || linear.head().len() != head.len() {
+        return false;
+    }
+    linear.head_mut().copy_from_slice(head);
+    if let Some(hash) = fitted_on {
+        linear.restore_head(hash);
+    }
+    true
+}
+
+/// Storage of a simulated device: it holds the privacy budget that the device has spent before the simulation was
+/// continued, and keeps nothing else.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SpentBudget(pub u64);
+
+impl Store for SpentBudget {
+    fn save(&mut self, _record: &Record<'_>) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn load(&mut self, _head: &mut [f32]) -> Result<Option<RecordHeader>, StoreError> {
+        Ok(None)
+    }
+
+    fn save_handshakes(&mut self, _reserved: u64) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn load_handshakes(&mut self) -> Result<u64, StoreError> {
+        Ok(0)
+    }
+
+    fn save_spent(&mut self, spent: u64) -> Result<(), StoreError> {
+        self.0 = spent;
+        Ok(())
+    }
+
+    fn load_spent(&mut self) -> Result<u64, StoreError> {
+        Ok(self.0)
+    }
+}
