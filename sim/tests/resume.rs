@@ -126,7 +126,7 @@ fn finished_run_is_extended_like_one_that_was_longer_from_the_beginning() {
 }
 
 #[test]
-fn what_cannot_be_continued_is_refused_with_the_reason() {
+fn unusable_states_are_refused_with_the_reason() {
     let folder = empty_directory("resume-refused");
     assert_contains_all(&refused(&folder, &["resume", "nothing"]), &["nothing/command.json", "No such file"]);
     let scenario = common::REST.replace("rounds = 3", "rounds = 6");

@@ -154,7 +154,7 @@ fn check_if_possible(scenario: &str, algorithm: &str) -> bool {
 
 #[test]
 fn all_algorithms_continue_with_the_same_bits() {
-    // Of the adapters of networks only one is fast enough; the ignored test has all.
+    // A single adapter of networks is fast enough; the ignored test has all.
     let unchecked: Vec<&str> = algorithms()
         .map(|(algorithm, _)| algorithm)
         .filter(|algorithm| {

@@ -50,7 +50,7 @@ pub struct Finished {
     pub shape: (usize, usize),
 }
 
-/// What an earlier command has left of a run.
+/// Progress of a run in an earlier command.
 pub enum Left {
     /// Nothing, so the run begins.
     Nothing,
@@ -60,7 +60,7 @@ pub enum Left {
     Finished(Box<Finished>),
 }
 
-/// Reads what an earlier command has left of a run in a directory.
+/// Reads the progress of a run from its directory.
 ///
 /// # Errors
 /// [`CommandError::Usage`] if the scenario or the program has changed, or a file cannot be used.

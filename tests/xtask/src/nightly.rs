@@ -35,7 +35,7 @@ struct Part {
 }
 
 /// All parts, in the order of a run.
-const PARTS: [Part; 17] = [
+const PARTS: [Part; 18] = [
     Part {
         name: "tables",
         purpose: "every table of the documents, nightly ones too, against the output of its command",
@@ -51,6 +51,11 @@ const PARTS: [Part; 17] = [
         name: "power",
         purpose: "whole devices of FedPower against their Gram matrices at the size of the paper",
         command: "cargo test --release --locked -p fedspan-sim --test all -- fedpower:: --ignored",
+    },
+    Part {
+        name: "resume",
+        purpose: "whether the larger simulations continue with the same bits",
+        command: "cargo test --release --locked -p fedspan-sim-core --test all -- resume:: --ignored",
     },
     Part {
         name: "cuts",

@@ -73,7 +73,7 @@ impl Devices {
     /// Creates and connects a device for each client, with the saved states, and continues the count of bytes.
     ///
     /// # Errors
-    /// Those of [`Self::connect`], and [`RunError::Build`] if the states belong to other devices.
+    /// Errors of [`Self::connect`], and [`RunError::Build`] if the states belong to other devices.
     pub fn restore(
         &mut self,
         clients: &[Client],

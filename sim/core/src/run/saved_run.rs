@@ -43,11 +43,11 @@ pub struct SavedRun {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SavedRunError {
     /// The file is not a saved run.
-    #[error("it is not a saved run of fedspan-sim")]
+    #[error("not a saved run of fedspan-sim")]
     Other,
     /// The file was written by another version of this program, whose results may differ.
     #[error(
-        "it was written by fedspan-sim {found}, this is {own}: run the scenario again, or use that version"
+        "written by fedspan-sim {found}, this is {own}: run the scenario again, or use that version"
     )]
     Version {
         /// Version that wrote the file.
@@ -56,7 +56,7 @@ pub enum SavedRunError {
         own: String,
     },
     /// The content does not match its checksum.
-    #[error("its content is damaged: it does not match its SHA-256")]
+    #[error("damaged: the content does not match its SHA-256")]
     Damaged,
     /// The number of rounds cannot be changed.
     #[error(transparent)]
