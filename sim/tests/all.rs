@@ -38,6 +38,7 @@ mod npz_variants;
 mod partitions;
 mod predictions;
 mod reference;
+mod reproduce;
 mod results;
 mod resume;
 mod ridge;

@@ -8,6 +8,7 @@ pub mod dropout;
 pub mod encoder;
 pub mod grid;
 pub mod power;
+pub mod reproduce;
 pub mod speedup;
 pub mod survey;
 pub mod theory;

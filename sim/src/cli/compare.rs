@@ -1,14 +1,13 @@
 //! Command `compare`: runs several scenarios and shows their results side by side.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
 
 use super::execute::{check, end, execute, show_verdicts};
 use super::labels::{directory_name, distinct, label};
-use super::result_directory::{check_out, refuse_results, remove_summaries};
+use super::result_directory::{check_out, free_out, refuse_results, remove_summaries};
 use super::run_tables::{lines, show, spread};
 use super::runs::{Entry, Executed, Runs, Written};
 use super::time_to_accuracy::{TimeToAccuracy, TimeToAccuracyOptions};
@@ -43,7 +42,7 @@ pub struct CompareOptions {
 
 /// Runs command `compare`: prints the tables and writes the report.
 pub fn command(compare: &CompareOptions, options: &RunOptions) -> Result<(), CommandError> {
-    let out = options.out.clone().unwrap_or_else(free_out);
+    let out = options.out.clone().unwrap_or_else(|| free_out(DEFAULT_OUT));
     check_out(&out)?;
     if !options.resumes {
         refuse_results(&out, options.overwrite)?;
@@ -115,13 +114,6 @@ pub fn command(compare: &CompareOptions, options: &RunOptions) -> Result<(), Com
     let missed = show_verdicts(verdicts.as_ref(), options.format)?;
     end(&executed, Some(&out))?;
     missed
-}
-
-/// Default directory that does not exist yet.
-fn free_out() -> PathBuf {
-    let numbered = (2u32..).map(|number| PathBuf::from(format!("{DEFAULT_OUT}-{number}")));
-    let mut all = std::iter::once(PathBuf::from(DEFAULT_OUT)).chain(numbered);
-    all.find(|path| !path.exists()).unwrap_or_else(|| PathBuf::from(DEFAULT_OUT))
 }
 
 /// Content of a comparison's `summary.json`: the summaries of the scenarios in order, and times to

@@ -25,6 +25,7 @@ mod power;
 mod progress;
 mod recorded_command;
 mod replay;
+mod reproduce;
 mod result_directory;
 mod resume;
 mod run;
@@ -169,6 +170,14 @@ or verified) has no state that can be written: such a run begins again.")]
 --out has every run in results.csv and grid.jsonl, and the choice in summary.json. Runs that are finished are not repeated. Exit
 code 1 if a combination fails; the others are shown all the same.")]
     Grid(grid::GridOptions),
+    /// Repeat a figure of a paper: our curves, the paper's claim, what was found, and a verdict
+    #[command(after_help = "Examples:
+  fedspan-sim reproduce --list
+  fedspan-sim reproduce fedrep-figure-3
+  fedspan-sim reproduce srpfl-figure-4 --seed 100 --out figure-4
+
+sim/CLAIMS.md has the verdicts on all claims of the papers.")]
+    Reproduce(reproduce::ReproduceOptions),
     /// Repeat the hyperparameter search of the demo, in each fold without its test data; takes some minutes
     #[command(
         after_help = "Prints the content of sim/experiments/src/demo/chosen.json, which holds the demo's settings.
@@ -344,6 +353,7 @@ pub fn main() -> ExitCode {
         Some(Command::Compare { what, options }) => compare::command(&what, &options),
         Some(Command::Resume(options)) => resume::command(&options),
         Some(Command::Grid(options)) => grid::command(&options),
+        Some(Command::Reproduce(options)) => reproduce::command(&options),
         Some(Command::Choose { threads }) => run_choose(threads),
         Some(Command::Emulate(options)) => emulate::command(&options),
         #[cfg(feature = "encoder")]

@@ -1,6 +1,6 @@
 //! Directories of results: refusals, and removal of results that are to be replaced.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::CommandError;
 use fedspan_sim_core::data::Dataset;
@@ -28,6 +28,13 @@ pub fn make_out(out: &Path) -> Result<(), CommandError> {
     created.map_err(|error| {
         CommandError::Usage(format!("--out {}: cannot make this directory: {error}", out.display()))
     })
+}
+
+/// Default directory of a command: `name`, or `name-2` and so on if it exists.
+pub fn free_out(name: &str) -> PathBuf {
+    let numbered = (2u32..).map(|number| PathBuf::from(format!("{name}-{number}")));
+    let mut all = std::iter::once(PathBuf::from(name)).chain(numbered);
+    all.find(|path| !path.exists()).unwrap_or_else(|| PathBuf::from(name))
 }
 
 /// Files that an earlier command leaves in its result directory.

@@ -24,8 +24,6 @@ enum SavedTask {
         /// Representation, d x k; `None` if the device has none.
         representation: Option<Vec<f32>>,
         head: Vec<f32>,
-        /// Hash of the representation that the head was fitted on.
-        fitted_on: Option<u32>,
         /// Number of seeds drawn for noise.
         seeds_drawn: u32,
     },
@@ -44,7 +42,6 @@ impl SavedDevice {
             SimTask::Linear(linear) => SavedTask::Linear {
                 representation: linear.representation().map(<[f32]>::to_vec),
                 head: linear.head().to_vec(),
-                fitted_on: linear.head_fitted_on(),
                 seeds_drawn: linear.mechanism().seeds_drawn(),
             },
             SimTask::Network(network) => SavedTask::Network(network.saved()),
@@ -66,10 +63,9 @@ impl SavedDevice {
     pub(super) fn restore(&self, task: &mut SimTask) -> bool {
         match (task, &self.task) {
             (SimTask::Scaled(scaled), _) => self.restore(scaled.task_mut()),
-            (
-                SimTask::Linear(linear),
-                SavedTask::Linear { representation, head, fitted_on, seeds_drawn: _ },
-            ) => restore_linear(linear, representation.as_deref(), head, *fitted_on),
+            (SimTask::Linear(linear), SavedTask::Linear { representation, head, seeds_drawn: _ }) => {
+                restore_linear(linear, representation.as_deref(), head)
+            }
             (SimTask::Network(network), SavedTask::Network(saved)) => network.restore(saved),
             _ => false,
         }
@@ -80,16 +76,12 @@ fn restore_linear(
     linear: &mut Linear<HeapWorkspace, SimNoise>,
     representation: Option<&[f32]>,
     head: &[f32],
-    fitted_on: Option<u32>,
 ) -> bool {
     let is_accepted = representation.is_none_or(|values| linear.set_representation(values).is_ok());
     if !is_accepted || linear.head().len() != head.len() {
         return false;
     }
     linear.head_mut().copy_from_slice(head);
-    if let Some(hash) = fitted_on {
-        linear.restore_head(hash);
-    }
     true
 }
 

@@ -114,8 +114,6 @@ pub enum JoinTime {
 pub struct SavedNetwork {
     /// Parameters of all layers.
     parameters: Vec<f32>,
-    /// Hash of the body that the head was trained with.
-    fitted_on: Option<u32>,
     /// State of the baseline; `None` if the method is not a baseline.
     personal: Option<PersonalState>,
 }
@@ -176,19 +174,15 @@ impl SimNetwork {
     pub fn saved(&self) -> SavedNetwork {
         SavedNetwork {
             parameters: self.network.parameters().to_vec(),
-            fitted_on: self.network.head_fitted_on(),
             personal: self.baseline.as_ref().map(Rounds::personal).cloned(),
         }
     }
 
     /// Restores a saved state. Returns false if it belongs to another network.
     pub fn restore(&mut self, saved: &SavedNetwork) -> bool {
-        let SavedNetwork { parameters, fitted_on, personal } = saved;
+        let SavedNetwork { parameters, personal } = saved;
         if self.network.set_parameters(parameters).is_err() || personal.is_some() != self.baseline.is_some() {
             return false;
-        }
-        if let Some(hash) = fitted_on {
-            self.network.restore_head(*hash);
         }
         if let (Some(baseline), Some(personal)) = (&mut self.baseline, personal) {
             baseline.restore(personal.clone());

@@ -11,7 +11,7 @@ use super::table::{Table, escape};
 pub struct Page {
     /// Heading of the page.
     pub title: String,
-    /// Introduction below the heading.
+    /// Introduction below the heading; each line is a paragraph.
     pub intro: String,
     /// Tables of metrics.
     pub tables: Vec<Table>,
@@ -48,8 +48,8 @@ impl Page {
              <style id=\"figure-style\">\n{FIGURE_STYLE}</style>\n<style>\n{STYLE}</style>\n</head>\n\
              <body>\n<main>\n<h1>{title}</h1>\n"
         );
-        if !self.intro.is_empty() {
-            let _ = writeln!(out, "<p class=\"intro\">{}</p>", escape(&self.intro));
+        for paragraph in self.intro.lines() {
+            let _ = writeln!(out, "<p class=\"intro\">{}</p>", escape(paragraph));
         }
         for table in &self.tables {
             let _ = writeln!(out, "<section>\n{}</section>", table.html());
@@ -143,11 +143,12 @@ fn curves(group: usize, heading: &str, series: &[Series], axes: &[Axis]) -> Stri
     for (index, (axis, _)) in panels.iter().enumerate() {
         let name = axis.name();
         let checked = if index == 0 { " checked" } else { "" };
+        let hidden = if panels.len() == 1 { " hidden" } else { "" };
         let id = format!("axis-{group}-{index}");
         let _ = writeln!(
             out,
             "<input type=\"radio\" name=\"axis-{group}\" class=\"pick-{index}\" id=\"{id}\"{checked}>\
-             <label for=\"{id}\">{name}</label>"
+             <label for=\"{id}\"{hidden}>{name}</label>"
         );
     }
     out.push_str(&legend(series));

@@ -46,9 +46,7 @@ pub enum SavedRunError {
     #[error("not a saved run of fedspan-sim")]
     Other,
     /// The file was written by another version of this program, whose results may differ.
-    #[error(
-        "written by fedspan-sim {found}, this is {own}: run the scenario again, or use that version"
-    )]
+    #[error("written by fedspan-sim {found}, this is {own}: run the scenario again, or use that version")]
     Version {
         /// Version that wrote the file.
         found: String,

@@ -14,6 +14,10 @@ pub enum Axis {
     Time,
     /// Number of uploaded and downloaded bytes.
     Bytes,
+    /// Number of labelled samples of a new client, in place of the round.
+    NewSamples,
+    /// Number of the exchange, in place of the round.
+    Exchange,
 }
 
 impl Axis {
@@ -41,6 +45,8 @@ impl Axis {
             Self::Round => "round",
             Self::Time => "simulated time (mean computations)",
             Self::Bytes => "bytes sent, both directions, all clients",
+            Self::NewSamples => "labelled samples of a new client",
+            Self::Exchange => "exchange",
         }
     }
 
@@ -51,13 +57,15 @@ impl Axis {
             Self::Round => "rounds",
             Self::Time => "simulated time",
             Self::Bytes => "bytes",
+            Self::NewSamples => "samples",
+            Self::Exchange => "exchanges",
         }
     }
 
     /// Position of a point on the axis.
     pub(super) const fn position(self, point: &Point) -> f64 {
         match self {
-            Self::Round => point.round,
+            Self::Round | Self::NewSamples | Self::Exchange => point.round,
             Self::Time => point.time,
             Self::Bytes => point.bytes,
         }
