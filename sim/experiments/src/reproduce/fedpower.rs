@@ -9,7 +9,7 @@ use fedspan_sim_core::report::plot::{Axis, Loss, Point, Series};
 use fedspan_sim_core::report::table::{Table, figure};
 use fedspan_sim_core::scenario::Scenario;
 
-use super::{Finding, Reproduced, Reproduction, ReproductionError, Request};
+use super::{Finding, Measured, Reproduced, Reproduction, Request};
 use crate::power::{self, Case, Grams, PowerError, PrivacyTarget, Row, Settings};
 
 /// Figure 3: distance against exchanges under Model I.
@@ -30,11 +30,7 @@ const LOCAL_STEPS: [u16; 3] = [1, 2, 4];
 const EPSILONS: [f64; 3] = [0.5, 1.0, 10.0];
 const PARTICIPATION: [f64; 3] = [1.0, 0.6, 0.4];
 
-fn measure(
-    request: &Request,
-    stop: &AtomicBool,
-    progress: &dyn Progress,
-) -> Result<Option<Reproduced>, ReproductionError> {
+fn measure(request: &Request, stop: &AtomicBool, progress: &dyn Progress) -> Measured {
     let text = Scenario::built_in(power::SCENARIO).unwrap_or_default();
     let scenario = Scenario::parse(power::SCENARIO, text, &["data.samples=100000".to_owned()])?;
     let fleet = Grams::from_scenario(&scenario).map_err(PowerError::from)?;

@@ -9,7 +9,7 @@ use fedspan_sim_core::report::summary::Spread;
 use fedspan_sim_core::report::table::{Table, figure};
 
 use super::simulated::{Curve, Simulated, shown};
-use super::{Finding, Reproduced, Reproduction, ReproductionError, Request};
+use super::{Finding, Measured, Reproduced, Reproduction, Request};
 
 /// Figure 3: distance against rounds for four numbers of clients.
 pub const FIGURE_3: Reproduction = Reproduction {
@@ -36,11 +36,7 @@ const METHODS: [(&str, &[&str]); 3] = [
 /// Round after which methods are compared. Later all of them approach a floor that the noise sets.
 const COMPARED: u32 = 50;
 
-fn figure_3(
-    request: &Request,
-    stop: &AtomicBool,
-    progress: &dyn Progress,
-) -> Result<Option<Reproduced>, ReproductionError> {
+fn figure_3(request: &Request, stop: &AtomicBool, progress: &dyn Progress) -> Measured {
     let label = |method: &str, clients: u32| format!("{method}, n = {clients}");
     let mut curves = Vec::new();
     for clients in CLIENTS {
@@ -136,11 +132,7 @@ pub const FIGURE_4: Reproduction = Reproduction {
 /// Numbers of labelled samples of a new client.
 const LABELS: [u32; 6] = [2, 3, 5, 10, 20, 40];
 
-fn figure_4(
-    request: &Request,
-    stop: &AtomicBool,
-    progress: &dyn Progress,
-) -> Result<Option<Reproduced>, ReproductionError> {
+fn figure_4(request: &Request, stop: &AtomicBool, progress: &dyn Progress) -> Measured {
     let methods: [(&str, &[&str]); 3] = [
         ("FedRep", &[]),
         (
@@ -233,11 +225,7 @@ pub const TABLE_1: Reproduction = Reproduction {
     measure: table_1,
 };
 
-fn table_1(
-    request: &Request,
-    stop: &AtomicBool,
-    progress: &dyn Progress,
-) -> Result<Option<Reproduced>, ReproductionError> {
+fn table_1(request: &Request, stop: &AtomicBool, progress: &dyn Progress) -> Measured {
     let methods = [
         ("FedRep", "fedrep"),
         ("FedPer", "fedper"),

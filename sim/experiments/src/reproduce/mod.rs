@@ -50,8 +50,11 @@ pub struct Reproduction {
     /// Number of seeds by default.
     pub seeds: u32,
     /// Measurement. Returns `None` if it was interrupted.
-    pub measure: fn(&Request, &AtomicBool, &dyn Progress) -> Result<Option<Reproduced>, ReproductionError>,
+    pub measure: fn(&Request, &AtomicBool, &dyn Progress) -> Measured,
 }
+
+/// Result of a measurement; `None` if it was interrupted.
+pub type Measured = Result<Option<Reproduced>, ReproductionError>;
 
 /// Seeds and threads of a measurement.
 #[derive(Clone, Copy, Debug)]

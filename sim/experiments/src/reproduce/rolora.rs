@@ -7,7 +7,7 @@ use fedspan_sim_core::report::plot::Axis;
 use fedspan_sim_core::report::table::{Table, figure};
 
 use super::simulated::{Curve, Simulated};
-use super::{Finding, Reproduced, Reproduction, ReproductionError, Request};
+use super::{Finding, Measured, Reproduced, Reproduction, Request};
 
 /// Lemma 5.3 and Proposition 5.5: the angle to the true factor.
 pub const LINEAR: Reproduction = Reproduction {
@@ -22,11 +22,7 @@ pub const LINEAR: Reproduction = Reproduction {
     measure: linear,
 };
 
-fn linear(
-    request: &Request,
-    stop: &AtomicBool,
-    progress: &dyn Progress,
-) -> Result<Option<Reproduced>, ReproductionError> {
+fn linear(request: &Request, stop: &AtomicBool, progress: &dyn Progress) -> Measured {
     let curves = vec![
         Curve::new("RoLoRA", "rolora", &[])?,
         Curve::new("FFA-LoRA", "rolora", &["algorithm.name=ffa-lora"])?,
@@ -82,11 +78,7 @@ pub const TOY: Reproduction = Reproduction {
 /// Fleets: number of clients, classes of each, and the step sizes of RoLoRA, LoRA and FFA-LoRA.
 const FLEETS: [(u32, u32, [f64; 3]); 2] = [(5, 2, [0.1, 1.0, 100.0]), (10, 1, [1.0, 0.3, 3.0])];
 
-fn toy(
-    request: &Request,
-    stop: &AtomicBool,
-    progress: &dyn Progress,
-) -> Result<Option<Reproduced>, ReproductionError> {
+fn toy(request: &Request, stop: &AtomicBool, progress: &dyn Progress) -> Measured {
     let methods = [("RoLoRA", "rolora"), ("LoRA", "lora"), ("FFA-LoRA", "ffa-lora")];
     let label = |method: &str, clients: u32| format!("{method}, {clients} clients");
     let mut curves = Vec::new();

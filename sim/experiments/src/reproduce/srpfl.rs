@@ -7,7 +7,7 @@ use fedspan_sim_core::report::plot::Axis;
 use fedspan_sim_core::report::table::Table;
 
 use super::simulated::{Curve, Simulated};
-use super::{Finding, Reproduced, Reproduction, ReproductionError, Request};
+use super::{Finding, Measured, Reproduced, Reproduction, Request};
 
 /// Claim of all four figures.
 const CLAIM: &str = "FedRep with doubling participation (FedRep-SRPFL) is ahead of all compared methods at every cost of communication; doubling makes \
@@ -67,12 +67,7 @@ const COSTS: [f64; 3] = [0.0, 10.0, 100.0];
 /// Targets, as parts of the best final accuracy of all methods.
 const TARGETS: [f64; 2] = [0.9, 0.95];
 
-fn measure(
-    fleet: &Fleet,
-    request: &Request,
-    stop: &AtomicBool,
-    progress: &dyn Progress,
-) -> Result<Option<Reproduced>, ReproductionError> {
+fn measure(fleet: &Fleet, request: &Request, stop: &AtomicBool, progress: &dyn Progress) -> Measured {
     let mut common = vec!["data.kind=digits", "model.hidden=[64,32]", "evaluate_every=2"];
     if fleet.is_dynamic {
         common.push("fleet.speed=exponential-dynamic");
