@@ -36,6 +36,18 @@ pub struct Scores {
     pub accuracy_global: Option<f64>,
     /// Mean squared error of personal models on test data, averaged over clients.
     pub test_mse: Option<f64>,
+    /// Accuracy of clients that would join now and fit a head, averaged over these clients. After rounds only.
+    pub accuracy_new_clients: Option<f64>,
+    /// Mean squared error of clients that would join now and fit a head, averaged over these clients. After rounds only.
+    pub test_mse_new_clients: Option<f64>,
+}
+
+impl Scores {
+    /// The same metrics without those of new clients.
+    #[must_use]
+    pub fn without_new_clients(self) -> Self {
+        Self { accuracy_new_clients: None, test_mse_new_clients: None, ..self }
+    }
 }
 
 /// Selection of the metrics that a run computes.

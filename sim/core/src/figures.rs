@@ -19,6 +19,8 @@ impl Figures {
         figures.push("accuracy", scores.accuracy);
         figures.push("accuracy_global", scores.accuracy_global);
         figures.push("test_mse", scores.test_mse);
+        figures.push("accuracy_new_clients", scores.accuracy_new_clients);
+        figures.push("test_mse_new_clients", scores.test_mse_new_clients);
         figures
     }
 

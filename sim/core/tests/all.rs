@@ -4,5 +4,6 @@
 
 mod builder;
 mod examples;
+mod newcomers;
 mod report;
 mod resume;

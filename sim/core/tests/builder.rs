@@ -34,7 +34,7 @@ fn parsed() -> Scenario {
 
 /// Collects the bits of all values in a result that depend on arithmetic.
 fn bits(outcome: &Outcome) -> Vec<u64> {
-    let Scores { distance, loss, accuracy, accuracy_global, test_mse } = outcome.scores;
+    let Scores { distance, loss, accuracy, accuracy_global, test_mse, .. } = outcome.scores;
     let scores = [distance, loss, accuracy, accuracy_global, test_mse];
     let heads =
         outcome.clients.iter().chain(&outcome.newcomers).flat_map(|client| client.head.iter().copied());

@@ -6,8 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::progress::Position;
-use super::recorded_command::Recorded;
-use super::result_directory::{check_out, make_out, protect_inputs};
+use super::result_directory::{check_out, protect_inputs};
 use super::runs::{Entry, Executed, Runs};
 use super::single_run::{RunSet, run_seed, to_command_error};
 use super::{CommandError, Format, RunOptions, interrupt, output, use_threads};
@@ -120,12 +119,6 @@ pub fn execute(
     root: Option<&Path>,
     options: &RunOptions,
 ) -> Result<Executed, CommandError> {
-    if let Some(root) = root.filter(|_| !options.resumes) {
-        make_out(root)?;
-        if let Some(recorded) = Recorded::present() {
-            recorded.write(root)?;
-        }
-    }
     let flag = interrupt::watch();
     let mut executed = Executed { runs: Vec::new(), interrupted: None, diverged: None, failure: None };
     let seeds_of_each = options.seeds.map_or(1, |seeds| seeds as usize);
@@ -150,7 +143,7 @@ pub fn execute(
             let position = Position { number, total, began };
             let (compared, quiet, resumes) = (checked.len() > 1, options.quiet, options.resumes);
             let keeps_state = options.keep_states;
-            let set = RunSet { several, compared, position, quiet, resumes, keeps_state };
+            let set = RunSet { root, several, compared, position, quiet, resumes, keeps_state };
             run_seed(entry, seed, set, &flag, &mut runs)?;
             if let Some(last) = runs.summaries.last().filter(|summary| summary.interrupted) {
                 let position = format!("after round {} of {}, seed {seed}", last.rounds, entry.label);

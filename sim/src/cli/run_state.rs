@@ -40,14 +40,14 @@ pub struct Finished {
     pub program: String,
     /// Text of the scenario with the seed of the run.
     pub scenario: String,
-    /// Summary of the run.
-    pub summary: Summary,
     /// Metrics after the rounds.
     pub curve: Vec<Point>,
     /// Results of the clients.
     pub clients: ClientFigures,
     /// Numbers of features and outputs of the data.
     pub shape: (usize, usize),
+    /// Summary of the run.
+    pub summary: Summary,
 }
 
 /// Progress of a run in an earlier command.

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use super::progress::{Position, Progress};
+use super::recorded_command::Recorded;
 use super::result_directory::make_out;
 use super::run_state::{self, Finished, Left, StateKeeper};
 use super::run_tables::report_page;
@@ -20,7 +21,9 @@ use fedspan_sim_core::run::{Diverged, Job, Outcome, RunError};
 
 /// Properties of the set of runs to which a run belongs.
 #[derive(Clone, Copy)]
-pub struct RunSet {
+pub struct RunSet<'a> {
+    /// Directory of the command's own results.
+    pub root: Option<&'a Path>,
     /// True if there are several seeds.
     pub several: bool,
     /// True if there are several scenarios; a failed run then does not end the command.
@@ -42,7 +45,7 @@ pub struct RunSet {
 pub fn run_seed(
     entry: &Entry,
     seed: u64,
-    set: RunSet,
+    set: RunSet<'_>,
     flag: &Arc<AtomicBool>,
     runs: &mut Runs,
 ) -> Result<(), CommandError> {
@@ -80,6 +83,9 @@ pub fn run_seed(
     {
         make_out(root)?;
         remove_run(root)?;
+        if let (Some(root), Some(recorded)) = (set.root, Recorded::present()) {
+            recorded.write(root)?;
+        }
     }
     if let Some(directory) = &directory {
         make_directory(directory)?;
@@ -139,7 +145,7 @@ pub fn run_seed(
 }
 
 /// Shows the result of a run in one line, and its warnings.
-fn show_result(entry: &Entry, summary: &Summary, outcome: &Outcome, set: RunSet) {
+fn show_result(entry: &Entry, summary: &Summary, outcome: &Outcome, set: RunSet<'_>) {
     let (label, seed, wall) = (&entry.label, summary.seed, summary.timing.wall_s);
     if let Some(step_size) = outcome.step_size.filter(|_| !set.quiet) {
         output::log_line(&format!("{label} seed {seed}: step_size = {step_size:.6e}, measured"));

@@ -251,6 +251,14 @@ impl Engine {
         tensors.into_iter().filter(|tensor| tensor.role != Role::Scale).collect()
     }
 
+    /// Round in which a device that joins would fit its head if training ended now. `None` during the start, or if the
+    /// round cannot be sent.
+    #[must_use]
+    pub fn fit_broadcast(&self) -> Option<RoundBroadcast> {
+        let request = self.start.is_none().then(|| self.algorithm.fit_request(self.final_head()))?;
+        RoundBroadcast::new(self.last_id, request).ok()
+    }
+
     /// Shared head, if the algorithm has one.
     #[must_use]
     pub fn shared_head(&self) -> Option<&Matrix> {

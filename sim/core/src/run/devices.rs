@@ -3,14 +3,16 @@
 use std::sync::Arc;
 
 use fedspan_aggregator::connection::{Acceptor, PeerMessage};
+use fedspan_client::memory::Shape;
 use fedspan_client::session::{Config, Protection};
-use fedspan_engine::Engine;
 use fedspan_engine::admission::Requirements;
+use fedspan_engine::{Engine, RoundBroadcast};
 use fedspan_protocol::message::{Privacy, Welcome};
 use rayon::prelude::*;
 
 use super::RunError;
 use crate::data::Client;
+use crate::evaluate::{ClientScore, score_device};
 use crate::fleet::{DeviceFactory, SavedDevice, SimDevice, SimSession, deterministic_rng};
 use crate::network::JoinTime;
 use crate::scenario::Scenario;
@@ -94,6 +96,34 @@ impl Devices {
         }
         (self.traffic_before, self.last_traffic) = (traffic, traffic);
         Ok(())
+    }
+
+    /// Scores of clients that would join now: each fits a head in the round `opening` on a device of its own, which is not
+    /// one of these devices. Clients are processed in parallel; results are in their order.
+    ///
+    /// # Errors
+    /// Errors of [`Self::connect`].
+    pub fn score_visitors(
+        &self,
+        clients: &[Client],
+        opening: &Arc<RoundBroadcast>,
+        shape: Shape,
+    ) -> Result<Vec<ClientScore>, RunError> {
+        let limit = self.build.frame_limit();
+        let first = self.all.len();
+        let score = |(index, client): (usize, &Client)| {
+            let id = (first + index) as u64;
+            let config = Config { frame_limit: limit, ..Config::new(id) };
+            let (random, join_time) =
+                (deterministic_rng(self.seed, id), JoinTime::AfterTraining { epochs: 0 });
+            let session = self.build.session(config, Protection::Plaintext, client, join_time, random)?;
+            let mut device = SimDevice::connect(session, Arc::clone(&self.acceptor));
+            device.pump();
+            device.connection.open(opening);
+            device.pump();
+            Ok(score_device(device.session.task_mut(), client, shape))
+        };
+        clients.par_iter().enumerate().map(score).collect()
     }
 
     /// Connects a device: hello, admission and welcome.

@@ -79,12 +79,16 @@ pub enum Metric {
     Distance,
     /// Accuracy of the scored models, on a linear axis.
     Accuracy,
+    /// Accuracy of new clients, on a linear axis.
+    AccuracyNewClients,
     /// Accuracy of the shared linear model, on a linear axis.
     AccuracyGlobal,
     /// Training loss of one kind, on a logarithmic axis.
     Loss(Loss),
     /// Test error, on a logarithmic axis.
     TestMse,
+    /// Test error of new clients, on a logarithmic axis.
+    TestMseNewClients,
 }
 
 impl Metric {
@@ -92,8 +96,9 @@ impl Metric {
     #[must_use]
     pub fn of(series: &[Series]) -> Vec<Self> {
         let losses = Loss::ALL.into_iter().filter(|loss| series.iter().any(|entry| entry.loss == *loss));
-        let first = [Self::Distance, Self::Accuracy, Self::AccuracyGlobal].into_iter();
-        first.chain(losses.map(Self::Loss)).chain([Self::TestMse]).collect()
+        let first =
+            [Self::Distance, Self::Accuracy, Self::AccuracyNewClients, Self::AccuracyGlobal].into_iter();
+        first.chain(losses.map(Self::Loss)).chain([Self::TestMse, Self::TestMseNewClients]).collect()
     }
 
     /// Title of the vertical axis, with the unit, and with a mark if the axis is logarithmic.
@@ -102,9 +107,11 @@ impl Metric {
         let title = match self {
             Self::Distance => "distance to the true representation: sine of the largest angle",
             Self::Accuracy => "accuracy on test samples, mean over clients (fraction)",
+            Self::AccuracyNewClients => "accuracy of new clients that join after this round, mean (fraction)",
             Self::AccuracyGlobal => "accuracy of the one shared model, mean over clients (fraction)",
             Self::Loss(loss) => loss.title(),
             Self::TestMse => "mean squared error on test samples, mean over clients",
+            Self::TestMseNewClients => "mean squared error of new clients that join after this round",
         };
         let mark = if self.is_logarithmic() { " (log scale)" } else { "" };
         format!("{title}{mark}")
@@ -115,9 +122,11 @@ impl Metric {
         match self {
             Self::Distance => "distance",
             Self::Accuracy => "accuracy",
+            Self::AccuracyNewClients => "accuracy-new-clients",
             Self::AccuracyGlobal => "accuracy-shared-model",
             Self::Loss(loss) => loss.name(),
             Self::TestMse => "test-error",
+            Self::TestMseNewClients => "test-error-new-clients",
         }
     }
 
@@ -127,13 +136,15 @@ impl Metric {
             Self::Distance => scores.distance,
             Self::Loss(loss) => scores.loss.filter(|_| series.loss == loss),
             Self::Accuracy => scores.accuracy,
+            Self::AccuracyNewClients => scores.accuracy_new_clients,
             Self::AccuracyGlobal => scores.accuracy_global,
             Self::TestMse => scores.test_mse,
+            Self::TestMseNewClients => scores.test_mse_new_clients,
         };
         value.filter(|value| value.is_finite() && (!self.is_logarithmic() || *value > 0.0))
     }
 
     pub(super) const fn is_logarithmic(self) -> bool {
-        !matches!(self, Self::Accuracy | Self::AccuracyGlobal)
+        !matches!(self, Self::Accuracy | Self::AccuracyNewClients | Self::AccuracyGlobal)
     }
 }

@@ -91,7 +91,7 @@ impl Simulation<'_> {
         };
         let last = record.ends_training;
         let evaluated = last || self.scenario.evaluates(number);
-        let scored = if evaluated { Some(self.scores(number)?) } else { None };
+        let scored = if evaluated { Some(self.scores_with_newcomers(number)?) } else { None };
         let scores = scored.as_ref().map(|(scores, _)| *scores);
         // After a divergence the scores before the divergence are kept.
         if self.diverged.is_none() {

@@ -32,15 +32,19 @@ impl Simulation<'_> {
                 let tuned =
                     evaluate::score_own_networks(&self.scored_data().clients, self.devices.as_slice());
                 let (scores, clients) = match self.before_tuning.take() {
-                    Some(before_tuning) if !network.tuned => before_tuning,
+                    Some((scores, clients)) if !network.tuned => (scores.without_new_clients(), clients),
                     _ => (evaluate::average(&tuned), tuned.clone()),
                 };
                 (scores, clients, tuned)
             }
         };
-        // The last round has metrics even if the run ended early and the round was not evaluated.
+        // The last round has metrics even if the run ended early and the round was not evaluated. Heads of newcomers may
+        // have another ridge than after the round: the one that the fleet has chosen since.
         if let Some(row) = self.rows.last_mut() {
-            row.scores.get_or_insert(scores);
+            let new = evaluate::average(&newcomers);
+            let last_scores = row.scores.get_or_insert(scores);
+            last_scores.accuracy_new_clients = new.accuracy;
+            last_scores.test_mse_new_clients = new.test_mse;
         }
         let privacy = self.privacy();
         let newcomers_global = self.engine.shared_head().map_or_else(Scores::default, |w| {

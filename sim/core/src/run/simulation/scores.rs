@@ -1,6 +1,7 @@
 //! Scoring of the model during a simulation: after rounds that are to be evaluated, and when training ends.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use fedspan_engine::{Action, Phase};
 
@@ -18,7 +19,7 @@ impl Simulation<'_> {
         watcher: &mut dyn Watcher,
     ) -> Result<(), RunError> {
         self.find_scale();
-        let scored = self.scores(0)?;
+        let scored = self.scores_with_newcomers(0)?;
         let scores = scored.0;
         self.before_tuning = Some(scored).filter(|_| self.scenario.algorithm.network().is_some());
         let (bytes_up, bytes_down) = self.devices.traffic_since();
@@ -80,6 +81,30 @@ impl Simulation<'_> {
         }
         self.before_tuning = Some(scored);
         Ok(())
+    }
+
+    /// Computes the metrics after a round, with those of newcomers that would join now.
+    pub(super) fn scores_with_newcomers(&self, round: u32) -> Result<(Scores, Vec<ClientScore>), RunError> {
+        let (mut scores, clients) = self.scores(round)?;
+        let newcomers = self.score_newcomers()?;
+        scores.accuracy_new_clients = newcomers.accuracy;
+        scores.test_mse_new_clients = newcomers.test_mse;
+        check_finite(&scores, round)?;
+        Ok((scores, clients))
+    }
+
+    /// Metrics of newcomers that would join now. Empty where each of them would train a network of its own, which takes as
+    /// long as all rounds so far; those are scored at the end only.
+    fn score_newcomers(&self) -> Result<Scores, RunError> {
+        let trains_own =
+            self.scenario.algorithm.network().is_some_and(|network| !network.method.has_body_for_newcomers());
+        let is_scored =
+            self.metrics == MetricSet::All && self.diverged.is_none() && self.replay.is_none() && !trains_own;
+        let Some(opening) = self.engine.fit_broadcast().filter(|_| is_scored) else {
+            return Ok(Scores::default());
+        };
+        let newcomers = &self.dataset.newcomers;
+        Ok(evaluate::average(&self.devices.score_visitors(newcomers, &Arc::new(opening), self.shape)?))
     }
 
     /// Computes the metrics after a round and checks that they are finite.
