@@ -47,3 +47,45 @@ fn dropped_device_keeps_its_head() -> Result<(), RunError> {
     assert_eq!((lost + counted, lost > 40), (20 * 9, true));
     Ok(())
 }
+
+/// Keeps the state after the last round.
+struct LastState(Option<crate::run::SavedRun>);
+
+impl Watcher for LastState {
+    fn round(&mut self, _done: u32, _of: u32, _scores: Option<&Scores>) -> bool {
+        true
+    }
+
+    fn wants_state(&mut self, _is_last: bool) -> bool {
+        true
+    }
+
+    fn keep_state(&mut self, state: crate::run::SavedRun) {
+        self.0 = Some(state);
+    }
+}
+
+/// A restored device has spent the same privacy budget as before.
+#[test]
+fn restored_devices_know_what_they_have_spent() -> Result<(), RunError> {
+    let text = Scenario::built_in("fedrep-private").unwrap_or_default();
+    let changes = ["data.clients=4".to_owned(), "algorithm.rounds=3".to_owned()];
+    let scenario =
+        Scenario::parse("fedrep-private", text, &changes).map_err(|p| RunError::Mismatch(p.to_string()))?;
+    let job = Job::prepare(&scenario, 3)?;
+    let mut watcher = LastState(None);
+    job.run(&mut watcher)?;
+    let saved = watcher.0.ok_or(RunError::Silent)?;
+    let times = Times::new(&scenario, &job.dataset, 3)?;
+    let mut run =
+        Simulation::new(&scenario, &job.dataset, 3, engine(&scenario, &job.dataset, 3, None), times)?;
+    run.devices.restore(&job.dataset.clients, &saved.devices, saved.traffic)?;
+    for (device, state) in run.devices.as_slice().iter().zip(&saved.devices) {
+        assert!(state.spent > 0);
+        let privacy = device.session.privacy();
+        assert!(
+            matches!(privacy, fedspan_protocol::message::Privacy::Gaussian { spent, .. } if spent == state.spent)
+        );
+    }
+    Ok(())
+}
