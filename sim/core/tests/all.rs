@@ -7,3 +7,4 @@ mod examples;
 mod newcomers;
 mod report;
 mod resume;
+mod server_config;

@@ -13,6 +13,7 @@ mod emulate;
 mod encoder;
 mod execute;
 mod expect;
+mod fleet;
 mod grid;
 mod init;
 mod interrupt;
@@ -259,6 +260,13 @@ simulator replays the arrivals in the server's journal and compares the decision
 
 Exit code 0 if all decisions are equal, else 1. aggregator/JOURNAL.md describes the journal.")]
     Replay(replay::ReplayOptions),
+    /// Write the configuration of a real server that trains a scenario's model, for `fedspan-aggregator serve`
+    #[command(after_help = "Example:
+  fedspan-sim fleet my.toml > fleet.toml
+
+The features, outputs, model, algorithm, rule and participation are those of the scenario; a step size \"auto\" is measured. The
+clients of the scenario are then devices: fedspan-sim device --scenario my.toml --client N.")]
+    Fleet(fleet::FleetOptions),
     /// Run one virtual device as a client of a real server
     #[command(after_help = "Examples:
   fedspan-sim device --connect 127.0.0.1:4410 --wearer 3 --keys devices.keys
@@ -365,6 +373,7 @@ pub fn main() -> ExitCode {
         Some(Command::Speedup(options)) => speedup::command(&options),
         Some(Command::Live(options)) => live::command(&options),
         Some(Command::Replay(options)) => replay::command(&options),
+        Some(Command::Fleet(options)) => fleet::command(&options),
         Some(Command::Device(arguments)) => return device::command(&arguments),
     };
     match ended {

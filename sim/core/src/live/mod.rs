@@ -4,6 +4,7 @@
 
 mod delayed_link;
 mod replay_check;
+mod server_config;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 pub use replay_check::{ReplayCheck, ReplayCheckError, TimedRound, check_replay};
+pub use server_config::server_configuration;
 
 use crate::data::Dataset;
 use crate::device::{Identity, client_session, run_session_over};

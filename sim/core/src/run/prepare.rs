@@ -119,6 +119,12 @@ impl<'a> Job<'a> {
         Ok(Self { scenario, seed, dataset, given, metrics: MetricSet::All, times })
     }
 
+    /// Scenario of the job, in which step sizes that were to be measured have their numbers.
+    #[must_use]
+    pub fn scenario(&self) -> &Scenario {
+        &self.scenario
+    }
+
     /// Selects the metrics that are computed after rounds and at the end.
     #[must_use]
     pub fn with_metrics(self, metrics: MetricSet) -> Self {
