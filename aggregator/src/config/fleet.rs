@@ -52,6 +52,8 @@ pub struct Fleet {
     pub expected: usize,
     /// Devices that may join; `None` if every device may join.
     pub allowed: Option<Vec<DeviceId>>,
+    /// Devices that are not trained on: they join when training has ended, and fit their heads. Ascending.
+    pub held_out: Vec<DeviceId>,
     /// Time after which rounds are not sent to a disconnected device until it has joined again.
     pub absence: Duration,
     /// Dimensions of the data, such as the number of features.
@@ -97,7 +99,7 @@ impl Fleet {
         let plaintext = security::read_plaintext(&listen)?;
         let key_files = security::read_key_files(&devices)?;
         let (tcp, serial, baud) = read_listen(&listen)?;
-        let (expected, allowed, absence) = read_devices(&devices)?;
+        let (expected, allowed, held_out, absence) = read_devices(&devices)?;
         let state = PathBuf::from(root.string("state", Some("fedspan-state"), "a directory")?);
         let security = security::choose_security(&listen, plaintext, key_files, &state)?;
         let rule = read_aggregation(&root.section("aggregation")?)?;
@@ -114,6 +116,7 @@ impl Fleet {
             security,
             expected,
             allowed,
+            held_out,
             absence,
             shape,
             scale,
@@ -176,13 +179,16 @@ impl Fleet {
                 format!("found {}, {} devices are expected", self.limits.connections, self.expected);
             return Err(root.section("limits")?.problem("connections", message));
         }
-        if let Some(allowed) = &self.allowed
-            && allowed.len() < self.expected
-        {
-            let message = format!("{} devices are allowed, {} expected", allowed.len(), self.expected);
+        let trained = |allowed: &Vec<DeviceId>| {
+            allowed.iter().filter(|device| self.held_out.binary_search(device).is_err()).count()
+        };
+        let allowed_count = self.allowed.as_ref().map_or(usize::MAX, trained);
+        if allowed_count < self.expected {
+            let held_out = if self.held_out.is_empty() { "" } else { " without those held out" };
+            let message =
+                format!("{allowed_count} devices are allowed{held_out}, {} expected", self.expected);
             return Err(root.section("devices")?.problem("allow", message));
         }
-        let allowed_count = self.allowed.as_ref().map_or(usize::MAX, Vec::len);
         let fits = self.participation.fits(self.expected, allowed_count);
         fits.map_err(|(key, message)| match root.section("participation") {
             Ok(section) => section.problem(key, message),
@@ -343,20 +349,26 @@ fn read_listen(section: &Section<'_>) -> Result<(String, Vec<String>, u32), Prob
     Ok((tcp, serial, u32::try_from(baud).unwrap_or(u32::MAX)))
 }
 
-/// Reads `[devices]`: the number of expected devices, the allowed devices and the time of absence.
-fn read_devices(section: &Section<'_>) -> Result<(usize, Option<Vec<DeviceId>>, Duration), Problem> {
+/// Settings of `[devices]`: the number of expected devices, the allowed and the held-out devices, and the time of absence.
+type Devices = (usize, Option<Vec<DeviceId>>, Vec<DeviceId>, Duration);
+
+/// Reads `[devices]`.
+fn read_devices(section: &Section<'_>) -> Result<Devices, Problem> {
     let expected = section.size("expected", None, 1..=1_000_000)?;
-    let allowed = "a list of device numbers from 0";
-    let listed = section
-        .list("allow", allowed, |v| v.as_integer().and_then(|n| u64::try_from(n).ok()).map(DeviceId))?;
+    let list = |key: &str| {
+        let allowed = "a list of device numbers from 0";
+        let listed = section
+            .list(key, allowed, |v| v.as_integer().and_then(|n| u64::try_from(n).ok()).map(DeviceId))?;
+        Ok(listed.map(|mut devices: Vec<DeviceId>| {
+            devices.sort_unstable();
+            devices.dedup();
+            devices
+        }))
+    };
+    let (allowed, held_out) = (list("allow")?, list("held_out")?.unwrap_or_default());
     let absence = section.number("absence", Some(30.0), 0.0..=1e7)?;
     section.finish()?;
-    let allowed_devices = listed.map(|mut devices| {
-        devices.sort_unstable();
-        devices.dedup();
-        devices
-    });
-    Ok((expected, allowed_devices, Duration::from_secs_f64(absence)))
+    Ok((expected, allowed, held_out, Duration::from_secs_f64(absence)))
 }
 
 /// Reads `[data]`: the dimensions of the data and the scale of samples.

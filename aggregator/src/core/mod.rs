@@ -10,6 +10,7 @@
 //! ```
 
 mod command_queue;
+mod held_out;
 mod log_limiter;
 mod messages;
 mod peer_session;
@@ -28,6 +29,7 @@ use std::sync::Arc;
 use fedspan_protocol::message::{Ack, AckOutcome, Privacy, RoundId};
 use tokio::sync::{broadcast, watch};
 
+use self::held_out::HeldOut;
 use self::log_limiter::{LogKind, LogRateLimiter};
 use self::robustness::Robustness;
 use self::update_quota::UpdateQuota;
@@ -109,6 +111,8 @@ pub struct ServerCore {
     advice: Option<String>,
     /// Devices that rounds do not wait for.
     not_awaited: Arc<Vec<DeviceId>>,
+    /// Devices that join when training has ended.
+    held_out: HeldOut,
 }
 
 /// Period in which the store cannot be written.
@@ -307,7 +311,7 @@ impl ServerCore {
                 {
                     self.current.remove(&device);
                     self.log_left(now, device, &from, reason);
-                    self.apply_event(now, Event::Left(device));
+                    self.handle_departure(now, device);
                 }
             }
             // The event comes from a session that was replaced or disconnected.
@@ -328,7 +332,9 @@ impl ServerCore {
             if let Some(entry) = self.current.remove(&device).and_then(|peer| self.peers.remove(&peer)) {
                 self.log_left(now, device, &entry.from, DisconnectReason::Revoked);
             }
-            self.apply_event(now, Event::Removed(device));
+            if !self.held_out.leave(device) {
+                self.apply_event(now, Event::Removed(device));
+            }
         }
         self.update_not_awaited();
     }
@@ -365,11 +371,21 @@ impl ServerCore {
     /// Passes the join or the repeated hello of a device to the engine, with the privacy state that the device reports.
     fn handle_join(&mut self, now: Millis, event: Event, device: DeviceId, privacy: Privacy) {
         self.durable.record_privacy(device, privacy);
+        if !self.engine().is_trained() && self.held_out.wait(device) {
+            return;
+        }
         if self.is_fitting() {
             // Every returning device fits its head again, and no later round will reset the quota.
             self.quota.reset_device(device);
         }
         self.apply_event(now, event);
+    }
+
+    /// Passes the departure of a device to the engine, unless the engine does not know the device yet.
+    fn handle_departure(&mut self, now: Millis, device: DeviceId) {
+        if !self.held_out.leave(device) {
+            self.apply_event(now, Event::Left(device));
+        }
     }
 
     /// Applies one event to the engine; the effects are held back until [`Self::flush`].
@@ -432,13 +448,18 @@ impl ServerCore {
                 }
                 self.perform_action(now, action)?;
             }
-            // Departures of disconnected devices are passed to the engine; the resulting actions may
-            // disconnect further devices.
-            if self.cut_off.is_empty() {
+            // Departures of disconnected devices, and the devices that were held out of training, are passed to the
+            // engine; the resulting actions may disconnect further devices.
+            let joining =
+                if self.engine().is_trained() { self.held_out.end_training() } else { Arc::default() };
+            if self.cut_off.is_empty() && joining.is_empty() {
                 break;
             }
             while let Some(device) = self.cut_off.pop() {
-                self.apply_event(now, Event::Left(device));
+                self.handle_departure(now, device);
+            }
+            for device in joining.iter() {
+                self.apply_event(now, Event::Joined(*device));
             }
         }
         self.publish_status();

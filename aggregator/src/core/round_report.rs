@@ -146,6 +146,7 @@ impl ServerCore {
             connections: self.connections,
             unmeasured: self.robustness.as_ref().map_or(Vec::new(), |robustness| robustness.unmet().to_vec()),
             not_awaited: Arc::clone(&self.not_awaited),
+            held_out: self.held_out.waiting(),
             privacy: self.privacy.clone(),
         });
     }

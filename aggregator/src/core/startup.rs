@@ -6,6 +6,7 @@ use std::sync::Arc;
 use fedspan_protocol::message::Welcome;
 use tokio::sync::{broadcast, watch};
 
+use super::held_out::HeldOut;
 use super::log_limiter::LogRateLimiter;
 use super::robustness::Robustness;
 use super::update_quota::UpdateQuota;
@@ -129,6 +130,7 @@ impl ServerCore {
             robustness: Robustness::new(fleet),
             advice: fleet.advice(),
             not_awaited: Arc::default(),
+            held_out: HeldOut::new(&fleet.held_out),
         };
         core.update_not_awaited();
         if let Some(robustness) = &core.robustness {

@@ -56,6 +56,10 @@ pub struct Status {
     /// deadlines in a row; absent if there are none.
     #[serde(skip_serializing_if = "is_empty", serialize_with = "serialize_devices")]
     pub not_awaited: Arc<Vec<DeviceId>>,
+    /// Connected devices that wait for the end of training, because they are held out of it (`[devices] held_out`); absent if
+    /// there are none.
+    #[serde(skip_serializing_if = "is_empty", serialize_with = "serialize_devices")]
+    pub held_out: Arc<Vec<DeviceId>>,
     /// Privacy loss of the devices as of the last closed round; absent if no device adds noise.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "serialize_shared")]
     pub privacy: Option<Arc<PrivacyStatus>>,

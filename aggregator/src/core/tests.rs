@@ -1,6 +1,7 @@
 //! Tests of `ServerCore`: write stalls, quotas, revoked keys and late updates, without sockets.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod held_out;
 mod journal_file;
 mod keys;
 mod patience;

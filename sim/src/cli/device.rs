@@ -64,9 +64,9 @@ pub fn command(arguments: &DeviceOptions) -> ExitCode {
             }
             if arguments.wearer > dataset.clients.len() {
                 eprintln!(
-                    "device {}: this client comes after training in the scenario; a campaign that is not finished trains on its samples \
-                     too, and `fedspan-aggregator status` says whether it is",
-                    arguments.wearer
+                    "device {}: this client comes after training in the scenario; a server whose [devices] has no held_out = [{}] trains on \
+                     its samples too (`fedspan-sim fleet` writes that key)",
+                    arguments.wearer, arguments.wearer
                 );
             }
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -137,14 +137,17 @@ async fn run_device(
     let began = Instant::now();
     // A single future serves the whole loop, so that a signal between two waits is not lost.
     let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
-    // The message about a restored connection is not printed at the first attempt.
+    // The message about a connection is not printed if the first attempt succeeds.
     let mut is_retry = false;
+    let mut was_connected = false;
     loop {
         let conversation = async {
             let socket = connect(&arguments.connect).await?;
             if is_retry {
-                eprintln!("device {}: connected again", arguments.wearer);
+                let again = if was_connected { " again" } else { "" };
+                eprintln!("device {}: connected{again}", arguments.wearer);
             }
+            was_connected = true;
             Ok::<_, std::io::Error>(run_session_over(&mut session, socket, began).await)
         };
         let ended = tokio::select! {

@@ -39,6 +39,9 @@ pub fn status_text(status: &Value) -> String {
     if let Some(not_awaited) = devices(status, "not_awaited") {
         line("not awaited", format!("{not_awaited}, until they answer"));
     }
+    if let Some(held_out) = devices(status, "held_out") {
+        line("held out", format!("{held_out}, until training ends"));
+    }
     for name in ["updates", "connections"] {
         if let Some(counters) = status.get(name).and_then(Value::as_object) {
             let mut counted: Vec<String> = counters

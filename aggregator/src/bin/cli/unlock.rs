@@ -4,7 +4,7 @@
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
-use fedspan_aggregator::keys::{Derivation, Unlock};
+use fedspan_aggregator::keys::{Derivation, PASSPHRASE_MIN, Unlock};
 use zeroize::Zeroizing;
 
 /// Environment variable with the path of a passphrase file.
@@ -62,7 +62,10 @@ impl Sources {
             passphrase.map_err(|error| format!("no passphrase: {error}"))
         };
         let passphrase = match is_new_store {
-            true => prompt_user(&format!("New passphrase for {}: ", path.display()))?,
+            true => prompt_user(&format!(
+                "New passphrase for {}, at least {PASSPHRASE_MIN} bytes: ",
+                path.display()
+            ))?,
             false => prompt_user(&format!("Passphrase of {}: ", path.display()))?,
         };
         if is_new_store && *prompt_user("Repeat the passphrase: ")? != *passphrase {

@@ -60,6 +60,7 @@ impl Fleet {
             baud: _,
             security: _,
             allowed: _,
+            held_out: _,
             absence: _,
             privacy: _,
             rounds: _,

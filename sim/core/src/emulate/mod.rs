@@ -297,6 +297,7 @@ fn fleet(plan: &Plan<'_>, security: Security) -> Fleet {
         baud: 115_200,
         expected: plan.boards,
         allowed: None,
+        held_out: Vec::new(),
         security,
         absence: Duration::from_secs(30),
         shape: Shape { features: shape.features, outputs: shape.outputs, image: None },

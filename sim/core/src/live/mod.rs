@@ -103,6 +103,7 @@ pub fn campaign(scenario: &Scenario, dataset: &Dataset, state: &Path) -> Result<
         baud: 115_200,
         expected: clients,
         allowed: None,
+        held_out: Vec::new(),
         security: Security::Plaintext,
         absence: Duration::from_secs(30),
         shape: dataset.sizes(),

@@ -40,11 +40,18 @@ pub fn server_configuration(scenario: &Scenario, dataset: &Dataset) -> Result<St
     let (clients, shape) = (dataset.clients.len(), dataset.sizes());
     let source: DocumentMut = scenario.text.parse().map_err(|error| unusable(format!("{error}")))?;
     let mut file = DocumentMut::new();
+    let count = |number: usize| value(i64::try_from(number).unwrap_or(i64::MAX));
     file.insert("seed", value(i64::try_from(scenario.seed).unwrap_or(i64::MAX)));
     file.insert("state", value("fedspan-state"));
     file.insert("listen", table([("tcp", value("127.0.0.1:4410"))]));
-    let count = |number: usize| value(i64::try_from(number).unwrap_or(i64::MAX));
-    file.insert("devices", table([("expected", count(clients))]));
+    let mut devices = vec![("expected", count(clients))];
+    if !dataset.newcomers.is_empty() {
+        // Devices have the numbers of clients, from 1.
+        let newcomers =
+            (clients + 1..=clients + dataset.newcomers.len()).filter_map(|n| i64::try_from(n).ok());
+        devices.push(("held_out", value(newcomers.collect::<Array>())));
+    }
+    file.insert("devices", table(devices));
     let mut data = vec![("d", count(shape.features)), ("outputs", count(shape.outputs))];
     match &scenario.scale {
         ScaleSource::None => {}
@@ -86,20 +93,20 @@ pub fn server_configuration(scenario: &Scenario, dataset: &Dataset) -> Result<St
             algorithm.insert("head_step_size", value(scenario.algorithm.head_step_size));
         }
     }
-    let text = format!("{}{file}", introduction(scenario, clients));
+    let text = format!("{}{file}", introduction(scenario, clients + dataset.newcomers.len()));
     Fleet::parse("fleet.toml", &text).map_err(|problem| unusable(problem.to_string()))?;
     Ok(text)
 }
 
 /// Comment at the beginning of the file.
-fn introduction(scenario: &Scenario, clients: usize) -> String {
+fn introduction(scenario: &Scenario, devices: usize) -> String {
     format!(
         "# Server for the clients of the scenario {}, from `fedspan-sim fleet`. Every key is in aggregator/examples/fleet.toml.\n\
          #\n\
-         #   fedspan-aggregator keys --config fleet.toml add 1..{clients}\n\
-         #   fedspan-aggregator keys --config fleet.toml export 1..{clients} -o devices.keys\n\
+         #   fedspan-aggregator keys --config fleet.toml add 1..{devices}\n\
+         #   fedspan-aggregator keys --config fleet.toml export 1..{devices} -o devices.keys\n\
          #   fedspan-aggregator serve --config fleet.toml\n\
-         #   fedspan-sim device --connect 127.0.0.1:4410 --keys devices.keys --scenario {} --client 1     (to {clients})\n\n",
+         #   fedspan-sim device --connect 127.0.0.1:4410 --keys devices.keys --scenario {} --client 1     (to {devices})\n\n",
         scenario.name, scenario.name
     )
 }
