@@ -10,7 +10,7 @@ use clap::Args;
 
 use crate::dependencies::{advisories, licences, msrv, package};
 use crate::process::{Context, FailedTests, Failure, NOT_RUN};
-use crate::{bare_metal, emulation, firmware, prose, setup, suite};
+use crate::{bare_metal, commands, emulation, firmware, prose, setup, suite};
 
 /// Arguments of `cargo xtask ci`.
 #[derive(Args, Clone, Debug)]
@@ -72,7 +72,7 @@ enum Step {
 const BUILD: Step = Step::Program("cargo test --workspace --release --locked --quiet --no-run");
 
 /// All stages, in the order of the table.
-const STAGES: [Stage; 14] = [
+const STAGES: [Stage; 15] = [
     Stage {
         name: "setup",
         minutes: 3,
@@ -134,9 +134,15 @@ const STAGES: [Stage; 14] = [
     },
     Stage {
         name: "tables",
-        minutes: 6,
+        minutes: 7,
         lane: Lane::Second,
         steps: &[BUILD, Step::Program("target/release/tables --check")],
+    },
+    Stage {
+        name: "commands",
+        minutes: 6,
+        lane: Lane::Second,
+        steps: &[Step::Xtask("commands", |context| commands::run(context, &commands::Commands::default()))],
     },
     Stage {
         name: "boards",

@@ -6,6 +6,7 @@
 pub mod bare_metal;
 pub mod boards;
 pub mod ci;
+pub mod commands;
 pub mod cycles;
 pub mod dependencies;
 mod elf;

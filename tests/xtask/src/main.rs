@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use fedspan_xtask::dependencies::{advisories, licences, msrv, package};
 use fedspan_xtask::{
-    Context, Failure, bare_metal, ci, cycles, emulation, firmware, fuzz, nightly, prose, seeded, setup, suite,
+    Context, Failure, bare_metal, ci, commands, cycles, emulation, firmware, fuzz, nightly, prose, seeded,
+    setup, suite,
 };
 
 /// Checks and chores of the FedSpan repository.
@@ -45,6 +46,8 @@ enum Command {
     Threads(seeded::Threads),
     /// Fuzz every target for some seconds.
     Fuzz(fuzz::Fuzz),
+    /// Run the shell blocks of the documentation as they are printed.
+    Commands(commands::Commands),
     /// Run the checks that take hours.
     Nightly(nightly::Nightly),
     /// Check the licences and sources of all dependencies against deny.toml.
@@ -86,6 +89,7 @@ fn run(context: &Context, command: &Command) -> Result<(), Failure> {
         Command::Mutants(arguments) => seeded::mutants(context, arguments),
         Command::Threads(arguments) => seeded::threads(context, *arguments),
         Command::Fuzz(arguments) => fuzz::run(context, arguments),
+        Command::Commands(arguments) => commands::run(context, arguments),
         Command::Nightly(arguments) => nightly::run(context, arguments),
         Command::Licences => licences::run(context),
         Command::Advisories(arguments) => advisories::run(context, arguments),

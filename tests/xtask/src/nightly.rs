@@ -35,7 +35,7 @@ struct Part {
 }
 
 /// All parts, in the order of a run.
-const PARTS: [Part; 18] = [
+const PARTS: [Part; 19] = [
     Part {
         name: "tables",
         purpose: "every table of the documents, nightly ones too, against the output of its command",
@@ -51,6 +51,11 @@ const PARTS: [Part; 18] = [
         name: "power",
         purpose: "whole devices of FedPower against their Gram matrices at the size of the paper",
         command: "cargo test --release --locked -p fedspan-sim --test all -- fedpower:: --ignored",
+    },
+    Part {
+        name: "commands",
+        purpose: "the shell blocks of the pages, those that take minutes too, as they are printed",
+        command: "tests/commands --all",
     },
     Part {
         name: "resume",

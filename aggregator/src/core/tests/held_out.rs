@@ -51,7 +51,7 @@ fn held_out_device_joins_after_training() {
         take_opened_rounds(&mut waiting).is_empty(),
         "a training round was sent to a device that is held out"
     );
-    // It leaves, comes back and greets again while the campaign trains.
+    // The device leaves, comes back and greets again while the campaign trains.
     handle(&mut core, 1, PeerEventKind::Gone(DisconnectReason::Closed));
     assert!(core.status().held_out.is_empty());
     let mut waiting = join(&mut core, 4, HELD_OUT);
