@@ -20,6 +20,7 @@ mod documented;
 mod dropout;
 mod eigenspaces;
 mod expect;
+mod exported_model;
 mod fedpower;
 mod fedrep_private;
 mod fixed;

@@ -85,7 +85,7 @@ const PARTS: [Part; 19] = [
     },
     Part {
         name: "recipes",
-        purpose: "the Python blocks of sim/RESULTS.md, in an environment with NumPy and pandas",
+        purpose: "the Python blocks of sim/RESULTS.md and the examples that use a model, with NumPy and pandas",
         command: "tests/scripts/recipes",
     },
     Part {

@@ -1,0 +1,79 @@
+//! Test that the C program of `aggregator/examples` predicts with a written model what the simulator has predicted.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::common::{empty_directory, exit_code, run_program, stderr_text};
+
+/// Rows of a CSV file with a header.
+fn rows(path: &Path) -> Vec<BTreeMap<String, String>> {
+    let mut reader = csv::Reader::from_path(path).unwrap();
+    reader.deserialize().map(|row| row.unwrap()).collect()
+}
+
+#[test]
+fn c_program_predicts_like_the_simulator() {
+    let folder = empty_directory("exported-model");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    fs::copy(root.join("sim/examples/gestures.csv"), folder.join("data.csv")).unwrap();
+    for arguments in
+        [&["init", "data.csv"][..], &["run", "data.toml", "--set", "data.scale=fleet", "--out", "results"]]
+    {
+        let output = run_program(&folder, arguments);
+        assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+    }
+    let program = folder.join("use_model");
+    let source = root.join("aggregator/examples/use_model.c");
+    let options = ["-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror", "-o"];
+    assert!(Command::new("cc").args(options).arg(&program).arg(&source).status().unwrap().success());
+    let data = fs::read_to_string(folder.join("data.csv")).unwrap();
+    let data: Vec<&str> = data.lines().skip(1).collect();
+    let predictions = rows(&folder.join("results/predictions.csv"));
+    let classes = ["circle", "rest", "shake"];
+    let mut compared = 0;
+    for client in 0..12 {
+        let own: Vec<_> = predictions.iter().filter(|line| line["client"] == client.to_string()).collect();
+        assert!(!own.is_empty());
+        let features =
+            own.iter().map(|line| data[line["row"].parse::<usize>().unwrap()].splitn(3, ',').nth(2).unwrap());
+        fs::write(folder.join("rows.csv"), features.map(|row| format!("{row}\n")).collect::<String>())
+            .unwrap();
+        // Clients 10 and 11 came after training.
+        let (heads, number) =
+            if client < 10 { ("heads.npy", client) } else { ("new-heads.npy", client - 10) };
+        let output = Command::new(&program)
+            .arg(folder.join("results/model"))
+            .arg(folder.join("results/model").join(heads))
+            .arg(number.to_string())
+            .stdin(Stdio::from(File::open(folder.join("rows.csv")).unwrap()))
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", stderr_text(&output));
+        let found: Vec<&str> = String::from_utf8(output.stdout)
+            .unwrap()
+            .lines()
+            .map(|line| classes[line.parse::<usize>().unwrap()])
+            .collect();
+        let expected: Vec<&str> = own.iter().map(|line| line["predicted"].as_str()).collect();
+        assert_eq!(found, expected, "client {client}");
+        compared += found.len();
+    }
+    assert!(compared > 60, "{compared} rows");
+    // Bad input ends with a reason.
+    fs::write(folder.join("rows.csv"), "1,2,3,4\n1,2\n").unwrap();
+    let bad = Command::new(&program)
+        .args(["results/model", "results/model/heads.npy", "0"])
+        .current_dir(&folder)
+        .stdin(Stdio::from(File::open(folder.join("rows.csv")).unwrap()))
+        .output()
+        .unwrap();
+    assert_eq!(
+        (exit_code(&bad), stderr_text(&bad).as_str()),
+        (1, "use_model: line 2: feature 3 is missing or no number\n")
+    );
+    let missing =
+        Command::new(&program).args(["nothing", "heads.npy", "0"]).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(exit_code(&missing), 1);
+}
