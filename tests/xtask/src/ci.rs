@@ -72,7 +72,7 @@ enum Step {
 const BUILD: Step = Step::Program("cargo test --workspace --release --locked --quiet --no-run");
 
 /// All stages, in the order of the table.
-const STAGES: [Stage; 15] = [
+const STAGES: [Stage; 16] = [
     Stage {
         name: "setup",
         minutes: 3,
@@ -139,10 +139,13 @@ const STAGES: [Stage; 15] = [
         steps: &[BUILD, Step::Program("target/release/tables --check")],
     },
     Stage {
-        name: "commands",
-        minutes: 6,
+        name: "screenshots",
+        minutes: 2,
         lane: Lane::Second,
-        steps: &[Step::Xtask("commands", |context| commands::run(context, &commands::Commands::default()))],
+        steps: &[
+            Step::Xtask("setup: a browser", setup::add_browser),
+            Step::Program("tests/scripts/screenshots"),
+        ],
     },
     Stage {
         name: "boards",
@@ -160,6 +163,13 @@ const STAGES: [Stage; 15] = [
         steps: &[Step::Xtask("boards --as-built", |context| {
             emulation::run(context, &emulation::Emulation::of_ci())
         })],
+    },
+    // One block runs emulated boards, so the stage is in the process that builds firmware.
+    Stage {
+        name: "commands",
+        minutes: 6,
+        lane: Lane::First,
+        steps: &[Step::Xtask("commands", |context| commands::run(context, &commands::Commands::default()))],
     },
     Stage {
         name: "disasters",

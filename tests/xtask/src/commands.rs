@@ -16,6 +16,8 @@ use crate::process::{Context, Failure};
 const NEVER: usize = 8;
 /// Longest time of a block.
 const LIMIT: Duration = Duration::from_secs(2 * 3600);
+/// Folder below the build in which a block runs.
+const BLOCK: &str = "commands/block";
 /// File with the way in which each block is tested.
 const MANIFEST: &str = "tests/commands.toml";
 
@@ -223,10 +225,14 @@ fn programs(context: &Context) -> Result<PathBuf, Failure> {
     for program in ["fedspan-sim", "fedspan-aggregator"] {
         std::os::unix::fs::symlink(target.join("release").join(program), bin.join(program))?;
     }
+    // Only commands of the block itself are redirected, not the builds that programs start in other folders. `xtask` is an
+    // alias of the repository's own configuration, which cargo finds in its folder alone.
     let script = format!(
-        "#!/bin/sh\ncommand=$1\nshift\nexec {:?} \"$command\" --manifest-path {:?} \"$@\"\n",
-        cargo,
-        context.root.join("Cargo.toml")
+        "#!/bin/sh\n[ \"$PWD\" = {block:?} ] || exec {cargo:?} \"$@\"\ncommand=$1\nshift\n\
+         [ \"$command\" != xtask ] || {{ cd {root:?} && exec {cargo:?} xtask \"$@\"; }}\n\
+         exec {cargo:?} \"$command\" --manifest-path {root:?}/Cargo.toml \"$@\"\n",
+        block = target.join(BLOCK),
+        root = context.root,
     );
     let path = bin.join("cargo");
     fs::write(&path, script)?;
@@ -236,14 +242,17 @@ fn programs(context: &Context) -> Result<PathBuf, Failure> {
 
 /// Folder of the build.
 fn target(context: &Context) -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| context.root.join("target"), PathBuf::from)
+    let folder =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| context.root.join("target"), PathBuf::from);
+    // A shell's working directory has no symbolic links.
+    folder.canonicalize().unwrap_or(folder)
 }
 
 /// Runs a block in a directory of its own. The error is the output of the block.
 fn run_block(context: &Context, bin: &Path, entry: &Entry, block: &Block) -> Result<(), String> {
     let failed = |error: std::io::Error| error.to_string();
     let target = target(context);
-    let directory = target.join("commands/block");
+    let directory = target.join(BLOCK);
     let _ = fs::remove_dir_all(&directory);
     fs::create_dir_all(&directory).map_err(failed)?;
     for folder in ["aggregator", "edge-client", "protocol", "sim", "tests"] {

@@ -242,6 +242,18 @@ fn find_compiler(context: &Context, targets: &[String]) -> Result<Option<Compile
     Ok(debian::find(context)?.map(|config| Compiler::Debian { config }))
 }
 
+/// Installs a browser for the pictures of reports where none is, from Debian's packages. Pictures are not taken where that
+/// fails.
+///
+/// # Errors
+/// An output file of the package manager cannot be written.
+pub fn add_browser(context: &Context) -> Result<(), Failure> {
+    if ["chromium", "chromium-browser", "google-chrome"].into_iter().any(is_on_path) {
+        return Ok(());
+    }
+    debian::install_packages(context, &["chromium"]).map(|_| ())
+}
+
 /// Adds the targets with rustup, or installs Debian's compiler.
 fn add_compiler(context: &Context, targets: &[String]) -> Result<Option<Compiler>, Failure> {
     if is_on_path("rustup") {

@@ -121,7 +121,7 @@ fn as_root(context: &Context, program: &str) -> Option<Command> {
 /// Installs packages with apt-get; returns whether this succeeded. No package is removed, although some
 /// packages conflict with other versions of rustc, rustup or QEMU's tools: removing these is the user's
 /// decision.
-fn install_packages(context: &Context, packages: &[&str]) -> Result<bool, Failure> {
+pub fn install_packages(context: &Context, packages: &[&str]) -> Result<bool, Failure> {
     if !is_on_path("apt-get") {
         return Ok(false);
     }
