@@ -18,6 +18,7 @@ pub(super) enum LogKind {
     Joined,
     Left,
     Refused,
+    NoKey,
     TurnedAway,
     Declined,
     Rejected,
@@ -29,10 +30,11 @@ pub(super) enum LogKind {
 }
 
 impl LogKind {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Joined,
         Self::Left,
         Self::Refused,
+        Self::NoKey,
         Self::TurnedAway,
         Self::Declined,
         Self::Rejected,
@@ -50,6 +52,7 @@ impl fmt::Display for LogKind {
             Self::Joined => "device joined",
             Self::Left => "device left",
             Self::Refused => "device refused",
+            Self::NoKey => "connection ended before a device proved a key",
             Self::TurnedAway => "device turned away",
             Self::Declined => "round declined",
             Self::Rejected => "update rejected",

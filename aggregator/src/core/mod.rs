@@ -306,6 +306,16 @@ impl ServerCore {
             (PeerEventKind::Gone(reason), device) => {
                 self.connections.count_end(reason);
                 self.peers.remove(&peer);
+                let is_unknown = device.is_none()
+                    && self.key_store.is_some()
+                    && matches!(reason, DisconnectReason::Closed | DisconnectReason::NoHello);
+                if is_unknown && self.may_log(now, LogKind::NoKey) {
+                    tracing::info!(
+                        %from,
+                        reason = ?reason,
+                        "connection ended before a device proved a key: it has another key than this server, or is no device"
+                    );
+                }
                 if let Some(device) = device
                     && self.current.get(&device) == Some(&peer)
                 {

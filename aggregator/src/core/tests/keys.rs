@@ -170,3 +170,35 @@ fn round_goes_on_without_revoked_device() {
         assert_eq!(core.done, 3);
     }
 }
+
+/// A device with another key cannot say who it is, so the server reports the connection. Test benches without keys do not.
+#[test]
+fn connection_without_a_key_is_reported() {
+    let entropy = || ChaCha20Rng::seed_from_u64(1);
+    let unlock = Unlock::KeyFile(Zeroizing::new([7; 32]));
+    let log_of = |keys: bool, reason: DisconnectReason| {
+        let directory = tempfile::tempdir().unwrap();
+        let written = CapturedLog::default();
+        let writer = written.clone();
+        let subscriber =
+            tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+        tracing::subscriber::with_default(subscriber, || {
+            let path = directory.path().join("keys");
+            let store = keys.then(|| {
+                let store = KeyStore::create(&path, &unlock, Argon2Cost::RECOMMENDED, entropy()).unwrap();
+                let nonces: Box<dyn Entropy> = Box::new(entropy());
+                (SharedKeyStore::new(store), nonces)
+            });
+            let mut core = start_core_with_keys(directory.path(), store);
+            for peer in 0..100 {
+                handle_and_flush(&mut core, peer, PeerEventKind::Gone(reason));
+            }
+        });
+        let log = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        log.lines().filter(|line| line.contains("before a device proved a key")).count()
+    };
+    assert_eq!(log_of(true, DisconnectReason::Closed), 20, "as many lines as the limit for a kind");
+    assert_eq!(log_of(true, DisconnectReason::NoHello), 20);
+    assert_eq!(log_of(true, DisconnectReason::Ended), 0);
+    assert_eq!(log_of(false, DisconnectReason::Closed), 0);
+}
