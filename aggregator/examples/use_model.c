@@ -109,6 +109,10 @@ int main(int argc, char **argv) {
                     return 1;
                 }
                 at = end + (*end == ',');
+                if (i + 2 == d && at[strspn(at, " \t\r\n")] != '\0') {
+                    fprintf(stderr, "use_model: line %lu: more than %lu features\n", number, (unsigned long)i + 1);
+                    return 1;
+                }
             }
             if (scale.values) {
                 x = (x - scale.values[i]) * scale.values[d + i];

@@ -38,11 +38,14 @@ def fit_head(z, labels, classes, ridge):
 def main(export, data, client_column, target_column, client, labels_per_class=3, ridge=0.03):
     representation = numpy.load(f"{export}/representation.npy")
     x, labels, classes = read_rows(data, client_column, target_column, client)
+    if x.shape[1] != representation.shape[0]:
+        sys.exit(
+            f"{data}: {x.shape[1] - 1} features, but the model has {representation.shape[0] - 1}: leave out the columns that the "
+            "scenario leaves out (its `features`)"
+        )
     if os.path.exists(f"{export}/scale.npy"):
         shift, factor = numpy.load(f"{export}/scale.npy")
         x = (x - shift) * factor
-    if x.shape[1] != representation.shape[0]:
-        sys.exit(f"{data}: {x.shape[1]} features with the constant, but the model has {representation.shape[0]}")
     z = x @ representation
     labelled = [i for c in range(len(classes)) for i in numpy.flatnonzero(labels == c)[: int(labels_per_class)]]
     head = fit_head(z[labelled], labels[labelled], len(classes), float(ridge))

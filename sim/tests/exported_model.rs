@@ -62,17 +62,20 @@ fn c_program_predicts_like_the_simulator() {
     }
     assert!(compared > 60, "{compared} rows");
     // Bad input ends with a reason.
-    fs::write(folder.join("rows.csv"), "1,2,3,4\n1,2\n").unwrap();
-    let bad = Command::new(&program)
-        .args(["results/model", "results/model/heads.npy", "0"])
-        .current_dir(&folder)
-        .stdin(Stdio::from(File::open(folder.join("rows.csv")).unwrap()))
-        .output()
-        .unwrap();
-    assert_eq!(
-        (exit_code(&bad), stderr_text(&bad).as_str()),
-        (1, "use_model: line 2: feature 3 is missing or no number\n")
-    );
+    for (rows, reason) in [
+        ("1,2,3,4\n1,2\n", "line 2: feature 3 is missing or no number"),
+        ("1,2,3,4,5\n", "line 1: more than 4 features"),
+        ("1,2,3,4 \r\n1,2,3,4x\n", "line 2: more than 4 features"),
+    ] {
+        fs::write(folder.join("rows.csv"), rows).unwrap();
+        let bad = Command::new(&program)
+            .args(["results/model", "results/model/heads.npy", "0"])
+            .current_dir(&folder)
+            .stdin(Stdio::from(File::open(folder.join("rows.csv")).unwrap()))
+            .output()
+            .unwrap();
+        assert_eq!((exit_code(&bad), stderr_text(&bad)), (1, format!("use_model: {reason}\n")));
+    }
     let missing =
         Command::new(&program).args(["nothing", "heads.npy", "0"]).stdin(Stdio::null()).output().unwrap();
     assert_eq!(exit_code(&missing), 1);

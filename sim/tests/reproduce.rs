@@ -20,13 +20,13 @@ fn reproduce(name: &str, arguments: &[&str]) -> (Vec<bool>, String) {
     (holds, verdict)
 }
 
-/// More clients help FedRep, and gradient steps on heads as well, which the paper denies. Two sets of seeds: the verdict is
-/// none of luck.
+/// With 20 clients the best head and ten gradient steps on it do not differ for certain. Two sets of seeds: the verdict is none
+/// of luck.
 #[test]
 fn distance_falls_with_clients_for_all_methods() {
     for seed in ["1", "500"] {
         let (holds, verdict) = reproduce("fedrep-figure-3", &["--seed", seed]);
-        assert_eq!((holds, verdict.as_str()), (vec![true, true, true, false], "holds in part"), "{seed}");
+        assert_eq!((holds, verdict.as_str()), (vec![true, false, true, true], "holds in part"), "{seed}");
     }
 }
 

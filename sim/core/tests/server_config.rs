@@ -39,12 +39,12 @@ fn check(name: &str, changes: &[&str]) -> bool {
     let dataset = Job::prepare(&scenario, scenario.seed).unwrap().dataset;
     let Ok(expected) = campaign(&scenario, &dataset, Path::new("state")) else {
         assert!(
-            server_configuration(&scenario, &dataset).is_err(),
+            server_configuration(&scenario, &dataset, &[]).is_err(),
             "{name}: a scenario that cannot be served"
         );
         return false;
     };
-    match server_configuration(&scenario, &dataset) {
+    match server_configuration(&scenario, &dataset, &[]) {
         Ok(text) => {
             let found = Fleet::parse("fleet.toml", &text).unwrap();
             assert_eq!(essence(&found), essence(&expected), "{name} {changes:?}");
@@ -80,7 +80,7 @@ fn all_served_scenarios_have_a_configuration() {
 fn measured_step_sizes_are_written_as_numbers() {
     let scenario = parse("digits", &["algorithm.step_size=auto"]);
     let job = Job::prepare(&scenario, scenario.seed).unwrap();
-    let text = server_configuration(job.scenario(), &job.dataset).unwrap();
+    let text = server_configuration(job.scenario(), &job.dataset, &[]).unwrap();
     let found = Fleet::parse("fleet.toml", &text).unwrap();
     assert_eq!(found.algorithm.step_size.to_bits(), job.scenario().algorithm.step_size.to_bits());
     assert!(found.algorithm.step_size > 0.0);
@@ -90,5 +90,7 @@ fn measured_step_sizes_are_written_as_numbers() {
 fn attackers_are_not_served() {
     let scenario = parse("byzantine", &[]);
     let dataset = scenario.dataset(1).unwrap();
-    assert!(server_configuration(&scenario, &dataset).unwrap_err().to_string().contains("simulated only"));
+    assert!(
+        server_configuration(&scenario, &dataset, &[]).unwrap_err().to_string().contains("simulated only")
+    );
 }

@@ -199,12 +199,14 @@ fn report_page(entries: &[Entry], executed: &Executed, tables: Vec<Table>) -> Pa
     let lowest = finished().map(|(_, runs)| runs.client_figures.lowest()).fold(1.0, f64::min);
     let histograms =
         finished().flat_map(|(entry, runs)| runs.client_figures.histograms(&entry.label, lowest)).collect();
+    let several = finished().any(|(_, runs)| runs.summaries.len() > 1);
+    let seeds = if several { ", all seeds together" } else { "" };
     Page {
         title: title(&series, finished().map(|(entry, _)| entry.scenario.algorithm_name())),
         tables,
         axes: Axis::order(finished().map(|(entry, _)| &entry.scenario)),
         curves: vec![(String::new(), series)],
-        figures: vec![("Accuracy over clients".to_owned(), histograms)],
+        figures: vec![(format!("Accuracy over clients{seeds}"), histograms)],
         texts: finished()
             .map(|(entry, _)| (format!("Scenario: {}", entry.label), entry.scenario.text.clone()))
             .collect(),

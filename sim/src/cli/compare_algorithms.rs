@@ -144,6 +144,18 @@ fn select_algorithms(
         needed.then_some(DEFAULT_NETWORK)
     };
     let mut selected = ScenarioAlgorithms::default();
+    let known: Vec<&str> = fedspan_engine::algorithm::algorithms().map(|(known, _)| known).collect();
+    let base = |name: &String| name.strip_suffix("+ft").unwrap_or(name).to_owned();
+    if let Some(unknown) =
+        algorithms.iter().find(|name| *name != "all" && !known.contains(&base(name).as_str()))
+    {
+        let hint = fedspan_engine::config::nearest(unknown, &known)
+            .map_or(String::new(), |suggestion| format!(" (did you mean {suggestion:?}?)"));
+        let message = format!(
+            "--algorithms: found {unknown:?}{hint}, allowed: all, or names of `fedspan-sim list --algorithms`"
+        );
+        return Err(CommandError::Usage(message));
+    }
     if algorithms != ["all"] {
         selected.all = algorithms.iter().map(|name| (name.clone(), network(name))).collect();
         return Ok(selected);

@@ -48,6 +48,9 @@ pub fn end(executed: &Executed, directory: Option<&Path>) -> Result<(), CommandE
         (None, None, None) => return Ok(()),
     };
     let results = match directory {
+        Some(directory) if interrupted.is_some() => {
+            format!("`fedspan-sim resume {}` continues it; results so far are there", directory.display())
+        }
         Some(directory) => format!("finished results are in {}", directory.display()),
         None => "finished results are shown above".to_owned(),
     };

@@ -22,7 +22,7 @@ pub fn command(options: &FleetOptions) -> Result<(), CommandError> {
     let scenario = load::scenario(&options.scenario, &options.changes)?;
     let job = Job::prepare(&scenario, scenario.seed)
         .map_err(|error| CommandError::Usage(format!("{}: {error}", scenario.name)))?;
-    let text = server_configuration(job.scenario(), &job.dataset)
+    let text = server_configuration(job.scenario(), &job.dataset, &options.changes)
         .map_err(|error| CommandError::Usage(error.to_string()))?;
     output::print(&text)
 }

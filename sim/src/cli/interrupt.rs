@@ -17,7 +17,7 @@ pub fn watch() -> Arc<AtomicBool> {
                 if interrupted.swap(true, Ordering::Relaxed) {
                     std::process::exit(1);
                 }
-                log_line("ending after this round; Ctrl-C again ends at once and loses the run");
+                log_line("ending after this round; Ctrl-C again ends at once, and loses what was trained since the last state of the run");
             }
         });
     });

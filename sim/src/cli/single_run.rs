@@ -121,7 +121,7 @@ pub fn run_seed(
         seed,
         job.dataset.clients.len(),
         &outcome,
-        began.elapsed().as_secs_f64(),
+        began.elapsed().as_secs_f64() + saved.as_ref().map_or(0.0, |saved| saved.seconds()),
     );
     let (label, settings) = (entry.label.clone(), entry.settings.clone());
     let summary = Summary { revision: option_env!("FEDSPAN_REVISION"), label, settings, ..summary };

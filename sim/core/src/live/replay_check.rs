@@ -6,7 +6,7 @@ use std::time::Duration;
 use fedspan_aggregator::config::{Fleet, Mismatch};
 use fedspan_aggregator::journal::{JournalEntry, JournalPhase, Server};
 use fedspan_engine::DeviceId;
-use fedspan_engine::config::StopSection;
+use fedspan_engine::config::{MeasuredSteps, StopSection};
 
 use super::{LiveError, campaign};
 use crate::run::replay::{Replay, ReplayError};
@@ -60,14 +60,18 @@ pub struct ReplayCheck {
 /// [`ReplayCheckError`] if the journal does not belong to the scenario. A different decision is not an error;
 /// see [`Replay::difference`].
 pub fn check_replay(scenario: &Scenario, lines: &[JournalEntry]) -> Result<ReplayCheck, ReplayCheckError> {
-    let mut replay = Replay::new(lines)?;
+    let replay = Replay::new(lines)?;
     // The server supports only this stop condition, and newcomers do not affect its decisions.
     let stop = StopSection { change: scenario.stop.change, ..StopSection::default() };
     let scenario = Scenario { stop, ..scenario.clone() };
+    // A server is configured with the numbers of step sizes that the scenario has measured.
+    let measured = Job::prepare(&scenario, scenario.seed)?.scenario().clone();
+    let scenario = Scenario { measured: MeasuredSteps::default(), ..measured };
     let scenario = with_served_settings(scenario, replay.server())?;
     let mut job = Job::prepare(&scenario, scenario.seed)?;
-    job.dataset.newcomers.clear();
+    let newcomers = std::mem::take(&mut job.dataset.newcomers).len();
     let clients = job.dataset.clients.len();
+    let mut replay = Replay::new(&trained_devices(lines, &replay, clients, newcomers))?;
     if let Some(device) = replay.devices().into_iter().rfind(|device| *device >= DeviceId(clients as u64)) {
         return Err(ReplayCheckError::Device { device: device.0, last: clients - 1 });
     }
@@ -76,6 +80,38 @@ pub fn check_replay(scenario: &Scenario, lines: &[JournalEntry]) -> Result<Repla
         Err(_) if replay.is_contradicted() => Ok(ReplayCheck { replay, outcome: None }),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Entries of a journal in which devices have the numbers of the scenario's clients from 0, without the answers of clients
+/// that came after training. Devices of `fedspan-sim device` are numbered from 1.
+fn trained_devices(
+    lines: &[JournalEntry],
+    replay: &Replay,
+    clients: usize,
+    newcomers: usize,
+) -> Vec<JournalEntry> {
+    let devices = replay.devices();
+    let [clients, all] = [clients, clients + newcomers].map(|count| count as u64);
+    let is_from_1 = devices.first().is_some_and(|first| first.0 >= 1)
+        && devices.last().is_some_and(|last| (clients..=all).contains(&last.0));
+    let offset = u64::from(is_from_1);
+    let number = |device: &mut DeviceId| device.0 = device.0.saturating_sub(offset);
+    let mut kept = Vec::new();
+    for line in lines {
+        let mut line = line.clone();
+        match &mut line {
+            JournalEntry::Opened(opened) => opened.cohort.iter_mut().for_each(number),
+            JournalEntry::Committed(committed) => committed.participants.iter_mut().for_each(number),
+            JournalEntry::Answered(answered) => number(&mut answered.device),
+            JournalEntry::NotAwaited(awaited) | JournalEntry::Awaited(awaited) => number(&mut awaited.device),
+            JournalEntry::Began(_) | JournalEntry::Resumed(_) | JournalEntry::Deadline(_) => {}
+        }
+        let is_newcomer = |device: DeviceId| (clients..clients + newcomers as u64).contains(&device.0);
+        if !matches!(&line, JournalEntry::Answered(answered) if is_newcomer(answered.device)) {
+            kept.push(line);
+        }
+    }
+    kept
 }
 
 /// Completes a scenario: keys that the scenario does not set take the values with which the server's campaign

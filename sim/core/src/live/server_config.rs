@@ -25,11 +25,15 @@ const CONNECTIONS: usize = 1024;
 
 /// Text of a configuration file with which `fedspan-aggregator serve` trains the model of a scenario with real devices, or
 /// with clients of the scenario that `fedspan-sim device` runs. Step sizes that are measured, as in the scenario of a
-/// [`Job`](crate::run::Job), are written as numbers.
+/// [`Job`](crate::run::Job), are written as numbers. `changes` are those of the scenario, which devices need, too.
 ///
 /// # Errors
 /// [`LiveError::Scenario`] or [`LiveError::AttackNotAllowed`] if a server cannot run the scenario.
-pub fn server_configuration(scenario: &Scenario, dataset: &Dataset) -> Result<String, LiveError> {
+pub fn server_configuration(
+    scenario: &Scenario,
+    dataset: &Dataset,
+    changes: &[String],
+) -> Result<String, LiveError> {
     let unusable = |reason: String| LiveError::Scenario(format!("{}: {reason}", scenario.name));
     if let Some(reason) = scenario.not_served_because() {
         return Err(unusable(reason.to_owned()));
@@ -93,20 +97,21 @@ pub fn server_configuration(scenario: &Scenario, dataset: &Dataset) -> Result<St
             algorithm.insert("head_step_size", value(scenario.algorithm.head_step_size));
         }
     }
-    let text = format!("{}{file}", introduction(scenario, clients + dataset.newcomers.len()));
+    let text = format!("{}{file}", introduction(scenario, clients + dataset.newcomers.len(), changes));
     Fleet::parse("fleet.toml", &text).map_err(|problem| unusable(problem.to_string()))?;
     Ok(text)
 }
 
 /// Comment at the beginning of the file.
-fn introduction(scenario: &Scenario, devices: usize) -> String {
+fn introduction(scenario: &Scenario, devices: usize, changes: &[String]) -> String {
+    let changes: String = changes.iter().map(|change| format!(" --set '{change}'")).collect();
     format!(
         "# Server for the clients of the scenario {}, from `fedspan-sim fleet`. Every key is in aggregator/examples/fleet.toml.\n\
          #\n\
          #   fedspan-aggregator keys --config fleet.toml add 1..{devices}\n\
          #   fedspan-aggregator keys --config fleet.toml export 1..{devices} -o devices.keys\n\
          #   fedspan-aggregator serve --config fleet.toml\n\
-         #   fedspan-sim device --connect 127.0.0.1:4410 --keys devices.keys --scenario {} --client 1     (to {devices})\n\n",
+         #   fedspan-sim device --connect 127.0.0.1:4410 --keys devices.keys --scenario {}{changes} --client 1     (to {devices})\n\n",
         scenario.name, scenario.name
     )
 }

@@ -89,7 +89,7 @@ pub fn cut(time: Option<&str>, classification: bool) -> Section {
         }
         (None, true) => (
             "stratified",
-            "a random part of each class of a client tests; \"time\": its last samples".to_owned(),
+            "a random part of each class of a client tests; \"random\": of all its samples".to_owned(),
         ),
         (None, false) => {
             ("random", "a random part of each client's samples tests; \"time\": the last".to_owned())

@@ -106,6 +106,12 @@ impl SavedRun {
         postcard::from_bytes(content).map_err(|_| SavedRunError::Damaged)
     }
 
+    /// Wall-clock time of the rounds so far, in seconds.
+    #[must_use]
+    pub fn seconds(&self) -> f64 {
+        self.seconds
+    }
+
     /// Number of finished training rounds.
     #[must_use]
     pub fn done(&self) -> u32 {

@@ -29,15 +29,15 @@ fn linear(request: &Request, stop: &AtomicBool, progress: &dyn Progress) -> Meas
     ];
     let Some(runs) = Simulated::run(curves, request, stop, progress)? else { return Ok(None) };
     let rounds = [0, 20, 40, 60, 80];
-    let sine = |label: &str| rounds.map(|round| runs.after(label, round, |scores| scores.distance).median);
+    let sine = |label: &str| rounds.map(|round| runs.after(label, round, |scores| scores.distance).mean);
     let (rolora, frozen) = (sine("RoLoRA"), sine("FFA-LoRA"));
     let text = |sines: [f64; 5]| sines.map(|sine| format!("{sine:.1e}")).join(", ");
     let ratios: Vec<f64> = rolora.iter().zip(rolora.iter().skip(1)).map(|(a, b)| b / a).collect();
-    let loss = |label: &str| runs.last(label, "loss").median;
+    let loss = |label: &str| runs.last(label, "loss").mean;
     let findings = vec![
         Finding::new(
             "RoLoRA learns the factor at a linear rate",
-            format!("sine after 0, 20, 40, 60 and 80 rounds: {}", text(rolora)),
+            format!("mean sine after 0, 20, 40, 60 and 80 rounds: {}", text(rolora)),
             ratios.iter().all(|ratio| *ratio < 0.2) && rolora[4] < 1e-5,
         ),
         Finding::new(

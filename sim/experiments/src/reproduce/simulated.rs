@@ -127,6 +127,27 @@ impl Simulated {
         spread(self.find(label).map(|runs| runs.curves.iter().map(value).collect()).unwrap_or_default())
     }
 
+    /// Mean over the seeds of the difference `a - b` of a score after a round, in standard errors; NaN for a single seed.
+    #[allow(clippy::cast_precision_loss, reason = "a number of seeds")]
+    pub fn standard_errors(
+        &self,
+        a: &str,
+        b: &str,
+        round: u32,
+        score: impl Fn(&Scores) -> Option<f64>,
+    ) -> f64 {
+        let values = |label: &str| -> Vec<f64> {
+            let value = |points: &Vec<Point>| {
+                let point = points.iter().find(|point| point.round == f64::from(round));
+                point.and_then(|point| score(&point.scores)).unwrap_or(f64::NAN)
+            };
+            self.find(label).map(|runs| runs.curves.iter().map(value).collect()).unwrap_or_default()
+        };
+        let differences: Vec<f64> = values(a).iter().zip(values(b)).map(|(a, b)| a - b).collect();
+        let spread = spread(differences.clone());
+        spread.mean / (spread.sd.unwrap_or(f64::NAN) / (differences.len() as f64).sqrt())
+    }
+
     /// Mean accuracy of the last ten rounds over all seeds; NaN if there is none.
     pub fn final_accuracy(&self, label: &str) -> f64 {
         self.find(label).and_then(|runs| final_accuracy(&runs.curves)).unwrap_or(f64::NAN)

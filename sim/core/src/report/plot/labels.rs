@@ -32,7 +32,9 @@ pub(super) fn short_labels(labels: &[&str]) -> Vec<String> {
     let cut = |head: usize, tail: usize| -> Vec<String> {
         let cut_label = |label: &Vec<String>| {
             let kept = label.get(head..label.len() - tail).unwrap_or_default();
-            if kept.is_empty() { label.join(" ") } else { kept.join(" ") }
+            let text = if kept.is_empty() { label.join(" ") } else { kept.join(" ") };
+            // Words that all labels end with may be separated by a comma.
+            text.trim_end_matches(',').to_owned()
         };
         words.iter().map(cut_label).collect()
     };
@@ -77,6 +79,7 @@ mod tests {
 
     #[test]
     fn labels_lose_shared_words() {
+        assert_eq!(short_labels(&["GD-GD, n = 20", "FedRep, n = 20"]), ["GD-GD", "FedRep"]);
         let labels = ["digits fedrep", "digits fedavg"];
         assert_eq!(short_labels(&labels), ["fedrep", "fedavg"]);
         assert_eq!(short_labels(&["linear", "linear k=3"]), ["linear", "k=3"]);
