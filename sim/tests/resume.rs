@@ -170,6 +170,10 @@ fn unusable_states_are_refused_with_the_reason() {
     fs::write(folder.join("my.toml"), format!("seed = 4\n{data}{scenario}")).unwrap();
     run(&folder, &["resume", "out"]);
 
+    let elsewhere = empty_directory("resume-elsewhere");
+    let message = refused(&elsewhere, &["resume", folder.join("out").to_str().unwrap()]);
+    assert_contains_all(&message, &["my.toml", "start resume in the directory of the first command"]);
+
     fs::write(folder.join("out/command.json"), "{").unwrap();
     assert_contains_all(&refused(&folder, &["resume", "out"]), &["out/command.json: damaged"]);
     fs::write(folder.join("out/command.json"), "{\"program\":\"1\",\"arguments\":[\"list\"]}").unwrap();
@@ -195,4 +199,21 @@ fn private_runs_continue_but_are_not_extended() {
     run(&folder, &["resume", "a"]);
     assert_eq!(results(&folder.join("a")), results(&folder.join("b")));
     assert_contains_all(&refused(&folder, &["resume", "a", "--rounds", "9"]), &["[privacy]"]);
+}
+
+/// A command and its continuation never write at the same time.
+#[test]
+fn directory_in_use_is_refused() {
+    let folder = empty_directory("resume-lock");
+    let command = [&["run", "digits", "--out", "out"][..], &SHORT].concat();
+    run(&folder, &command);
+    let held = fs::File::open(folder.join("out")).unwrap();
+    held.lock().unwrap();
+    let message = refused(&folder, &["resume", "out"]);
+    assert_contains_all(&message, &["out: another command is still writing to this directory"]);
+    refused(&folder, &[&command[..], &["--overwrite"]].concat());
+    refused(&folder, &["compare", "digits", "linear", "--out", "out", "--overwrite"]);
+    assert!(folder.join("out/finished.json").exists(), "a result of the running command was removed");
+    drop(held);
+    run(&folder, &["resume", "out"]);
 }

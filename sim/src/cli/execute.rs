@@ -1,6 +1,7 @@
 //! Execution of the scenarios of the commands `run` and `compare`, with all seeds: checks them, runs them, and handles
 //! failures and Ctrl-C.
 
+use std::cell::OnceCell;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -8,7 +9,7 @@ use std::time::Instant;
 use super::progress::Position;
 use super::result_directory::{check_out, protect_inputs};
 use super::runs::{Entry, Executed, Runs};
-use super::single_run::{RunSet, run_seed, to_command_error};
+use super::single_run::{RunSet, run_seed, take_lock, to_command_error};
 use super::{CommandError, Format, RunOptions, interrupt, output, use_threads};
 use fedspan_sim_core::report::files::{write_json, write_text};
 use fedspan_sim_core::report::results::results;
@@ -122,6 +123,10 @@ pub fn execute(
     root: Option<&Path>,
     options: &RunOptions,
 ) -> Result<Executed, CommandError> {
+    let lock = OnceCell::new();
+    if let Some(root) = root.filter(|_| options.resumes) {
+        take_lock(root, &lock)?;
+    }
     let flag = interrupt::watch();
     let mut executed = Executed { runs: Vec::new(), interrupted: None, diverged: None, failure: None };
     let seeds_of_each = options.seeds.map_or(1, |seeds| seeds as usize);
@@ -146,7 +151,7 @@ pub fn execute(
             let position = Position { number, total, began };
             let (compared, quiet, resumes) = (checked.len() > 1, options.quiet, options.resumes);
             let keeps_state = options.keep_states;
-            let set = RunSet { root, several, compared, position, quiet, resumes, keeps_state };
+            let set = RunSet { root, lock: &lock, several, compared, position, quiet, resumes, keeps_state };
             run_seed(entry, seed, set, &flag, &mut runs)?;
             if let Some(last) = runs.summaries.last().filter(|summary| summary.interrupted) {
                 let position = format!("after round {} of {}, seed {seed}", last.rounds, entry.label);

@@ -1,5 +1,6 @@
 //! Directories of results: refusals, and removal of results that are to be replaced.
 
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use super::CommandError;
@@ -35,6 +36,24 @@ pub fn free_out(name: &str) -> PathBuf {
     let numbered = (2u32..).map(|number| PathBuf::from(format!("{name}-{number}")));
     let mut all = std::iter::once(PathBuf::from(name)).chain(numbered);
     all.find(|path| !path.exists()).unwrap_or_else(|| PathBuf::from(name))
+}
+
+/// Locks the result directory until the file is dropped, so that a command and its continuation do not write to it at the
+/// same time.
+///
+/// # Errors
+/// [`CommandError::Usage`] if another command holds the lock, [`CommandError::Failed`] if the directory cannot be opened.
+pub fn lock(out: &Path) -> Result<File, CommandError> {
+    let directory = File::open(out)
+        .map_err(|error| CommandError::Failed(format!("cannot open {}: {error}", out.display())))?;
+    match directory.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(CommandError::Usage(format!(
+            "{}: another command is still writing to this directory",
+            out.display()
+        ))),
+        // A file system without locks is no reason to refuse.
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(directory),
+    }
 }
 
 /// Files that an earlier command leaves in its result directory.
@@ -85,8 +104,11 @@ pub fn protect_inputs(
 /// Removes the files of an earlier command that cover all of its runs.
 ///
 /// # Errors
-/// [`CommandError::Failed`] if a file cannot be removed.
+/// [`CommandError::Failed`] if a file cannot be removed, [`CommandError::Usage`] if another command is writing.
 pub fn remove_summaries(out: &Path) -> Result<(), CommandError> {
+    if out.exists() {
+        drop(lock(out)?);
+    }
     for path in SUMMARY_FILES.map(|name| out.join(name)).into_iter().filter(|path| path.exists()) {
         let removed = std::fs::remove_file(&path);
         removed

@@ -48,6 +48,12 @@ pub fn command(resume: &ResumeOptions) -> Result<(), CommandError> {
         }
         _ => Err(unusable("is not of the command run or compare")),
     };
+    let command = command.map_err(|error| match error {
+        CommandError::Usage(message) if message.contains("No such file") => {
+            CommandError::Usage(format!("{message}; start resume in the directory of the first command"))
+        }
+        error => error,
+    });
     if resume.rounds.is_some() && !matches!(command, Err(CommandError::Usage(_))) {
         recorded.write(&resume.directory)?;
     }
@@ -58,6 +64,6 @@ pub fn command(resume: &ResumeOptions) -> Result<(), CommandError> {
 fn set(options: &mut RunOptions, resume: &ResumeOptions) {
     options.out = Some(resume.directory.clone());
     (options.resumes, options.overwrite) = (true, false);
-    options.quiet |= resume.quiet;
+    options.quiet = resume.quiet;
     options.threads = resume.threads.or(options.threads);
 }

@@ -1,5 +1,7 @@
 //! One run of a command: a scenario with one seed. Writes the files of the run, and continues a run that was interrupted.
 
+use std::cell::OnceCell;
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -7,7 +9,7 @@ use std::time::Instant;
 
 use super::progress::{Position, Progress};
 use super::recorded_command::Recorded;
-use super::result_directory::make_out;
+use super::result_directory::{lock, make_out};
 use super::run_state::{self, Finished, Left, StateKeeper};
 use super::run_tables::report_page;
 use super::runs::{Entry, Runs};
@@ -24,6 +26,8 @@ use fedspan_sim_core::run::{Diverged, Job, Outcome, RunError};
 pub struct RunSet<'a> {
     /// Directory of the command's own results.
     pub root: Option<&'a Path>,
+    /// Lock of that directory, which is taken when the first file is to be written.
+    pub lock: &'a OnceCell<File>,
     /// True if there are several seeds.
     pub several: bool,
     /// True if there are several scenarios; a failed run then does not end the command.
@@ -81,7 +85,10 @@ pub fn run_seed(
         && runs.summaries.is_empty()
         && !set.resumes
     {
-        make_out(root)?;
+        for directory in set.root.into_iter().chain([root.as_path()]) {
+            make_out(directory)?;
+        }
+        take_lock(set.root.unwrap_or(root), set.lock)?;
         remove_run(root)?;
         if let (Some(root), Some(recorded)) = (set.root, Recorded::present()) {
             recorded.write(root)?;
@@ -141,6 +148,14 @@ pub fn run_seed(
         }
     }
     add(runs, entry, finished);
+    Ok(())
+}
+
+/// Takes the lock of the result directory, unless this command has it.
+pub fn take_lock(root: &Path, cell: &OnceCell<File>) -> Result<(), CommandError> {
+    if cell.get().is_none() {
+        let _ = cell.set(lock(root)?);
+    }
     Ok(())
 }
 
