@@ -106,7 +106,10 @@ pub fn results_table(entry: &Entry, runs: &Runs) -> Table {
     let completed: Vec<&Summary> = runs.summaries.iter().filter(|summary| !summary.interrupted).collect();
     let rows = lines(first).into_iter().filter_map(|(name, _, _)| {
         let spread = spread(&completed, name)?;
-        let cells = [spread.median, spread.q25, spread.q75].map(|value| show(name, value));
+        let sd = spread.sd.map_or("-".to_owned(), |sd| show(name, sd));
+        let [mean, median, q25, q75] =
+            [spread.mean, spread.median, spread.q25, spread.q75].map(|value| show(name, value));
+        let cells = [mean, sd, median, q25, q75];
         Some([name.to_owned()].into_iter().chain(cells).collect())
     });
     Table {
@@ -116,7 +119,7 @@ pub fn results_table(entry: &Entry, runs: &Runs) -> Table {
             completed.len(),
             describe_clients(first)
         ),
-        columns: ["figure", "median", "q25", "q75"].map(str::to_owned).to_vec(),
+        columns: ["figure", "mean", "sd", "median", "q25", "q75"].map(str::to_owned).to_vec(),
         rows: rows.collect(),
         notes: Vec::new(),
     }
