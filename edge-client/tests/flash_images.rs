@@ -139,7 +139,7 @@ fn format_readme() -> String {
          0x0123456789abcdef, the representation's hash `r * 0x9e3779b9` (modulo 2^32), the head `[r / 2, -1.25]`.\n\n\
          A change of the format keeps these files as they are, in a folder of their own, and a test that opens or refuses\n\
          each. Written anew by\n\n\
-         ```\nFEDSPAN_REGENERATE_VECTORS=1 cargo test -p fedspan-client --features flash --test all -- flash_images::\n```\n\n\
+         ```sh\nFEDSPAN_REGENERATE_VECTORS=1 cargo test -p fedspan-client --features flash --test all -- flash_images::\n```\n\n\
          | file | meaning | handshakes | spent | round of the record |\n| --- | --- | ---: | ---: | ---: |\n",
     );
     for golden in all_images() {

@@ -122,11 +122,11 @@ fn format_manifest() -> String {
          delimiter included, unless the table says otherwise. `vectors.h` holds the same bytes as C arrays,\n\
          `check.c` reads frames and messages with nothing but libc, `check_sealed.c` opens and seals those under a\n\
          key, `check_qr.c` runs the QR:\n\n\
-         ```\ncc -std=c99 check.c -o check && ./check\n\
+         ```sh\ncc -std=c99 check.c -o check && ./check\n\
          cc -std=c99 check_sealed.c -o check_sealed && ./check_sealed\n\
          cc -std=c99 -ffp-contract=off check_qr.c -lm -o check_qr && ./check_qr\n```\n\n\
          `protocol/tests/golden.rs` fails when a byte changes. Written anew by\n\n\
-         ```\nFEDSPAN_REGENERATE_VECTORS=1 cargo test -p fedspan-protocol --test all -- golden::\n```\n\n\
+         ```sh\nFEDSPAN_REGENERATE_VECTORS=1 cargo test -p fedspan-protocol --test all -- golden::\n```\n\n\
          | file | bytes | meaning |\n| --- | ---: | --- |\n",
     );
     for Pinned { name, meaning, bytes } in golden_frames().iter().chain(&other_vectors()) {

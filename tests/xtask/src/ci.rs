@@ -140,7 +140,7 @@ const STAGES: [Stage; 16] = [
     },
     Stage {
         name: "screenshots",
-        minutes: 2,
+        minutes: 4,
         lane: Lane::Second,
         steps: &[
             Step::Xtask("setup: a browser", setup::add_browser),
