@@ -90,6 +90,10 @@ struct Entry {
     dtype: String,
     shape: Vec<u64>,
     data_offsets: (u64, u64),
+    /// Other keys, which have no meaning. Their values are read, not skipped, so that numbers which are no f64 are refused
+    /// here as elsewhere.
+    #[serde(flatten)]
+    _others: std::collections::BTreeMap<String, serde_json::Value>,
 }
 
 /// Parses the JSON of a header into names and entries, in the order of the file.
@@ -172,7 +176,7 @@ fn validate_entries(
 ) -> Result<Vec<Tensor>, LocatedFault> {
     let mut tensors = Vec::with_capacity(entries.len());
     for (name, entry) in entries {
-        let Entry { dtype, shape, data_offsets: (begin, end) } = entry;
+        let Entry { dtype, shape, data_offsets: (begin, end), .. } = entry;
         match validate_size(&dtype, shape, begin, end) {
             Ok((dtype, shape, elements)) => {
                 tensors.push((end, Tensor { name, dtype, shape, begin, elements }));
