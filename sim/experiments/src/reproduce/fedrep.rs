@@ -132,7 +132,7 @@ pub const FIGURE_4: Reproduction = Reproduction {
     claim: "On FedRep's representation a new client has an accurate model as soon as it has k labelled samples; alone it needs in the order of \
             d. The representation of one model for all has a large error.",
     stand_ins: "d = 20, k = 2 and 100 training clients are the paper's. FedSGD is FedAvg with one step in each round. The numbers of \
-                labelled samples are ours, and errors are medians over the seeds, since some have no finite mean.",
+                labelled samples and the bounds of the errors are ours, and errors are medians over the seeds, since some have no finite mean.",
     duration: "10 s",
     seeds: 5,
     measure: figure_4,
@@ -166,22 +166,32 @@ fn figure_4(request: &Request, stop: &AtomicBool, progress: &dyn Progress) -> Me
         LABELS.map(|labels| format!("{} with {labels}", figure("test_mse", error(method, labels)))).join(", ")
     };
     let [fedrep, single, alone] = methods.map(|(method, _)| method);
+    let is_accurate = |labels: u32| error(fedrep, labels) < 0.01 * error(alone, labels);
     let findings = vec![
         Finding::new(
-            "FedRep's representation needs hardly more than k samples: with k + 1 the error is below 0.02",
+            "with k labelled samples the error on FedRep's representation is below a hundredth of that alone",
             format!("k = 2; error {}", text(fedrep)),
-            error(fedrep, 3) < 0.02,
+            is_accurate(2),
         ),
         Finding::new(
-            "alone, a client needs in the order of d samples",
+            "with k + 1 it is",
+            format!("error {} with 3", figure("test_mse", error(fedrep, 3))),
+            is_accurate(3),
+        ),
+        Finding::new(
+            "alone, a client needs in the order of d samples: up to d the error is above 0.1, with 2 d below",
             format!("d = 20; error {}", text(alone)),
             LABELS.iter().filter(|labels| **labels <= 20).all(|labels| error(alone, *labels) > 0.1)
                 && error(alone, 40) < 0.1,
         ),
         Finding::new(
-            "the representation of one model for all has a large error",
+            "with more than k samples the error on the representation of one model for all is more than a hundred times that \
+             on FedRep's",
             format!("error {}", text(single)),
-            LABELS.iter().all(|labels| error(single, *labels) > 100.0 * error(fedrep, *labels)),
+            LABELS
+                .iter()
+                .filter(|labels| **labels > 2)
+                .all(|labels| error(single, *labels) > 100.0 * error(fedrep, *labels)),
         ),
     ];
     let series = methods.map(|(method, _)| {
