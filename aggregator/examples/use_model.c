@@ -97,6 +97,10 @@ int main(int argc, char **argv) {
     }
     for (unsigned long number = 1; fgets(line, sizeof line, stdin); number++) {
         char *at = line;
+        if (!strchr(line, '\n') && !feof(stdin)) {
+            fprintf(stderr, "use_model: line %lu: longer than %lu characters\n", number, (unsigned long)sizeof line - 2);
+            return 1;
+        }
         memset(z, 0, k * sizeof *z);
         memset(scores, 0, classes * sizeof *scores);
         for (size_t i = 0; i < d; i++) {

@@ -19,12 +19,17 @@ def read_rows(path, client_column, target_column, client):
     """Rows of a client: features with a constant 1, and labels."""
     with open(path, newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
+    if not rows or client_column not in rows[0] or target_column not in rows[0]:
+        sys.exit(f"{path}: expected a header with {client_column} and {target_column}, and rows")
     names = [name for name in rows[0] if name not in (client_column, target_column)]
     classes = sorted({row[target_column] for row in rows})
     own = [row for row in rows if row[client_column] == client]
     if not own:
         sys.exit(f"{path}: no row with {client_column} = {client}")
-    x = numpy.array([[float(row[name]) for name in names] + [1.0] for row in own])
+    try:
+        x = numpy.array([[float(row[name]) for name in names] + [1.0] for row in own])
+    except (TypeError, ValueError) as error:
+        sys.exit(f"{path}: a feature of {client} is missing or no number: {error}")
     return x, numpy.array([classes.index(row[target_column]) for row in own]), classes
 
 

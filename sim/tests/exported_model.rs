@@ -62,7 +62,9 @@ fn c_program_predicts_like_the_simulator() {
     }
     assert!(compared > 60, "{compared} rows");
     // Bad input ends with a reason.
+    let long = format!("1,2,3,4\n1,2,3,4{}\n", " ".repeat(1 << 16));
     for (rows, reason) in [
+        (long.as_str(), "line 2: longer than 65534 characters"),
         ("1,2,3,4\n1,2\n", "line 2: feature 3 is missing or no number"),
         ("1,2,3,4,5\n", "line 1: more than 4 features"),
         ("1,2,3,4 \r\n1,2,3,4x\n", "line 2: more than 4 features"),
