@@ -2,7 +2,9 @@
 //! commands and their errors.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use crate::common::{self, assert_contains_all, empty_directory, exit_code, run_program, stderr_text};
 
@@ -126,6 +128,26 @@ fn finished_run_is_extended_like_one_that_was_longer_from_the_beginning() {
 }
 
 #[test]
+fn killed_extension_continues_to_the_same_number_of_rounds() {
+    let folder = empty_directory("resume-killed");
+    run(&folder, &["run", "linear", "--set", "algorithm.rounds=5", "--out", "out", "--keep-states"]);
+    let mut extension = Command::new(env!("CARGO_BIN_EXE_fedspan-sim"))
+        .args(["resume", "out", "--rounds", "10000000"])
+        .current_dir(&folder)
+        .stderr(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut messages = BufReader::new(extension.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let begins = messages.find(|line| line.contains("continues after round 5"));
+    extension.kill().unwrap();
+    extension.wait().unwrap();
+    assert!(begins.is_some(), "the extension does not begin");
+    let recorded = fs::read_to_string(folder.join("out/command.json")).unwrap();
+    assert_contains_all(&recorded, &["algorithm.rounds=10000000"]);
+}
+
+#[test]
 fn unusable_states_are_refused_with_the_reason() {
     let folder = empty_directory("resume-refused");
     assert_contains_all(&refused(&folder, &["resume", "nothing"]), &["nothing/command.json", "No such file"]);
@@ -169,6 +191,14 @@ fn unusable_states_are_refused_with_the_reason() {
     assert_contains_all(&refused(&folder, &["resume", "out"]), &["my.toml has changed since"]);
     fs::write(folder.join("my.toml"), format!("seed = 4\n{data}{scenario}")).unwrap();
     run(&folder, &["resume", "out"]);
+    write_data(2);
+    assert_contains_all(
+        &refused(&folder, &["resume", "out"]),
+        &["out/finished.json: data.npz has changed since the run was saved"],
+    );
+    fs::remove_file(folder.join("data.npz")).unwrap();
+    assert_contains_all(&refused(&folder, &["resume", "out"]), &["data.npz"]);
+    write_data(1);
 
     let elsewhere = empty_directory("resume-elsewhere");
     let message = refused(&elsewhere, &["resume", folder.join("out").to_str().unwrap()]);

@@ -9,7 +9,7 @@ use super::run_state::version;
 use fedspan_sim_core::report::files::{COMMAND_FILE, write_json};
 
 /// Content of the file.
-#[derive(Deserialize, Serialize)]
+#[derive(Clone, Deserialize, Serialize)]
 pub struct Recorded {
     /// Version of the program.
     program: String,

@@ -31,12 +31,17 @@ pub fn command(resume: &ResumeOptions) -> Result<(), CommandError> {
         let path = resume.directory.join(COMMAND_FILE);
         CommandError::Usage(format!("{}: {reason}", path.display()))
     };
+    let before = recorded.clone();
     if let Some(rounds) = resume.rounds {
         recorded.arguments.extend(["--set".to_owned(), format!("algorithm.rounds={rounds}")]);
     }
     let arguments = std::iter::once("fedspan-sim".to_owned()).chain(recorded.arguments.iter().cloned());
     let cli = Cli::try_parse_from(arguments)
         .map_err(|error| unusable(&format!("its arguments are not valid: {error}")))?;
+    if resume.rounds.is_some() {
+        // Before the command, so that one that is killed continues to the same number of rounds.
+        recorded.write(&resume.directory)?;
+    }
     let command = match cli.command {
         Some(Command::Run { scenario, mut options }) => {
             set(&mut options, resume);
@@ -54,8 +59,8 @@ pub fn command(resume: &ResumeOptions) -> Result<(), CommandError> {
         }
         error => error,
     });
-    if resume.rounds.is_some() && !matches!(command, Err(CommandError::Usage(_))) {
-        recorded.write(&resume.directory)?;
+    if resume.rounds.is_some() && matches!(command, Err(CommandError::Usage(_))) {
+        before.write(&resume.directory)?;
     }
     command
 }

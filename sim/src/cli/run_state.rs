@@ -12,7 +12,7 @@ use super::progress::Progress;
 use super::{CommandError, output};
 use fedspan_sim_core::evaluate::Scores;
 use fedspan_sim_core::report::clients::ClientFigures;
-use fedspan_sim_core::report::files::{WriteError, write_bytes, write_json};
+use fedspan_sim_core::report::files::{write_bytes, write_json};
 use fedspan_sim_core::report::plot::Point;
 use fedspan_sim_core::report::summary::Summary;
 use fedspan_sim_core::run::{SavedRun, Watcher};
@@ -63,7 +63,7 @@ pub enum Left {
 /// Reads the progress of a run from its directory.
 ///
 /// # Errors
-/// [`CommandError::Usage`] if the scenario or the program has changed, or a file cannot be used.
+/// [`CommandError::Usage`] if the scenario, the data or the program have changed, or a file cannot be used.
 pub fn left(directory: &Path, scenario: &Scenario, seed: u64) -> Result<Left, CommandError> {
     let finished = directory.join(FINISHED);
     let finished_content = read(&finished)?;
@@ -77,6 +77,13 @@ pub fn left(directory: &Path, scenario: &Scenario, seed: u64) -> Result<Left, Co
             return Err(unusable(reason));
         }
         if found.scenario == scenario.resolved(seed) {
+            // The results of the remaining runs would otherwise be compared with those of other data.
+            for file in &found.summary.data {
+                let present = file.present().map_err(|error| unusable(error.to_string()))?;
+                if let Some(message) = file.difference(&present) {
+                    return Err(CommandError::Usage(format!("{}: {message}", finished.display())));
+                }
+            }
             return Ok(Left::Finished(Box::new(found)));
         }
     }
@@ -153,7 +160,7 @@ pub struct StateKeeper<'a> {
     is_interrupted: bool,
     /// Whether the state at the end of training is written.
     keeps_last: bool,
-    failure: Option<WriteError>,
+    has_failed: bool,
 }
 
 impl<'a> StateKeeper<'a> {
@@ -161,7 +168,7 @@ impl<'a> StateKeeper<'a> {
     pub fn new(progress: &'a mut Progress, directory: Option<&Path>, keeps_last: bool) -> Self {
         let path = directory.map(|directory| directory.join(CHECKPOINT));
         let written_at = Instant::now();
-        Self { progress, path, written_at, is_interrupted: false, keeps_last, failure: None }
+        Self { progress, path, written_at, is_interrupted: false, keeps_last, has_failed: false }
     }
 }
 
@@ -175,7 +182,7 @@ impl Watcher for StateKeeper<'_> {
     fn wants_state(&mut self, is_last: bool) -> bool {
         let is_due =
             self.written_at.elapsed() >= INTERVAL || self.is_interrupted || (is_last && self.keeps_last);
-        self.path.is_some() && self.failure.is_none() && is_due
+        self.path.is_some() && !self.has_failed && is_due
     }
 
     fn keep_state(&mut self, state: SavedRun) {
@@ -184,7 +191,7 @@ impl Watcher for StateKeeper<'_> {
             output::log_line(&format!(
                 "warning: {error}; the run goes on, and cannot be continued after an interruption"
             ));
-            self.failure = Some(error);
+            self.has_failed = true;
         }
         self.written_at = Instant::now();
     }

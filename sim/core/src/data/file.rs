@@ -41,6 +41,28 @@ pub struct DataFile {
     pub sha256: String,
 }
 
+impl DataFile {
+    /// Reads the file again. Returns its present size and checksum.
+    ///
+    /// # Errors
+    /// [`DataError`] if it cannot be read.
+    pub fn present(&self) -> Result<Self, DataError> {
+        let bytes = read(&self.file, u64::MAX)?;
+        Ok(Self { file: self.file.clone(), bytes: bytes.len() as u64, sha256: sha256(&bytes) })
+    }
+
+    /// Message that the file of a saved run differs from the `present` one; `None` if they are equal.
+    #[must_use]
+    pub fn difference(&self, present: &Self) -> Option<String> {
+        (self != present).then(|| {
+            format!(
+                "{} has changed since the run was saved: {} bytes and SHA-256 {}, then {} bytes and {}; run the scenario again",
+                present.file, present.bytes, present.sha256, self.bytes, self.sha256
+            )
+        })
+    }
+}
+
 impl<'a> Files<'a> {
     /// Creates a reader of the files of the scenario file `scenario`, with their checksums.
     #[must_use]

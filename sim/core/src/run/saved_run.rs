@@ -164,12 +164,8 @@ impl SavedRun {
     /// [`RunError::Mismatch`] naming the first file that differs.
     pub fn check_data(&self, job: &Job<'_>) -> Result<(), RunError> {
         let found = &job.dataset.files;
-        let differs = self.files.iter().zip(found).find(|(saved, found)| saved != found);
-        if let Some((saved, found)) = differs {
-            let message = format!(
-                "{} has changed since the run was saved: {} bytes and SHA-256 {}, then {} bytes and {}; run the scenario again",
-                found.file, found.bytes, found.sha256, saved.bytes, saved.sha256
-            );
+        let message = self.files.iter().zip(found).find_map(|(saved, found)| saved.difference(found));
+        if let Some(message) = message {
             return Err(RunError::Mismatch(message));
         }
         if self.files.len() != found.len() {
