@@ -399,12 +399,12 @@ fn every_mistake_has_a_message() {
         (
             "expected = 2",
             "expected = 2\nallow = [7]",
-            "fleet.toml:4: devices.allow: 1 devices are allowed, 2 expected",
+            "fleet.toml:4: devices.allow: found 1, 2 devices are expected",
         ),
         (
             "expected = 2",
             "expected = 2\nallow = [7, 7]",
-            "fleet.toml:4: devices.allow: 1 devices are allowed, 2 expected",
+            "fleet.toml:4: devices.allow: found 1, 2 devices are expected",
         ),
         (
             "d = 20\noutputs = 2\n[model]\nk = 3",

@@ -35,6 +35,18 @@ fn bounds_decide_the_exit_code() {
     assert!(serde_json::from_slice::<Value>(&json.stdout).is_ok() && stderr_text(&json).contains("MISSED"));
 }
 
+/// Accuracies are fractions, so that `">= 99"` could never be met.
+#[test]
+fn bound_on_an_accuracy_that_is_no_fraction_is_refused() {
+    let folder = empty_directory("expect-fraction");
+    for bound in [">= 99", "<= 1.5", ">= -0.1"] {
+        let set = format!("expect.accuracy=\"{bound}\"");
+        let output = run_program(&folder, &["run", "digits", "--set", &set]);
+        assert_eq!(exit_code(&output), 2, "{bound}");
+        assert_contains_all(&stderr_text(&output), &["expect.accuracy", bound, "between 0 and 1"]);
+    }
+}
+
 /// With several seeds the mean counts, and a run that failed misses all bounds.
 #[test]
 fn mean_counts_and_failed_runs_meet_nothing() {
@@ -67,7 +79,8 @@ fn bounds_that_are_none_are_refused() {
         assert_contains_all(&error, &["expect.loss", &format!("{bound:?}"), "\">= 0.9\" or \"<= 0.01\""]);
     }
     for figure in EXPECTED {
-        for bound in [">=0", "<=  -1.5e3 "] {
+        let other = if figure.starts_with("accuracy") { "<=  7.5e-1 " } else { "<=  -1.5e3 " };
+        for bound in [">=0", other] {
             let scenario =
                 Scenario::parse("linear", text, &[format!("expect.{figure}=\"{bound}\"")]).unwrap();
             assert_eq!(scenario.expect[0].figure, figure);

@@ -173,6 +173,11 @@ fn generated_data_are_chosen_on_other_seeds() {
     let arguments = ["grid", "linear", "--over", "algorithm.rounds=1,20", "--seeds", "2", "--seed", "5"];
     let output = run_program(&folder, &arguments);
     assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+    let printed = stdout_text(&output);
+    assert!(
+        printed.contains("algorithm.rounds: the best value, 20, is the largest of those tried"),
+        "{printed}"
+    );
     let summary = summary(&folder, "linear-grid");
     assert_eq!(summary["chosen"]["algorithm.rounds"], "20");
     let run = run_program(

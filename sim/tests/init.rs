@@ -154,6 +154,15 @@ fn images_and_users_get_a_scenario() {
         let run = run_program(&folder, &["run", &format!("{file}.toml"), "--set", "algorithm.rounds=1"]);
         assert_eq!(exit_code(&run), 0, "{}", stderr_text(&run));
     }
+    std::fs::rename(folder.join("labels-idx1.gz"), folder.join("digits.gz")).unwrap();
+    let output = run_program(&folder, &["init", "images-idx3.gz", "--out", "named.toml"]);
+    assert_eq!(exit_code(&output), 2);
+    assert!(stderr_text(&output).contains("--labels"), "{}", stderr_text(&output));
+    let output =
+        run_program(&folder, &["init", "images-idx3.gz", "--labels", "digits.gz", "--out", "named.toml"]);
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+    let run = run_program(&folder, &["run", "named.toml", "--set", "algorithm.rounds=1"]);
+    assert_eq!(exit_code(&run), 0, "{}", stderr_text(&run));
     let user =
         |name: &str| format!("{name:?}: {{\"x\": [[1, 2], [3, 1], [0, 2], [1, 1]], \"y\": [0, 1, 0, 1]}}");
     let users = ["a", "b"].map(user).join(", ");

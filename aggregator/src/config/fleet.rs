@@ -185,8 +185,7 @@ impl Fleet {
         let allowed_count = self.allowed.as_ref().map_or(usize::MAX, trained);
         if allowed_count < self.expected {
             let held_out = if self.held_out.is_empty() { "" } else { " without those held out" };
-            let message =
-                format!("{allowed_count} devices are allowed{held_out}, {} expected", self.expected);
+            let message = format!("found {allowed_count}{held_out}, {} devices are expected", self.expected);
             return Err(root.section("devices")?.problem("allow", message));
         }
         let fits = self.participation.fits(self.expected, allowed_count);

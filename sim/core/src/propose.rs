@@ -25,6 +25,8 @@ pub struct Answers {
     pub client: Option<Option<String>>,
     /// Name of the column or array that is predicted.
     pub target: Option<String>,
+    /// File of the labels of images; by default it is found by its name.
+    pub labels: Option<String>,
     /// True if the target is a class, false if it is a number.
     pub classification: Option<bool>,
     /// True for a network, false for a linear model.
@@ -71,7 +73,7 @@ pub fn propose(scenario: &str, path: &str, answers: &Answers) -> Result<Proposal
         let bytes = crate::data::file::read(path, crate::data::npz::LARGEST_FILE)?;
         match Format::of(&bytes, path)? {
             Format::Npz => npz::draft(&bytes, path, answers)?,
-            Format::Idx => images::draft(path)?,
+            Format::Idx => images::draft(path, answers)?,
             Format::Leaf => users::draft(path)?,
             Format::Table => table::draft(&bytes, path, answers)?,
         }

@@ -173,7 +173,8 @@ fn comparison_table(entries: &[Entry], executed: &Executed) -> Table {
     };
     let stopped = entries.iter().zip(&executed.runs).filter_map(|(entry, runs)| {
         let failure = runs.failure.as_ref()?;
-        Some(format!("{}: {} seeds stopped: {failure}", entry.label, runs.failed))
+        let seeds = if runs.failed == 1 { "1 seed" } else { &format!("{} seeds", runs.failed) };
+        Some(format!("{}: {seeds} stopped: {failure}", entry.label))
     });
     let notes = stopped.collect();
     Table { title, columns: columns.collect(), rows, notes }

@@ -283,7 +283,10 @@ fn row_notes(entries: &[Entry], executed: &Executed, score_names: ScoreNames) ->
     let network = |entry: &Entry| entry.scenario.algorithm.network();
     let mut notes = Vec::new();
     if !algorithms(&|entry, _| network(entry).is_some_and(|network| !network.tuned)).is_empty() {
-        notes.push(format!("networks: mean over the last ten rounds ({} in results.csv)", score_names.main));
+        notes.push(format!(
+            "networks: mean over the last ten rounds ({} in results.csv); the worst decile is that of the last round",
+            score_names.main
+        ));
     }
     let tuned_rows = algorithms(&|entry, _| has_tuned_row(&entry.scenario));
     if let (false, Some((name, _))) = (tuned_rows.is_empty(), score_names.tuned) {

@@ -339,6 +339,7 @@ fn combinations_table(grid: &Grid, rows: &[Row], chosen_by: &str) -> Table {
             "{near} combinations, the first one included, are within one standard error of it"
         ));
     }
+    notes.extend(rows.first().into_iter().flat_map(|best| at_the_edge(grid, best)));
     if rows.len() > LISTED {
         notes.push(format!("{} more combinations are in results.csv", rows.len() - LISTED));
     }
@@ -357,6 +358,26 @@ fn combinations_table(grid: &Grid, rows: &[Row], chosen_by: &str) -> Table {
         rows: rows.iter().take(LISTED).map(line).collect(),
         notes,
     }
+}
+
+/// Notes on numbers of the best combination that are the smallest or the largest of those tried.
+fn at_the_edge(grid: &Grid, best: &Row) -> Vec<String> {
+    let note = |(axis, value): (&Axis, &String)| {
+        let tried: Vec<f64> = axis.values.iter().map(|value| value.parse().ok()).collect::<Option<_>>()?;
+        let chosen: f64 = value.parse().ok()?;
+        let is_least = tried.iter().all(|other| chosen <= *other);
+        let is_largest = tried.iter().all(|other| chosen >= *other);
+        let (edge, further) = match (is_least, is_largest) {
+            (true, false) => ("smallest", "smaller"),
+            (false, true) => ("largest", "larger"),
+            _ => return None,
+        };
+        Some(format!(
+            "{}: the best value, {value}, is the {edge} of those tried; try {further} ones too",
+            axis.key
+        ))
+    };
+    grid.axes.iter().zip(&best.values).filter_map(note).collect()
 }
 
 /// Table of the chosen combination on test data.

@@ -24,6 +24,9 @@ pub struct InitOptions {
     /// Column or array that is predicted
     #[arg(long, value_name = "NAME")]
     target: Option<String>,
+    /// File of the labels of IDX images [default: DATA with "labels" for "images", and idx1 for idx3]
+    #[arg(long, value_name = "FILE")]
+    labels: Option<String>,
     /// Whether the target is a class or a number
     #[arg(long, value_enum)]
     task: Option<Task>,
@@ -65,6 +68,7 @@ pub fn command(options: &InitOptions) -> Result<(), CommandError> {
     let mut answers = Answers {
         client: if options.no_client { Some(None) } else { options.client.clone().map(Some) },
         target: options.target.clone(),
+        labels: options.labels.as_ref().map(|labels| data_path(labels, &scenario)).transpose()?,
         classification: options.task.map(|task| task == Task::Classes),
         network: options.model.map(|model| model == Model::Mlp),
     };

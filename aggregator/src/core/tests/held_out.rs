@@ -88,7 +88,7 @@ fn enough_devices_must_remain_to_train() {
         .unwrap_err();
     assert_eq!(
         error.to_string(),
-        "f.toml:5: devices.allow: 1 devices are allowed without those held out, 2 expected"
+        "f.toml:5: devices.allow: found 1 without those held out, 2 devices are expected"
     );
     assert!(
         Fleet::parse("f.toml", &configuration("expected = 2\nallow = [1, 2, 3]\nheld_out = [3, 9]")).is_ok()

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::Answers;
 use super::draft::{Draft, Section, cut, with_test_part, without_newcomers};
 use crate::data::DataError;
 
@@ -12,12 +13,16 @@ const NAMES: [(&str, &str); 2] = [("images-idx3", "labels-idx1"), ("images", "la
 ///
 /// # Errors
 /// [`DataError`] naming the file if the other file is missing.
-pub fn draft(path: &str) -> Result<Draft, DataError> {
-    let Some((images, labels)) = pair(path) else {
+pub fn draft(path: &str, answers: &Answers) -> Result<Draft, DataError> {
+    let found = match &answers.labels {
+        Some(labels) => Some((path.to_owned(), labels.clone())),
+        None => pair(path),
+    };
+    let Some((images, labels)) = found else {
         return Err(DataError::new(
             path,
             "an IDX file; expected its labels beside it under a name that has \"labels\" where this one has \"images\" \
-             (and idx1 for idx3)",
+             (and idx1 for idx3); another name can be given with --labels",
         ));
     };
     let mut data =

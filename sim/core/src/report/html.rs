@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use super::plot::{Axis, Figure, Metric, Series, figures, legend};
+use super::plot::{Axis, Figure, Metric, Series, curves_explained, figures, legend};
 use super::table::{Table, escape};
 
 /// Content of a report.
@@ -152,6 +152,7 @@ fn curves(group: usize, heading: &str, series: &[Series], axes: &[Axis]) -> Stri
         );
     }
     out.push_str(&legend(series));
+    out.push_str(curves_explained(series));
     for (index, (_, charts)) in panels.iter().enumerate() {
         let _ = writeln!(out, "<div class=\"panel figures panel-{index}\">\n{charts}</div>");
     }

@@ -22,7 +22,7 @@ mod svg;
 pub use axis::Axis;
 pub use colours::{COLOURS, DASHES, distinct_styles, style_of};
 pub use curves::figures;
-pub use legend::legend;
+pub use legend::{curves_explained, legend};
 pub use metric::{Loss, Metric};
 
 use serde::{Deserialize, Serialize};

@@ -175,7 +175,9 @@ pub fn figure(name: &str, value: f64) -> String {
 /// Formats a number of bytes with a unit, rounded.
 #[must_use]
 pub fn bytes(count: f64) -> String {
-    if count >= 1e6 {
+    if count >= 1e9 {
+        format!("{:.2} GB", count / 1e9)
+    } else if count >= 1e6 {
         format!("{:.2} MB", count / 1e6)
     } else if count >= 1e4 {
         format!("{:.1} kB", count / 1e3)

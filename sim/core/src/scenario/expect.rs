@@ -72,7 +72,8 @@ impl fmt::Display for Expectation {
 /// Reads the section.
 ///
 /// # Errors
-/// [`Problem`] for the first bound that is not `">= NUMBER"` or `"<= NUMBER"`.
+/// [`Problem`] for the first bound that is not `">= NUMBER"` or `"<= NUMBER"`, and for bounds on accuracies that
+/// are not between 0 and 1.
 pub fn read_expect(section: &Section<'_>) -> Result<Vec<Expectation>, Problem> {
     let mut expectations = Vec::new();
     for figure in EXPECTED {
@@ -88,11 +89,15 @@ pub fn read_expect(section: &Section<'_>) -> Result<Vec<Expectation>, Problem> {
                 .filter(|bound: &f64| bound.is_finite())?;
             Some(Expectation { figure, relation, bound })
         };
-        let expectation = parsed(Relation::AtLeast, ">=").or_else(|| parsed(Relation::AtMost, "<="));
-        expectations.push(
-            expectation
-                .ok_or_else(|| section.problem(figure, format!("found {text:?}, allowed: {allowed}")))?,
-        );
+        let expectation = parsed(Relation::AtLeast, ">=")
+            .or_else(|| parsed(Relation::AtMost, "<="))
+            .ok_or_else(|| section.problem(figure, format!("found {text:?}, allowed: {allowed}")))?;
+        if figure.starts_with("accuracy") && !(0.0..=1.0).contains(&expectation.bound) {
+            let message =
+                format!("found {text:?}, allowed: a bound between 0 and 1, such as \">= 0.9\" for 90 %");
+            return Err(section.problem(figure, message));
+        }
+        expectations.push(expectation);
     }
     section.finish()?;
     Ok(expectations)

@@ -25,3 +25,13 @@ pub fn legend(series: &[Series]) -> String {
     out.push_str("</ul>\n");
     out
 }
+
+/// Sentence that says what the curves are; empty if no series has several seeds.
+#[must_use]
+pub fn curves_explained(series: &[Series]) -> &'static str {
+    if series.iter().any(|entry| entry.runs.len() > 1) {
+        "<p class=\"explained\">Thin curves: one for each seed. Thick curves: their median.</p>\n"
+    } else {
+        ""
+    }
+}
