@@ -225,7 +225,7 @@ proptest! {
     ) {
         let setup = require_all_devices(setup);
         let uninterrupted = simulate_campaign(
-            Setup { deadline: None, ..setup }.engine(),
+            Setup { deadline: None, every: None, ..setup }.engine(),
             setup.fleet_size as u64,
             usize::MAX,
         );

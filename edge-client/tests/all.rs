@@ -80,6 +80,7 @@ mod ridge_scores;
 mod scaled;
 mod session;
 mod silent_link;
+mod sleep;
 mod streaming;
 mod tasks;
 mod timing;

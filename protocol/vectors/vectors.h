@@ -159,6 +159,11 @@ static const uint8_t to_device_missing[13] = {
     0x05, 0x10, 0x04, 0x07, 0x01, 0x07, 0x01, 0x09, 0xfb, 0x40, 0xb3, 0x8b, 0x00,
 };
 
+/* NextRound: 3600000 ms. */
+static const uint8_t to_device_next_round[12] = {
+    0x0b, 0x10, 0x09, 0x80, 0xdd, 0xdb, 0x01, 0x59, 0x46, 0x57, 0x67, 0x00,
+};
+
 /* RoundOpen of round 7, stage 1: Private12 with parameters 0.5, 3, -1, the least subnormal and infinity, uploaded as f16; a 4 x 2 representation as f32 in the body. */
 static const uint8_t to_device_private_use_12[70] = {
     0x07, 0x10, 0x02, 0x07, 0x01, 0x0c, 0x01, 0x01, 0x01, 0x02, 0x3f, 0x01, 0x03, 0x40, 0x40, 0x01,
@@ -858,6 +863,7 @@ static const struct fedspan_vector fedspan_vectors[] = {
     {"to_device_fault_tensors", to_device_fault_tensors, 9},
     {"to_device_fault_unexpected", to_device_fault_unexpected, 9},
     {"to_device_missing", to_device_missing, 13},
+    {"to_device_next_round", to_device_next_round, 12},
     {"to_device_private_use_12", to_device_private_use_12, 70},
     {"to_device_private_use_13", to_device_private_use_13, 70},
     {"to_device_private_use_14", to_device_private_use_14, 70},

@@ -38,7 +38,7 @@ fn same_seed_gives_the_same_world() {
 fn random_worlds_break_no_invariant() {
     // These seeds differ from the default ones of the program `disasters`.
     let mut faults = Faults::default();
-    for seed in 1_000_000..1_000_040 {
+    for seed in 1_000_000..1_000_060 {
         let report = run(seed, Kind::Hectic, &mut NoWatcher)
             .unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
         assert!(report.rounds > 0 && report.counted > 0, "seed {seed}");
@@ -69,4 +69,25 @@ fn random_worlds_break_no_invariant() {
 fn day_of_a_small_fleet_breaks_no_invariant() {
     let report = run(1, Kind::Day { devices: 12 }, &mut NoWatcher).unwrap();
     assert!(report.rounds > 50 && report.counted > 500, "{report:?}");
+}
+
+/// Devices that are awake for less than two seconds of a period, and never together, take part in every round, and the
+/// server closes a round in every period.
+#[test]
+fn fleet_that_sleeps_has_a_round_in_every_period() {
+    for (devices, period, every) in
+        [(4, 20, false), (4, 20, true), (4, 3_600, false), (4, 3_600, true), (9, 600, true)]
+    {
+        let report = run(2, Kind::Sleeping { devices, period, every }, &mut NoWatcher).unwrap();
+        let (rounds, devices_count) = (report.rounds, usize::try_from(devices).unwrap());
+        assert_eq!(rounds, 20, "{devices} {period} {every}");
+        // The updates of all rounds, and the final heads that were fitted before the end of the world.
+        let counted = 20 * devices_count..=21 * devices_count;
+        assert!(counted.contains(&report.counted), "{devices} {period} {every}: {}", report.counted);
+        // The first round opens when the last device wakes, and the last one closes a period after it has opened.
+        let limit = 1_000 * period * 21 + 5_000 * 20;
+        let last = report.last_commit.as_u64();
+        assert!(last <= limit, "{devices} devices, {period} s, {every}: 20 rounds took {last} ms");
+        println!("{devices} devices that wake once in {period} s, every: {every}: 20 rounds in {last} ms");
+    }
 }

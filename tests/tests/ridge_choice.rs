@@ -246,7 +246,11 @@ fn run_campaign(
                     let message = fedspan_protocol::message::ToDevice::Ack(ack);
                     devices[id.0 as usize].connection().send(message);
                 }
-                Action::Commit(_) | Action::Finished | Action::NotAwaited(_) | Action::Awaited(_) => {}
+                Action::Commit(_)
+                | Action::NextRound(..)
+                | Action::Finished
+                | Action::NotAwaited(_)
+                | Action::Awaited(_) => {}
                 Action::Failed(failure) => panic!("{failure}"),
             }
         }

@@ -83,7 +83,11 @@ fn run_server(scenario: &Scenario) -> (Vec<JournalEntry>, u64) {
                     device.connection.send(ToDevice::Ack(ack));
                     device.pump();
                 }
-                Action::Commit(_) | Action::Finished | Action::NotAwaited(_) | Action::Awaited(_) => {}
+                Action::Commit(_)
+                | Action::NextRound(..)
+                | Action::Finished
+                | Action::NotAwaited(_)
+                | Action::Awaited(_) => {}
                 Action::Failed(failure) => panic!("{failure}"),
             }
         }

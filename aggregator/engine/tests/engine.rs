@@ -13,7 +13,7 @@ use fedspan_engine::aggregate::Rule;
 use fedspan_engine::algorithm::{Algorithm, FedRep, FedRepParameters, random_start};
 use fedspan_engine::linalg::{Matrix, orthonormal, principal_angle_distance, to_f32};
 use fedspan_engine::participation::DoubleBy;
-use fedspan_engine::{Action, DeviceId, Engine, Event, Millis, Phase, RoundBroadcast};
+use fedspan_engine::{Action, DeviceId, Engine, Event, Millis, Phase, RoundBroadcast, RoundRecord};
 use fedspan_engine::{Request, Weighting};
 use fedspan_protocol::message::{
     Ack, AckOutcome, Decline, DeclineReason, HeadSolve, Rejection, RoundId, Upload,
@@ -218,16 +218,113 @@ fn short_round_invites_uninvited_devices_first() {
     assert_eq!(world.model.commits.len(), 1);
 }
 
-/// A minimum above the target of the policy does not delay a round.
+/// The minimum holds although the policy waits for fewer updates: the round invites all devices, and no round
+/// opens with fewer devices.
 #[test]
-fn policy_target_overrides_larger_minimum() {
+fn minimum_holds_against_smaller_target_of_the_policy() {
     let fraction = Some((0.2, 1.0));
-    let mut world =
-        world_with_devices(Setup { fleet_size: 4, min_count: 5, fraction, ..two_device_setup() }, 4);
-    let invited: Vec<DeviceId> = world.pending.keys().copied().collect();
-    assert_eq!(invited.len(), 1);
-    world.apply(Op::Answer(invited[0], Kind::Good));
+    let setup = Setup { fleet_size: 2, min_count: 5, fraction, deadline: None, ..two_device_setup() };
+    let mut world = world_with_devices(setup, 4);
+    assert!(world.engine.open_round().is_none(), "a round has opened with too few devices");
+    world.apply(Op::Join(DeviceId(4)));
+    assert_eq!(world.pending.len(), 5);
+    for device in 0..4 {
+        world.apply(Op::Answer(DeviceId(device), Kind::Good));
+        assert_eq!(world.model.commits.len(), 0, "a round has closed with {} updates", device + 1);
+    }
+    world.apply(Op::Answer(DeviceId(4), Kind::Good));
     assert_eq!(world.model.commits.len(), 1);
+}
+
+/// Devices that are awake 2 s of every 20 s in turn, and never together, take part in every round.
+#[test]
+fn fleet_that_is_never_awake_together_trains() {
+    for every in [None, Some(20_000)] {
+        let setup = Setup {
+            fleet_size: 4,
+            rounds: 10,
+            min_count: 4,
+            deadline: Some(45_000),
+            absence: 60_000,
+            every,
+            ..two_device_setup()
+        };
+        let mut world = World::new(setup);
+        let mut sleep = [0; 4];
+        for period in 0..40 {
+            for device in 0..4_u64 {
+                world.model.now = period * 20_000 + device * 5_000;
+                while let Some(wake) = world.engine.wake().filter(|wake| wake.as_u64() <= world.model.now) {
+                    let now = std::mem::replace(&mut world.model.now, wake.as_u64());
+                    world.apply(Op::Tick);
+                    world.model.now = now;
+                }
+                if world.model.now < sleep[device as usize] {
+                    continue;
+                }
+                let told = world.effects.actions.len();
+                world.apply(Op::Join(DeviceId(device)));
+                world.apply(Op::Advance(1_000));
+                if world.pending.contains_key(&DeviceId(device)) {
+                    world.apply(Op::Answer(DeviceId(device), Kind::Good));
+                }
+                world.apply(Op::Advance(1_000));
+                world.apply(Op::Leave(DeviceId(device)));
+                // A device that obeys the server sleeps at least until a round can open.
+                for action in &world.effects.actions[told..] {
+                    if let Action::NextRound(id, time) = action {
+                        assert_eq!(*id, DeviceId(device));
+                        sleep[device as usize] = world.model.now - 1_000 + time.as_u64();
+                    }
+                }
+            }
+        }
+        let rounds: Vec<&RoundRecord> = world
+            .effects
+            .actions
+            .iter()
+            .filter_map(|action| match action {
+                Action::Commit(record) => Some(record.as_ref()),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(rounds.len(), 10, "{every:?}");
+        assert!(rounds.iter().all(|round| round.participants.len() == 4), "a round lost a device");
+        let last = rounds[9].closed_at.as_u64();
+        assert!(last <= 11 * 20_000, "ten rounds have taken {last} ms with {every:?}");
+        assert_eq!(world.engine.phase(), Phase::Finished);
+    }
+}
+
+/// Rounds open no earlier than the interval allows; devices that join before are informed of the time, and a restart
+/// forgets nothing.
+#[test]
+fn rounds_keep_the_shortest_interval() {
+    let setup = Setup { every: Some(1_000), rounds: 3, absence: 5_000, ..two_device_setup() };
+    let mut world = world_with_devices(setup, 2);
+    for round in 1..3_u64 {
+        assert_eq!(world.engine.open_round().unwrap().opened_at, Millis::new((round - 1) * 1_000));
+        world.apply(Op::Advance(10));
+        world.apply(Op::Answer(DeviceId(0), Kind::Good));
+        assert!(world.effects.actions.contains(&Action::NextRound(DeviceId(0), Millis::new(990))));
+        world.apply(Op::Answer(DeviceId(1), Kind::Good));
+        assert!(world.engine.open_round().is_none(), "the round after {round} opened too early");
+        world.apply(Op::Advance(90));
+        world.apply(Op::Leave(DeviceId(1)));
+        world.apply(Op::Join(DeviceId(1)));
+        assert_eq!(world.effects.actions.last(), Some(&Action::NextRound(DeviceId(1), Millis::new(900))));
+        let mut restarted = setup.engine();
+        assert!(restarted.replay(Millis::new(world.model.now), &world.effects.records));
+        let opens_at = Some(Millis::new(round * 1_000));
+        assert_eq!(restarted.deadline_state().unwrap().deadline, opens_at);
+        assert_eq!(world.engine.wake(), opens_at);
+        world.apply(Op::Advance(900));
+        world.apply(Op::Tick);
+    }
+    // The final heads need not wait.
+    world.apply(Op::Answer(DeviceId(0), Kind::Good));
+    world.apply(Op::Answer(DeviceId(1), Kind::Good));
+    assert_eq!(world.engine.phase(), Phase::FitHead);
 }
 
 #[test]

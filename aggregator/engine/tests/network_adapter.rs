@@ -59,6 +59,7 @@ impl World {
             final_head: HeadSolve::Sgd { epochs: 0, descent: DESCENT },
             deadline: Some(Millis::new(1000)),
             min_count: 1,
+            every: None,
             norm_bound: 1e6,
             samples: SampleCap { max_samples: 1000, relative: false },
             absence: Millis::new(1_000_000),

@@ -178,6 +178,7 @@ impl Fleet {
                 Action::Commit(record) => self.committed.push((**record).clone()),
                 Action::Acknowledge(..)
                 | Action::Finished
+                | Action::NextRound(..)
                 | Action::NotAwaited(_)
                 | Action::Awaited(_)
                 | Action::Failed(_) => {}

@@ -74,7 +74,7 @@ impl CampaignRun {
                 Action::Commit(record) => self.commits.push((record.phase, self.engine.checkpoint())),
                 Action::Acknowledge(_, ack) => self.outcomes.push(ack.outcome),
                 Action::Finished => self.finished = true,
-                Action::Close(..) | Action::NotAwaited(_) | Action::Awaited(_) => {}
+                Action::Close(..) | Action::NextRound(..) | Action::NotAwaited(_) | Action::Awaited(_) => {}
                 Action::Failed(failure) => panic!("{failure}"),
             }
         }

@@ -99,7 +99,8 @@ impl Fleet {
         let plaintext = security::read_plaintext(&listen)?;
         let key_files = security::read_key_files(&devices)?;
         let (tcp, serial, baud) = read_listen(&listen)?;
-        let (expected, allowed, held_out, absence) = read_devices(&devices)?;
+        let rounds = read_rounds(&root.section("rounds")?)?;
+        let (expected, allowed, held_out, absence) = read_devices(&devices, rounds.every)?;
         let state = PathBuf::from(root.string("state", Some("fedspan-state"), "a directory")?);
         let security = security::choose_security(&listen, plaintext, key_files, &state)?;
         let rule = read_aggregation(&root.section("aggregation")?)?;
@@ -126,7 +127,7 @@ impl Fleet {
             participation: Policy::read(&root.section("participation")?, None)?,
             privacy: read_privacy_requirement(&root.section("privacy")?)?,
             stop_change: read_server_stop(&root.section("stop")?)?,
-            rounds: read_rounds(&root.section("rounds")?)?,
+            rounds,
             limits: read_limits(&root.section("limits")?, rule)?,
             given: source.given_keys(),
             custom: CustomNames::default(),
@@ -192,7 +193,30 @@ impl Fleet {
         fits.map_err(|(key, message)| match root.section("participation") {
             Ok(section) => section.problem(key, message),
             Err(problem) => problem,
-        })
+        })?;
+        self.check_min_count(&root.section("rounds")?, allowed_count)
+    }
+
+    /// Checks that rounds can have `min_count` updates, and that the participation policy waits for as many.
+    fn check_min_count(&self, rounds: &Section<'_>, allowed_count: usize) -> Result<(), Problem> {
+        let min_count = self.rounds.min_count;
+        if min_count > allowed_count {
+            let message = format!(
+                "found {min_count}, allowed: at most {allowed_count}, the devices that are trained on"
+            );
+            return Err(rounds.problem("min_count", message));
+        }
+        let present = self.expected.max(min_count);
+        let least = self.participation.least_updates(present);
+        if self.custom.participation.is_none() && min_count > least {
+            let message = format!(
+                "found {min_count}, but with {present} devices the first rounds of policy {:?} wait for {least}: allowed: at \
+                 most {least}, or let [participation] wait for more",
+                self.participation.name()
+            );
+            return Err(rounds.problem("min_count", message));
+        }
+        Ok(())
     }
 
     /// Returns the model as devices announce it in their hello.
@@ -300,6 +324,7 @@ impl Fleet {
             rounds: self.algorithm.rounds,
             final_head: self.algorithm.final_head,
             deadline: self.rounds.deadline.map(Millis::from),
+            every: self.rounds.every.map(Millis::from),
             min_count: self.rounds.min_count,
             norm_bound: self.limits.norm,
             samples: self.limits.samples,
@@ -351,8 +376,12 @@ fn read_listen(section: &Section<'_>) -> Result<(String, Vec<String>, u32), Prob
 /// Settings of `[devices]`: the number of expected devices, the allowed and the held-out devices, and the time of absence.
 type Devices = (usize, Option<Vec<DeviceId>>, Vec<DeviceId>, Duration);
 
-/// Reads `[devices]`.
-fn read_devices(section: &Section<'_>) -> Result<Devices, Problem> {
+/// Default of `absence` in seconds, and in intervals between rounds where these are given.
+const ABSENCE: (f64, f64) = (30.0, 2.0);
+
+/// Reads `[devices]`. The default of `absence` depends on the interval `every` between rounds, for which devices may
+/// sleep.
+fn read_devices(section: &Section<'_>, every: Option<Duration>) -> Result<Devices, Problem> {
     let expected = section.size("expected", None, 1..=1_000_000)?;
     let list = |key: &str| {
         let allowed = "a list of device numbers from 0";
@@ -365,7 +394,8 @@ fn read_devices(section: &Section<'_>) -> Result<Devices, Problem> {
         }))
     };
     let (allowed, held_out) = (list("allow")?, list("held_out")?.unwrap_or_default());
-    let absence = section.number("absence", Some(30.0), 0.0..=1e7)?;
+    let default = every.map_or(0.0, |every| ABSENCE.1 * every.as_secs_f64()).clamp(ABSENCE.0, 1e7);
+    let absence = section.number("absence", Some(default), 0.0..=1e7)?;
     section.finish()?;
     Ok((expected, allowed, held_out, Duration::from_secs_f64(absence)))
 }

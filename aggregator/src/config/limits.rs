@@ -27,8 +27,10 @@ pub struct RoundsSection {
     /// Number of deadlines in a row that a device may miss before rounds stop waiting for it; `None` to wait
     /// for every device until every deadline.
     pub patience: Option<NonZeroU32>,
-    /// Smallest number of updates with which a round closes at its deadline, or when no other device can
-    /// answer.
+    /// Shortest time between the openings of two rounds; `None` to open a round as soon as the one before is
+    /// closed.
+    pub every: Option<Duration>,
+    /// Smallest number of updates with which a round closes, and of present devices with which it opens.
     pub min_count: usize,
     /// Ratio of the number of selected devices to the number of updates that complete a round.
     pub over_select: f64,
@@ -63,7 +65,9 @@ pub struct Limits {
 
 /// Reads `[rounds]`.
 pub(super) fn read_rounds(section: &Section<'_>) -> Result<RoundsSection, Problem> {
-    let deadline = section.number("deadline", Some(60.0), 0.0..=1e7)?;
+    let every = section.number("every", Some(0.0), 0.0..=1e7)?;
+    // No round can follow before the interval has passed, so a shorter deadline would only lose answers.
+    let deadline = section.number("deadline", Some(every.max(60.0)), 0.0..=1e7)?;
     let patience = u32::try_from(section.integer("patience", Some(0), 0..=PATIENCE_MAX)?).unwrap_or(u32::MAX);
     if patience > 0 && deadline == 0.0 {
         let message = format!(
@@ -75,6 +79,7 @@ pub(super) fn read_rounds(section: &Section<'_>) -> Result<RoundsSection, Proble
     let rounds = RoundsSection {
         deadline: (deadline > 0.0).then(|| Duration::from_secs_f64(deadline)),
         patience: NonZeroU32::new(patience),
+        every: (every > 0.0).then(|| Duration::from_secs_f64(every)),
         min_count: section.size("min_count", Some(1), 1..=1_000_000)?,
         over_select: section.number("over_select", Some(1.0), 1.0..=10.0)?,
     };

@@ -9,7 +9,7 @@ use fedspan_protocol::message::{Ack, Decline, Privacy, Refusal, RoundId};
 use super::command_queue::Sender;
 use crate::connection::Traffic;
 use crate::keys::AcceptedKey;
-use fedspan_engine::{DeviceId, RoundBroadcast, Update};
+use fedspan_engine::{DeviceId, Millis, RoundBroadcast, Update};
 
 /// Event of one peer session, sent to the server core.
 #[derive(Debug)]
@@ -114,4 +114,6 @@ pub enum Command {
     Acknowledge(Ack),
     /// Closes a round on the device.
     CloseRound(RoundId),
+    /// Informs the device that no further round opens before this time has passed.
+    NextRound(Millis),
 }

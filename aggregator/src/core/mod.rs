@@ -503,6 +503,7 @@ impl ServerCore {
                 self.send_command(now, device, Command::Acknowledge(ack));
             }
             Action::Close(device, id) => self.send_command(now, device, Command::CloseRound(id)),
+            Action::NextRound(device, time) => self.send_command(now, device, Command::NextRound(time)),
             Action::Commit(record) => self.report_committed(&record),
             Action::Finished => {
                 if let Some(journal) = &mut self.journal {

@@ -282,6 +282,10 @@ impl PeerSession {
             Command::Open(opening) => self.connection.open(&opening),
             Command::Acknowledge(ack) => self.connection.send(ToDevice::Ack(ack)),
             Command::CloseRound(id) => self.connection.close_round(id),
+            Command::NextRound(time) => {
+                let milliseconds = u32::try_from(time.as_u64()).unwrap_or(u32::MAX);
+                self.connection.send(ToDevice::NextRound { milliseconds });
+            }
         }
     }
 

@@ -2,6 +2,8 @@
 
 use fedspan_protocol::limits::{FRAME_LIMIT_DEFAULT, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, wire_capacity};
 
+use crate::time::Millis;
+
 /// Settings of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -14,6 +16,34 @@ pub struct Config {
     /// True if the session closes the link once the final head is fitted and acknowledged; for devices that
     /// connect only briefly.
     pub leave_when_fitted: bool,
+    /// Times of a device that sleeps between rounds; `None` to stay connected.
+    pub sleep: Option<Sleep>,
+}
+
+/// Times of a device that sleeps between rounds.
+///
+/// The session closes the link once the server has named a later time for the next round, after
+/// [`rounds`](Self::rounds) rounds, or if no round opens within [`wait`](Self::wait). The driver's
+/// [`Closed::retry_at`](crate::link::Closed::retry_at) is then the time at which to wake: the time that the server has
+/// named or, if it has named none, after [`time`](Self::time).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sleep {
+    /// Number of rounds on one link, answered or declined, after which the session leaves; 0 counts as 1.
+    pub rounds: u32,
+    /// Longest time on a link, since the Welcome or since the last round, without a round. It must be longer than the
+    /// server needs to open a round on this device, including the way there: a device that leaves earlier never trains
+    /// ([`Counters::unasked`](super::Counters::unasked)).
+    pub wait: Millis,
+    /// Time until the next connection if the server has named none.
+    pub time: Millis,
+}
+
+impl Sleep {
+    /// Returns the times of a device that wakes once in `time`, takes part in one round, and waits two seconds for it.
+    #[must_use]
+    pub const fn once_in(time: Millis) -> Self {
+        Self { rounds: 1, wait: Millis::new(2_000), time }
+    }
 }
 
 impl Config {
@@ -22,7 +52,7 @@ impl Config {
     pub const fn new(device: u64) -> Self {
         #[allow(clippy::cast_possible_truncation, reason = "a constant of 256")]
         let frame_limit = FRAME_LIMIT_DEFAULT as u16;
-        Self { device, frame_limit, sampling: Sampling::Replay, leave_when_fitted: false }
+        Self { device, frame_limit, sampling: Sampling::Replay, leave_when_fitted: false, sleep: None }
     }
 
     /// Returns the number of bytes that the buffer for outgoing frames must hold.

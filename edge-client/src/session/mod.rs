@@ -65,7 +65,7 @@ use crate::store::Store;
 use crate::task::Task;
 use crate::time::Millis;
 
-pub use config::{Config, Sampling};
+pub use config::{Config, Sampling, Sleep};
 pub use counters::Counters;
 pub use event::{Event, Progress};
 pub use secure_layer::Protection;
@@ -225,6 +225,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             }
         }
         let sent = self.transmit(now, out);
+        self.state.leave_to_sleep(now);
         self.state.progress(now, sent)
     }
 

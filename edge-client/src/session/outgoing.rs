@@ -104,7 +104,10 @@ impl SessionState {
                 self.send_key_proof = false;
                 ToServer::Alive
             }
-            _ if self.decline.is_some() => ToServer::Decline(self.decline.take()?),
+            _ if self.decline.is_some() => {
+                self.round_ended(now);
+                ToServer::Decline(self.decline.take()?)
+            }
             Phase::Receiving { ask_missing: true } => {
                 self.phase = Phase::Receiving { ask_missing: false };
                 ToServer::Missing(self.assembly.missing(self.round)?)

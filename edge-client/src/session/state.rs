@@ -6,7 +6,7 @@ use fedspan_protocol::message::{
 };
 
 use super::counters::count;
-use super::{Config, Counters};
+use super::{Config, Counters, Sleep};
 use crate::store::RecordHeader;
 use crate::task::Usage;
 use crate::time::Millis;
@@ -111,6 +111,14 @@ pub struct SessionState {
     pub fitting: bool,
     /// True once the final head is fitted and acknowledged.
     pub fitted: bool,
+    /// Times of a device that sleeps between rounds.
+    pub sleep: Option<Sleep>,
+    /// Number of rounds answered or declined on this link.
+    pub rounds_on_link: u32,
+    /// Time of the Welcome, or of the end of the last round on this link.
+    pub idle_since: Millis,
+    /// Earliest opening of the next round, as far as the server has named one on this link.
+    pub next_round_at: Millis,
     /// Refusal of this device by the server, authenticated if the link has a key.
     pub refusal: Option<Refusal>,
     /// Counters of events.
@@ -151,6 +159,10 @@ impl SessionState {
             leave_when_fitted: config.leave_when_fitted,
             fitting: false,
             fitted: false,
+            sleep: config.sleep,
+            rounds_on_link: 0,
+            idle_since: Millis::ZERO,
+            next_round_at: Millis::ZERO,
             refusal: None,
             counters: Counters::default(),
         }
@@ -201,8 +213,11 @@ impl SessionState {
             {
                 self.resend = Some(missing.clone());
             }
-            (ToDevice::Ack(ack), _) => self.handle_ack(ack),
-            (ToDevice::RoundClosed(id), _) => self.handle_round_closed(*id),
+            (ToDevice::Ack(ack), _) => self.handle_ack(now, ack),
+            (ToDevice::RoundClosed(id), _) => self.handle_round_closed(now, *id),
+            (ToDevice::NextRound { milliseconds }, _) => {
+                self.next_round_at = now + Millis::from(*milliseconds);
+            }
             (ToDevice::Fault(Fault::Greet), _) => self.restart_handshake(),
             // Also handles chunks from before a reconnect, of a round that is not being received.
             _ => self.unexpected(),
@@ -236,7 +251,7 @@ impl SessionState {
     }
 
     /// Handles the acknowledgement of an update: counts the outcome and finishes the round.
-    fn handle_ack(&mut self, ack: &Ack) {
+    fn handle_ack(&mut self, now: Millis, ack: &Ack) {
         let waiting = matches!(self.phase, Phase::AwaitingAck | Phase::Sending { .. });
         if !waiting || ack.id != self.round {
             return self.unexpected();
@@ -251,22 +266,23 @@ impl SessionState {
             _ => &mut self.counters.rejected,
         };
         count(counter);
-        self.finish_round();
+        self.finish_round(now);
     }
 
     /// Handles the end of a round on the server.
-    fn handle_round_closed(&mut self, id: RoundId) {
+    fn handle_round_closed(&mut self, now: Millis, id: RoundId) {
         let working = !matches!(self.phase, Phase::Idle);
         if working && id == self.round {
             count(&mut self.counters.closed);
-            self.finish_round();
+            self.finish_round(now);
         }
     }
 
     /// Marks the open round as finished.
-    fn finish_round(&mut self) {
+    fn finish_round(&mut self, now: Millis) {
         self.last_round = self.round.round;
         self.drop_update();
+        self.round_ended(now);
         self.enter(Phase::Idle);
     }
 

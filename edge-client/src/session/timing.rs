@@ -22,6 +22,8 @@ impl SessionState {
         self.enter(Phase::Greeting { hello_sent: false });
         self.close = false;
         self.send_key_proof = false;
+        self.rounds_on_link = 0;
+        self.next_round_at = Millis::ZERO;
     }
 
     /// Ends the connection. Returns true if a reconnect must be scheduled, and false if the server or `tick`
@@ -105,7 +107,36 @@ impl SessionState {
         self.connect_attempts = 0;
         self.last_sent_at = now;
         self.welcomed_at = now;
+        self.idle_since = now;
         self.enter(Phase::Idle);
+    }
+
+    /// Records that a round was answered or declined.
+    pub fn round_ended(&mut self, now: Millis) {
+        count(&mut self.rounds_on_link);
+        self.idle_since = now;
+    }
+
+    /// Leaves a link on which nothing is left to do, if the device sleeps between rounds; see
+    /// [`Sleep`](super::Sleep).
+    pub fn leave_to_sleep(&mut self, now: Millis) {
+        let Some(sleep) = self.sleep else { return };
+        if self.phase != Phase::Idle || self.close || self.has_more_to_send() {
+            return;
+        }
+        let wait_ends = self.idle_since + sleep.wait;
+        let is_named = now < self.next_round_at;
+        let has_rounds = self.rounds_on_link >= sleep.rounds.max(1);
+        if is_named || has_rounds || now >= wait_ends {
+            if !is_named && !has_rounds {
+                count(&mut self.counters.unasked);
+            }
+            let wakes_at = if is_named { self.next_round_at } else { now + sleep.time };
+            self.enter_until(wakes_at, Phase::Offline);
+            self.close = true;
+        } else {
+            self.timeout_at = wait_ends;
+        }
     }
 
     /// Returns true if the session may obey an unauthenticated request for a new hello. The rate is limited,

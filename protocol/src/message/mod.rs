@@ -117,4 +117,10 @@ pub enum ToDevice {
     },
     /// Report that a message of the device was malformed or unexpected; the server ignored and counted it.
     Fault(Fault),
+    /// Shortest time until another round opens. A device that sleeps between rounds may disconnect for this
+    /// time.
+    NextRound {
+        /// Time in milliseconds.
+        milliseconds: u32,
+    },
 }

@@ -198,6 +198,10 @@ fn feature_sums() -> Vec<f32> {
 /// Part of the names of messages with tasks for private use, which the schema hash excludes.
 pub const PRIVATE_USE: &str = "_private_use_";
 
+/// Names of messages that a peer may ignore, which the schema hash excludes: a build that does not know them counts
+/// them as malformed, and goes on.
+pub const IGNORABLE: [&str; 1] = ["to_device_next_round"];
+
 /// Returns every golden message, in the order of file names.
 pub fn all_messages() -> Vec<Golden> {
     let mut messages = messages_to_server();
@@ -831,6 +835,12 @@ fn messages_to_device() -> Vec<Golden> {
         "to_device_retry_after",
         "RetryAfter: 2500 ms",
         ToDevice::RetryAfter { milliseconds: 2500 },
+        no_body(),
+    );
+    add(
+        "to_device_next_round",
+        "NextRound: 3600000 ms",
+        ToDevice::NextRound { milliseconds: 3_600_000 },
         no_body(),
     );
     for (name, meaning, fault) in [

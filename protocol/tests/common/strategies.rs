@@ -334,6 +334,7 @@ pub fn to_device() -> impl Strategy<Value = ToDevice> {
         ack().prop_map(ToDevice::Ack),
         round_id().prop_map(ToDevice::RoundClosed),
         u32s().prop_map(|milliseconds| ToDevice::RetryAfter { milliseconds }),
+        u32s().prop_map(|milliseconds| ToDevice::NextRound { milliseconds }),
         select(vec![Fault::Malformed, Fault::Unexpected, Fault::Tensors, Fault::Greet])
             .prop_map(ToDevice::Fault),
     ]

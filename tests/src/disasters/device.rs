@@ -103,7 +103,7 @@ impl Device {
         let client = plan.dataset.clients.get(index).ok_or_else(|| violation("no client".to_owned()))?;
         self.boots += 1;
         let random = ChaCha8Rng::seed_from_u64(seed ^ self.id << 32 ^ self.boots << 48);
-        let config = Config { frame_limit: 256, ..Config::new(self.id) };
+        let config = Config { frame_limit: 256, sleep: plan.sleep, ..Config::new(self.id) };
         let session = plan
             .build
             .session_with_store(

@@ -42,6 +42,7 @@ pub fn draw_horizon(random: &mut ChaCha8Rng, kind: Kind) -> Millis {
     match kind {
         Kind::Hectic => Millis::new(draw_within(random, 10_000, 90_000)),
         Kind::Day { .. } => DAY,
+        Kind::Sleeping { .. } => Millis::ZERO,
     }
 }
 

@@ -1,7 +1,9 @@
 //! Plan of a world: campaign, fleet and links, drawn from its seed.
 
 use fedspan_aggregator::config::{Fleet, Limits, RoundsSection};
+use fedspan_client::Millis as ClientMillis;
 use fedspan_client::privacy::{NoiseMultiplier, PrivacySettings};
+use fedspan_client::session::Sleep;
 use fedspan_client::store::record_len;
 use fedspan_sim_core::data::Dataset;
 use fedspan_sim_core::fleet::DeviceFactory;
@@ -30,6 +32,15 @@ pub enum Kind {
         /// Number of devices.
         devices: u64,
     },
+    /// Devices that wake once in a period, each at another time, and 20 rounds without faults.
+    Sleeping {
+        /// Number of devices.
+        devices: u64,
+        /// Period in seconds.
+        period: u64,
+        /// Whether the server opens a round once in a period, instead of as soon as the one before is closed.
+        every: bool,
+    },
 }
 
 /// Everything that is fixed before a world starts.
@@ -44,6 +55,8 @@ pub struct Plan {
     pub is_encrypted: bool,
     /// Whether updates carry noise.
     pub is_private: bool,
+    /// Times of devices that sleep between rounds.
+    pub sleep: Option<Sleep>,
     /// Whether links are serial lines, which lose frames and are never closed, instead of streams.
     pub is_serial: bool,
 }
@@ -52,6 +65,11 @@ pub struct Plan {
 pub fn draw_element<T: Copy>(random: &mut ChaCha8Rng, elements: &[T]) -> T {
     let index = usize::try_from(random.next_u32()).unwrap_or_default() % elements.len();
     elements.get(index).copied().unwrap_or_else(|| unreachable!("the slice is not empty"))
+}
+
+/// Time of a device's clock in milliseconds.
+fn client_millis(milliseconds: u64) -> ClientMillis {
+    ClientMillis::new(milliseconds)
 }
 
 /// Returns true with a probability of `percent` percent.
@@ -73,6 +91,7 @@ impl Plan {
         match kind {
             Kind::Hectic => Self::draw_hectic(seed, random),
             Kind::Day { devices } => Self::plan_day(seed, devices),
+            Kind::Sleeping { devices, period, every } => Self::plan_sleep(seed, devices, period, every),
         }
     }
 
@@ -117,12 +136,19 @@ impl Plan {
         fleet.rounds = RoundsSection {
             deadline,
             patience: None,
+            every: draw_element(random, &[None, None, Some(3), Some(40)]).map(Duration::from_secs),
             min_count,
             over_select: draw_element(random, &[1.0, 1.3]),
         };
         fleet.limits.idle = Duration::from_secs(30);
         plan.is_encrypted = draw_chance(random, 60);
         plan.is_serial = draw_chance(random, 40);
+        if draw_chance(random, 25) {
+            // A device that leaves before a round can reach it over a slow link never trains.
+            let [wait, time] = [(5_000, 10_000), (1_000, 20_000)]
+                .map(|(low, high)| client_millis(draw_within(random, low, high)));
+            plan.sleep = Some(Sleep { rounds: draw_element(random, &[1, 1, 3]), wait, time });
+        }
         plan.is_private = is_private;
         if let Some(noise) = &mut plan.build.privacy {
             *noise = raise_privacy_budget(&plan.scenario, *noise)?;
@@ -140,10 +166,32 @@ impl Plan {
         plan.fleet.absence = Duration::from_secs(120);
         let min_count = usize::try_from(devices / 2).unwrap_or(1).max(1);
         let deadline = Some(Duration::from_secs(900));
-        plan.fleet.rounds = RoundsSection { deadline, patience: None, min_count, over_select: 1.0 };
+        plan.fleet.rounds =
+            RoundsSection { deadline, patience: None, every: None, min_count, over_select: 1.0 };
         plan.fleet.limits.idle = Duration::from_secs(600);
         // Devices answer after up to ten minutes, so a round is resent only later.
         plan.fleet.limits.repeat = Duration::from_secs(1200);
+        Ok(plan)
+    }
+
+    /// Plans a campaign of devices that sleep between rounds, in which every device takes part in every round.
+    fn plan_sleep(seed: u64, devices: u64, period: u64, every: bool) -> Result<Self, String> {
+        let sections = format!(
+            "[model]\nk = {K}\n[algorithm]\nname = \"fedrep\"\nrounds = 20\nstep_size = 0.25\n[participation]\npolicy = \"full\"\n"
+        );
+        let kind = Kind::Sleeping { devices, period, every };
+        let mut plan = Self::from_sections(seed, devices, (5, 6), &sections, kind)?;
+        plan.is_encrypted = true;
+        let seconds = Duration::from_secs;
+        plan.fleet.absence = seconds(3 * period);
+        plan.fleet.rounds = RoundsSection {
+            deadline: Some(seconds(period * 9 / 4)),
+            patience: None,
+            every: every.then(|| seconds(period)),
+            min_count: usize::try_from(devices).unwrap_or(usize::MAX),
+            over_select: 1.0,
+        };
+        plan.sleep = Some(Sleep::once_in(client_millis(1_000 * period)));
         Ok(plan)
     }
 
@@ -177,6 +225,7 @@ impl Plan {
             build,
             is_encrypted: false,
             is_private: false,
+            sleep: None,
             is_serial: false,
         })
     }

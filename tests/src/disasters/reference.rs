@@ -52,7 +52,7 @@ pub fn compare(plan: &Plan, rounds: &[Round], updates: &mut dyn Updates) -> Resu
     let mut fleet = plan.fleet.clone();
     fleet.participation = Policy::FULL;
     fleet.rounds.deadline = None;
-    fleet.rounds.min_count = 1;
+    (fleet.rounds.every, fleet.rounds.min_count) = (None, 1);
     let mut engine = fleet.engine();
     let mut actions = Vec::new();
     for device in 0..fleet.expected as u64 {

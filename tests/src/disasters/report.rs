@@ -89,6 +89,8 @@ pub struct Report {
     pub counted: usize,
     /// Faults that took effect.
     pub faults: Faults,
+    /// Virtual time of the last commit.
+    pub last_commit: Millis,
     /// Virtual time at the end of the world.
     pub time: Millis,
     /// Number of processed events.

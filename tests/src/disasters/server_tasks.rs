@@ -154,7 +154,7 @@ impl ServerTasks {
                     match &command {
                         Command::Open(opening) => out.push(ServerOutput::Opened(Arc::clone(opening))),
                         Command::Acknowledge(ack) => out.push(ServerOutput::Acknowledged(device, *ack)),
-                        Command::CloseRound(_) => {}
+                        Command::CloseRound(_) | Command::NextRound(_) => {}
                     }
                     peer.session.execute(command);
                 }

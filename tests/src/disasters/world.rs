@@ -135,11 +135,15 @@ fn run_world(
     watcher: &mut dyn Watcher,
 ) -> Result<Report, Violation> {
     let disk = Disk::new(seed);
-    if plan.kind != Kind::Hectic {
+    if matches!(plan.kind, Kind::Day { .. }) {
         disk.reserve(DISK_CAPACITY);
     }
     let server = Server::new(plan.fleet.clone(), disk, keys, plan.is_serial, seed).map_err(Violation::new)?;
-    let slowest = if plan.kind == Kind::Hectic { 4_000 } else { 600_000 };
+    let slowest = match plan.kind {
+        Kind::Hectic => 4_000,
+        Kind::Day { .. } => 600_000,
+        Kind::Sleeping { .. } => 100,
+    };
     let nodes = (0..plan.dataset.clients.len())
         .map(|index| {
             let id = index as u64;
@@ -191,7 +195,10 @@ impl World<'_> {
         }
         self.queue.schedule_at(Millis::ZERO, Event::ServerBoot);
         for index in 0..self.nodes.len() {
-            let time = draw_within(&mut self.random, 0, 3_000);
+            let mut time = draw_within(&mut self.random, 0, 3_000);
+            if let Kind::Sleeping { devices, period, .. } = self.plan.kind {
+                time = 10 + index as u64 * 1_000 * period / devices;
+            }
             self.queue.schedule_at(Millis::new(time), Event::DeviceBoot(index));
         }
         let horizon = fault_schedule::draw_horizon(&mut self.random, self.plan.kind);
@@ -206,6 +213,7 @@ impl World<'_> {
                 });
                 fault_schedule::draw_day_faults(&mut self.random, devices)
             }
+            Kind::Sleeping { .. } => Vec::new(),
         };
         for (time, fault) in faults {
             self.queue.schedule_at(time, Event::Fault(fault));
@@ -224,11 +232,15 @@ impl World<'_> {
             self.report.events += 1;
             self.handle(now, event)?;
             let has_committed = self.history.rounds() != rounds;
-            if self.is_healed && (last_commit.is_none() || has_committed) {
-                (last_commit, rounds) = (Some(now), self.history.rounds());
+            if has_committed {
+                self.report.last_commit = now;
             }
+            if self.is_healed && (last_commit.is_none() || has_committed) {
+                last_commit = Some(now);
+            }
+            rounds = self.history.rounds();
             // A day ends on time, even if the campaign is not finished.
-            let finished = self.plan.kind != Kind::Hectic && self.is_healed
+            let finished = matches!(self.plan.kind, Kind::Day { .. }) && self.is_healed
                 || matches!(self.server.phase(), Some(Phase::Finished | Phase::FitHead));
             if let (Some(_), None, true, false) = (last_commit, end, finished, self.is_turn_planned) {
                 // Every device sends two more hellos. An update still in flight arrives between them.

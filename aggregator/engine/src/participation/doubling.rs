@@ -136,6 +136,10 @@ impl PolicySettings for DoublingSettings {
         Err(("schedule", message.to_owned()))
     }
 
+    fn least_updates(&self, devices: usize) -> usize {
+        self.n0.min(devices)
+    }
+
     fn start(&self, draws: Draws) -> Box<dyn Participation> {
         let Self { n0, cohort, draw, schedule, by } = *self;
         Box::new(Doubling::new(n0, cohort, schedule, by, draws.seed).drawn_per(draw))

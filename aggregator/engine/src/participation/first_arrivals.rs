@@ -33,6 +33,10 @@ impl PolicySettings for FirstArrivalsSettings {
         first_fits("n", self.n, self.cohort, devices, fleet_max)
     }
 
+    fn least_updates(&self, devices: usize) -> usize {
+        self.n.min(devices)
+    }
+
     fn start(&self, draws: Draws) -> Box<dyn Participation> {
         Box::new(FirstArrivals { n: self.n, cohort: self.cohort, seed: draws.seed })
     }

@@ -26,6 +26,10 @@ impl PolicySettings for FractionSettings {
         set("r", self.r.into());
     }
 
+    fn least_updates(&self, devices: usize) -> usize {
+        wanted(self.r, devices)
+    }
+
     fn start(&self, draws: Draws) -> Box<dyn Participation> {
         let Draws { seed, over_select } = draws;
         Box::new(Fraction { rate: self.r, over_select, seed })
@@ -46,9 +50,14 @@ pub struct Fraction {
 
 impl Participation for Fraction {
     fn cohort(&mut self, round: u32, fleet: &[DeviceId]) -> Cohort {
-        let target = scale_count(fleet.len(), self.rate).max(1).min(fleet.len());
+        let target = wanted(self.rate, fleet.len());
         let invited = scale_count(target, self.over_select).clamp(target, fleet.len());
         let devices = draw(fleet, invited, self.seed, round.into());
         Cohort { target, ..Cohort::new(devices) }
     }
+}
+
+/// Number of updates that a round waits for at participation rate `rate` of `devices` devices.
+fn wanted(rate: f64, devices: usize) -> usize {
+    scale_count(devices, rate).max(1).min(devices)
 }

@@ -21,6 +21,10 @@ impl PolicySettings for FullSettings {
 
     fn write(&self, _set: &mut dyn FnMut(&str, Value)) {}
 
+    fn least_updates(&self, devices: usize) -> usize {
+        devices
+    }
+
     fn start(&self, _draws: Draws) -> Box<dyn Participation> {
         Box::new(Full)
     }

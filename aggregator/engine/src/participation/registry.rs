@@ -72,6 +72,14 @@ macro_rules! registry {
                 }
             }
 
+            /// Smallest number of updates that a round waits for when `devices` devices are present.
+            #[must_use]
+            pub fn least_updates(&self, devices: usize) -> usize {
+                match self {
+                    $(Self::$Name(settings) => settings.least_updates(devices),)+
+                }
+            }
+
             /// Creates the policy in its initial state.
             #[must_use]
             pub fn start(&self, draws: Draws) -> Box<dyn Participation> {

@@ -36,6 +36,9 @@ pub trait PolicySettings: Copy + fmt::Debug + PartialEq {
         Ok(())
     }
 
+    /// Smallest number of updates that a round waits for when `devices` devices are present.
+    fn least_updates(&self, devices: usize) -> usize;
+
     /// Checks the settings against a model that is a network or an adapter. `steps_show_round` is false if a round
     /// changes more on the server than the model.
     ///

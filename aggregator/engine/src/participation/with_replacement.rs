@@ -28,6 +28,11 @@ impl PolicySettings for WithReplacementSettings {
         write_size(set, "draws", self.draws);
     }
 
+    /// All draws can be of the same device.
+    fn least_updates(&self, devices: usize) -> usize {
+        devices.min(1)
+    }
+
     fn start(&self, draws: Draws) -> Box<dyn Participation> {
         Box::new(WithReplacement { draws: self.draws, seed: draws.seed })
     }

@@ -14,7 +14,9 @@ use crate::types::{DeviceId, Millis, Update};
 /// Settings of a campaign.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// Number of devices that must have joined before the first round opens.
+    /// Number of devices that must be present before the first round opens, if it is more than
+    /// [`Self::min_count`]. A device is present if it is connected, or has been disconnected for less than
+    /// [`Self::absence`], so that a fleet whose devices are never awake together is complete as well.
     pub fleet_size: usize,
     /// Number of training rounds.
     pub rounds: u32,
@@ -22,10 +24,14 @@ pub struct Settings {
     pub final_head: HeadSolve,
     /// Time after which a round closes even if updates are missing.
     pub deadline: Option<Millis>,
-    /// Minimum number of updates with which a round may close when its deadline passes or every invited
-    /// device has answered; capped at the target of the participation policy. If fewer updates have counted,
-    /// the engine first invites every other present device, and then invites the devices again that declined
-    /// or were rejected. Counted updates stay counted.
+    /// Shortest time between the openings of two rounds of the start or of training; `None` to open a round
+    /// as soon as the one before is closed.
+    pub every: Option<Millis>,
+    /// Minimum number of updates with which a round of the start or of training closes. Such a round opens
+    /// only if as many devices are present. If the participation policy waits for fewer, the round invites
+    /// every present device and waits for this number. If every invited device has answered, or the deadline
+    /// has passed, and fewer updates have counted, the engine first invites every other present device, and
+    /// then invites the devices again that declined or were rejected. Counted updates stay counted.
     pub min_count: usize,
     /// Largest Frobenius norm of an update.
     pub norm_bound: f32,
@@ -81,6 +87,9 @@ pub enum Action {
     Acknowledge(DeviceId, Ack),
     /// Informs a device that a round is over.
     Close(DeviceId, RoundId),
+    /// Informs a device that no further round opens before this time has passed, so that the device may
+    /// disconnect and sleep.
+    NextRound(DeviceId, Millis),
     /// Commits a finished round, which must be durable before any later action is carried out.
     Commit(Box<RoundRecord>),
     /// Reports that all rounds are finished and the known devices have fitted their heads.

@@ -53,7 +53,13 @@ impl Engine {
         }
     }
 
-    /// Emits a record with the deadline of the open round.
+    /// Emits the records of a state in which no round is open.
+    pub(super) fn record_closed(&self, effects: &mut dyn Effects) {
+        self.record_checkpoint(effects);
+        self.record_deadline(effects);
+    }
+
+    /// Emits a record with the deadline of the open round, or with the time at which the next round may open.
     pub(super) fn record_deadline(&self, effects: &mut dyn Effects) {
         if effects.keeps_records()
             && let Some(deadline) = self.deadline_state()
@@ -187,18 +193,25 @@ impl Engine {
         follows
     }
 
-    /// Deadline state of the open round; `None` if no round is open, or if it is a round of final heads,
-    /// which stays open.
+    /// Deadline state of the open round, or the time at which the next round may open; `None` if neither is
+    /// known, or in a round of final heads, which stays open.
     #[must_use]
     pub fn deadline_state(&self) -> Option<DeadlineState> {
+        if self.open.is_none() {
+            return self.opens_at.map(|at| DeadlineState { deadline: Some(at), asking_everyone: false });
+        }
         let closes = matches!(self.phase, Phase::Start(_) | Phase::Train(_) | Phase::RidgeScores);
         let round = self.open.as_ref().filter(|_| closes)?;
         Some(DeadlineState { deadline: round.deadline, asking_everyone: round.asking_everyone })
     }
 
-    /// Restores the deadline state that the open round had before a restart. Returns false if no such round
-    /// is open.
+    /// Restores the deadline state that the open round had before a restart, or the time at which the next
+    /// round may open. Returns false if a round is open that has no deadline state.
     pub fn restore_deadline(&mut self, state: DeadlineState) -> bool {
+        if self.open.is_none() {
+            self.opens_at = state.deadline;
+            return true;
+        }
         let is_open = self.deadline_state().is_some();
         if let Some(round) = self.open.as_mut().filter(|_| is_open) {
             (round.deadline, round.asking_everyone) = (state.deadline, state.asking_everyone);

@@ -1,7 +1,10 @@
 //! End of a round: decides when a round is over, and whether it is then closed and committed, retried, or
 //! fails the campaign.
 
-use super::{Action, Effects, Engine, Failure, NotCounted, OpenRound, Phase, Presence, Record, RoundRecord};
+use super::{
+    Action, DeadlineState, Effects, Engine, Failure, NotCounted, OpenRound, Phase, Presence, Record,
+    RoundRecord,
+};
 use crate::linalg::{Matrix, orthonormal, principal_angle_distance};
 use crate::participation::ClosedRound;
 use crate::privacy::releases;
@@ -34,15 +37,18 @@ impl Engine {
             round.cohort.iter().filter(|device| round.may_answer(**device) && self.is_connected(**device));
         // A device that is not waited for may finish its answer.
         let awaited = awaited.filter(|device| !self.is_occupied(now, **device));
-        awaited.for_each(|device| effects.act(Action::Close(*device, round.id_for(*device))));
+        for device in awaited {
+            self.tell_next_round(now, *device, effects);
+            effects.act(Action::Close(*device, round.id_for(*device)));
+        }
     }
 
-    /// Opens the round that follows a closed or abandoned round. If no device is present, the round opens
-    /// when the next device joins.
+    /// Opens the round that follows a closed or abandoned round. If too few devices are present, the round opens
+    /// when the next devices join; if the shortest interval between rounds has not passed, at its end.
     pub(super) fn follow_up(&mut self, now: Millis, effects: &mut dyn Effects) {
-        self.next_round(now, effects);
+        self.open_if_possible(now, effects);
         if self.open.is_none() {
-            self.record_checkpoint(effects);
+            self.record_closed(effects);
         }
     }
 
@@ -112,7 +118,7 @@ impl Engine {
             if retry_delay.is_some() {
                 self.retry_at = retry_delay;
                 self.abandon_round();
-                self.record_checkpoint(effects);
+                self.record_closed(effects);
             } else if self.failed_attempts < FAILED_ATTEMPTS_MAX {
                 // The round is repeated under a new id, which a device accepts even if it declined the old id
                 // because it had lost an acknowledgement.
@@ -176,8 +182,18 @@ impl Engine {
                 }
                 None => {
                     self.has_opened = true;
-                    self.next_round(now, effects);
+                    self.open_if_possible(now, effects);
                 }
+            }
+        }
+        if is_due(self.opens_at) {
+            self.opens_at = None;
+            if self.open.is_none() && self.retry_at.is_none() {
+                self.open_if_possible(now, effects);
+            }
+            if self.open.is_none() && effects.keeps_records() {
+                let state = DeadlineState { deadline: None, asking_everyone: false };
+                effects.record(Record::Deadline(state));
             }
         }
     }
@@ -301,13 +317,13 @@ impl Engine {
         let Some(retry_delay) = retry_delay else { return self.fail(failure, effects) };
         self.counters.ruined += 1;
         self.abandon_round();
-        self.record_checkpoint(effects);
+        self.record_closed(effects);
         self.retry_at = Some(now + retry_delay);
     }
 
     /// Ends the campaign with a failure.
     pub(super) fn fail(&mut self, failure: Failure, effects: &mut dyn Effects) {
-        self.open = None;
+        (self.open, self.opens_at) = (None, None);
         self.phase = Phase::Failed;
         effects.act(Action::Failed(failure));
         if effects.keeps_records() {

@@ -95,6 +95,9 @@ pub struct Engine {
     failed_attempts: u32,
     /// Number of rank-deficient rounds in a row.
     rank_deficient_rounds: u32,
+    /// Time at which the next round may open, if one has opened and rounds have a shortest interval
+    /// ([`Settings::every`]); `None` from this time on.
+    opens_at: Option<Millis>,
     /// Time at which a round with too few updates is retried. If no round is open, the round is opened under
     /// a new id; otherwise the devices that declined or were rejected are invited again.
     retry_at: Option<Millis>,
@@ -142,6 +145,7 @@ impl Engine {
             rejected_in_round: 0,
             failed_attempts: 0,
             rank_deficient_rounds: 0,
+            opens_at: None,
             retry_at: None,
             counters: Counters::default(),
             ridge: None,
@@ -342,7 +346,8 @@ impl Engine {
         let absence = self.next_absence_cache.get().unwrap_or_else(|| self.next_absence());
         debug_assert_eq!(absence, self.next_absence(), "cached absence is stale");
         self.next_absence_cache.set(Some(absence));
-        deadline.into_iter().chain(self.retry_at).chain(absence).min()
+        let opening = self.opens_at.filter(|_| self.open.is_none());
+        deadline.into_iter().chain(self.retry_at).chain(absence).chain(opening).min()
     }
 
     /// Earliest time at which a device that may still answer the open round will count as absent.

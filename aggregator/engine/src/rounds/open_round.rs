@@ -64,8 +64,7 @@ pub struct OpenRound {
     pub(super) declared_samples: Vec<u32>,
     /// Bounds on the declared sample counts.
     pub(super) sample_cap: SampleCap,
-    /// Minimum number of updates with which the round may close at the deadline or when every invited device
-    /// has answered: the campaign's minimum count, capped at the target.
+    /// Minimum number of updates with which the round closes, at least 1; the target is no smaller.
     pub min_updates: usize,
     /// Whether every device that joins is invited, because too few devices of the cohort can answer.
     pub asking_everyone: bool,
@@ -105,12 +104,12 @@ impl OpenRound {
             deadline: settings.deadline.map(|limit| now + limit),
             cohort: cohort.devices.into_iter().collect(),
             draws: cohort.draws,
-            target: cohort.target,
+            target: cohort.target.max(settings.min_count),
             sample_target: cohort.sample_target,
             counted_samples: 0,
             declared_samples: Vec::new(),
             sample_cap: settings.samples,
-            min_updates: settings.min_count.min(cohort.target).max(1),
+            min_updates: settings.min_count.max(1),
             asking_everyone: false,
             participants: Vec::new(),
             digests: BTreeMap::new(),

@@ -34,7 +34,7 @@ pub struct OpenRoundCheckpoint {
 }
 
 /// Part of an open round's state that can change after its opening: the deadline, and whether every device is
-/// invited.
+/// invited. If no round is open, the deadline is the time at which the next round may open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeadlineState {
     /// Deadline of the round, if rounds have deadlines.

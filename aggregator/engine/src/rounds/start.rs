@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fedspan_protocol::message::RoundId;
 use fedspan_protocol::tensor::Role;
 
-use super::{Effects, Engine, Failure, OpenRound, Phase, Presence, Record, RoundBroadcast};
+use super::{Action, Effects, Engine, Failure, OpenRound, Phase, Presence, Record, RoundBroadcast};
 use crate::participation::Cohort;
 use crate::types::{DeviceId, Millis};
 
@@ -62,6 +62,11 @@ impl Engine {
                 if is_invited || round.asking_everyone {
                     round.cohort.insert(device);
                     round.absent.remove(&device);
+                    if round.excluded.contains(&device) {
+                        // A device that sleeps is rarely connected when the deadline is extended.
+                        self.renumber_if_needed(effects);
+                    }
+                    let Some(round) = &mut self.open else { return };
                     let broadcast = if round.excluded.contains(&device) {
                         self.counters.asked_again += 1;
                         round.ask_again(device, effects)
@@ -70,29 +75,66 @@ impl Engine {
                     };
                     self.send_round(now, device, broadcast, effects);
                     self.apply_patience();
+                } else {
+                    self.tell_next_round(now, device, effects);
                 }
             }
             (None, Phase::Failed) => {}
             // A round that had no updates is retried at `retry_at`, not when a device joins.
             (None, _) if self.has_opened && self.retry_at.is_some() => {}
             (None, _) => {
-                if self.connected >= self.devices_needed() {
-                    self.next_round(now, effects);
+                self.open_if_possible(now, effects);
+                if self.open.is_none() {
+                    self.tell_next_round(now, device, effects);
                 }
             }
         }
     }
 
-    /// Number of connected devices that the next round needs to open.
-    fn devices_needed(&self) -> usize {
+    /// Opens the next round if enough devices are present and the shortest interval between rounds has passed.
+    /// Otherwise the round opens at the end of the interval, or when another device joins.
+    pub(super) fn open_if_possible(&mut self, now: Millis, effects: &mut dyn Effects) {
+        let is_too_early = self.opens_at.is_some_and(|opens_at| now < opens_at);
+        if (is_too_early && !self.training_is_over()) || !self.has_enough_devices(now) {
+            return;
+        }
+        self.next_round(now, effects);
+    }
+
+    /// Whether the next round is none of the start or of training.
+    fn training_is_over(&self) -> bool {
         match self.phase {
-            // Devices fit their heads independently of each other.
-            Phase::Train(number) if number >= self.settings.rounds => 1,
-            Phase::RidgeScores => 1,
+            Phase::Train(number) => number >= self.settings.rounds,
+            Phase::RidgeScores | Phase::FitHead | Phase::Finished | Phase::Failed => true,
+            Phase::Waiting | Phase::Start(_) => false,
+        }
+    }
+
+    /// Whether as many devices are present as the next round needs to open.
+    fn has_enough_devices(&self, now: Millis) -> bool {
+        let needed = match self.phase {
+            // Devices fit their heads and score ridges independently of each other.
+            _ if self.training_is_over() => 1,
             // After the first round, a campaign whose devices all disconnected continues as soon as enough
             // devices for a round have reconnected.
-            _ if self.has_opened => self.settings.min_count.min(self.settings.fleet_size),
-            _ => self.settings.fleet_size,
+            _ if self.has_opened => self.settings.min_count,
+            _ => self.settings.fleet_size.max(self.settings.min_count),
+        };
+        // Counting the present devices takes time in large fleets, so the cheap conditions come first.
+        self.connected >= needed || (self.fleet.len() >= needed && self.present(now).len() >= needed)
+    }
+
+    /// Informs a device how long it may sleep, if no round can open before a known time.
+    pub(super) fn tell_next_round(&self, now: Millis, device: DeviceId, effects: &mut dyn Effects) {
+        let is_known = match self.phase {
+            Phase::Waiting | Phase::Start(_) | Phase::Train(_) => {
+                self.open.is_some() || !self.training_is_over()
+            }
+            Phase::RidgeScores | Phase::FitHead | Phase::Finished | Phase::Failed => false,
+        };
+        let is_told = is_known && self.is_connected(device);
+        if let Some(opens_at) = self.opens_at.filter(|opens_at| is_told && now < *opens_at) {
+            effects.act(Action::NextRound(device, opens_at - now));
         }
     }
 
@@ -146,21 +188,27 @@ impl Engine {
         if excluded.is_empty() {
             return false;
         }
-        if round.needs_new_id {
-            let id = RoundId { round: self.last_id.round.saturating_add(1), ..self.last_id };
-            self.last_id = id;
-            round.rename(id, |round, device| !round.excluded.contains(&device));
-            self.counters.renamed += 1;
-            if effects.keeps_records() {
-                effects.record(Record::Renumbered(Box::new(round.opening(self.phase))));
-            }
-        }
+        self.renumber_if_needed(effects);
+        let Some(round) = &mut self.open else { return false };
         let broadcasts: Vec<_> =
             excluded.iter().map(|device| (*device, round.ask_again(*device, effects))).collect();
         self.counters.asked_again += excluded.len() as u64;
         self.apply_patience();
         self.send_broadcasts(now, broadcasts, effects);
         true
+    }
+
+    /// Continues the open round under a new id for the excluded devices, if one of them has declined the present id
+    /// as finished.
+    fn renumber_if_needed(&mut self, effects: &mut dyn Effects) {
+        let Some(round) = self.open.as_mut().filter(|round| round.needs_new_id) else { return };
+        let id = RoundId { round: self.last_id.round.saturating_add(1), ..self.last_id };
+        self.last_id = id;
+        round.rename(id, |round, device| !round.excluded.contains(&device));
+        self.counters.renamed += 1;
+        if effects.keeps_records() {
+            effects.record(Record::Renumbered(Box::new(round.opening(self.phase))));
+        }
     }
 
     /// Opens the round that follows the last finished one, among the present devices.
@@ -176,6 +224,7 @@ impl Engine {
         }
         self.has_opened = true;
         self.retry_at = None;
+        self.opens_at = self.settings.every.map(|every| now + every);
         let start_rounds = self.start.as_ref().map_or(0, |start| start.rounds_needed());
         let next = match self.phase {
             Phase::Waiting if start_rounds > 0 => Phase::Start(1),
@@ -258,9 +307,27 @@ impl Engine {
         self.open = Some(open);
         self.record_checkpoint(effects);
         self.apply_patience();
-        // The policy has drawn only devices that rounds do not wait for.
-        if self.open.as_ref().is_some_and(|round| round.not_awaited().len() > 0 && round.outstanding() == 0) {
+        // The policy has drawn only devices that rounds do not wait for, or too few.
+        let needs_minimum = matches!(next, Phase::Start(_) | Phase::Train(_));
+        let needs_more = |round: &OpenRound| {
+            let is_short = needs_minimum && round.cohort.len() < round.min_updates;
+            is_short || round.not_awaited().len() > 0 && round.outstanding() == 0
+        };
+        if self.open.as_ref().is_some_and(needs_more) {
             self.ask_everyone(now, effects);
+        }
+        self.tell_uninvited(now, effects);
+    }
+
+    /// Informs the connected devices that the open round has not invited how long they may sleep.
+    fn tell_uninvited(&self, now: Millis, effects: &mut dyn Effects) {
+        let Some(round) = self.open.as_ref().filter(|_| self.opens_at.is_some()) else { return };
+        let uninvited = self
+            .fleet
+            .iter()
+            .filter(|(device, presence)| **presence == Presence::Connected && !round.cohort.contains(device));
+        for (device, _) in uninvited {
+            self.tell_next_round(now, *device, effects);
         }
     }
 

@@ -38,6 +38,8 @@ pub struct Setup {
     pub fleet_size: usize,
     pub rounds: u32,
     pub deadline: Option<u64>,
+    /// Shortest time between the openings of two rounds.
+    pub every: Option<u64>,
     pub min_count: usize,
     pub absence: u64,
     pub retry_delay: Option<u64>,
@@ -65,11 +67,12 @@ pub fn random_setup() -> impl Strategy<Value = Setup> {
     let double_by = prop::sample::select(vec![DoubleBy::Devices, DoubleBy::Samples]);
     let doubling = proptest::option::of((1usize..=3, 1u32..=2, double_by));
     let options = (proptest::option::of(rates), doubling, any::<bool>(), any::<bool>(), any::<bool>());
-    let times = (prop::sample::select(vec![0u64, 60, 500]), proptest::option::of(20u64..150));
+    let every = proptest::option::weighted(0.3, prop::sample::select(vec![1u64, 80, 300]));
+    let times = (prop::sample::select(vec![0u64, 60, 500]), proptest::option::of(20u64..150), every);
     (sizes, times, options, any::<u64>()).prop_map(
         |(
             (fleet_size, rounds, deadline, min_count),
-            (absence, retry_delay),
+            (absence, retry_delay, every),
             (fraction, doubling, power, fedavg, by_samples),
             seed,
         )| {
@@ -77,6 +80,7 @@ pub fn random_setup() -> impl Strategy<Value = Setup> {
                 fleet_size,
                 rounds,
                 deadline,
+                every,
                 min_count,
                 absence,
                 retry_delay,
@@ -124,6 +128,7 @@ impl Setup {
             final_head: head,
             deadline: self.deadline.map(Millis::new),
             min_count: self.min_count,
+            every: self.every.map(Millis::new),
             norm_bound: BOUND,
             samples: SampleCap { max_samples: MAX_SAMPLES, relative: self.rule.needs_all_updates() },
             absence: Millis::new(self.absence),
@@ -211,6 +216,7 @@ pub fn two_device_setup() -> Setup {
         fleet_size: 2,
         rounds: 2,
         deadline: Some(100),
+        every: None,
         min_count: 1,
         absence: 50,
         retry_delay: None,

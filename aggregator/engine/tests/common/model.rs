@@ -83,6 +83,8 @@ pub enum Expected {
     Close(RoundId, BTreeSet<DeviceId>),
     Commit(Box<RoundRecord>),
     Open(RoundId, BTreeSet<DeviceId>),
+    /// Devices that may sleep, and for how long.
+    NextRound(u64, BTreeSet<DeviceId>),
     Finished,
     /// Failure, with the number of the round and the number of counted updates.
     Failed(u32, usize),
@@ -134,8 +136,7 @@ impl ModelRound {
         let counted = self.counted.len();
         counted >= self.target
             || self.sample_target.is_some_and(|sample_target| {
-                samples >= sample_target.samples
-                    && counted >= min_count.min(self.target).max(sample_target.answers)
+                samples >= sample_target.samples && counted >= min_count.max(sample_target.answers)
             })
     }
 
@@ -162,6 +163,8 @@ pub struct Model {
     pub failed_attempts: u32,
     /// Time at which a round with too few updates is retried.
     pub retry: Option<u64>,
+    /// Time before which no round of the start or of training opens.
+    pub not_before: Option<u64>,
     pub counters: Counters,
     /// Numbers of the committed rounds.
     pub commits: Vec<u32>,
@@ -182,6 +185,7 @@ impl Model {
             opened: false,
             failed_attempts: 0,
             retry: None,
+            not_before: None,
             counters: Counters::default(),
             commits: Vec::new(),
         }
@@ -216,23 +220,53 @@ impl Model {
             {
                 round.cohort.insert(device);
                 round.absent.remove(&device);
+                if round.excluded.contains(&device) {
+                    self.renumber_if_needed();
+                }
+                let Some(round) = &mut self.round else { return Vec::new() };
                 if round.excluded.remove(&device) {
                     self.counters.asked_again += 1;
                     round.ids.remove(&device);
                 }
                 vec![Expected::Open(round.id_for(device), BTreeSet::from([device]))]
             }
-            (Some(_), _) | (None, Phase::Failed) => Vec::new(),
-            (None, _) if self.retry.is_some() => Vec::new(),
+            (Some(_), _) => self.expect_next_round(&BTreeSet::from([device])),
+            (None, Phase::Failed) => Vec::new(),
+            (None, _) if self.opened && self.retry.is_some() => Vec::new(),
             (None, _) => {
-                let connected = self.fleet.values().filter(|left_at| left_at.is_none()).count();
-                let needed = match self.phase {
-                    Phase::Train(done) if done == self.setup.rounds => 1,
-                    _ if self.opened => self.setup.min_count.min(self.setup.fleet_size),
-                    _ => self.setup.fleet_size,
-                };
-                if connected >= needed { self.open_next_round() } else { Vec::new() }
+                let mut expected = self.open_if_possible();
+                if self.round.is_none() {
+                    expected.extend(self.expect_next_round(&BTreeSet::from([device])));
+                }
+                expected
             }
+        }
+    }
+
+    /// Opens the next round if enough devices are present and it is not too early.
+    pub fn open_if_possible(&mut self) -> Vec<Expected> {
+        let is_last = matches!(self.phase, Phase::Train(done) if done == self.setup.rounds);
+        let needed = match self.phase {
+            _ if is_last => 1,
+            _ if self.opened => self.setup.min_count,
+            _ => self.setup.fleet_size.max(self.setup.min_count),
+        };
+        let is_early = self.not_before.is_some_and(|time| self.now < time) && !is_last;
+        if self.present_devices().len() < needed || is_early { Vec::new() } else { self.open_next_round() }
+    }
+
+    /// Expected message to the connected ones of `devices` that no round opens before a known time.
+    pub fn expect_next_round(&self, devices: &BTreeSet<DeviceId>) -> Vec<Expected> {
+        let is_known = match self.phase {
+            Phase::Train(done) => self.round.is_some() || done < self.setup.rounds,
+            Phase::Waiting | Phase::Start(_) => true,
+            _ => false,
+        };
+        let time = self.not_before.filter(|time| is_known && *time > self.now);
+        let told = self.connected(devices);
+        match time {
+            Some(time) if !told.is_empty() => vec![Expected::NextRound(time - self.now, told)],
+            _ => Vec::new(),
         }
     }
 
@@ -244,6 +278,7 @@ impl Model {
         }
         self.opened = true;
         self.retry = None;
+        self.not_before = self.setup.every.map(|every| self.now + every);
         let starts = if self.setup.power { ITERATIONS } else { 0 };
         self.phase = match self.phase {
             Phase::Waiting if starts > 0 => Phase::Start(1),
@@ -266,6 +301,8 @@ impl Model {
             stage = self.last.stage;
             // This round does not close after a number of updates.
             target = usize::MAX;
+        } else {
+            target = target.max(self.setup.min_count);
         }
         self.last = RoundId { round: self.last.round + 1, stage };
         let opened = self.connected(&cohort);
@@ -286,7 +323,20 @@ impl Model {
             opened_at: self.now,
             deadline: self.setup.deadline.map(|limit| self.now + limit),
         });
-        if opened.is_empty() { Vec::new() } else { vec![Expected::Open(self.last, opened)] }
+        let mut expected =
+            if opened.is_empty() { Vec::new() } else { vec![Expected::Open(self.last, opened)] };
+        if self.phase != Phase::FitHead
+            && self.round.as_ref().is_some_and(|round| round.cohort.len() < self.setup.min_count)
+        {
+            let newcomers = self.ask_everyone();
+            for invitation in self.expect_open(&newcomers) {
+                merge(&mut expected, invitation);
+            }
+        }
+        let all: BTreeSet<DeviceId> = self.fleet.keys().copied().collect();
+        let uninvited = self.round.iter().flat_map(|round| all.difference(&round.cohort)).copied().collect();
+        expected.extend(self.expect_next_round(&uninvited));
+        expected
     }
 
     /// Invites the present devices that were not invited, and returns them.
@@ -303,12 +353,8 @@ impl Model {
     pub fn ask_again(&mut self) -> BTreeSet<DeviceId> {
         self.retry = None;
         let reinvited = self.round.as_ref().map(|round| self.connected(&round.excluded)).unwrap_or_default();
-        if let Some(round) = self.round.as_mut().filter(|round| round.needs_new_id && !reinvited.is_empty()) {
-            let keep = round.cohort.difference(&round.excluded);
-            round.ids = keep.map(|device| (*device, round.id_for(*device))).collect();
-            self.last.round += 1;
-            (round.id, round.needs_new_id) = (self.last, false);
-            self.counters.renamed += 1;
+        if !reinvited.is_empty() {
+            self.renumber_if_needed();
         }
         if let Some(round) = &mut self.round {
             round.excluded.retain(|device| !reinvited.contains(device));
@@ -316,6 +362,17 @@ impl Model {
         }
         self.counters.asked_again += reinvited.len() as u64;
         reinvited
+    }
+
+    /// Gives the open round a new id for the excluded devices, if one of them regards the present id as finished.
+    fn renumber_if_needed(&mut self) {
+        if let Some(round) = self.round.as_mut().filter(|round| round.needs_new_id) {
+            let keep = round.cohort.difference(&round.excluded);
+            round.ids = keep.map(|device| (*device, round.id_for(*device))).collect();
+            self.last.round += 1;
+            (round.id, round.needs_new_id) = (self.last, false);
+            self.counters.renamed += 1;
+        }
     }
 
     /// Expected invitations of the connected devices among `devices`.
@@ -326,7 +383,7 @@ impl Model {
 
     /// Minimum number of updates with which the open round may close below its target.
     pub fn min_updates(&self) -> usize {
-        self.round.as_ref().map_or(0, |round| self.setup.min_count.min(round.target))
+        self.round.as_ref().map_or(0, |_| self.setup.min_count)
     }
 
     /// Predicts the actions after an update. The update is invalid for
@@ -408,7 +465,12 @@ impl Model {
             }
             other => panic!("{other:?}"),
         }
-        let mut expected = vec![Expected::Ack(device, update.id, outcome)];
+        let mut expected = match outcome {
+            AckOutcome::Rejected(_) => Vec::new(),
+            // Also devices that are not connected any more.
+            _ => self.expect_next_round(&BTreeSet::from([device])),
+        };
+        expected.push(Expected::Ack(device, update.id, outcome));
         expected.extend(self.close_if_ended());
         expected
     }
@@ -453,6 +515,7 @@ impl Model {
             self.failed_attempts = attempts;
             self.round = None;
             self.phase = Phase::Failed;
+            self.not_before = None;
             return vec![Expected::Failed(self.last.round, counted)];
         }
         if !has_no_updates {
@@ -474,7 +537,7 @@ impl Model {
             unchanged => unchanged,
         };
         self.retry = retry_at;
-        if retry_at.is_some() { Vec::new() } else { self.open_next_round() }
+        if retry_at.is_some() { Vec::new() } else { self.open_if_possible() }
     }
 
     /// Predicts the actions of the timeouts that are due.
@@ -484,11 +547,18 @@ impl Model {
         if self.retry.is_some_and(|due| self.now >= due) {
             self.retry = None;
             expected.extend(if self.round.is_none() {
-                self.open_next_round()
+                self.opened = true;
+                self.open_if_possible()
             } else {
                 let reinvited = self.ask_again();
                 self.expect_open(&reinvited)
             });
+        }
+        if self.not_before.is_some_and(|due| self.now >= due) {
+            self.not_before = None;
+            if self.round.is_none() && self.retry.is_none() {
+                expected.extend(self.open_if_possible());
+            }
         }
         expected
     }
@@ -552,7 +622,7 @@ impl Model {
                 round.deadline = None;
                 Vec::new()
             }
-            _ if round.counted.len() >= self.setup.min_count.min(round.target) => self.close_round(),
+            _ if round.counted.len() >= self.setup.min_count => self.close_round(),
             _ => {
                 round.deadline = self.setup.deadline.map(|limit| now + limit);
                 self.counters.extended += 1;
@@ -560,12 +630,7 @@ impl Model {
                 let mut expected = self.expect_open(&newcomers);
                 let reinvited = self.ask_again();
                 for invitation in self.expect_open(&reinvited) {
-                    match (expected.last_mut(), &invitation) {
-                        (Some(Expected::Open(a, devices)), Expected::Open(b, more_devices)) if a == b => {
-                            devices.extend(more_devices);
-                        }
-                        _ => expected.push(invitation),
-                    }
+                    merge(&mut expected, invitation);
                 }
                 expected
             }
@@ -619,11 +684,10 @@ impl Model {
         let notified = self.connected(&awaited);
         let mut expected = Vec::new();
         for device in notified {
-            let round_id = round.id_for(device);
-            match expected.last_mut() {
-                Some(Expected::Close(id, devices)) if *id == round_id => drop(devices.insert(device)),
-                _ => expected.push(Expected::Close(round_id, BTreeSet::from([device]))),
+            for told in self.expect_next_round(&BTreeSet::from([device])) {
+                merge(&mut expected, told);
             }
+            merge(&mut expected, Expected::Close(round.id_for(device), BTreeSet::from([device])));
         }
         expected.push(Expected::Commit(Box::new(RoundRecord {
             id: round.id,
@@ -638,8 +702,24 @@ impl Model {
             interference: None,
             ends_training: round.phase == Phase::Train(self.setup.rounds),
         })));
-        expected.extend(self.open_next_round());
+        expected.extend(self.open_if_possible());
         expected
+    }
+}
+
+/// Adds an expected action. The devices of consecutive actions of the same kind are combined.
+fn merge(expected: &mut Vec<Expected>, next: Expected) {
+    match (expected.last_mut(), &next) {
+        (Some(Expected::Open(a, devices)), Expected::Open(b, more))
+        | (Some(Expected::Close(a, devices)), Expected::Close(b, more))
+            if a == b =>
+        {
+            devices.extend(more);
+        }
+        (Some(Expected::NextRound(a, devices)), Expected::NextRound(b, more)) if a == b => {
+            devices.extend(more);
+        }
+        _ => expected.push(next),
     }
 }
 
@@ -805,7 +885,7 @@ impl World {
             Kind::Future => update.id.round += 1 + (self.draws % 4) as u32,
         }
         let expected = self.model.predict_answer(device, &update, invalid_reason);
-        if let Some(Expected::Ack(_, _, AckOutcome::Counted)) = expected.first() {
+        if expected.iter().any(|action| matches!(action, Expected::Ack(_, _, AckOutcome::Counted))) {
             self.counted.insert(device, update.clone());
         }
         self.check_event(Event::Update(device, update), expected);
@@ -844,6 +924,10 @@ impl World {
                         self.pending.remove(device);
                     }
                     actual.push(Expected::Ack(*device, ack.id, ack.outcome));
+                }
+                Action::NextRound(device, time) => {
+                    let told = BTreeSet::from([*device]);
+                    merge(&mut actual, Expected::NextRound(time.as_u64(), told));
                 }
                 Action::Commit(record) => actual.push(Expected::Commit(record.clone())),
                 Action::Finished => {
@@ -895,7 +979,13 @@ impl World {
         let absences = model.awaited_absent().into_iter().map(|(_, left_at)| left_at + model.setup.absence);
         assert_eq!(
             engine.wake(),
-            deadline.into_iter().chain(model.retry).chain(absences).min().map(Millis::new)
+            deadline
+                .into_iter()
+                .chain(model.retry)
+                .chain(absences)
+                .chain(model.not_before.filter(|_| model.round.is_none()))
+                .min()
+                .map(Millis::new)
         );
         assert!(
             distance(engine.representation(), &model.basis) < 1e-8,

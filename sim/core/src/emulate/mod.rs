@@ -309,7 +309,7 @@ fn fleet(plan: &Plan<'_>, security: Security) -> Fleet {
         participation: *participation,
         privacy: None,
         stop_change: stop.change,
-        rounds: RoundsSection { deadline: None, patience: None, min_count: 1, over_select: 1.0 },
+        rounds: RoundsSection { deadline: None, patience: None, every: None, min_count: 1, over_select: 1.0 },
         limits: Limits {
             connections: plan.boards + 16,
             per_address: plan.boards + 16,

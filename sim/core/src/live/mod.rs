@@ -114,7 +114,7 @@ pub fn campaign(scenario: &Scenario, dataset: &Dataset, state: &Path) -> Result<
         participation: scenario.participation,
         privacy: None,
         stop_change: scenario.stop.change,
-        rounds: RoundsSection { deadline: None, patience: None, min_count: 1, over_select: 1.0 },
+        rounds: RoundsSection { deadline: None, patience: None, every: None, min_count: 1, over_select: 1.0 },
         limits: Limits {
             connections: clients + 16,
             per_address: clients + 16,

@@ -31,6 +31,7 @@ pub(super) fn custom_engine(
         final_head: scenario.algorithm.final_head,
         deadline: scenario.deadline.map(|deadline| ticks(deadline, TICKS)),
         min_count: 1,
+        every: None,
         norm_bound: scenario.norm,
         samples: scenario.samples,
         absence: Millis::ZERO,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use fedspan_client::Millis;
-use fedspan_client::session::{Config, Counters, Protection, Sampling};
+use fedspan_client::session::{Config, Counters, Protection, Sampling, Sleep};
 use fedspan_client::source::{SampleSource, Samples, Targets};
 use fedspan_client::store::{Record, RecordHeader, Store, StoreError};
 use fedspan_client::{Event, Linear, Memory, Progress, Session, SourceError, Task as _};
@@ -61,7 +61,8 @@ impl<A: Memory> Bench<A> {
         };
         let frame_limit = [128, 4096, 256, 0][usize::from(settings / 6) % 4];
         let leave_when_fitted = settings / 24 % 2 == 1;
-        let config = Config { frame_limit, sampling, leave_when_fitted, ..Config::new(9) };
+        let sleep = (settings % 5 == 4).then(|| Sleep::once_in(Millis::new(1_000)));
+        let config = Config { frame_limit, sampling, leave_when_fitted, sleep, ..Config::new(9) };
         let saves = [u32::MAX, u32::MAX, u32::MAX, 2, u32::MAX, 3][usize::from(settings / 48)];
         let server = matches!(settings / 48, 1 | 4 | 5).then(Server::default);
         let store = SharedStore(Rc::new(RefCell::new(Cell { record: None, handshakes: 0, saves })));

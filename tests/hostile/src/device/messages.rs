@@ -58,6 +58,7 @@ fn small_messages() -> Vec<Vec<u8>> {
             messages.push(ToDevice::Missing(Missing { id, tensor: 0, chunks }));
         }
     }
+    messages.extend([100, u32::MAX].map(|milliseconds| ToDevice::NextRound { milliseconds }));
     messages.iter().map(|message| payload(message, &[])).collect()
 }
 

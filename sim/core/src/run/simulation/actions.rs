@@ -25,7 +25,7 @@ impl Simulation<'_> {
                 Action::Close(device, id) => self.close(device, id),
                 Action::Commit(record) => self.commit(&record, &mut queue, watcher)?,
                 Action::Finished => self.finished = true,
-                Action::NotAwaited(_) | Action::Awaited(_) => {}
+                Action::NextRound(..) | Action::NotAwaited(_) | Action::Awaited(_) => {}
                 Action::Failed(failure) => return Err(failure.into()),
             }
         }
