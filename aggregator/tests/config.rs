@@ -407,6 +407,18 @@ fn every_mistake_has_a_message() {
             "fleet.toml:4: devices.allow: found 1, 2 devices are expected",
         ),
         (
+            "[model]",
+            "[rounds]\nmin_count = 3\n[participation]\npolicy = \"first-arrivals\"\nn = 2\n[model]",
+            "fleet.toml:8: rounds.min_count: found 3, but with 3 devices the first rounds of policy \"first-arrivals\" wait for 2: \
+             allowed: at most 2",
+        ),
+        (
+            "expected = 2",
+            "expected = 2\nallow = [7, 8]\n[rounds]\nmin_count = 3",
+            "rounds.min_count: found 3, allowed: at most 2, the devices that are trained on",
+        ),
+        ("[model]", "[rounds]\nevery = -1\n[model]", "fleet.toml:8: rounds.every: found -1"),
+        (
             "d = 20\noutputs = 2\n[model]\nk = 3",
             "d = 2000\noutputs = 2\n[model]\nk = 600",
             "fleet.toml:8: model.k: found 600, ",
@@ -420,6 +432,26 @@ fn every_mistake_has_a_message() {
     }
     let unrelated_name = message("\"fedrep\"", "\"zzz\"");
     assert!(!unrelated_name.contains("did you mean"), "{unrelated_name}");
+}
+
+/// Devices that sleep between rounds must not be given up before the next round by default.
+#[test]
+fn interval_between_rounds_sets_the_defaults_of_absence_and_deadline() {
+    let base = "[devices]\nexpected = 2\n[data]\nd = 20\n[model]\nk = 3\n[algorithm]\nname = \"fedrep\"\nrounds = 3\nstep_size = 1.0\n";
+    for (rounds, absence, deadline, every) in [
+        ("", 30, Some(60), None),
+        ("[rounds]\nevery = 10", 30, Some(60), Some(10)),
+        ("[rounds]\nevery = 3600", 7200, Some(3600), Some(3600)),
+        ("[rounds]\nevery = 3600\ndeadline = 0", 7200, None, Some(3600)),
+    ] {
+        let fleet = Fleet::parse("f", &format!("{base}{rounds}")).unwrap();
+        let seconds = std::time::Duration::from_secs;
+        assert_eq!(
+            (fleet.absence, fleet.rounds.deadline, fleet.rounds.every),
+            (seconds(absence), deadline.map(seconds), every.map(seconds)),
+            "{rounds}"
+        );
+    }
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 mod update_quota;
+mod waking;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -33,6 +34,7 @@ use self::held_out::HeldOut;
 use self::log_limiter::{LogKind, LogRateLimiter};
 use self::robustness::Robustness;
 use self::update_quota::UpdateQuota;
+use self::waking::WakingPeriods;
 use crate::connection::Acceptor;
 use crate::durable_engine::{DurableEngine, Flushed, ResumeError};
 use crate::journal::Journal;
@@ -113,6 +115,8 @@ pub struct ServerCore {
     not_awaited: Arc<Vec<DeviceId>>,
     /// Devices that join when training has ended.
     held_out: HeldOut,
+    /// Waking periods of devices that sleep.
+    waking: WakingPeriods,
 }
 
 /// Period in which the store cannot be written.
@@ -265,6 +269,9 @@ impl ServerCore {
                 if self.may_log(now, LogKind::Joined) {
                     tracing::info!(device = device.0, %from, "device joined");
                 }
+                for advice in self.waking.joined(now, device) {
+                    tracing::warn!(device = device.0, "{advice}");
+                }
                 self.peers.insert(peer, Peer { device, from, commands });
                 self.handle_join(now, Event::Joined(device), device, privacy)
             }
@@ -321,6 +328,7 @@ impl ServerCore {
                 {
                     self.current.remove(&device);
                     self.log_left(now, device, &from, reason);
+                    self.waking.left(now, device);
                     self.handle_departure(now, device);
                 }
             }

@@ -10,6 +10,7 @@ use super::held_out::HeldOut;
 use super::log_limiter::LogRateLimiter;
 use super::robustness::Robustness;
 use super::update_quota::UpdateQuota;
+use super::waking::WakingPeriods;
 use super::{ConnectionCounters, CoreError, ServerCore, Status};
 use crate::config::{Fleet, Resumed};
 use crate::connection::Acceptor;
@@ -131,6 +132,7 @@ impl ServerCore {
             advice: fleet.advice(),
             not_awaited: Arc::default(),
             held_out: HeldOut::new(&fleet.held_out),
+            waking: WakingPeriods::new(fleet.absence, fleet.rounds.deadline),
         };
         core.update_not_awaited();
         if let Some(robustness) = &core.robustness {

@@ -187,6 +187,12 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         self.state.fitted
     }
 
+    /// Returns true if the session closed the last link because nothing was left to do ([`Config::sleep`]); the device
+    /// may switch its radio off until the time to connect.
+    pub fn has_left(&self) -> bool {
+        self.state.has_left
+    }
+
     /// Returns the number of the last round that this device finished.
     pub fn last_round(&self) -> u32 {
         self.state.last_round

@@ -113,6 +113,8 @@ pub struct SessionState {
     pub fitted: bool,
     /// Times of a device that sleeps between rounds.
     pub sleep: Option<Sleep>,
+    /// True if the session closed the last link in order to sleep.
+    pub has_left: bool,
     /// Number of rounds answered or declined on this link.
     pub rounds_on_link: u32,
     /// Time of the Welcome, or of the end of the last round on this link.
@@ -160,6 +162,7 @@ impl SessionState {
             fitting: false,
             fitted: false,
             sleep: config.sleep,
+            has_left: false,
             rounds_on_link: 0,
             idle_since: Millis::ZERO,
             next_round_at: Millis::ZERO,

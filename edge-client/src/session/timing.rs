@@ -22,6 +22,7 @@ impl SessionState {
         self.enter(Phase::Greeting { hello_sent: false });
         self.close = false;
         self.send_key_proof = false;
+        self.has_left = false;
         self.rounds_on_link = 0;
         self.next_round_at = Millis::ZERO;
     }
@@ -133,7 +134,7 @@ impl SessionState {
             }
             let wakes_at = if is_named { self.next_round_at } else { now + sleep.time };
             self.enter_until(wakes_at, Phase::Offline);
-            self.close = true;
+            (self.close, self.has_left) = (true, true);
         } else {
             self.timeout_at = wait_ends;
         }

@@ -6,7 +6,7 @@ use embedded_io_adapters::tokio_1::FromTokio;
 use fedspan_client::Millis;
 use fedspan_client::link::{Buffers, Closed, run_async};
 use fedspan_client::secure::Key;
-use fedspan_client::session::{Config, Protection};
+use fedspan_client::session::{Config, Protection, Sleep};
 use rand_chacha::ChaCha8Rng;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -18,27 +18,34 @@ use crate::network::JoinTime;
 use crate::noise::SeedSource;
 use crate::scenario::Scenario;
 
-/// Number of a device, and the key that authenticates it to a server.
+/// Number of a device, the key that authenticates it to a server, and the times at which it connects.
 #[derive(Clone, Debug)]
 pub struct Identity {
     device: u64,
     protection: Protection,
     /// Random generator for the handshake; `None` for a generator that is seeded from the scenario's seed.
     random: Option<ChaCha8Rng>,
+    sleep: Option<Sleep>,
 }
 
 impl Identity {
     /// Creates the identity of a device without a key.
     #[must_use]
     pub fn plaintext(device: u64) -> Self {
-        Self { device, protection: Protection::Plaintext, random: None }
+        Self { device, protection: Protection::Plaintext, random: None, sleep: None }
     }
 
     /// Creates the identity of a device with a key. `random` must be unpredictable and never reused, because
     /// a virtual device has no flash in which handshakes are counted.
     #[must_use]
     pub fn with_key(device: u64, key: Key, random: ChaCha8Rng) -> Self {
-        Self { device, protection: Protection::Key(key), random: Some(random) }
+        Self { device, protection: Protection::Key(key), random: Some(random), sleep: None }
+    }
+
+    /// Lets the device sleep between rounds; with `None` it stays connected.
+    #[must_use]
+    pub fn with_sleep(self, sleep: Option<Sleep>) -> Self {
+        Self { sleep, ..self }
     }
 }
 
@@ -55,7 +62,8 @@ pub fn client_session(
     let client = dataset.clients.iter().chain(&dataset.newcomers).nth(index)?;
     let build = DeviceFactory::new(scenario, dataset, scenario.seed, SeedSource::System).ok()?;
     let frame_limit = build.frame_limit();
-    let config = Config { frame_limit, leave_when_fitted, ..Config::new(identity.device) };
+    let config =
+        Config { frame_limit, leave_when_fitted, sleep: identity.sleep, ..Config::new(identity.device) };
     let random = identity.random.unwrap_or_else(|| deterministic_rng(scenario.seed, identity.device));
     // The number of epochs that the other devices have trained is unknown here, so a newcomer trains only its
     // head.

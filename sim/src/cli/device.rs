@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use fedspan_aggregator::keys::read_keys;
 use fedspan_client::Millis;
-use fedspan_client::session::Event;
+use fedspan_client::session::{Event, Sleep};
 use fedspan_engine::DeviceId;
 use fedspan_engine::config::read_file;
 use fedspan_sim_core::data::{self, Dataset};
@@ -46,6 +46,10 @@ pub struct DeviceOptions {
     /// Stay connected after the final head is fitted.
     #[arg(long)]
     stay: bool,
+    /// Sleep between rounds: disconnect after a round, or if none opens within two seconds, and connect again after this time, or
+    /// when the server has said that the next round can open.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    sleep: Option<u32>,
 }
 
 /// Runs command `device`: connects, takes part in the campaign, and reconnects after a lost connection.
@@ -104,7 +108,8 @@ fn prepare_session(arguments: &DeviceOptions) -> Result<(Scenario, Dataset, SimS
     }
     let dataset = scenario.dataset(scenario.seed).map_err(|error| error.to_string())?;
     let count = dataset.clients.len() + dataset.newcomers.len();
-    let identity = identity(arguments)?;
+    let sleep = arguments.sleep.map(|seconds| Sleep::once_in(Millis::new(1_000 * u64::from(seconds))));
+    let identity = identity(arguments)?.with_sleep(sleep);
     let session = arguments
         .wearer
         .checked_sub(1)
@@ -154,7 +159,6 @@ async fn run_device(
             ended = conversation => Some(ended),
             _ = &mut interrupted => None,
         };
-        is_retry = true;
         let retry_at = match ended {
             None => break,
             Some(Ok(closed)) => {
@@ -164,15 +168,28 @@ async fn run_device(
                 if session.is_fitted() && !arguments.stay {
                     break;
                 }
-                eprintln!(
-                    "device {}: connection lost, reconnecting{}",
-                    arguments.wearer,
-                    likely_cause(&session)
-                );
+                if session.has_left() {
+                    let time = closed.retry_at.as_u64().saturating_sub(now_since(began).as_u64());
+                    eprintln!(
+                        "device {}: {} rounds counted, asleep for {:.1} s",
+                        arguments.wearer,
+                        session.counters().counted,
+                        Duration::from_millis(time).as_secs_f64()
+                    );
+                } else {
+                    eprintln!(
+                        "device {}: connection lost, reconnecting{}",
+                        arguments.wearer,
+                        likely_cause(&session)
+                    );
+                }
+                // A device that wakes has not lost a connection.
+                is_retry = !session.has_left();
                 closed.retry_at
             }
             Some(Err(error)) => {
                 let now = now_since(began);
+                is_retry = true;
                 let retry_at = retry_time(&mut session, now);
                 eprintln!(
                     "device {}: {}: {error}, trying again in {} ms",
