@@ -45,6 +45,7 @@ mod resume;
 mod ridge;
 mod rolora;
 mod scales;
+mod sleeping_fleet;
 mod speedup;
 mod split;
 mod stragglers;

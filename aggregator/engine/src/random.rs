@@ -59,6 +59,8 @@ pub enum Purpose {
     Spike,
     /// Choice of the clients that share one task.
     Minority,
+    /// Phase of a client's cycle of sleep; the upper half of the index is the cycle, the lower half the client.
+    Waking,
 }
 
 /// Random stream of `seed` for a purpose and an index, such as a round or a client.

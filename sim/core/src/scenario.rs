@@ -27,7 +27,8 @@ use fedspan_engine::participation::Policy;
 use fedspan_engine::privacy::fedpower::Calibration;
 use fleet::read_fleet;
 pub use fleet::{
-    ComputeTimes, Correlation, DropoutPattern, DynamicParameter, FleetSection, LinkSection, Speed, Spikes,
+    ComputeTimes, Correlation, Cycle, DropoutPattern, DynamicParameter, FleetSection, LinkSection, Phases,
+    Speed, Spikes,
 };
 use scale::read_scale;
 

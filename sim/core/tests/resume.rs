@@ -184,6 +184,10 @@ fn settings_of_all_parts_continue_with_the_same_bits() {
     check("byzantine", &["attack.kind=search", "attack.strength=5"]);
     check("watch-network", &["data.scale=fleet"]);
     check("fedrep-private", &["fleet.dropout=0.3", "data.clients=20"]);
+    check(
+        "linear",
+        &["fleet.wake_every=20", "fleet.awake=2", "participation={ policy = \"fraction\", r = 0.3 }"],
+    );
     check("linear", &["stop.distance=0.9"]);
     check("linear", &["stop.change=0.9"]);
 }

@@ -182,6 +182,9 @@ fn depends_on_communication(scenario: &Scenario) -> Option<&'static str> {
     if scenario.fleet.dropout > 0.0 {
         return Some("fleet.dropout");
     }
+    if scenario.fleet.waking.is_some() || scenario.fleet.window.is_some() {
+        return Some("devices that sleep");
+    }
     if scenario.deadline.is_some() {
         return Some("rounds.deadline");
     }

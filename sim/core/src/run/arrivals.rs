@@ -4,7 +4,7 @@
 use fedspan_engine::{OpenRound, RoundBroadcast};
 use fedspan_protocol::message::RoundId;
 
-use super::times::{Dropouts, Link, Times};
+use super::times::{Availability, Dropouts, Link, Times};
 use crate::data::Dataset;
 use crate::scenario::Scenario;
 
@@ -27,6 +27,7 @@ pub struct ArrivalQueue {
     times: Times,
     link: Option<Link>,
     dropouts: Dropouts,
+    availability: Availability,
     /// True if the server is not notified of dropouts and relies on the deadline of the round.
     dropouts_are_silent: bool,
     /// Communication time that is added to the answer time in every round.
@@ -45,6 +46,7 @@ impl ArrivalQueue {
             times,
             link: scenario.fleet.link.map(|link| Link::new(link, seed, frame_limit)),
             dropouts: Dropouts::new(&scenario.fleet, dataset.clients.len(), seed),
+            availability: Availability::new(&scenario.fleet, dataset.clients.len(), seed),
             dropouts_are_silent: scenario.deadline.is_some(),
             communication: scenario.fleet.communication,
             max_samples: honest.max(declared.into()),
@@ -72,7 +74,10 @@ impl ArrivalQueue {
         let sending = self.link.as_mut().map_or(0.0, |link| link.time(index, opening));
         PendingAnswer {
             id,
-            at: now + self.communication + self.times.time(index, id.round, &opening.request.task) + sending,
+            at: self.availability.next(index, now)
+                + self.communication
+                + self.times.time(index, id.round, &opening.request.task)
+                + sending,
             rank: index,
             dropped_out,
         }

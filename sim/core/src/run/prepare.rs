@@ -24,7 +24,7 @@ use super::fit_stats::FitStats;
 use super::replay::Replay;
 use super::simulation::Simulation;
 use super::step_size;
-use super::times::{Dropouts, Times};
+use super::times::{Availability, Dropouts, Times};
 use super::{DataNames, NoProgress, Outcome, RoundRow, RunError, SavedRun, Watcher};
 use crate::data::eigenspace::pooled_truth;
 use crate::data::{Client, Dataset, LARGEST_VALUES, npz};
@@ -68,6 +68,7 @@ impl<'a> Job<'a> {
             RunError::Mismatch(format!("participation.{key}: {message} clients"))
         })?;
         Dropouts::check(&scenario.fleet, clients)
+            .and_then(|()| Availability::check(&scenario.fleet, clients, seed))
             .map_err(|(key, message)| RunError::Mismatch(format!("fleet.{key}: {message}")))?;
         if scenario.algorithm.power().is_some() && dataset.truth.is_none() {
             let truth = pooled_truth(&dataset, scenario.model.target)

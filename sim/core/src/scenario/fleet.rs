@@ -10,6 +10,13 @@ const LARGEST_LOSS: f64 = 0.99;
 /// Longest mean duration of an outage in rounds, which is also the largest number of rounds of a run.
 const LONGEST_OUTAGE: f64 = 1e7;
 
+/// Longest period of a cycle, in mean computations.
+const LONGEST_CYCLE: f64 = 1e9;
+
+/// Names of the phases of cycles.
+const PHASES: [(&str, Phases); 3] =
+    [("together", Phases::Together), ("even", Phases::Even), ("random", Phases::Random)];
+
 /// Section `[fleet]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FleetSection {
@@ -25,6 +32,32 @@ pub struct FleetSection {
     pub pattern: DropoutPattern,
     /// Bandwidths and losses of links; `None` if transmission takes no time.
     pub link: Option<LinkSection>,
+    /// Duty cycle of devices that sleep; `None` if they are always awake.
+    pub waking: Option<Cycle>,
+    /// Window in which devices can be reached, such as a part of the day; `None` if they always can.
+    pub window: Option<Cycle>,
+}
+
+/// Cycle in which a device can be reached for a part of each period.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cycle {
+    /// Period, in mean computations.
+    pub period: f64,
+    /// Part of the period in which the device can be reached, in mean computations.
+    pub length: f64,
+    /// Beginning of the cycle for each client.
+    pub phases: Phases,
+}
+
+/// Times at which the cycles of clients begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phases {
+    /// All clients begin at time 0.
+    Together,
+    /// The clients begin one after the other, at equal distances.
+    Even,
+    /// Each client begins at a random time of its first period.
+    Random,
 }
 
 /// Source of the computation times of clients.
@@ -146,9 +179,27 @@ pub fn read_fleet(section: &Section<'_>) -> Result<FleetSection, Problem> {
                 loss: section.number("loss", Some(0.0), 0.0..=LARGEST_LOSS)?,
             }),
         },
+        waking: read_waking(section)?,
+        window: read_window(section)?,
     };
     section.finish()?;
     Ok(fleet)
+}
+
+/// Reads the keys of the duty cycle.
+fn read_waking(section: &Section<'_>) -> Result<Option<Cycle>, Problem> {
+    let Some(period) = section.optional_number("wake_every", 1e-6..=LONGEST_CYCLE)? else { return Ok(None) };
+    let length = section.number("awake", None, 1e-9..=period)?;
+    Ok(Some(Cycle { period, length, phases: section.choice("wake_phases", Some("random"), &PHASES)? }))
+}
+
+/// Reads the keys of the window of availability.
+fn read_window(section: &Section<'_>) -> Result<Option<Cycle>, Problem> {
+    let Some(period) = section.optional_number("window_every", 1e-6..=LONGEST_CYCLE)? else {
+        return Ok(None);
+    };
+    let length = section.number("window", None, 1e-9..=period)?;
+    Ok(Some(Cycle { period, length, phases: section.choice("window_phases", Some("together"), &PHASES)? }))
 }
 
 /// Reads the keys `spike_probability` and `spike_factor`, which a trace does not have.

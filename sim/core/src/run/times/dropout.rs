@@ -146,8 +146,16 @@ mod tests {
 
     fn dropouts(dropout: f64, pattern: DropoutPattern, clients: usize, seed: u64) -> Dropouts {
         let compute_times = ComputeTimes::Drawn(Speed::Constant, Correlation::None);
-        let fleet =
-            FleetSection { compute_times, spikes: None, communication: 0.0, dropout, pattern, link: None };
+        let fleet = FleetSection {
+            compute_times,
+            spikes: None,
+            communication: 0.0,
+            dropout,
+            pattern,
+            link: None,
+            waking: None,
+            window: None,
+        };
         assert_eq!(Dropouts::check(&fleet, clients), Ok(()));
         Dropouts::new(&fleet, clients, seed)
     }
@@ -257,6 +265,8 @@ mod tests {
             dropout,
             pattern,
             link: None,
+            waking: None,
+            window: None,
         };
         let check = |fleet: &FleetSection, clients| Dropouts::check(fleet, clients).err().unwrap_or_default();
         let (key, message) = check(&fleet(0.9, DropoutPattern::Persistent), 4);

@@ -1,6 +1,7 @@
 //! Simulated times and dropouts of clients. Every time is a function of seed, client and round, so results do
 //! not depend on the order of queries.
 
+mod availability;
 mod drawn;
 mod dropout;
 mod link;
@@ -10,6 +11,7 @@ mod trace;
 
 use std::collections::BTreeMap;
 
+pub use availability::Availability;
 use drawn::DrawnTimes;
 pub use dropout::Dropouts;
 use fedspan_protocol::message::Task;
