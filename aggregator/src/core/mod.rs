@@ -269,9 +269,7 @@ impl ServerCore {
                 if self.may_log(now, LogKind::Joined) {
                     tracing::info!(device = device.0, %from, "device joined");
                 }
-                for advice in self.waking.joined(now, device) {
-                    tracing::warn!(device = device.0, "{advice}");
-                }
+                self.waking.joined(now, device).log(device);
                 self.peers.insert(peer, Peer { device, from, commands });
                 self.handle_join(now, Event::Joined(device), device, privacy)
             }

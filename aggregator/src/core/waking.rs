@@ -1,5 +1,5 @@
-//! Waking periods of devices that disconnect between rounds, and advice where `devices.absence` or `rounds.deadline` are
-//! too short for them.
+//! Waking periods of devices that disconnect between rounds, and warnings where `devices.absence` or `rounds.deadline`
+//! is too short for them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,6 +22,16 @@ struct Away {
     absent: Millis,
 }
 
+/// Settings that are too short for a device, each with the time of the device before it.
+#[must_use]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TooShort {
+    /// Time for which the device is away, and `devices.absence`.
+    pub absence: Option<(Millis, Millis)>,
+    /// Period in which the device wakes, and `rounds.deadline`.
+    pub deadline: Option<(Millis, Millis)>,
+}
+
 /// Observer of the times at which devices connect and disconnect.
 #[derive(Debug)]
 pub struct WakingPeriods {
@@ -30,8 +40,8 @@ pub struct WakingPeriods {
     devices: BTreeMap<DeviceId, Connections>,
     /// Longest regular period so far.
     longest: Option<Millis>,
-    /// Longest times for which advice was given: of absence, and of period.
-    advised: (Millis, Millis),
+    /// Longest times that were reported: of absence, and of period.
+    reported: (Millis, Millis),
 }
 
 impl WakingPeriods {
@@ -42,7 +52,7 @@ impl WakingPeriods {
             deadline: deadline.map(Millis::from),
             devices: BTreeMap::new(),
             longest: None,
-            advised: (Millis::ZERO, Millis::ZERO),
+            reported: (Millis::ZERO, Millis::ZERO),
         }
     }
 
@@ -59,60 +69,61 @@ impl WakingPeriods {
         }
     }
 
-    /// Records that a device has joined. Returns advice if it regularly stays away for longer than the settings allow.
-    /// The same advice is repeated only for a device that stays away at least twice as long.
-    pub fn joined(&mut self, now: Millis, device: DeviceId) -> Vec<String> {
+    /// Records that a device has joined. Returns the settings that are shorter than it regularly stays away. A setting is
+    /// returned again only for a device that stays away at least twice as long.
+    pub fn joined(&mut self, now: Millis, device: DeviceId) -> TooShort {
         let connections = self.devices.entry(device).or_default();
         let Some(left_at) = connections.left_at.take() else {
             connections.joined_at = now;
-            return Vec::new();
+            return TooShort::default();
         };
         let away = Away { period: now - connections.joined_at, absent: now - left_at };
         let last = connections.last.replace(away);
         connections.joined_at = now;
         // A single long absence is a failure, two in a row are a habit.
-        let Some(last) = last else { return Vec::new() };
+        let Some(last) = last else { return TooShort::default() };
         let regular = Away { period: away.period.min(last.period), absent: away.absent.min(last.absent) };
         self.longest = self.longest.max(Some(regular.period));
-        self.advice(device, regular)
+        self.too_short(regular)
     }
 
-    fn advice(&mut self, device: DeviceId, Away { period, absent }: Away) -> Vec<String> {
-        let mut advice = Vec::new();
-        let is_new = |time: Millis, advised: Millis| advised.is_zero() || time >= advised + advised;
-        if absent >= self.absence && !absent.is_zero() && is_new(absent, self.advised.0) {
-            self.advised.0 = absent;
-            advice.push(format!(
-                "device {device} is away for {} s at a time, and devices.absence is {} s: a round does not count it as present, and \
-                 does not wait for it, while it sleeps; set devices.absence to more than {}",
-                seconds(absent),
-                seconds(self.absence),
-                seconds(absent)
-            ));
+    fn too_short(&mut self, Away { period, absent }: Away) -> TooShort {
+        let mut too_short = TooShort::default();
+        let is_new = |time: Millis, reported: Millis| reported.is_zero() || time >= reported + reported;
+        if absent >= self.absence && !absent.is_zero() && is_new(absent, self.reported.0) {
+            self.reported.0 = absent;
+            too_short.absence = Some((absent, self.absence));
         }
         if let Some(deadline) = self.deadline.filter(|deadline| *deadline < period)
-            && is_new(period, self.advised.1)
+            && is_new(period, self.reported.1)
         {
-            self.advised.1 = period;
-            advice.push(format!(
-                "device {device} wakes once in {} s, and rounds.deadline is {} s: a round can close before it wakes; set rounds.deadline \
-                 to more than {}",
-                seconds(period),
-                seconds(deadline),
-                seconds(period)
-            ));
+            self.reported.1 = period;
+            too_short.deadline = Some((period, deadline));
         }
-        advice
+        too_short
     }
 }
 
-/// Time in seconds, for a message: with a decimal below ten seconds.
-fn seconds(time: Millis) -> String {
-    let milliseconds = time.as_u64();
-    if milliseconds < 10_000 {
-        format!("{}.{}", milliseconds / 1_000, milliseconds % 1_000 / 100)
-    } else {
-        (milliseconds / 1_000).to_string()
+impl TooShort {
+    /// Logs the settings as warnings.
+    pub fn log(self, device: DeviceId) {
+        if let Some((away, absence)) = self.absence {
+            tracing::warn!(
+                device = device.0,
+                away_s = away.as_u64() / 1_000,
+                absence_s = absence.as_u64() / 1_000,
+                "the device regularly stays away for longer than devices.absence: while it sleeps it does not count as present, and no round \
+                 waits for it; set devices.absence to more"
+            );
+        }
+        if let Some((period, deadline)) = self.deadline {
+            tracing::warn!(
+                device = device.0,
+                period_s = period.as_u64() / 1_000,
+                deadline_s = deadline.as_u64() / 1_000,
+                "the device wakes less often than rounds.deadline: a round can close before it wakes; set rounds.deadline to more than the period"
+            );
+        }
     }
 }
 
@@ -122,46 +133,44 @@ mod tests {
 
     const DEVICE: DeviceId = DeviceId(3);
 
-    /// Lets a device wake `wakes` times, two seconds long, once in `period` seconds.
-    fn wake(periods: &mut WakingPeriods, start: u64, period: u64, wakes: u64) -> Vec<String> {
-        let mut advice = Vec::new();
+    /// Lets a device wake `wakes` times, two seconds long, once in `period` seconds, and returns the settings that were too
+    /// short.
+    fn wake(periods: &mut WakingPeriods, start: u64, period: u64, wakes: u64) -> Vec<TooShort> {
+        let mut too_short = Vec::new();
         for wake in 0..wakes {
             let now = Millis::new(1_000 * (start + wake * period));
-            advice.extend(periods.joined(now, DEVICE));
+            too_short.push(periods.joined(now, DEVICE));
             periods.left(now + Millis::new(2_000), DEVICE);
         }
-        advice
+        too_short.retain(|found| *found != TooShort::default());
+        too_short
     }
 
     #[test]
-    fn regular_sleep_beyond_the_settings_is_advised_against_once() {
+    fn regular_sleep_beyond_the_settings_is_reported_once() {
+        let seconds = |seconds: u64| Millis::new(1_000 * seconds);
         let mut periods = WakingPeriods::new(Duration::from_secs(30), Some(Duration::from_secs(60)));
-        assert_eq!(wake(&mut periods, 0, 3_600, 2), [""; 0], "a single absence is no habit");
-        let advice = wake(&mut periods, 7_200, 3_600, 5);
-        assert_eq!(advice.len(), 2, "{advice:?}");
-        assert!(
-            advice[0].contains("device 3 is away for 3598 s at a time, and devices.absence is 30 s"),
-            "{advice:?}"
-        );
-        assert!(
-            advice[1].contains("device 3 wakes once in 3600 s, and rounds.deadline is 60 s"),
-            "{advice:?}"
-        );
-        assert_eq!(periods.longest(), Some(Millis::new(3_600_000)));
-        // Longer sleep is advised against again when it is twice as long.
-        assert_eq!(wake(&mut periods, 30_000, 5_000, 6), [""; 0]);
-        assert_eq!(wake(&mut periods, 70_000, 8_000, 6).len(), 2);
+        assert_eq!(wake(&mut periods, 0, 3_600, 2), [], "a single absence is no habit");
+        let expected = TooShort {
+            absence: Some((seconds(3_598), seconds(30))),
+            deadline: Some((seconds(3_600), seconds(60))),
+        };
+        assert_eq!(wake(&mut periods, 7_200, 3_600, 5), [expected]);
+        assert_eq!(periods.longest(), Some(seconds(3_600)));
+        // Longer sleep is reported when it is twice as long.
+        assert_eq!(wake(&mut periods, 30_000, 5_000, 6), []);
+        assert_eq!(wake(&mut periods, 70_000, 8_000, 6).len(), 1);
     }
 
     #[test]
-    fn fitting_settings_and_connected_devices_need_no_advice() {
+    fn fitting_settings_and_connected_devices_need_no_warning() {
         let mut periods = WakingPeriods::new(Duration::from_secs(60), Some(Duration::from_secs(45)));
-        assert_eq!(wake(&mut periods, 0, 20, 50), [""; 0]);
+        assert_eq!(wake(&mut periods, 0, 20, 50), []);
         assert_eq!(periods.longest(), Some(Millis::new(20_000)));
         let mut periods = WakingPeriods::new(Duration::ZERO, None);
         for second in 0..20 {
             // The device greets again without having left.
-            assert_eq!(periods.joined(Millis::new(1_000 * second), DEVICE), [""; 0]);
+            assert_eq!(periods.joined(Millis::new(1_000 * second), DEVICE), TooShort::default());
         }
         assert_eq!(periods.longest(), None);
         // A device that was never seen leaves.
