@@ -292,6 +292,8 @@ impl Tcp {
     pub fn connect(address: &str) -> io::Result<Self> {
         let socket = TcpStream::connect(address)?;
         socket.set_nodelay(true)?;
+        // A server that does not read must not stop the device for ever.
+        socket.set_write_timeout(Some(Duration::from_secs(10)))?;
         Ok(Self(socket))
     }
 
@@ -328,6 +330,13 @@ impl embedded_io::ReadReady for Tcp {
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(false),
             Err(error) => Err(error),
         }
+    }
+}
+
+impl embedded_io::WriteReady for Tcp {
+    /// Always true: a write ends with an error after the time limit of the socket.
+    fn write_ready(&mut self) -> io::Result<bool> {
+        Ok(true)
     }
 }
 

@@ -2,6 +2,17 @@
 
 use core::fmt;
 
+/// Checks that the values of a sample are finite.
+///
+/// # Errors
+/// [`NotReady::NonFinite`] with the index of the first value that is not.
+pub(crate) fn check_finite(x: &[f32]) -> Result<(), NotReady> {
+    match x.iter().position(|value| !value.is_finite()) {
+        Some(index) => Err(NotReady::NonFinite { index }),
+        None => Ok(()),
+    }
+}
+
 /// Reason why `predict` cannot make a prediction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

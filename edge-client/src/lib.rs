@@ -28,6 +28,7 @@ pub const WARNING: Option<&str> = if cfg!(feature = "reveal-moments") {
     None
 };
 
+pub use fedspan_protocol::message::{HeadSolve, RoundId};
 pub use fedspan_protocol::secure;
 
 pub use error::{NotReady, ShapeMismatch, SourceError};

@@ -52,6 +52,28 @@ pub trait SampleSource {
     fn next(&mut self) -> Option<Samples<'_>>;
 }
 
+impl<S: SampleSource + ?Sized> SampleSource for &mut S {
+    fn rewind(&mut self, id: RoundId) -> Result<(), SourceError> {
+        (**self).rewind(id)
+    }
+
+    fn rewind_for_head(&mut self, id: RoundId) -> Result<bool, SourceError> {
+        (**self).rewind_for_head(id)
+    }
+
+    fn at(&mut self, index: usize) -> Option<Samples<'_>> {
+        (**self).at(index)
+    }
+
+    fn samples_from(&mut self, index: usize, max: usize) -> Option<Samples<'_>> {
+        (**self).samples_from(index, max)
+    }
+
+    fn next(&mut self) -> Option<Samples<'_>> {
+        (**self).next()
+    }
+}
+
 /// One or several samples with their targets.
 #[derive(Clone, Copy, Debug)]
 pub struct Samples<'a> {

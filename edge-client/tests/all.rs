@@ -37,6 +37,7 @@ mod declined_rounds;
 mod dense;
 mod dense_network;
 mod discrete_gaussian;
+mod driver;
 mod entropy;
 mod extremes;
 mod falsifier;

@@ -347,15 +347,14 @@ fn unsupported_rounds_are_declined() {
     let round = open(1, task, Role::Representation, Encoding::F32, 6, 2);
     receive(&mut model, &round, &[&b]).unwrap();
     assert_eq!(model.begin(), Err(DeclineReason::Task));
-    // The prediction for a sample with a NaN is NaN.
+    // A sample with a NaN has no prediction; in integers it would have become a number.
     let samples = random_samples(&mut Random(2), Kind::Normal, 6, 1, 9);
     model.fit_head(EXACT, &mut samples.clone()).unwrap();
     let (mut x, mut out) = ([0.5; 6], [0.0]);
     model.predict(&x, &mut out).unwrap();
     assert!(out[0].is_finite());
     x[3] = f32::NAN;
-    model.predict(&x, &mut out).unwrap();
-    assert!(out[0].is_nan());
+    assert_eq!(model.predict(&x, &mut out), Err(NotReady::NonFinite { index: 3 }));
     assert_eq!(model.predict(&x[..5], &mut out), Err(NotReady::Length { expected: 6, got: 5 }));
 }
 

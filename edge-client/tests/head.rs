@@ -375,3 +375,27 @@ proptest! {
         prop_assert_eq!(fit_by_client(&z, &scaled, k, 2, EXACT), expected);
     }
 }
+
+/// A value that is not finite would give scores that are NaN, of which an application takes class 0.
+#[test]
+fn prediction_from_value_that_is_not_finite_is_refused() {
+    use fedspan_client::NotReady;
+    use fedspan_protocol::message::Task as WireTask;
+    let problem = problem::create_problem(20, 2, 3);
+    let mut bench = problem.bench(256);
+    let mut server =
+        problem.server(1, WireTask::FitHead { head: EXACT }, fedspan_protocol::tensor::Encoding::F32, 256);
+    server::run_link(&mut bench, &mut server, 1000, |_| server::Fate::Deliver);
+    let task = bench.session.task_mut();
+    let mut out = [7.0; 3];
+    for index in 0..20 {
+        for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut x = problem.samples.x[..20].to_vec();
+            x[index] = value;
+            assert_eq!(task.predict(&x, &mut out), Err(NotReady::NonFinite { index }));
+            assert_eq!(out, [7.0; 3], "scores were written");
+        }
+    }
+    task.predict(&problem.samples.x[..20], &mut out).unwrap();
+    assert!(out.iter().all(|score| score.is_finite() && *score != 7.0));
+}

@@ -46,6 +46,8 @@ struct Peer {
     read: usize,
     written: usize,
     closed: bool,
+    /// Whether the link accepts no bytes.
+    is_full: bool,
     idle: usize,
 }
 
@@ -71,6 +73,7 @@ impl Peer {
             read: 0,
             written: 0,
             closed: false,
+            is_full: false,
             idle: 0,
         }
     }
@@ -170,6 +173,12 @@ impl embedded_io::ReadReady for LinkEnd {
     }
 }
 
+impl embedded_io::WriteReady for LinkEnd {
+    fn write_ready(&mut self) -> Result<bool, ErrorKind> {
+        Ok(!self.0.borrow().is_full)
+    }
+}
+
 impl embedded_io::Write for LinkEnd {
     fn write(&mut self, bytes: &[u8]) -> Result<usize, ErrorKind> {
         self.0.borrow_mut().write(bytes)
@@ -189,6 +198,7 @@ impl embedded_io_async::Read for LinkEnd {
 
 impl embedded_io_async::Write for LinkEnd {
     async fn write(&mut self, bytes: &[u8]) -> Result<usize, ErrorKind> {
+        poll_fn(|_| if self.0.borrow().is_full { Poll::Pending } else { Poll::Ready(()) }).await;
         self.0.borrow_mut().write(bytes)
     }
 

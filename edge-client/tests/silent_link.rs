@@ -8,7 +8,9 @@ use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 
 use crate::common::priced_task::*;
 use crate::common::problem::{Problem, create_problem, gradient_task, session_config};
@@ -24,6 +26,16 @@ use fedspan_protocol::tensor::Encoding;
 use proptest::prelude::*;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
+
+/// Waker that records that the future was woken.
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
 
 const LIMIT: u16 = 256;
 const SLOT: u64 = 1_000;
@@ -113,6 +125,12 @@ impl embedded_io::ReadReady for Line {
     }
 }
 
+impl embedded_io::WriteReady for Line {
+    fn write_ready(&mut self) -> Result<bool, Infallible> {
+        Ok(true)
+    }
+}
+
 impl embedded_io::Write for Line {
     fn write(&mut self, bytes: &[u8]) -> Result<usize, Infallible> {
         Ok(self.record_frame(bytes))
@@ -177,9 +195,13 @@ fn trace_device(
         };
         let mut future =
             pin!(run_async(&mut session, &mut line, buffers, || Millis::new(clock.get()), sleep));
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
         loop {
-            match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            match future.as_mut().poll(&mut Context::from_waker(&waker)) {
                 Poll::Ready(closed) => break closed,
+                // The future lets other tasks run, which take no time.
+                Poll::Pending if woken.0.swap(false, Ordering::Relaxed) => {}
                 // The device sleeps until an alarm or an arriving byte.
                 Poll::Pending => idle.wait_until(alarm.get()),
             }

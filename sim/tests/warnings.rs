@@ -184,3 +184,40 @@ fn uncompared_ridges_are_reported() {
     assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
     assert!(stderr_text(&output).contains("no client compared ridges"), "{}", stderr_text(&output));
 }
+
+/// The head of a client whose samples are larger than those of the others diverges under gradient steps: its updates are
+/// first too large, and at last not finite, so that the device declines after it has tried to send. The run ends, and says
+/// which client does not count.
+#[test]
+fn diverging_client_is_named() {
+    let folder = empty_directory("warnings-divergence");
+    let (values, slopes) = (random_numbers(10 * 30 * 4, 5), random_numbers(4, 6));
+    let mut table = String::from("who,a,b,c,d,y\n");
+    for (row, x) in values.chunks(4).enumerate() {
+        let factor = if row / 30 == 6 { 4.0 } else { 1.0 };
+        let y: f64 = x.iter().zip(&slopes).map(|(x, w)| factor * x * w).sum();
+        let cells: Vec<String> = x.iter().map(|x| (factor * x).to_string()).collect();
+        table += &format!("{},{},{y}\n", row / 30, cells.join(","));
+    }
+    std::fs::write(folder.join("table.csv"), table).unwrap();
+    let scenario = "[data]\nkind = \"csv\"\npath = \"table.csv\"\nclient = \"who\"\ntarget = \"y\"\nfeatures = [\"*\"]\nscale = \"none\"\n[model]\nk = 2\n\
+                    [algorithm]\nname = \"gd-gd\"\nrounds = 150\nstep_size = \"auto\"\n";
+    std::fs::write(folder.join("my.toml"), scenario).unwrap();
+    let output = run_program(&folder, &["run", "my.toml", "--format", "json"]);
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+    let summary: Value = serde_json::from_str(&stdout_text(&output)).unwrap();
+    let counters = &summary["counters"];
+    let [rejected, declined] = ["norm_over_bound", "declined"].map(|name| counters[name].as_u64().unwrap());
+    assert!(rejected > 0 && declined > 0, "{counters}");
+    let reported = stderr_text(&output);
+    assert_contains_all(
+        &reported,
+        &[
+            &format!(
+                "{rejected} updates were rejected ({rejected} above limits.norm) and {declined} rounds were declined"
+            ),
+            "client 7 counts in",
+            "smaller step size",
+        ],
+    );
+}

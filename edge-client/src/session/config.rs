@@ -18,6 +18,54 @@ pub struct Config {
     pub leave_when_fitted: bool,
     /// Times of a device that sleeps between rounds; `None` to stay connected.
     pub sleep: Option<Sleep>,
+    /// Times after which the session repeats a message, reconnects, or gives up a write.
+    pub timers: Timers,
+}
+
+/// Times after which a session repeats a message, reconnects, or gives up a write. A link on which a message and its answer
+/// take longer than a second needs longer ones. Times below a millisecond count as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timers {
+    /// Time without progress after which a hello is repeated, or missing chunks are requested: 2 s.
+    pub ask_again: Millis,
+    /// Time without an acknowledgement after which an update is sent again: 10 s.
+    pub resend: Millis,
+    /// First delay of a reconnect, which doubles with each attempt: 0.5 s.
+    pub reconnect: Millis,
+    /// Longest delay of a reconnect: 60 s.
+    pub reconnect_max: Millis,
+    /// Longest time for which the link may accept no byte of a frame; the driver then ends the link: 10 s.
+    pub write: Millis,
+}
+
+impl Timers {
+    /// Times for a serial line, or for TCP.
+    pub const DEFAULT: Self = Self {
+        ask_again: Millis::new(2_000),
+        resend: Millis::new(10_000),
+        reconnect: Millis::new(500),
+        reconnect_max: Millis::new(60_000),
+        write: Millis::new(10_000),
+    };
+
+    /// Returns the times with none below a millisecond.
+    pub(super) fn at_least_one(self) -> Self {
+        let Self { ask_again, resend, reconnect, reconnect_max, write } = self;
+        let least = |time: Millis| time.max(Millis::new(1));
+        Self {
+            ask_again: least(ask_again),
+            resend: least(resend),
+            reconnect: least(reconnect),
+            reconnect_max: least(reconnect_max),
+            write: least(write),
+        }
+    }
+}
+
+impl Default for Timers {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
 }
 
 /// Times of a device that sleeps between rounds.
@@ -52,7 +100,14 @@ impl Config {
     pub const fn new(device: u64) -> Self {
         #[allow(clippy::cast_possible_truncation, reason = "a constant of 256")]
         let frame_limit = FRAME_LIMIT_DEFAULT as u16;
-        Self { device, frame_limit, sampling: Sampling::Replay, leave_when_fitted: false, sleep: None }
+        Self {
+            device,
+            frame_limit,
+            sampling: Sampling::Replay,
+            leave_when_fitted: false,
+            sleep: None,
+            timers: Timers::DEFAULT,
+        }
     }
 
     /// Returns the number of bytes that the buffer for outgoing frames must hold.

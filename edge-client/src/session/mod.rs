@@ -43,6 +43,7 @@
 //! or a decline. Dropped frames are repeated like any lost frame. A link that is lost during the slot counts
 //! as lost at the end of the slot. Rounds that are declined before a sample is read are declined immediately.
 
+mod clock;
 mod config;
 mod counters;
 mod event;
@@ -53,6 +54,7 @@ mod secure_layer;
 mod state;
 mod timing;
 
+use clock::SessionClock;
 use counters::count;
 use fedspan_protocol::message::{Privacy, Refusal};
 use ledger::Ledger;
@@ -65,7 +67,7 @@ use crate::store::Store;
 use crate::task::Task;
 use crate::time::Millis;
 
-pub use config::{Config, Sampling, Sleep};
+pub use config::{Config, Sampling, Sleep, Timers};
 pub use counters::Counters;
 pub use event::{Event, Progress};
 pub use secure_layer::Protection;
@@ -80,6 +82,7 @@ pub struct Session<T, S, P, R> {
     random: R,
     secure: SecureLayer,
     ledger: Ledger,
+    clock: SessionClock,
     state: SessionState,
 }
 
@@ -112,7 +115,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             count(&mut state.counters.ledger_lost);
         }
         let secure = SecureLayer::new(protection);
-        Self { config, task, source, store, random, secure, ledger, state }
+        Self { config, task, source, store, random, secure, ledger, clock: SessionClock::default(), state }
     }
 
     /// Returns the task, for predictions. Fitting a head or replacing the representation while an update is
@@ -161,7 +164,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     /// Returns true while a private device neither sends nor receives. The driver must not read the link
     /// then; see [`Self::silent_until`].
     pub fn is_silent(&self, now: Millis) -> bool {
-        self.state.is_silent(now)
+        self.state.is_silent(self.clock.time(now))
     }
 
     /// Returns the end of the current or last response slot. The driver must not close the link before this
@@ -169,7 +172,12 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     /// frame that is read partly before and partly after it would be processed only if the computation was
     /// over when the first part arrived. Input that is buffered in the link can be read afterwards.
     pub fn silent_until(&self) -> Millis {
-        self.state.silent_until
+        self.clock.caller_time(self.state.silent_until)
+    }
+
+    /// Returns the times of [`Config::timers`], with none below a millisecond.
+    pub(crate) fn timers(&self) -> Timers {
+        self.state.timers
     }
 
     /// Returns the settings of the session.
@@ -199,8 +207,13 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     }
 
     /// Handles one event and writes at most one frame into `out`, which must hold
-    /// [`Config::transmit_capacity`] bytes. `now` must never decrease.
+    /// [`Config::transmit_capacity`] bytes. `now` is the time on any clock in milliseconds. If it goes back, as a counter of
+    /// 32 bits does when it wraps, the session's timers continue from there ([`Counters::clock_jumps`]).
     pub fn handle(&mut self, now: Millis, event: Event<'_>, out: &mut [u8]) -> Progress {
+        let (now, has_jumped) = self.clock.advance(now);
+        if has_jumped {
+            count(&mut self.state.counters.clock_jumps);
+        }
         self.state.check_slot(now);
         match event {
             // Always dropped, because a device that computes may or may not have had memory for the frame.
@@ -232,7 +245,8 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         }
         let sent = self.transmit(now, out);
         self.state.leave_to_sleep(now);
-        self.state.progress(now, sent)
+        let progress = self.state.progress(now, sent);
+        Progress { wake: self.clock.caller_time(progress.wake), ..progress }
     }
 
     /// Schedules the next connection attempt after a random delay, so that the devices of a fleet do not all

@@ -6,16 +6,13 @@ use fedspan_protocol::message::{
 };
 
 use super::counters::count;
-use super::{Config, Counters, Sleep};
+use super::{Config, Counters, Sleep, Timers};
 use crate::store::RecordHeader;
 use crate::task::Usage;
 use crate::time::Millis;
 
 /// True if this build has tasks whose answers wait for a slot.
 pub const SLOTS_ENABLED: bool = cfg!(feature = "privacy");
-
-/// Longest reconnect delay, in milliseconds.
-pub const RECONNECT_MAX: u32 = 60_000;
 
 /// Phase of a session; see the diagram in [`session`](super).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +108,8 @@ pub struct SessionState {
     pub fitting: bool,
     /// True once the final head is fitted and acknowledged.
     pub fitted: bool,
+    /// Times after which messages are repeated.
+    pub timers: Timers,
     /// Times of a device that sleeps between rounds.
     pub sleep: Option<Sleep>,
     /// True if the session closed the last link in order to sleep.
@@ -161,6 +160,7 @@ impl SessionState {
             leave_when_fitted: config.leave_when_fitted,
             fitting: false,
             fitted: false,
+            timers: config.timers.at_least_one(),
             sleep: config.sleep,
             has_left: false,
             rounds_on_link: 0,
@@ -233,8 +233,8 @@ impl SessionState {
         match (message, self.phase) {
             (ToDevice::Refused(_), Phase::Greeting { .. }) => self.close = true,
             (ToDevice::RetryAfter { milliseconds }, Phase::Greeting { .. }) => {
-                let delay = (*milliseconds).min(RECONNECT_MAX);
-                self.enter_until(now + Millis::from(delay), Phase::Offline);
+                let delay = Millis::from(*milliseconds).min(self.timers.reconnect_max);
+                self.enter_until(now + delay, Phase::Offline);
                 self.close = true;
             }
             (ToDevice::Fault(Fault::Greet), _) if self.may_rehandshake(now) => self.restart_handshake(),

@@ -1,20 +1,14 @@
 //! Timing of a session: retries, reconnects, keep-alive messages, response slots and wake-up times.
 
-use super::Progress;
 use super::counters::count;
-use super::state::{Phase, RECONNECT_MAX, SLOTS_ENABLED, SessionState, UploadCursor};
+use super::state::{Phase, SLOTS_ENABLED, SessionState, UploadCursor};
+use super::{Progress, Timers};
 use crate::time::Millis;
 
-/// Time without progress after which the session repeats a hello or requests missing chunks.
-const ASK_AGAIN_AFTER: Millis = Millis::new(2_000);
-/// Time without an acknowledgement after which an update is sent again.
-const RESEND_AFTER: Millis = Millis::new(10_000);
 /// Shortest keep-alive interval, in milliseconds, for any idle limit of the server.
 const ALIVE_INTERVAL_MIN: u32 = 100;
-/// First reconnect delay, in milliseconds. [`RECONNECT_MAX`] is the longest.
-const RECONNECT_FIRST: u32 = 500;
-/// Number of doublings after which the reconnect delay is at its maximum.
-const RECONNECT_DOUBLINGS: u32 = 7;
+/// Largest number of doublings of the reconnect delay, which then exceeds any maximum of 32 bits.
+const RECONNECT_DOUBLINGS: u32 = 31;
 
 impl SessionState {
     /// Starts a connection with a hello.
@@ -40,13 +34,16 @@ impl SessionState {
     /// Schedules a reconnect. The delay doubles with each attempt until a Welcome arrives; the upper half of
     /// the delay is random.
     pub fn schedule_reconnect(&mut self, now: Millis, random: u32) {
-        let ceiling = (RECONNECT_FIRST << self.connect_attempts.min(RECONNECT_DOUBLINGS)).min(RECONNECT_MAX);
+        let Timers { reconnect, reconnect_max, .. } = self.timers;
+        let most = u64::from(u32::MAX);
+        let delay = reconnect.as_u64().min(most) << self.connect_attempts.min(RECONNECT_DOUBLINGS);
+        let ceiling = delay.min(reconnect_max.as_u64()).min(most);
         self.connect_attempts = self.connect_attempts.saturating_add(1);
-        let half = u64::from(ceiling / 2);
+        let half = ceiling / 2;
         // Multiplies by a fraction of 2^32 and shifts, because a 64-bit division takes a kilobyte of code on
         // a small core.
         let delay = half + ((half * u64::from(random)) >> 32);
-        self.enter_until(now + Millis::new(delay), Phase::Offline);
+        self.enter_until(now + Millis::new(delay.max(1)), Phase::Offline);
     }
 
     /// Acts on an expired timeout. Returns true if it is time to connect; the caller must then schedule the
@@ -99,7 +96,7 @@ impl SessionState {
 
     /// Waits for the Welcome after a hello.
     pub fn await_welcome(&mut self, now: Millis) {
-        self.enter_until(now + ASK_AGAIN_AFTER, Phase::Greeting { hello_sent: true });
+        self.enter_until(now + self.timers.ask_again, Phase::Greeting { hello_sent: true });
     }
 
     /// Enters `Idle` after a Welcome. The keep-alive interval is a third of the server's idle limit.
@@ -143,17 +140,17 @@ impl SessionState {
     /// Returns true if the session may obey an unauthenticated request for a new hello. The rate is limited,
     /// because each handshake uses a stored number, and storage has limited write endurance.
     pub fn may_rehandshake(&self, now: Millis) -> bool {
-        self.is_established() && now >= self.welcomed_at + ASK_AGAIN_AFTER
+        self.is_established() && now >= self.welcomed_at + self.timers.ask_again
     }
 
     /// Waits for chunks. If `ask_missing` is true, the session first requests the missing chunks.
     pub fn await_chunks(&mut self, now: Millis, ask_missing: bool) {
-        self.enter_until(now + ASK_AGAIN_AFTER, Phase::Receiving { ask_missing });
+        self.enter_until(now + self.timers.ask_again, Phase::Receiving { ask_missing });
     }
 
     /// Waits for the acknowledgement of a complete update.
     pub fn await_ack(&mut self, now: Millis) {
-        self.enter_until(now + RESEND_AFTER, Phase::AwaitingAck);
+        self.enter_until(now + self.timers.resend, Phase::AwaitingAck);
     }
 
     /// Returns the time of the next keep-alive message.

@@ -99,6 +99,32 @@ pub trait Store {
     fn load_spent(&mut self) -> Result<u64, StoreError>;
 }
 
+impl<S: Store + ?Sized> Store for &mut S {
+    fn save(&mut self, record: &Record<'_>) -> Result<(), StoreError> {
+        (**self).save(record)
+    }
+
+    fn load(&mut self, head: &mut [f32]) -> Result<Option<RecordHeader>, StoreError> {
+        (**self).load(head)
+    }
+
+    fn save_handshakes(&mut self, reserved: u64) -> Result<(), StoreError> {
+        (**self).save_handshakes(reserved)
+    }
+
+    fn load_handshakes(&mut self) -> Result<u64, StoreError> {
+        (**self).load_handshakes()
+    }
+
+    fn save_spent(&mut self, spent: u64) -> Result<(), StoreError> {
+        (**self).save_spent(spent)
+    }
+
+    fn load_spent(&mut self) -> Result<u64, StoreError> {
+        (**self).load_spent()
+    }
+}
+
 /// Spent budget of a device that has lost its ledger: at least as large as any budget.
 pub const ALL_SPENT: u64 = u64::MAX;
 

@@ -391,7 +391,9 @@ impl SimDevice {
                     let frames = self.transmit.get(..progress.sent).unwrap_or_default();
                     self.connection.receive(frames, &mut self.inbox);
                     let silent_until = self.session.silent_until();
-                    has_more = progress.again && progress.sent > 0 || silent_until > self.now;
+                    // Also after a step that sent nothing: an update with a value that is not finite is not sent, and
+                    // the next frame is a decline.
+                    has_more = progress.again || silent_until > self.now;
                     self.now = self.now.max(silent_until);
                 }
             }

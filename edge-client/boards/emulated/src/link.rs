@@ -1,7 +1,7 @@
 //! Byte stream to the server, over a serial line or two pipes, with traffic counters. The link can fail at
 //! the end of a given message, to simulate a power cut or a reset.
 
-use embedded_io::{ErrorKind, ErrorType, Read, ReadReady, Write};
+use embedded_io::{ErrorKind, ErrorType, Read, ReadReady, Write, WriteReady};
 
 /// Number of bytes per read from the line or pipe if message boundaries matter.
 const READ: usize = 64;
@@ -134,6 +134,16 @@ impl<S: ReadReady<Error = ErrorKind>, P: ReadReady<Error = ErrorKind>> ReadReady
     }
 }
 
+impl<S: WriteReady<Error = ErrorKind>, P: WriteReady<Error = ErrorKind>> WriteReady for Link<S, P> {
+    fn write_ready(&mut self) -> Result<bool, ErrorKind> {
+        self.fail_if_over()?;
+        match &mut self.kind {
+            Kind::Serial(line) => line.write_ready(),
+            Kind::Pipes(pipes) => pipes.write_ready(),
+        }
+    }
+}
+
 impl<S: Read<Error = ErrorKind>, P: Read<Error = ErrorKind>> Kind<S, P> {
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize, ErrorKind> {
         match self {
@@ -173,6 +183,12 @@ mod tests {
     impl ReadReady for Pieces {
         fn read_ready(&mut self) -> Result<bool, ErrorKind> {
             Ok(!self.0.is_empty())
+        }
+    }
+
+    impl WriteReady for Pieces {
+        fn write_ready(&mut self) -> Result<bool, ErrorKind> {
+            Ok(true)
         }
     }
 

@@ -4,7 +4,7 @@
 //! Opening a pipe blocks until its other end is open. A read stops the whole board, including the session's
 //! clock, until a byte arrives, so the device sends no keep-alives while it waits.
 
-use embedded_io::{ErrorKind, ErrorType, Read, ReadReady, Write};
+use embedded_io::{ErrorKind, ErrorType, Read, ReadReady, Write, WriteReady};
 use semihosting::fs::{File, OpenOptions};
 use semihosting::io::{Read as _, Write as _};
 
@@ -50,6 +50,13 @@ impl Write for Pipes {
 
     fn flush(&mut self) -> Result<(), ErrorKind> {
         Ok(())
+    }
+}
+
+impl WriteReady for Pipes {
+    /// Always returns true: the host buffers what is written.
+    fn write_ready(&mut self) -> Result<bool, ErrorKind> {
+        Ok(true)
     }
 }
 

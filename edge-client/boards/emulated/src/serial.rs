@@ -2,7 +2,7 @@
 
 use core::marker::PhantomData;
 
-use embedded_io::{ErrorKind, ErrorType, Read, ReadReady, Write};
+use embedded_io::{ErrorKind, ErrorType, Read, ReadReady, Write, WriteReady};
 
 /// Driver of a board's UART. A board has one UART, so the functions need no handle.
 pub trait Uart {
@@ -71,6 +71,13 @@ impl<U: Uart> Read for Serial<U> {
 impl<U: Uart> ReadReady for Serial<U> {
     fn read_ready(&mut self) -> Result<bool, ErrorKind> {
         Ok(U::has_byte())
+    }
+}
+
+impl<U: Uart> WriteReady for Serial<U> {
+    /// Always returns true: a transmitter without flow control accepts a byte within a byte's time.
+    fn write_ready(&mut self) -> Result<bool, ErrorKind> {
+        Ok(true)
     }
 }
 

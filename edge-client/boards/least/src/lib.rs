@@ -10,7 +10,7 @@ use core::panic::PanicInfo;
 #[cfg(feature = "privacy")]
 use core::slice::from_mut;
 
-use embedded_io::{ErrorType, Read, ReadReady, Write};
+use embedded_io::{ErrorType, Read, ReadReady, Write, WriteReady};
 use fedspan_client::Millis;
 #[cfg(feature = "privacy")]
 use fedspan_client::privacy::EntropySource;
@@ -129,6 +129,13 @@ impl Read for Line {
             n += 1;
         }
         Ok(n)
+    }
+}
+
+impl WriteReady for Line {
+    /// Always returns true: a transmitter without flow control accepts a byte within a byte's time.
+    fn write_ready(&mut self) -> Result<bool, Infallible> {
+        Ok(true)
     }
 }
 

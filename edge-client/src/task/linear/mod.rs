@@ -12,7 +12,7 @@ use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId, Task as Wire}
 use fedspan_protocol::tensor::Encoding;
 
 use super::{HeadFits, Usage};
-use crate::error::{NotReady, ShapeMismatch};
+use crate::error::{NotReady, ShapeMismatch, check_finite};
 use crate::kernel::constant_column::ConstantColumn;
 use crate::kernel::project;
 use crate::mechanism::{Mechanism, NoPrivacy};
@@ -186,7 +186,8 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
     /// Computes the prediction for one sample: `out = W^T B^T x`.
     ///
     /// # Errors
-    /// [`NotReady`] if there is no verified representation or no head fitted on it.
+    /// [`NotReady`] if there is no verified representation or no head fitted on it, if a value of `x` is not finite, or if a
+    /// length does not match.
     pub fn predict(&mut self, x: &[f32], out: &mut [f32]) -> Result<(), NotReady> {
         let hash = self.state.representation.ok_or(NotReady::NoRepresentation)?;
         if self.state.head != Some(hash) {
@@ -198,6 +199,7 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
                 return Err(NotReady::Length { expected, got: length });
             }
         }
+        check_finite(x)?;
         arithmetic::project(&mut self.memory, x);
         let parts = self.memory.parts();
         project::apply_head(parts.head, parts.z, out);

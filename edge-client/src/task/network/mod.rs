@@ -16,7 +16,7 @@ use fedspan_protocol::message::{Model, Task as Wire};
 use rand_core::Rng;
 
 use super::{Task, Usage};
-use crate::error::{NotReady, ShapeMismatch};
+use crate::error::{NotReady, ShapeMismatch, check_finite};
 use crate::kernel::all_within;
 #[cfg(feature = "adapter")]
 use crate::kernel::frozen::Frozen;
@@ -191,9 +191,7 @@ impl<M: NetworkMemory> Network<M> {
         if out.len() != expected {
             return Err(NotReady::Length { expected, got: out.len() });
         }
-        if let Some(index) = x.iter().position(|value| !value.is_finite()) {
-            return Err(NotReady::NonFinite { index });
-        }
+        check_finite(x)?;
         let batch = shape.batch.max(1);
         for (x, out) in x.chunks(batch * d).zip(out.chunks_mut(batch * c)) {
             for (target, &value) in Scratch::split(shape, parts.scratch).inputs.iter_mut().zip(x) {

@@ -11,7 +11,7 @@ use fedspan_protocol::message::{
 use fedspan_protocol::tensor::{Encoding, Role, SUMS_COLUMNS, TensorDescriptor};
 
 use super::{Linear, Task, Usage};
-use crate::error::{NotReady, ShapeMismatch};
+use crate::error::{NotReady, ShapeMismatch, check_finite};
 use crate::mechanism::Mechanism;
 use crate::memory::Memory;
 use crate::release::Release;
@@ -150,6 +150,8 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Scaled<T, V> {
         let Some(rows) = rows.get_mut(..x.len()) else {
             return Err(NotReady::Length { expected: features, got: x.len() });
         };
+        // The scale of a constant feature can hide a value that is not finite.
+        check_finite(x)?;
         scale.apply(x, rows);
         predict(task, rows)
     }

@@ -2,9 +2,9 @@
 //! that have no training rounds.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::time::Instant;
 
-use fedspan_engine::Counters;
 use fedspan_engine::CustomParts;
 use fedspan_engine::admission::least_frame_limit;
 use fedspan_engine::algorithm::LinearMethod;
@@ -13,6 +13,7 @@ use fedspan_engine::algorithm::scale::{FeatureSums, Scale, ScaleSource};
 use fedspan_engine::config::{AlgorithmSection, Init, MeasuredSteps, Method, check_scaled_tensors};
 use fedspan_engine::linalg::{Matrix, orthonormal};
 use fedspan_engine::random::{Purpose, stream};
+use fedspan_engine::{Counters, DeviceId};
 use fedspan_protocol::limits::FRAME_LIMIT_MAX;
 use fedspan_protocol::message::{Descriptors, HeadSolve};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
@@ -217,6 +218,7 @@ impl<'a> Job<'a> {
         outcome.names = DataNames::new(&self.dataset, &outcome.numbers);
         outcome.warnings = self.warnings();
         outcome.warnings.extend(outcome.fits.as_ref().and_then(FitStats::warning));
+        outcome.warnings.extend(uncounted_warning(&self.scenario, outcome));
         // With a fleet-wide scale features have a size of about 1, so the warning does not apply.
         if self.scenario.scale == ScaleSource::None {
             let of_ridge = |chosen| evaluate::ridge::warning(chosen, &self.dataset);
@@ -484,4 +486,32 @@ fn run_baseline(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Out
     };
     outcome.check_figures()?;
     Ok(outcome)
+}
+
+/// Warning about updates that were rejected and rounds that were declined, though no client attacks or drops out. It names
+/// the client that counts in the fewest of the rounds to which it was invited.
+fn uncounted_warning(scenario: &Scenario, outcome: &Outcome) -> Option<String> {
+    let counters = &outcome.counters;
+    let rejected = if scenario.attack.is_none() { counters.rejected() } else { 0 };
+    let declined = if scenario.fleet.dropout > 0.0 { 0 } else { counters.declined };
+    if rejected == 0 && declined == 0 {
+        return None;
+    }
+    let mut rounds: BTreeMap<DeviceId, (usize, usize)> = BTreeMap::new();
+    for row in &outcome.rounds {
+        for device in &row.cohort {
+            let (counted, invited) = rounds.entry(*device).or_default();
+            *invited += 1;
+            *counted += usize::from(row.participants.contains(device));
+        }
+    }
+    let worst = rounds.into_iter().min_by_key(|(_, (counted, invited))| counted * 1_000 / (*invited).max(1));
+    let client = worst.map_or(String::new(), |(device, (counted, invited))| {
+        format!("; client {} counts in {counted} of {invited} rounds", device.0 + 1)
+    });
+    Some(format!(
+        "{rejected} updates were rejected ({} above limits.norm) and {declined} rounds were declined{client}: its training may \
+         diverge, and a smaller step size may help",
+        counters.norm_over_bound
+    ))
 }

@@ -1,0 +1,368 @@
+//! Driver of a session over a byte stream, one step at a time. Between two steps the session belongs to the caller, who can
+//! predict with the model, feed a watchdog, or leave the link.
+
+use core::future::Future;
+use core::ops::Range;
+
+use fedspan_protocol::frame::{Decoder, FeedResult, FrameCounters};
+
+use super::select::{Selected, select};
+use super::{AsyncSensor, Buffers, Closed, READ_SIZE, Sensor};
+use crate::session::{Event, Progress, Session};
+use crate::source::SampleSource;
+use crate::store::Store;
+use crate::task::Task;
+use crate::time::Millis;
+
+/// Result of a step.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step<E> {
+    /// The step has done something; the next step may have more to do.
+    Again,
+    /// Nothing is to be done until this time on the caller's clock, or until the link is ready to be read or written. Only
+    /// blocking steps return this; asynchronous ones wait.
+    Wait(Millis),
+    /// The link has ended. The next step begins a new one, over whatever stream it is given.
+    Closed(Closed<E>),
+}
+
+/// Driver of a session over one link after the other.
+///
+/// A step handles at most one event: it reads at most 64 bytes, passes one frame or one sample to the session, or writes at
+/// most one frame. A round is computed within one step. Where [`Driver::is_urgent`], the next step must follow at once: a
+/// private device measures the time of its computation between the two.
+#[derive(Debug)]
+pub struct Driver<'a> {
+    decoder: Decoder<&'a mut [u8]>,
+    /// Counters of the decoder at the beginning of the link.
+    counted: FrameCounters,
+    transmit: &'a mut [u8],
+    /// Part of `transmit` that is not written yet.
+    unsent: Range<usize>,
+    /// True if everything is written, but not flushed.
+    is_unflushed: bool,
+    /// Time at which an unfinished write is given up.
+    write_until: Millis,
+    received: [u8; READ_SIZE],
+    /// Part of `received` that is not decoded yet.
+    unread: Range<usize>,
+    /// Answer of the session to the last event; `None` before the link has begun.
+    progress: Option<Progress>,
+    /// Caller's time at the last step.
+    last: Millis,
+}
+
+/// Next action of a step.
+enum Action {
+    /// An event was handled.
+    Handled,
+    /// Bytes are to be written, or written ones to be flushed.
+    Write,
+    /// The link is to be closed.
+    Close,
+    /// Nothing may be read before this time.
+    Silent(Millis),
+    /// The link is to be read, or a sample to be taken, until this time.
+    Read(Millis),
+}
+
+impl<'a> Driver<'a> {
+    /// Creates a driver without a link.
+    #[must_use]
+    pub fn new(buffers: Buffers<'a>) -> Self {
+        Self {
+            decoder: Decoder::new(buffers.receive),
+            counted: FrameCounters::default(),
+            transmit: buffers.transmit,
+            unsent: 0..0,
+            is_unflushed: false,
+            write_until: Millis::MAX,
+            received: [0; READ_SIZE],
+            unread: 0..0,
+            progress: None,
+            last: Millis::ZERO,
+        }
+    }
+
+    /// Does one step over a link that blocks only where it is not ready. `sensor` is asked for a sample while a round
+    /// collects samples ([`super::NoSensor`] if none does).
+    ///
+    /// The driver writes only while [`embedded_io::WriteReady`] allows it, and ends a link that accepts no byte for
+    /// [`Timers::write`](crate::session::Timers::write).
+    pub fn step<T, S, P, R, IO>(
+        &mut self,
+        session: &mut Session<T, S, P, R>,
+        io: &mut IO,
+        now: Millis,
+        sensor: &mut dyn Sensor,
+    ) -> Step<IO::Error>
+    where
+        T: Task,
+        S: SampleSource,
+        P: Store,
+        R: rand_core::Rng,
+        IO: embedded_io::Read + embedded_io::Write + embedded_io::ReadReady + embedded_io::WriteReady,
+    {
+        match self.try_step(session, io, now, sensor) {
+            Ok(step) => step,
+            Err(error) => self.close(session, now, Some(error), false),
+        }
+    }
+
+    fn try_step<T, S, P, R, IO>(
+        &mut self,
+        session: &mut Session<T, S, P, R>,
+        io: &mut IO,
+        now: Millis,
+        sensor: &mut dyn Sensor,
+    ) -> Result<Step<IO::Error>, IO::Error>
+    where
+        T: Task,
+        S: SampleSource,
+        P: Store,
+        R: rand_core::Rng,
+        IO: embedded_io::Read + embedded_io::Write + embedded_io::ReadReady + embedded_io::WriteReady,
+    {
+        Ok(match self.advance(session, now) {
+            Action::Handled => Step::Again,
+            Action::Close => self.close(session, now, None, false),
+            Action::Silent(until) => Step::Wait(until),
+            Action::Write if self.is_unflushed => {
+                io.flush()?;
+                self.is_unflushed = false;
+                Step::Again
+            }
+            Action::Write if io.write_ready()? => {
+                let written = io.write(self.unsent_bytes())?;
+                if self.written(session, now, written) {
+                    Step::Again
+                } else {
+                    self.close(session, now, None, false)
+                }
+            }
+            Action::Write if now >= self.write_until => self.close(session, now, None, true),
+            Action::Write => Step::Wait(self.write_until),
+            Action::Read(until) => {
+                if io.read_ready()? {
+                    let read = io.read(&mut self.received)?;
+                    if read == 0 { self.close(session, now, None, false) } else { self.received(read) }
+                } else if let Some((x, target)) = session.is_collecting().then(|| sensor.poll()).flatten() {
+                    self.handle(session, now, Event::Sample(x, target));
+                    Step::Again
+                } else {
+                    Step::Wait(until)
+                }
+            }
+        })
+    }
+
+    /// Does one step over an asynchronous link: waits until the session has something to do, and does it. `sleep_until` must
+    /// complete at the given time on the clock.
+    ///
+    /// The future may be dropped at any time without a loss, for example because another one was ready first, if `read` and
+    /// `write` of the link may be. The session then belongs to the caller until the next step.
+    pub async fn step_async<T, S, P, R, IO, F>(
+        &mut self,
+        session: &mut Session<T, S, P, R>,
+        io: &mut IO,
+        clock: &mut impl FnMut() -> Millis,
+        sleep_until: &mut impl FnMut(Millis) -> F,
+        sensor: &mut impl AsyncSensor,
+    ) -> Step<IO::Error>
+    where
+        T: Task,
+        S: SampleSource,
+        P: Store,
+        R: rand_core::Rng,
+        IO: embedded_io_async::Read + embedded_io_async::Write,
+        F: Future<Output = ()>,
+    {
+        let now = clock();
+        match self.advance(session, now) {
+            Action::Handled => Step::Again,
+            Action::Close => self.close(session, now, None, false),
+            Action::Silent(until) => {
+                sleep_until(until).await;
+                Step::Again
+            }
+            Action::Write => {
+                let time_limit = sleep_until(self.write_until);
+                let written = if self.is_unflushed {
+                    let flush = async { io.flush().await.map(|()| None) };
+                    select(flush, core::future::pending::<()>(), time_limit).await
+                } else {
+                    let unsent = self.transmit.get(self.unsent.clone()).unwrap_or_default();
+                    let write = async { io.write(unsent).await.map(Some) };
+                    select(write, core::future::pending::<()>(), time_limit).await
+                };
+                let now = clock();
+                match written {
+                    Selected::Io(Ok(None)) => {
+                        self.is_unflushed = false;
+                        Step::Again
+                    }
+                    Selected::Io(Ok(Some(written))) if self.written(session, now, written) => Step::Again,
+                    Selected::Io(Ok(Some(_))) | Selected::Sample(()) => self.close(session, now, None, false),
+                    Selected::Io(Err(error)) => self.close(session, now, Some(error), false),
+                    Selected::Timeout => self.close(session, now, None, true),
+                }
+            }
+            Action::Read(until) => {
+                let is_collecting = session.is_collecting();
+                let sample = async {
+                    match is_collecting {
+                        true => sensor.next().await,
+                        false => core::future::pending().await,
+                    }
+                };
+                match select(io.read(&mut self.received), sample, sleep_until(until)).await {
+                    Selected::Io(Ok(0)) => self.close(session, clock(), None, false),
+                    Selected::Io(Ok(read)) => self.received(read),
+                    Selected::Io(Err(error)) => self.close(session, clock(), Some(error), false),
+                    Selected::Sample((x, target)) => {
+                        let now = clock();
+                        self.handle(session, now, Event::Sample(x, target));
+                        Step::Again
+                    }
+                    Selected::Timeout => Step::Again,
+                }
+            }
+        }
+    }
+
+    /// Whether the session waits for the next step: it has more to send, or has computed and needs the time at which the
+    /// computation ended. The caller must not do anything else before that step.
+    #[must_use]
+    pub fn is_urgent(&self) -> bool {
+        self.progress.is_some_and(|progress| progress.again)
+    }
+
+    /// Handles the next event that needs neither the link nor a sensor, or says what to do with them.
+    fn advance<T, S, P, R>(&mut self, session: &mut Session<T, S, P, R>, now: Millis) -> Action
+    where
+        T: Task,
+        S: SampleSource,
+        P: Store,
+        R: rand_core::Rng,
+    {
+        let has_jumped = now < core::mem::replace(&mut self.last, now);
+        let Some(progress) = self.progress else {
+            self.decoder.reset();
+            self.counted = self.decoder.counters();
+            self.handle(session, now, Event::LinkUp);
+            return Action::Handled;
+        };
+        if self.is_unflushed || !self.unsent.is_empty() {
+            return Action::Write;
+        }
+        if progress.close {
+            return Action::Close;
+        }
+        // Timeouts come before input, so that a link with continuous input cannot starve them. After a jump of the clock, the
+        // session has to name another time.
+        if progress.again || has_jumped || now >= progress.wake {
+            self.handle(session, now, Event::Tick);
+            return Action::Handled;
+        }
+        if session.is_silent(now) {
+            return Action::Silent(progress.wake);
+        }
+        let mut input = self.received.get(self.unread.clone()).unwrap_or_default();
+        if input.is_empty() {
+            return Action::Read(progress.wake);
+        }
+        let event = match self.decoder.feed(&mut input) {
+            FeedResult::NeedMore | FeedResult::Dropped(_) => None,
+            FeedResult::Message(message) => Some(Event::Message(message)),
+            FeedResult::Sealed(frame) => Some(Event::Sealed(frame)),
+        };
+        self.unread.start = self.unread.end.saturating_sub(input.len());
+        if let Some(event) = event {
+            let progress = session.handle(now, event, self.transmit);
+            self.answered(session, now, progress);
+        }
+        Action::Handled
+    }
+
+    /// Passes an event to the session.
+    fn handle<T, S, P, R>(&mut self, session: &mut Session<T, S, P, R>, now: Millis, event: Event<'_>)
+    where
+        T: Task,
+        S: SampleSource,
+        P: Store,
+        R: rand_core::Rng,
+    {
+        let progress = session.handle(now, event, self.transmit);
+        self.answered(session, now, progress);
+    }
+
+    /// Keeps the answer of the session to an event, and the frame to be written.
+    fn answered<T, S, P, R>(&mut self, session: &Session<T, S, P, R>, now: Millis, progress: Progress)
+    where
+        T: Task,
+        S: SampleSource,
+        P: Store,
+        R: rand_core::Rng,
+    {
+        self.unsent = 0..progress.sent;
+        self.write_until = now + session.timers().write;
+        self.progress = Some(progress);
+    }
+
+    fn unsent_bytes(&self) -> &[u8] {
+        self.transmit.get(self.unsent.clone()).unwrap_or_default()
+    }
+
+    /// Records that the link has accepted bytes. Returns false if it has accepted none, which ends it.
+    fn written<T, S, P, R>(&mut self, session: &Session<T, S, P, R>, now: Millis, written: usize) -> bool
+    where
+        T: Task,
+        S: SampleSource,
+        P: Store,
+        R: rand_core::Rng,
+    {
+        self.unsent.start = self.unsent.end.min(self.unsent.start.saturating_add(written));
+        self.is_unflushed = self.unsent.is_empty();
+        self.write_until = now + session.timers().write;
+        written > 0
+    }
+
+    /// Records that bytes have been read.
+    fn received<E>(&mut self, read: usize) -> Step<E> {
+        self.unread = 0..read.min(READ_SIZE);
+        Step::Again
+    }
+
+    /// Ends the link.
+    fn close<T, S, P, R, E>(
+        &mut self,
+        session: &mut Session<T, S, P, R>,
+        now: Millis,
+        error: Option<E>,
+        is_stalled: bool,
+    ) -> Step<E>
+    where
+        T: Task,
+        S: SampleSource,
+        P: Store,
+        R: rand_core::Rng,
+    {
+        let last = session.handle(now, Event::LinkDown, self.transmit);
+        (self.unsent, self.unread, self.is_unflushed, self.progress) = (0..0, 0..0, false, None);
+        let frames = since(self.decoder.counters(), self.counted);
+        Step::Closed(Closed { retry_at: last.wake, error, is_stalled, frames })
+    }
+}
+
+/// Difference of the counters to those before.
+fn since(counters: FrameCounters, before: FrameCounters) -> FrameCounters {
+    FrameCounters {
+        accepted: counters.accepted.wrapping_sub(before.accepted),
+        oversize: counters.oversize.wrapping_sub(before.oversize),
+        framing: counters.framing.wrapping_sub(before.framing),
+        check: counters.check.wrapping_sub(before.check),
+        header: counters.header.wrapping_sub(before.header),
+        sealed: counters.sealed.wrapping_sub(before.sealed),
+    }
+}
