@@ -5,6 +5,7 @@
 mod builder;
 mod examples;
 mod newcomers;
+mod non_finite_update;
 mod report;
 mod resume;
 mod server_config;
