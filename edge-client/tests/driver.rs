@@ -269,7 +269,7 @@ fn dropped_steps_lose_nothing() {
 /// A link that accepts no bytes is given up after the time limit, and not before.
 #[test]
 fn full_link_is_given_up() {
-    let timers = Timers { write: Millis::new(3_000), ..Timers::DEFAULT };
+    let timers = Timers { write: 3_000, ..Timers::DEFAULT };
     let config = Config { timers, ..session_config(128) };
     let mut world = World::new(gradient_task(), config);
     world.line.0.borrow_mut().is_full = true;

@@ -45,7 +45,7 @@ fn time_until_connection(bench: &mut Bench<Sliced>) -> u64 {
 fn device_leaves_after_its_round_until_the_named_time() {
     let problem = create_problem(20, 2, 1);
     for named in [None, Some(50_000), Some(0)] {
-        let mut bench = connected(&problem, Some(Sleep::once_in(Millis::new(HOUR))));
+        let mut bench = connected(&problem, Some(Sleep::once_in(HOUR as u32)));
         for round in 1..4 {
             answer(&problem, &mut bench, round);
             if let Some(milliseconds) = named {
@@ -65,7 +65,7 @@ fn device_leaves_after_its_round_until_the_named_time() {
 #[test]
 fn device_without_a_round_leaves() {
     let problem = create_problem(20, 2, 1);
-    let mut bench = connected(&problem, Some(Sleep::once_in(Millis::new(HOUR))));
+    let mut bench = connected(&problem, Some(Sleep::once_in(HOUR as u32)));
     assert_eq!(bench.last.wake, Millis::new(bench.now + 2_000));
     bench.now += 1_999;
     bench.handle_until_idle(Event::Tick);
@@ -87,7 +87,7 @@ fn device_without_a_round_leaves() {
 #[test]
 fn device_may_take_part_in_several_rounds() {
     let problem = create_problem(20, 2, 1);
-    let sleep = Sleep { rounds: 3, ..Sleep::once_in(Millis::new(HOUR)) };
+    let sleep = Sleep { rounds: 3, ..Sleep::once_in(HOUR as u32) };
     let mut bench = connected(&problem, Some(sleep));
     for round in 1..=3 {
         bench.now += 1_500;
@@ -102,7 +102,7 @@ fn device_may_take_part_in_several_rounds() {
 #[test]
 fn declined_and_closed_rounds_end_the_stay() {
     let problem = create_problem(20, 2, 1);
-    let mut bench = connected(&problem, Some(Sleep::once_in(Millis::new(HOUR))));
+    let mut bench = connected(&problem, Some(Sleep::once_in(HOUR as u32)));
     let (message, body) =
         create_problem(19, 2, 1).server(1, gradient_task(), Encoding::F32, 256).opening_messages().remove(0);
     let sent = bench.receive_message(&message, &body);

@@ -4,7 +4,7 @@
 use core::future::Future;
 use core::ops::Range;
 
-use fedspan_protocol::frame::{Decoder, FeedResult, FrameCounters};
+use fedspan_protocol::frame::{Decoder, FeedResult};
 
 use super::select::{Selected, select};
 use super::{AsyncSensor, Buffers, Closed, READ_SIZE, Sensor};
@@ -35,8 +35,6 @@ pub enum Step<E> {
 #[derive(Debug)]
 pub struct Driver<'a> {
     decoder: Decoder<&'a mut [u8]>,
-    /// Counters of the decoder at the beginning of the link.
-    counted: FrameCounters,
     transmit: &'a mut [u8],
     /// Part of `transmit` that is not written yet.
     unsent: Range<usize>,
@@ -73,7 +71,6 @@ impl<'a> Driver<'a> {
     pub fn new(buffers: Buffers<'a>) -> Self {
         Self {
             decoder: Decoder::new(buffers.receive),
-            counted: FrameCounters::default(),
             transmit: buffers.transmit,
             unsent: 0..0,
             is_unflushed: false,
@@ -249,7 +246,6 @@ impl<'a> Driver<'a> {
         let has_jumped = now < core::mem::replace(&mut self.last, now);
         let Some(progress) = self.progress else {
             self.decoder.reset();
-            self.counted = self.decoder.counters();
             self.handle(session, now, Event::LinkUp);
             return Action::Handled;
         };
@@ -306,7 +302,7 @@ impl<'a> Driver<'a> {
         R: rand_core::Rng,
     {
         self.unsent = 0..progress.sent;
-        self.write_until = now + session.timers().write;
+        self.write_until = now + session.write_limit();
         self.progress = Some(progress);
     }
 
@@ -324,7 +320,7 @@ impl<'a> Driver<'a> {
     {
         self.unsent.start = self.unsent.end.min(self.unsent.start.saturating_add(written));
         self.is_unflushed = self.unsent.is_empty();
-        self.write_until = now + session.timers().write;
+        self.write_until = now + session.write_limit();
         written > 0
     }
 
@@ -350,19 +346,6 @@ impl<'a> Driver<'a> {
     {
         let last = session.handle(now, Event::LinkDown, self.transmit);
         (self.unsent, self.unread, self.is_unflushed, self.progress) = (0..0, 0..0, false, None);
-        let frames = since(self.decoder.counters(), self.counted);
-        Step::Closed(Closed { retry_at: last.wake, error, is_stalled, frames })
-    }
-}
-
-/// Difference of the counters to those before.
-fn since(counters: FrameCounters, before: FrameCounters) -> FrameCounters {
-    FrameCounters {
-        accepted: counters.accepted.wrapping_sub(before.accepted),
-        oversize: counters.oversize.wrapping_sub(before.oversize),
-        framing: counters.framing.wrapping_sub(before.framing),
-        check: counters.check.wrapping_sub(before.check),
-        header: counters.header.wrapping_sub(before.header),
-        sealed: counters.sealed.wrapping_sub(before.sealed),
+        Step::Closed(Closed { retry_at: last.wake, error, is_stalled, frames: self.decoder.counters() })
     }
 }

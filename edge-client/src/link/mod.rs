@@ -40,7 +40,7 @@ pub struct Closed<E> {
     /// True if the link was given up because it accepted no byte for
     /// [`Timers::write`](crate::session::Timers::write).
     pub is_stalled: bool,
-    /// Numbers of frames accepted and dropped on this link.
+    /// Numbers of frames accepted and dropped since the driver was created.
     pub frames: FrameCounters,
 }
 

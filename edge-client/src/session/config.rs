@@ -2,8 +2,6 @@
 
 use fedspan_protocol::limits::{FRAME_LIMIT_DEFAULT, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, wire_capacity};
 
-use crate::time::Millis;
-
 /// Settings of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -22,44 +20,26 @@ pub struct Config {
     pub timers: Timers,
 }
 
-/// Times after which a session repeats a message, reconnects, or gives up a write. A link on which a message and its answer
-/// take longer than a second needs longer ones. Times below a millisecond count as one.
+/// Times in milliseconds after which a session repeats a message, reconnects, or gives up a write. A link on which a message
+/// and its answer take longer than a second needs longer ones. 0 counts as 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timers {
-    /// Time without progress after which a hello is repeated, or missing chunks are requested: 2 s.
-    pub ask_again: Millis,
-    /// Time without an acknowledgement after which an update is sent again: 10 s.
-    pub resend: Millis,
-    /// First delay of a reconnect, which doubles with each attempt: 0.5 s.
-    pub reconnect: Millis,
-    /// Longest delay of a reconnect: 60 s.
-    pub reconnect_max: Millis,
-    /// Longest time for which the link may accept no byte of a frame; the driver then ends the link: 10 s.
-    pub write: Millis,
+    /// Time without progress after which a hello is repeated, or missing chunks are requested: 2,000.
+    pub ask_again: u32,
+    /// Time without an acknowledgement after which an update is sent again: 10,000.
+    pub resend: u32,
+    /// First delay of a reconnect, which doubles with each attempt: 500.
+    pub reconnect: u32,
+    /// Longest delay of a reconnect: 60,000.
+    pub reconnect_max: u32,
+    /// Longest time for which the link may accept no byte of a frame; the driver then ends the link: 10,000.
+    pub write: u32,
 }
 
 impl Timers {
     /// Times for a serial line, or for TCP.
-    pub const DEFAULT: Self = Self {
-        ask_again: Millis::new(2_000),
-        resend: Millis::new(10_000),
-        reconnect: Millis::new(500),
-        reconnect_max: Millis::new(60_000),
-        write: Millis::new(10_000),
-    };
-
-    /// Returns the times with none below a millisecond.
-    pub(super) fn at_least_one(self) -> Self {
-        let Self { ask_again, resend, reconnect, reconnect_max, write } = self;
-        let least = |time: Millis| time.max(Millis::new(1));
-        Self {
-            ask_again: least(ask_again),
-            resend: least(resend),
-            reconnect: least(reconnect),
-            reconnect_max: least(reconnect_max),
-            write: least(write),
-        }
-    }
+    pub const DEFAULT: Self =
+        Self { ask_again: 2_000, resend: 10_000, reconnect: 500, reconnect_max: 60_000, write: 10_000 };
 }
 
 impl Default for Timers {
@@ -78,19 +58,20 @@ impl Default for Timers {
 pub struct Sleep {
     /// Number of rounds on one link, answered or declined, after which the session leaves; 0 counts as 1.
     pub rounds: u32,
-    /// Longest time on a link, since the Welcome or since the last round, without a round. It must be longer than the
+    /// Longest time in milliseconds on a link, since the Welcome or since the last round, without a round. It must be longer than the
     /// server needs to open a round on this device, including the way there: a device that leaves earlier never trains
     /// ([`Counters::unasked`](super::Counters::unasked)).
-    pub wait: Millis,
-    /// Time until the next connection if the server has named none.
-    pub time: Millis,
+    pub wait: u32,
+    /// Time in milliseconds until the next connection if the server has named none.
+    pub time: u32,
 }
 
 impl Sleep {
-    /// Returns the times of a device that wakes once in `time`, takes part in one round, and waits two seconds for it.
+    /// Returns the times of a device that wakes once in `time` milliseconds, takes part in one round, and waits two seconds
+    /// for it.
     #[must_use]
-    pub const fn once_in(time: Millis) -> Self {
-        Self { rounds: 1, wait: Millis::new(2_000), time }
+    pub const fn once_in(time: u32) -> Self {
+        Self { rounds: 1, wait: 2_000, time }
     }
 }
 

@@ -175,9 +175,9 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         self.clock.caller_time(self.state.silent_until)
     }
 
-    /// Returns the times of [`Config::timers`], with none below a millisecond.
-    pub(crate) fn timers(&self) -> Timers {
-        self.state.timers
+    /// Returns the longest time for which the link may accept no byte.
+    pub(crate) fn write_limit(&self) -> Millis {
+        timing::after(self.state.timers.write)
     }
 
     /// Returns the settings of the session.

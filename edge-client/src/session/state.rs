@@ -160,7 +160,7 @@ impl SessionState {
             leave_when_fitted: config.leave_when_fitted,
             fitting: false,
             fitted: false,
-            timers: config.timers.at_least_one(),
+            timers: config.timers,
             sleep: config.sleep,
             has_left: false,
             rounds_on_link: 0,
@@ -233,8 +233,8 @@ impl SessionState {
         match (message, self.phase) {
             (ToDevice::Refused(_), Phase::Greeting { .. }) => self.close = true,
             (ToDevice::RetryAfter { milliseconds }, Phase::Greeting { .. }) => {
-                let delay = Millis::from(*milliseconds).min(self.timers.reconnect_max);
-                self.enter_until(now + delay, Phase::Offline);
+                let delay = (*milliseconds).min(self.timers.reconnect_max);
+                self.enter_until(now + Millis::from(delay), Phase::Offline);
                 self.close = true;
             }
             (ToDevice::Fault(Fault::Greet), _) if self.may_rehandshake(now) => self.restart_handshake(),

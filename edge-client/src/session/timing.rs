@@ -10,6 +10,11 @@ const ALIVE_INTERVAL_MIN: u32 = 100;
 /// Largest number of doublings of the reconnect delay, which then exceeds any maximum of 32 bits.
 const RECONNECT_DOUBLINGS: u32 = 31;
 
+/// Returns a time of [`Timers`], at least a millisecond.
+pub fn after(milliseconds: u32) -> Millis {
+    Millis::from(milliseconds.max(1))
+}
+
 impl SessionState {
     /// Starts a connection with a hello.
     pub fn link_up(&mut self) {
@@ -35,9 +40,8 @@ impl SessionState {
     /// the delay is random.
     pub fn schedule_reconnect(&mut self, now: Millis, random: u32) {
         let Timers { reconnect, reconnect_max, .. } = self.timers;
-        let most = u64::from(u32::MAX);
-        let delay = reconnect.as_u64().min(most) << self.connect_attempts.min(RECONNECT_DOUBLINGS);
-        let ceiling = delay.min(reconnect_max.as_u64()).min(most);
+        let delay = u64::from(reconnect) << self.connect_attempts.min(RECONNECT_DOUBLINGS);
+        let ceiling = delay.min(reconnect_max.into());
         self.connect_attempts = self.connect_attempts.saturating_add(1);
         let half = ceiling / 2;
         // Multiplies by a fraction of 2^32 and shifts, because a 64-bit division takes a kilobyte of code on
@@ -96,7 +100,7 @@ impl SessionState {
 
     /// Waits for the Welcome after a hello.
     pub fn await_welcome(&mut self, now: Millis) {
-        self.enter_until(now + self.timers.ask_again, Phase::Greeting { hello_sent: true });
+        self.enter_until(now + after(self.timers.ask_again), Phase::Greeting { hello_sent: true });
     }
 
     /// Enters `Idle` after a Welcome. The keep-alive interval is a third of the server's idle limit.
@@ -122,14 +126,14 @@ impl SessionState {
         if self.phase != Phase::Idle || self.close || self.has_more_to_send() {
             return;
         }
-        let wait_ends = self.idle_since + sleep.wait;
+        let wait_ends = self.idle_since + Millis::from(sleep.wait);
         let is_named = now < self.next_round_at;
         let has_rounds = self.rounds_on_link >= sleep.rounds.max(1);
         if is_named || has_rounds || now >= wait_ends {
             if !is_named && !has_rounds {
                 count(&mut self.counters.unasked);
             }
-            let wakes_at = if is_named { self.next_round_at } else { now + sleep.time };
+            let wakes_at = if is_named { self.next_round_at } else { now + Millis::from(sleep.time) };
             self.enter_until(wakes_at, Phase::Offline);
             (self.close, self.has_left) = (true, true);
         } else {
@@ -140,17 +144,17 @@ impl SessionState {
     /// Returns true if the session may obey an unauthenticated request for a new hello. The rate is limited,
     /// because each handshake uses a stored number, and storage has limited write endurance.
     pub fn may_rehandshake(&self, now: Millis) -> bool {
-        self.is_established() && now >= self.welcomed_at + self.timers.ask_again
+        self.is_established() && now >= self.welcomed_at + after(self.timers.ask_again)
     }
 
     /// Waits for chunks. If `ask_missing` is true, the session first requests the missing chunks.
     pub fn await_chunks(&mut self, now: Millis, ask_missing: bool) {
-        self.enter_until(now + self.timers.ask_again, Phase::Receiving { ask_missing });
+        self.enter_until(now + after(self.timers.ask_again), Phase::Receiving { ask_missing });
     }
 
     /// Waits for the acknowledgement of a complete update.
     pub fn await_ack(&mut self, now: Millis) {
-        self.enter_until(now + self.timers.resend, Phase::AwaitingAck);
+        self.enter_until(now + after(self.timers.resend), Phase::AwaitingAck);
     }
 
     /// Returns the time of the next keep-alive message.

@@ -48,7 +48,7 @@ pub struct DeviceOptions {
     stay: bool,
     /// Sleep between rounds: disconnect after a round, or if none opens within two seconds, and connect again after this time, or
     /// when the server has said that the next round can open.
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
     sleep: Option<u32>,
 }
 
@@ -108,7 +108,7 @@ fn prepare_session(arguments: &DeviceOptions) -> Result<(Scenario, Dataset, SimS
     }
     let dataset = scenario.dataset(scenario.seed).map_err(|error| error.to_string())?;
     let count = dataset.clients.len() + dataset.newcomers.len();
-    let sleep = arguments.sleep.map(|seconds| Sleep::once_in(Millis::new(1_000 * u64::from(seconds))));
+    let sleep = arguments.sleep.map(|seconds| Sleep::once_in(seconds.saturating_mul(1_000)));
     let identity = identity(arguments)?.with_sleep(sleep);
     let session = arguments
         .wearer

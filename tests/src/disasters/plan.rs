@@ -1,7 +1,6 @@
 //! Plan of a world: campaign, fleet and links, drawn from its seed.
 
 use fedspan_aggregator::config::{Fleet, Limits, RoundsSection};
-use fedspan_client::Millis as ClientMillis;
 use fedspan_client::privacy::{NoiseMultiplier, PrivacySettings};
 use fedspan_client::session::Sleep;
 use fedspan_client::store::record_len;
@@ -67,9 +66,9 @@ pub fn draw_element<T: Copy>(random: &mut ChaCha8Rng, elements: &[T]) -> T {
     elements.get(index).copied().unwrap_or_else(|| unreachable!("the slice is not empty"))
 }
 
-/// Time of a device's clock in milliseconds.
-fn client_millis(milliseconds: u64) -> ClientMillis {
-    ClientMillis::new(milliseconds)
+/// Time in milliseconds that is shorter than 49 days.
+fn short_time(milliseconds: u64) -> u32 {
+    u32::try_from(milliseconds).unwrap_or(u32::MAX)
 }
 
 /// Returns true with a probability of `percent` percent.
@@ -146,7 +145,7 @@ impl Plan {
         if draw_chance(random, 25) {
             // A device that leaves before a round can reach it over a slow link never trains.
             let [wait, time] = [(5_000, 10_000), (1_000, 20_000)]
-                .map(|(low, high)| client_millis(draw_within(random, low, high)));
+                .map(|(low, high)| short_time(draw_within(random, low, high)));
             plan.sleep = Some(Sleep { rounds: draw_element(random, &[1, 1, 3]), wait, time });
         }
         plan.is_private = is_private;
@@ -191,7 +190,7 @@ impl Plan {
             min_count: usize::try_from(devices).unwrap_or(usize::MAX),
             over_select: 1.0,
         };
-        plan.sleep = Some(Sleep::once_in(client_millis(1_000 * period)));
+        plan.sleep = Some(Sleep::once_in(short_time(1_000 * period)));
         Ok(plan)
     }
 

@@ -61,7 +61,7 @@ impl<A: Memory> Bench<A> {
         };
         let frame_limit = [128, 4096, 256, 0][usize::from(settings / 6) % 4];
         let leave_when_fitted = settings / 24 % 2 == 1;
-        let sleep = (settings % 5 == 4).then(|| Sleep::once_in(Millis::new(1_000)));
+        let sleep = (settings % 5 == 4).then(|| Sleep::once_in(1_000));
         let config = Config { frame_limit, sampling, leave_when_fitted, sleep, ..Config::new(9) };
         let saves = [u32::MAX, u32::MAX, u32::MAX, 2, u32::MAX, 3][usize::from(settings / 48)];
         let server = matches!(settings / 48, 1 | 4 | 5).then(Server::default);
