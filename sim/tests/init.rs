@@ -11,6 +11,7 @@ use crate::common::{
 use fedspan_sim_core::propose::{Answers, ProposeError, propose};
 use fedspan_sim_core::scenario::Scenario;
 use proptest::prelude::*;
+use serde_json::Value;
 
 /// Table of eight people with twelve rows each, two features and three classes.
 fn people() -> String {
@@ -223,6 +224,26 @@ fn file_that_is_not_understood_is_an_error_with_the_reason() {
         assert_contains_all(&stderr_text(&output), &["numbers.csv", message]);
     }
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), before, "files were written");
+}
+
+/// The example for images names the bundled files, as `init` writes it for files in another folder.
+#[test]
+fn example_of_images_is_what_init_writes() {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let folder = empty_directory("init-idx-example");
+    let data = "../core/data/digits-images-idx3-ubyte.gz";
+    let output = run_program(&examples, &["init", data, "--out", "-"]);
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+    let example = std::fs::read_to_string(examples.join("digits-idx.toml")).unwrap();
+    assert_eq!(stdout_text(&output), example);
+    let path = examples.join("digits-idx.toml");
+    let run = run_program(&folder, &["run", path.to_str().unwrap(), "--set", "algorithm.rounds=5"]);
+    assert_eq!(exit_code(&run), 0, "{}", stderr_text(&run));
+    let board = examples.join("pumps-board.toml");
+    let run = run_program(&folder, &["run", board.to_str().unwrap(), "--format", "json"]);
+    let summary: Value = serde_json::from_slice(&run.stdout).unwrap();
+    let error = summary["final"]["test_mse"].as_f64().unwrap();
+    assert!(error < 0.03, "{error}");
 }
 
 /// The example scenarios are those that `init` writes for the example files, and they run; the table and the archive have the

@@ -23,7 +23,7 @@ pub enum Step<E> {
     /// Nothing is to be done until this time on the caller's clock, or until the link is ready to be read or written. Only
     /// blocking steps return this; asynchronous ones wait.
     Wait(Millis),
-    /// The link has ended. The next step begins a new one, over whatever stream it is given.
+    /// The link has ended. The next step begins a new one over its own stream.
     Closed(Closed<E>),
 }
 

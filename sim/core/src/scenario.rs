@@ -532,10 +532,11 @@ impl Scenario {
         if matches!(self.model.init, Init::TruthSine(_) | Init::Npy(_)) {
             return Some("a server starts by \"random\", \"power\" or \"moments\": set model.init");
         }
-        if self.fleet.dropout > 0.0 || self.fleet.link.is_some() || self.deadline.is_some() {
+        let sleeps = self.fleet.waking.is_some() || self.fleet.window.is_some();
+        if self.fleet.dropout > 0.0 || self.fleet.link.is_some() || sleeps || self.deadline.is_some() {
             return Some(
-                "dropouts, slow links and deadlines in mean computations are simulated only: leave out fleet.dropout, \
-                 fleet.bandwidth and rounds.deadline",
+                "dropouts, slow links, sleep and deadlines in mean computations are simulated only: leave out fleet.dropout, \
+                 fleet.bandwidth, fleet.wake_every, fleet.window_every and rounds.deadline",
             );
         }
         None

@@ -378,10 +378,10 @@ fn algorithm_table(
         }
     }
     let repeated = if variants.iter().any(|variant| variant.over_changes > 0) { "runs" } else { "seeds" };
-    let spread = if runs == 1 {
-        "one run".to_owned()
-    } else {
-        format!("{runs} {repeated}: mean +- standard deviation")
+    let spread = match runs {
+        0 => "no finished run".to_owned(),
+        1 => "one run".to_owned(),
+        runs => format!("{runs} {repeated}: mean +- standard deviation"),
     };
     let decile_note = if score_names.worst.is_empty() { "" } else { " (worst decile of clients)" };
     Some(Table {

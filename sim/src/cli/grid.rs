@@ -55,6 +55,9 @@ pub struct GridOptions {
     /// Directory for the results; the same command continues in it [default: the name of the scenario and -grid]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Show no progress; errors are still shown
+    #[arg(long, short)]
+    quiet: bool,
     /// Format of standard output: tables as text or as Markdown, or the text of summary.json
     #[arg(long, value_enum, default_value_t = Format::Human)]
     format: Format,
@@ -88,7 +91,7 @@ pub fn command(options: &GridOptions) -> Result<(), CommandError> {
     }
     make_out(&out)?;
     use_threads(options.parallel)?;
-    let outcomes = measure(&out.join(GRID_FILE), &grid, &cells, "grid")?;
+    let outcomes = measure(&out.join(GRID_FILE), &grid, &cells, ("grid", options.quiet))?;
     let rows = rows(&grid, &cells, &outcomes);
     let finished = outcomes.iter().flatten().count();
     if finished < cells.len() {
@@ -103,7 +106,12 @@ pub fn command(options: &GridOptions) -> Result<(), CommandError> {
     let (figures, chosen) = match best {
         Some(best) => {
             let final_cells = grid.final_cells(best.combination);
-            let scored = measure(&out.join(CHOSEN_FILE), &(&grid, best.combination), &final_cells, "chosen")?;
+            let scored = measure(
+                &out.join(CHOSEN_FILE),
+                &(&grid, best.combination),
+                &final_cells,
+                ("chosen", options.quiet),
+            )?;
             if scored.iter().any(Option::is_none) {
                 return Err(CommandError::Failed("interrupted; the same command continues".to_owned()));
             }
@@ -142,7 +150,9 @@ pub fn command(options: &GridOptions) -> Result<(), CommandError> {
             output::print(&text)?;
         }
     }
-    output::log_line(&format!("results: {}", out.display()));
+    if !options.quiet {
+        output::log_line(&format!("results: {}", out.display()));
+    }
     if !final_failures.is_empty() {
         let message = format!(
             "{} runs of the chosen combination failed on test data; the table says why",
@@ -270,7 +280,7 @@ fn measure(
     file: &Path,
     description: &impl Serialize,
     cells: &[Cell],
-    name: &str,
+    (name, quiet): (&str, bool),
 ) -> Result<Vec<Option<Outcome>>, CommandError> {
     let to_command_error = |error: SurveyError| match error {
         SurveyError::Other { .. } | SurveyError::Line { .. } | SurveyError::Locked(_) => {
@@ -281,11 +291,13 @@ fn measure(
     let mut survey = Survey::open(file, description, cells).map_err(to_command_error)?;
     let (finished, all) = (survey.finished(), cells.len());
     if finished < all {
-        output::log_line(&format!(
-            "{name}: {all} runs, {finished} of them finished; Ctrl-C ends it, and the same command continues"
-        ));
+        if !quiet {
+            output::log_line(&format!(
+                "{name}: {all} runs, {finished} of them finished; Ctrl-C ends it, and the same command continues"
+            ));
+        }
         let stop = interrupt::watch();
-        let progress = progress::PartsProgress::new(name);
+        let progress = progress::PartsProgress::new(name, quiet);
         let measured = survey.measure(rayon::current_num_threads(), &stop, &progress);
         progress.finish();
         measured.map_err(to_command_error)?;

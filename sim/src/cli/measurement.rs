@@ -75,7 +75,7 @@ impl MeasurementOptions {
         }
         use_threads(self.threads)?;
         let stop = interrupt::watch();
-        let progress = progress::PartsProgress::new(name);
+        let progress = progress::PartsProgress::new(name, false);
         let began = Instant::now();
         let measured = measure(rayon::current_num_threads(), &stop, &progress);
         progress.finish();

@@ -415,7 +415,7 @@ fn use_threads(threads: Option<u16>) -> Result<(), CommandError> {
 fn run_choose(threads: Option<u16>) -> Result<(), CommandError> {
     use_threads(threads)?;
     let stop = interrupt::watch();
-    let progress = progress::PartsProgress::new("choose");
+    let progress = progress::PartsProgress::new("choose", false);
     let chosen = fedspan_experiments::demo::choose::choose_all(&stop, &progress);
     progress.finish();
     let chosen = chosen.map_err(|error| CommandError::Failed(error.to_string()))?;
@@ -434,7 +434,7 @@ fn run_demo(options: &DemoOptions) -> Result<(), CommandError> {
     result_directory::check_out(&options.out)?;
     result_directory::make_out(&options.out)?;
     let stop = interrupt::watch();
-    let progress = progress::PartsProgress::new("demo");
+    let progress = progress::PartsProgress::new("demo", false);
     let finished = fedspan_experiments::demo::run(&options.out, &stop, &progress);
     progress.finish();
     match finished {

@@ -115,15 +115,17 @@ impl Watcher for Progress {
 
 /// Combined progress display of many parallel runs.
 pub struct PartsProgress {
+    quiet: bool,
     label: String,
     bar: Option<ProgressBar>,
     done: AtomicU64,
 }
 
 impl PartsProgress {
-    /// Creates a display at 0 %.
-    pub fn new(label: &str) -> Self {
-        Self { label: label.to_owned(), bar: create_bar(label, 0), done: AtomicU64::new(0) }
+    /// Creates a display at 0 %, which shows nothing if `quiet`.
+    pub fn new(label: &str, quiet: bool) -> Self {
+        let bar = if quiet { None } else { create_bar(label, 0) };
+        Self { quiet, label: label.to_owned(), bar, done: AtomicU64::new(0) }
     }
 
     /// Removes the progress bar from the terminal.
@@ -143,6 +145,7 @@ impl fedspan_sim_core::progress::Progress for PartsProgress {
                 bar.set_position(done_before + parts);
                 bar.set_message(format!(", {what}"));
             }
+            None if self.quiet => {}
             None => {
                 let tenth = |done: u64| done * u64::from(LINES) / total.max(1);
                 if tenth(done_before) != tenth(done_before + parts) {

@@ -41,6 +41,9 @@ pub struct ReproduceOptions {
     /// Replace the results of an earlier command in --out
     #[arg(long, requires = "out")]
     overwrite: bool,
+    /// Show no progress; errors are still shown
+    #[arg(long, short)]
+    quiet: bool,
     /// Format of standard output: tables as text or as Markdown, or the text of summary.json
     #[arg(long, value_enum, default_value_t = Format::Human)]
     format: Format,
@@ -58,6 +61,11 @@ struct ReproductionSummary<'a> {
     seeds: u32,
     findings: &'a [Finding],
     verdict: Verdict,
+    /// Tables of the figures behind the findings, as the report shows them.
+    tables: &'a [Table],
+    /// Runs of scenarios behind the findings, one for each seed.
+    #[serde(skip_serializing_if = "<[Summary]>::is_empty")]
+    runs: &'a [Summary],
 }
 
 /// Runs command `reproduce`.
@@ -74,9 +82,11 @@ pub fn command(options: &ReproduceOptions) -> Result<(), CommandError> {
         seeds: options.seeds.unwrap_or(figure.seeds),
         threads: rayon::current_num_threads(),
     };
-    output::log_line(&format!("{}: about {} on two cores", figure.name, figure.duration));
+    if !options.quiet {
+        output::log_line(&format!("{}: about {} on two cores", figure.name, figure.duration));
+    }
     let stop = interrupt::watch();
-    let progress = progress::PartsProgress::new(figure.name);
+    let progress = progress::PartsProgress::new(figure.name, options.quiet);
     let measured = (figure.measure)(&request, &stop, &progress);
     progress.finish();
     let reproduced = measured.map_err(|error: ReproductionError| CommandError::Failed(error.to_string()))?;
@@ -96,6 +106,8 @@ pub fn command(options: &ReproduceOptions) -> Result<(), CommandError> {
         seeds: request.seeds,
         findings: &reproduced.findings,
         verdict,
+        tables: &reproduced.tables,
+        runs: &reproduced.summaries,
     };
     write_json(&out.join("summary.json"), &summary)?;
     if !reproduced.summaries.is_empty() {
@@ -118,7 +130,9 @@ pub fn command(options: &ReproduceOptions) -> Result<(), CommandError> {
             output::print(&format!("{claim}{}", texts.join("\n")))?;
         }
     }
-    output::log_line(&format!("report: {}", report.display()));
+    if !options.quiet {
+        output::log_line(&format!("report: {}", report.display()));
+    }
     Ok(())
 }
 

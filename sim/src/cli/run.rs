@@ -39,10 +39,12 @@ pub fn command(name: &str, options: &RunOptions) -> Result<(), CommandError> {
         }
         format => output::print(&format.shown(&results_table(&entry, runs)))?,
     }
+    // An interrupted run has no report.
+    let report = entry.directory.as_ref().map(|directory| directory.join("report.html"));
     if options.format != Format::Json
-        && let Some(directory) = &entry.directory
+        && let Some(report) = report.filter(|report| report.exists())
     {
-        output::log_line(&format!("results: {}", directory.join("report.html").display()));
+        output::log_line(&format!("results: {}", report.display()));
     }
     let verdicts = expect::verify(std::slice::from_ref(&entry), &executed, options.junit.as_deref())?;
     let missed = show_verdicts(verdicts.as_ref(), options.format)?;

@@ -99,5 +99,5 @@ impl<'a> SampleImages<'a> {
 }
 
 const WATCH: &str = "replay the bundled recordings: data.kind = \"watch-imu\" without programmes, model.k = 24, algorithm.numeric = \"f32\"";
-const TABLE: &str = "have a table of samples: regression with 20 features and one output, the same in every round, model.k = 2 \
-     (the built-in scenario \"smallest\")";
+const TABLE: &str = "have a table of samples: regression with 20 features (a file's 19 and the constant 1) and one \
+     output, without data.scale, the same in every round, model.k = 2 (the built-in scenario \"smallest\")";

@@ -155,11 +155,6 @@ pub async fn run(
     mut progress: impl FnMut(&serde_json::Value),
 ) -> Result<Status, LiveError> {
     let Plan { scenario, dataset, unit, state } = plan;
-    if scenario.fleet.waking.is_some() || scenario.fleet.window.is_some() {
-        let message = "fleet.wake_every and fleet.window_every are simulated only; for devices that sleep, start \
-                       `fedspan-sim device --sleep` beside a server";
-        return Err(LiveError::Scenario(format!("{}: {message}", scenario.name)));
-    }
     let server = Server::bind(campaign(scenario, dataset, state)?, 1, SysRng, Protection::Plaintext).await?;
     let address = server.address()?.to_string();
     let mut serving = JoinSet::new();

@@ -6,7 +6,7 @@ use std::fmt::Write;
 const WIDE: usize = 5;
 
 /// Table of results. The first column has the names of the rows; the other columns have numbers.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Table {
     /// Title above the table.
     pub title: String,
