@@ -374,3 +374,31 @@ fn compare_shows_scenarios_in_columns() {
     assert!(page.contains("class=\"line c1 d0\""), "the report lacks curves");
     assert!(page.contains("<h1>Comparison: 2 scenarios, 2 algorithms</h1>"), "the title has all labels");
 }
+
+/// Over several seeds each value of the spread over clients is the mean of those of the seeds.
+#[test]
+fn spread_over_clients_is_averaged_over_seeds() {
+    let folder = empty_directory("results-per-client");
+    let run = ["run", "digits", "--set", "algorithm.rounds=3", "--seeds", "3", "--out", "runs"];
+    let output = run_program(&folder, &run);
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+    let read = |path: &str| -> Value {
+        serde_json::from_str(&std::fs::read_to_string(folder.join(path)).unwrap()).unwrap()
+    };
+    let all = read("runs/summary.json");
+    let seeds: Vec<Value> = all["seeds"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|seed| read(&format!("runs/seed-{seed}/summary.json")))
+        .collect();
+    for name in ["accuracy", "accuracy_new_clients"] {
+        for value in ["mean", "sd", "median", "q25", "q75"] {
+            let of = |summary: &Value| summary["per_client"][name][value].as_f64();
+            let Some(of_seeds) = seeds.iter().map(of).collect::<Option<Vec<f64>>>() else { continue };
+            let mean = of_seeds.iter().sum::<f64>() / 3.0;
+            assert!((of(&all).unwrap() - mean).abs() < 1e-12, "{name} {value}");
+        }
+    }
+    assert!(all["per_client"]["accuracy"]["sd"].as_f64().unwrap() > 0.0);
+}

@@ -67,6 +67,8 @@ pub struct GridOptions {
 #[derive(Serialize)]
 struct GridSummary<'a> {
     version: &'static str,
+    /// Name of the scenario, without its folder.
+    label: String,
     grid: &'a Grid,
     /// Sentence about the data and the metric by which the best was chosen.
     chosen_by: String,
@@ -130,6 +132,7 @@ pub fn command(options: &GridOptions) -> Result<(), CommandError> {
     let chosen_by = chosen_by(&grid);
     let summary = GridSummary {
         version: env!("CARGO_PKG_VERSION"),
+        label: short_name(&options.scenario),
         grid: &grid,
         chosen_by,
         chosen,

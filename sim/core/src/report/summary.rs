@@ -326,6 +326,25 @@ impl Spread {
     }
 }
 
+/// Mean over runs of each value of a spread over clients; `None` if a run does not have it.
+fn mean_spread(runs: &[&Summary], name: &'static str) -> Option<(&'static str, Spread)> {
+    let spreads: Option<Vec<&Spread>> = runs.iter().map(|run| run.per_client.get(name)).collect();
+    let spreads = spreads?;
+    let mean = |value: &dyn Fn(&Spread) -> Option<f64>| {
+        let values: Option<Vec<f64>> = spreads.iter().map(|spread| value(spread)).collect();
+        #[allow(clippy::cast_precision_loss, reason = "a number of seeds")]
+        values.map(|values| values.iter().sum::<f64>() / values.len() as f64)
+    };
+    let spread = Spread {
+        mean: mean(&|spread| Some(spread.mean))?,
+        sd: mean(&|spread| spread.sd),
+        median: mean(&|spread| Some(spread.median))?,
+        q25: mean(&|spread| Some(spread.q25))?,
+        q75: mean(&|spread| Some(spread.q75))?,
+    };
+    Some((name, spread))
+}
+
 /// Content of `summary.json` over several seeds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SeedsSummary {
@@ -357,6 +376,9 @@ pub struct SeedsSummary {
     /// Spread of each metric that is available for every seed.
     #[serde(rename = "final", serialize_with = "as_map")]
     pub figures: Vec<(&'static str, Spread)>,
+    /// Spread over clients, as in [`Summary::per_client`]: each of its values is the mean over the seeds.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub per_client: BTreeMap<&'static str, Spread>,
     /// Metrics that depend on the machine.
     pub timing: SeedsTiming,
 }
@@ -406,6 +428,7 @@ impl SeedsSummary {
             warnings,
             interrupted,
             figures: first.figures.iter().filter_map(spread).collect(),
+            per_client: first.per_client.keys().filter_map(|name| mean_spread(&completed, name)).collect(),
             timing: SeedsTiming { wall_s: completed.iter().map(|run| run.timing.wall_s).sum() },
         })
     }
