@@ -56,3 +56,24 @@ fn newcomers_without_a_body_have_no_curve() {
         assert!(after(&outcome, 4).0.is_some(), "the last round has the final metrics");
     }
 }
+
+/// Methods without rounds have one value, which a report draws as a level line.
+#[test]
+fn baselines_have_a_level() {
+    for (name, scenario, built_in) in [
+        ("local-only", "digits", "digits"),
+        ("pooled", "digits", "digits"),
+        ("pooled", "new-clients", "new-clients"),
+    ] {
+        let text = Scenario::built_in(built_in).unwrap();
+        let changes = [format!("algorithm={{ name = \"{name}\" }}"), "model={ k = 1 }".to_owned()];
+        let outcome = run(&Scenario::parse(scenario, text, &changes).unwrap(), 5, &mut NoProgress).unwrap();
+        let (accuracy, test_mse) = after(&outcome, 0);
+        let scores: Vec<f64> =
+            outcome.newcomers.iter().filter_map(|score| score.accuracy.or(score.test_mse)).collect();
+        let mean = scores.iter().sum::<f64>() / scores.len() as f64;
+        let found = accuracy.or(test_mse);
+        assert_eq!(found.is_some(), !scores.is_empty(), "{name} on {scenario}");
+        assert!(found.is_none_or(|found| (found - mean).abs() < 1e-12), "{name} on {scenario}");
+    }
+}

@@ -444,6 +444,12 @@ fn run_baseline(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Out
         }
     };
     let fits: Vec<DroppedDirections> = fits;
+    let of_newcomers = evaluate::average(&newcomers);
+    let row_scores = Scores {
+        accuracy_new_clients: of_newcomers.accuracy,
+        test_mse_new_clients: of_newcomers.test_mse,
+        ..scores
+    };
     let outcome = Outcome {
         names: DataNames::default(),
         rounds: vec![RoundRow {
@@ -452,7 +458,7 @@ fn run_baseline(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Out
             cohort: Vec::new(),
             participants: Vec::new(),
             time: 0.0,
-            scores: Some(scores),
+            scores: Some(row_scores),
             bytes_up: 0,
             bytes_down: 0,
             rejected: 0,
