@@ -375,7 +375,7 @@ pub fn take_part<'a>(
     while !session.is_fitted() {
         let mut tcp = connect(address, &session)?;
         let socket = tcp.waiter().map_err(|error| error.to_string())?;
-        let wait = |until: Millis| socket.wait(until - clock()); // in firmware: wfi
+        let wait = |until: Millis| socket.wait(until - clock()); // in firmware: wfi, if the link is not ready
         let buffers = Buffers { receive: &mut rx, transmit: &mut tx };
         let closed = link::run(&mut session, &mut tcp, buffers, clock, wait);
         if let Some(refusal) = session.refusal() {

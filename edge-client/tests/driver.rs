@@ -195,13 +195,20 @@ fn caller_predicts_while_the_link_is_open() {
     let clock = Cell::new(5);
     let x: Vec<f32> = world.problem.samples.x[..20].to_vec();
     let mut fitted = Vec::new();
-    let mut without_head = 0;
+    let (mut without_head, mut versions) = (0, Vec::new());
     assert_eq!(
         run_blocking(&mut world, &clock, |session| {
             let mut out = [0.0];
+            let version = session.head_version();
             match session.task_mut().predict(&x, &mut out) {
-                Ok(()) => fitted.push(out[0].to_bits()),
-                Err(NotReady::NoHead | NotReady::NoRepresentation) => without_head += 1,
+                Ok(()) => {
+                    fitted.push(out[0].to_bits());
+                    versions.push(version);
+                }
+                Err(NotReady::NoHead | NotReady::NoRepresentation) => {
+                    without_head += 1;
+                    assert_eq!(version, 0);
+                }
                 Err(error) => panic!("{error}"),
             }
         }),
@@ -210,6 +217,7 @@ fn caller_predicts_while_the_link_is_open() {
     assert!(without_head > 3 && fitted.len() > 3, "{without_head} {}", fitted.len());
     assert!(fitted.windows(2).all(|pair| pair[0] == pair[1]), "predictions changed the head");
     assert!(world.session.is_fitted());
+    assert!(versions.iter().all(|version| *version == 1), "{versions:?}");
 }
 
 /// A step that is dropped at any point loses nothing: the update is the same.

@@ -186,7 +186,10 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     fn finish_computation(&mut self, result: Result<Usage, DeclineReason>) {
         let id = self.state.round;
         match result {
-            Ok(usage) => self.state.usage = usage,
+            Ok(usage) => {
+                self.state.usage = usage;
+                self.state.heads = self.state.heads.wrapping_add(1);
+            }
             Err(reason) => return self.state.decline_round(id, reason),
         }
         let mut upload = self.task.upload();

@@ -201,6 +201,11 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         self.state.has_left
     }
 
+    /// Returns a number that changes whenever a round has given the task a new head, with which predictions change.
+    pub fn head_version(&self) -> u32 {
+        self.state.heads
+    }
+
     /// Returns the number of the last round that this device finished.
     pub fn last_round(&self) -> u32 {
         self.state.last_round

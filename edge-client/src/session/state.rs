@@ -104,6 +104,8 @@ pub struct SessionState {
     pub computing: bool,
     /// True if the session closes the link once the final head is fitted and acknowledged.
     pub leave_when_fitted: bool,
+    /// Number of heads that were fitted, modulo 2^32.
+    pub heads: u32,
     /// True if the open round fits the final head.
     pub fitting: bool,
     /// True once the final head is fitted and acknowledged.
@@ -158,6 +160,7 @@ impl SessionState {
             silent_until: Millis::ZERO,
             computing: false,
             leave_when_fitted: config.leave_when_fitted,
+            heads: 0,
             fitting: false,
             fitted: false,
             timers: config.timers,
