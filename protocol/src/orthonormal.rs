@@ -14,17 +14,45 @@ use crate::Error;
 pub fn orthonormality_error(b: &[f32], cols: usize) -> f32 {
     let mut worst = 0.0f32;
     for i in 0..cols {
-        for j in 0..=i {
-            let target = if i == j { 1.0 } else { 0.0 };
-            let error = (column_dot(b, cols, i, j) - target).abs();
-            // `f32::max` would discard a NaN.
-            if error.is_nan() {
-                return error;
+        let mut first = 0;
+        while first <= i {
+            // Four dot products at a time, which load each element of column i once.
+            let mut dots = [0.0; 4];
+            let count = if first + 3 <= i {
+                dots = column_dots(b, cols, i, first);
+                4
+            } else {
+                dots[0] = column_dot(b, cols, i, first);
+                1
+            };
+            for (j, dot) in (first..).zip(dots).take(count) {
+                let target = if i == j { 1.0 } else { 0.0 };
+                let error = (dot - target).abs();
+                // `f32::max` would discard a NaN.
+                if error.is_nan() {
+                    return error;
+                }
+                worst = worst.max(error);
             }
-            worst = worst.max(error);
+            first += count;
         }
     }
     worst
+}
+
+/// Returns the dot products of column `i` with the columns `first..first + 4`, each in the order of [`column_dot`].
+#[inline(never)]
+fn column_dots(b: &[f32], cols: usize, i: usize, first: usize) -> [f32; 4] {
+    let [mut d0, mut d1, mut d2, mut d3] = [0.0f32; 4];
+    for row in b.chunks_exact(cols.max(1)) {
+        let four = row.get(first..).and_then(<[f32]>::first_chunk::<4>);
+        let (Some(p), Some([q0, q1, q2, q3])) = (row.get(i), four) else { break };
+        d0 += p * q0;
+        d1 += p * q1;
+        d2 += p * q2;
+        d3 += p * q3;
+    }
+    [d0, d1, d2, d3]
 }
 
 /// Replaces `b` (row-major, rows x `cols`, rows >= `cols`) by the orthonormal factor of its thin QR

@@ -208,3 +208,43 @@ fn matrix_without_columns_is_orthonormal() {
     assert_eq!(orthonormalise(&mut [], 0), Ok(()));
     assert_eq!(orthonormalise(&mut [], 2), Err(Error::RankDeficient { column: 0 }));
 }
+
+/// The error is that of one dot product after the other, to the bit, for any number of columns and with values that are not
+/// finite.
+#[test]
+fn error_has_the_bits_of_single_dot_products() {
+    let mut state = 1_u64;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((state >> 40) as f32 / 8_388_608.0 - 1.0) * 0.4
+    };
+    for cols in 0..14 {
+        for rows in [0, 1, 3, 17, 64] {
+            for spoiled in [None, Some(f32::NAN), Some(f32::INFINITY), Some(1e30)] {
+                let mut b: Vec<f32> = (0..rows * cols).map(|_| next()).collect();
+                if let (Some(value), false) = (spoiled, b.is_empty()) {
+                    let index = (next().abs() * 2.4 * b.len() as f32) as usize % b.len();
+                    b[index] = value;
+                }
+                let mut expected = 0.0_f32;
+                'pairs: for i in 0..cols {
+                    for j in 0..=i {
+                        let mut dot = 0.0_f32;
+                        for row in b.chunks_exact(cols) {
+                            dot += row[i] * row[j];
+                        }
+                        let error = (dot - f32::from(u8::from(i == j))).abs();
+                        if error.is_nan() {
+                            expected = error;
+                            break 'pairs;
+                        }
+                        expected = expected.max(error);
+                    }
+                }
+                let found = orthonormality_error(&b, cols);
+                let same = found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan();
+                assert!(same, "{rows} x {cols}, {spoiled:?}: {found} {expected}");
+            }
+        }
+    }
+}

@@ -13,26 +13,41 @@ pub fn project(b: &[f32], x: &[f32], z: &mut [f32]) {
     let (blocks, remainder) = z.as_chunks_mut::<4>();
     let mut first = 0;
     for block in blocks {
-        *block = project_columns(b, k, first, x);
+        *block = project_four_columns(b, k, first, x);
         first += 4;
     }
     for z in remainder {
-        [*z] = project_columns(b, k, first, x);
+        *z = project_column(b, k, first, x);
         first += 1;
     }
 }
 
-/// Computes columns `first..first + W` of `B^T x`.
+/// Computes columns `first..first + 4` of `B^T x`. The four sums are written out: in an array they would not stay in
+/// registers at `opt-level = "s"`.
 #[inline(never)]
-fn project_columns<const W: usize>(b: &[f32], k: usize, first: usize, x: &[f32]) -> [f32; W] {
-    let mut sums = [0.0; W];
-    for (row, &x) in b.chunks_exact(k.max(1)).zip(x) {
-        let Some(row) = row.get(first..).and_then(<[f32]>::first_chunk::<W>) else { break };
-        for (sum, &b) in sums.iter_mut().zip(row) {
-            *sum += x * b;
-        }
+fn project_four_columns(b: &[f32], k: usize, first: usize, x: &[f32]) -> [f32; 4] {
+    let k = k.max(1);
+    let Some(end) = first.checked_add(4).filter(|&end| end <= k) else { return [0.0; 4] };
+    let [mut z0, mut z1, mut z2, mut z3] = [0.0f32; 4];
+    for (row, &x) in b.chunks_exact(k).zip(x) {
+        let Some([b0, b1, b2, b3]) = row.get(first..end).and_then(|b| b.first_chunk()) else { break };
+        z0 += x * b0;
+        z1 += x * b1;
+        z2 += x * b2;
+        z3 += x * b3;
     }
-    sums
+    [z0, z1, z2, z3]
+}
+
+/// Computes column `column` of `B^T x`.
+#[inline(never)]
+fn project_column(b: &[f32], k: usize, column: usize, x: &[f32]) -> f32 {
+    let mut sum = 0.0;
+    for (row, &x) in b.chunks_exact(k.max(1)).zip(x) {
+        let Some(&b) = row.get(column) else { break };
+        sum += x * b;
+    }
+    sum
 }
 
 /// Projects four samples of d values each. `z` receives k fours.
@@ -51,7 +66,7 @@ pub fn project_four(b: &[f32], x: [&[f32]; 4], z: &mut [Four]) {
         first += 2;
     }
     for four in remainder {
-        *four = x.map(|x| project_columns::<1>(b, k, first, x)[0]);
+        *four = x.map(|x| project_column(b, k, first, x));
     }
 }
 
