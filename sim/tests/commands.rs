@@ -57,8 +57,14 @@ fn emulate_refuses_scenarios_of_another_shape() {
     let folder = empty_directory("emulate");
     for (arguments, message) in [
         (vec!["emulate", "smallest"], "data.kind = \"watch-imu\""),
-        (vec!["emulate", "--core", "m0", "demo"], "20 features and one output"),
-        (vec!["emulate", "--core", "m0", "--set", "data.d=19"], "20 features and one output"),
+        (
+            vec!["emulate", "--core", "m0", "demo"],
+            "20 features (a file's 19 and the constant 1) and one output",
+        ),
+        (
+            vec!["emulate", "--core", "m0", "--set", "data.d=19"],
+            "20 features (a file's 19 and the constant 1) and one output",
+        ),
         (vec!["emulate", "--core", "m5"], "m0"),
         (vec!["emulate", "--resets", "1001"], "0..=1000"),
         (vec!["emulate", "--boards", "0"], "1..=256"),

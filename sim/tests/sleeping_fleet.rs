@@ -53,7 +53,7 @@ fn sleep_changes_times_and_no_model() {
 
 /// A deadline shorter than the sleep loses answers, and the first answers are those of the devices that wake first.
 #[test]
-fn deadline_loses_devices_that_sleep() {
+fn deadline_loses_sleeping_devices() {
     let folder = empty_directory("sleep-deadline");
     let sleep = ["fleet.wake_every=20", "fleet.awake=2", "fleet.wake_phases=\"even\""];
     let all = summary(&folder, &sleep);

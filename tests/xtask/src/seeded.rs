@@ -95,6 +95,10 @@ pub fn mutants(context: &Context, arguments: &Mutants) -> Result<(), Failure> {
 /// # Errors
 /// A check does not hold, or a bug was not detected or could not be inserted.
 pub fn threads(context: &Context, arguments: Threads) -> Result<(), Failure> {
+    // CI runs the command in two processes, with different sources and the same program.
+    std::fs::create_dir_all(context.root.join("target"))?;
+    let lock = std::fs::File::create(context.root.join("target/threads.lock"))?;
+    lock.lock()?;
     let build = |root: &Path| {
         let mut cargo = context
             .words("cargo build --release --locked --quiet --target-dir target/threads --manifest-path");
