@@ -16,6 +16,11 @@ pub fn project(b: &[f32], x: &[f32], z: &mut [f32]) {
         *block = project_four_columns(b, k, first, x);
         first += 4;
     }
+    let (pairs, remainder) = remainder.as_chunks_mut::<2>();
+    for pair in pairs {
+        *pair = project_two_columns(b, k, first, x);
+        first += 2;
+    }
     for z in remainder {
         *z = project_column(b, k, first, x);
         first += 1;
@@ -37,6 +42,20 @@ fn project_four_columns(b: &[f32], k: usize, first: usize, x: &[f32]) -> [f32; 4
         z3 += x * b3;
     }
     [z0, z1, z2, z3]
+}
+
+/// Computes columns `first` and `first + 1` of `B^T x`.
+#[inline(never)]
+fn project_two_columns(b: &[f32], k: usize, first: usize, x: &[f32]) -> [f32; 2] {
+    let k = k.max(1);
+    let Some(end) = first.checked_add(2).filter(|&end| end <= k) else { return [0.0; 2] };
+    let [mut z0, mut z1] = [0.0f32; 2];
+    for (row, &x) in b.chunks_exact(k).zip(x) {
+        let Some([b0, b1]) = row.get(first..end).and_then(|b| b.first_chunk()) else { break };
+        z0 += x * b0;
+        z1 += x * b1;
+    }
+    [z0, z1]
 }
 
 /// Computes column `column` of `B^T x`.
