@@ -353,6 +353,42 @@ fn clock_may_wrap_or_jump_back() {
     }
 }
 
+/// A clock that goes back while a write is pending delays neither the time limit of the write nor what follows it.
+#[test]
+fn clock_may_go_back_during_a_write() {
+    for accepts_again in [false, true] {
+        let timers = Timers { write: 3_000, ..Timers::DEFAULT };
+        let mut world = World::new(gradient_task(), Config { timers, ..session_config(128) });
+        world.line.0.borrow_mut().is_full = true;
+        let start = u64::from(u32::MAX) - 1_000;
+        let buffers = Buffers { receive: &mut world.receive, transmit: &mut world.transmit };
+        let mut driver = Driver::new(buffers);
+        let mut passed = 0;
+        let end = loop {
+            let now = Millis::new((start + passed) % (1 << 32));
+            match driver.step(&mut world.session, &mut world.line, now, &mut NoSensor) {
+                Step::Again => {}
+                Step::Wait(_) => passed += 100,
+                Step::Closed(closed) => break Some(closed),
+            }
+            // The first hello is lost, so that a timer has to repeat it after the jump.
+            let mut peer = world.line.0.borrow_mut();
+            peer.is_full = !(accepts_again && passed >= 2_000);
+            if passed < 3_000 {
+                peer.to_device.clear();
+            }
+            assert!(passed < 60_000, "the driver waits for a time that has passed");
+            if !peer.server.updates.is_empty() {
+                break None;
+            }
+        };
+        match end {
+            Some(closed) => assert!(closed.is_stalled && !accepts_again && passed <= 5_000, "{passed} ms"),
+            None => assert!(accepts_again && passed <= 8_000, "{passed} ms"),
+        }
+    }
+}
+
 /// An answer that is named by `ToDevice::RetryAfter` is obeyed on the caller's clock, also after a jump.
 #[test]
 fn times_are_those_of_the_callers_clock() {

@@ -49,6 +49,8 @@ pub struct Driver<'a> {
     progress: Option<Progress>,
     /// Caller's time at the last step.
     last: Millis,
+    /// True if the caller's clock has gone back since the session was called.
+    has_jumped: bool,
 }
 
 /// Next action of a step.
@@ -79,6 +81,7 @@ impl<'a> Driver<'a> {
             unread: 0..0,
             progress: None,
             last: Millis::ZERO,
+            has_jumped: false,
         }
     }
 
@@ -86,7 +89,7 @@ impl<'a> Driver<'a> {
     /// collects samples ([`super::NoSensor`] if none does).
     ///
     /// The driver writes only while [`embedded_io::WriteReady`] allows it, and ends a link that accepts no byte for
-    /// [`Timers::write`](crate::session::Timers::write).
+    /// [`Timers::write`](crate::session::Timers::write). Only `flush` of a link that buffers what is written can block.
     pub fn step<T, S, P, R, IO>(
         &mut self,
         session: &mut Session<T, S, P, R>,
@@ -243,7 +246,10 @@ impl<'a> Driver<'a> {
         P: Store,
         R: rand_core::Rng,
     {
-        let has_jumped = now < core::mem::replace(&mut self.last, now);
+        if now < core::mem::replace(&mut self.last, now) {
+            self.has_jumped = true;
+            self.write_until = now + session.write_limit();
+        }
         let Some(progress) = self.progress else {
             self.decoder.reset();
             self.handle(session, now, Event::LinkUp);
@@ -257,7 +263,7 @@ impl<'a> Driver<'a> {
         }
         // Timeouts come before input, so that a link with continuous input cannot starve them. After a jump of the clock, the
         // session has to name another time.
-        if progress.again || has_jumped || now >= progress.wake {
+        if progress.again || self.has_jumped || now >= progress.wake {
             self.handle(session, now, Event::Tick);
             return Action::Handled;
         }
@@ -301,6 +307,7 @@ impl<'a> Driver<'a> {
         P: Store,
         R: rand_core::Rng,
     {
+        self.has_jumped = false;
         self.unsent = 0..progress.sent;
         self.write_until = now + session.write_limit();
         self.progress = Some(progress);
