@@ -17,12 +17,12 @@ mod peer_session;
 mod privacy_status;
 mod robustness;
 mod round_report;
+mod sleepers;
 mod startup;
 mod status;
 #[cfg(test)]
 mod tests;
 mod update_quota;
-mod waking;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -33,8 +33,8 @@ use tokio::sync::{broadcast, watch};
 use self::held_out::HeldOut;
 use self::log_limiter::{LogKind, LogRateLimiter};
 use self::robustness::Robustness;
+use self::sleepers::Sleepers;
 use self::update_quota::UpdateQuota;
-use self::waking::WakingPeriods;
 use crate::connection::Acceptor;
 use crate::durable_engine::{DurableEngine, Flushed, ResumeError};
 use crate::journal::Journal;
@@ -115,8 +115,8 @@ pub struct ServerCore {
     not_awaited: Arc<Vec<DeviceId>>,
     /// Devices that join when training has ended.
     held_out: HeldOut,
-    /// Waking periods of devices that sleep.
-    waking: WakingPeriods,
+    /// Devices that disconnect between rounds.
+    sleepers: Sleepers,
 }
 
 /// Period in which the store cannot be written.
@@ -269,7 +269,6 @@ impl ServerCore {
                 if self.may_log(now, LogKind::Joined) {
                     tracing::info!(device = device.0, %from, "device joined");
                 }
-                self.waking.joined(now, device).log(device);
                 self.peers.insert(peer, Peer { device, from, commands });
                 self.handle_join(now, Event::Joined(device), device, privacy)
             }
@@ -326,7 +325,6 @@ impl ServerCore {
                 {
                     self.current.remove(&device);
                     self.log_left(now, device, &from, reason);
-                    self.waking.left(now, device);
                     self.handle_departure(now, device);
                 }
             }
@@ -390,6 +388,9 @@ impl ServerCore {
         if !self.engine().is_trained() && self.held_out.wait(device) {
             return;
         }
+        if matches!(event, Event::Joined(_)) {
+            self.sleepers.joined(now, device).log(device);
+        }
         if self.is_fitting() {
             // Every returning device fits its head again, and no later round will reset the quota.
             self.quota.reset_device(device);
@@ -400,6 +401,7 @@ impl ServerCore {
     /// Passes the departure of a device to the engine, unless the engine does not know the device yet.
     fn handle_departure(&mut self, now: Millis, device: DeviceId) {
         if !self.held_out.leave(device) {
+            self.sleepers.left(now, device);
             self.apply_event(now, Event::Left(device));
         }
     }

@@ -147,7 +147,7 @@ impl ServerCore {
             unmeasured: self.robustness.as_ref().map_or(Vec::new(), |robustness| robustness.unmet().to_vec()),
             not_awaited: Arc::clone(&self.not_awaited),
             held_out: self.held_out.waiting(),
-            waking_period_s: self.waking.longest().map(|period| period.as_u64() / 1_000),
+            away_s: self.sleepers.longest().map(|away| away.as_u64() / 1_000),
             privacy: self.privacy.clone(),
         });
     }

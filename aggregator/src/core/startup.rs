@@ -9,8 +9,8 @@ use tokio::sync::{broadcast, watch};
 use super::held_out::HeldOut;
 use super::log_limiter::LogRateLimiter;
 use super::robustness::Robustness;
+use super::sleepers::Sleepers;
 use super::update_quota::UpdateQuota;
-use super::waking::WakingPeriods;
 use super::{ConnectionCounters, CoreError, ServerCore, Status};
 use crate::config::{Fleet, Resumed};
 use crate::connection::Acceptor;
@@ -132,7 +132,7 @@ impl ServerCore {
             advice: fleet.advice(),
             not_awaited: Arc::default(),
             held_out: HeldOut::new(&fleet.held_out),
-            waking: WakingPeriods::new(fleet.absence, fleet.rounds.deadline),
+            sleepers: Sleepers::new(fleet.absence, fleet.rounds.deadline),
         };
         core.update_not_awaited();
         if let Some(robustness) = &core.robustness {

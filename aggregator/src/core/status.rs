@@ -60,9 +60,9 @@ pub struct Status {
     /// there are none.
     #[serde(skip_serializing_if = "is_empty", serialize_with = "serialize_devices")]
     pub held_out: Arc<Vec<DeviceId>>,
-    /// Longest time in seconds between two connections of a device that regularly disconnects; absent if no device does.
+    /// Longest time in seconds for which a device regularly stays away; absent if no device has come back twice.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub waking_period_s: Option<u64>,
+    pub away_s: Option<u64>,
     /// Privacy loss of the devices as of the last closed round; absent if no device adds noise.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "serialize_shared")]
     pub privacy: Option<Arc<PrivacyStatus>>,
