@@ -221,3 +221,16 @@ fn diverging_client_is_named() {
         ],
     );
 }
+
+/// A client whose samples are too few to score ridges declines that round, which is no reason for a warning.
+#[test]
+fn declined_scoring_round_is_no_warning() {
+    let folder = empty_directory("warnings-declined");
+    for rounds in ["1", "20"] {
+        let rounds = format!("algorithm.rounds={rounds}");
+        let output = run_program(&folder, &["run", "digits", "--set", &rounds, "--format", "json"]);
+        let summary: Value = serde_json::from_str(&stdout_text(&output)).unwrap();
+        assert!(summary["counters"]["declined"].as_u64().unwrap() > 0, "{}", summary["counters"]);
+        assert!(!stderr_text(&output).contains("warning"), "{}", stderr_text(&output));
+    }
+}
