@@ -84,7 +84,7 @@ fn fleet_that_sleeps_has_a_round_in_every_period() {
         // The updates of all rounds, and the final heads that were fitted before the end of the world.
         let counted = 20 * devices_count..=21 * devices_count;
         assert!(counted.contains(&report.counted), "{devices} {period} {every}: {}", report.counted);
-        // The first round opens when the last device wakes, and the last one closes a period after it has opened.
+        // A device sleeps for the whole period after a stay of less than five seconds. The first round opens when the last device wakes, and the last one closes a period after it has opened.
         let limit = 1_000 * period * 21 + 5_000 * 20;
         let last = report.last_commit.as_u64();
         assert!(last <= limit, "{devices} devices, {period} s, {every}: 20 rounds took {last} ms");

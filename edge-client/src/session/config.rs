@@ -62,7 +62,8 @@ pub struct Sleep {
     /// server needs to open a round on this device, including the way there: a device that leaves earlier never trains
     /// ([`Counters::unasked`](super::Counters::unasked)).
     pub wait: u32,
-    /// Time in milliseconds until the next connection if the server has named none.
+    /// Time in milliseconds until the next connection if the server has named none. It does not apply to a server that
+    /// cannot be reached: [`Timers::reconnect_max`] is then the longest time between two attempts, a minute by default.
     pub time: u32,
 }
 
