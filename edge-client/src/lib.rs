@@ -8,6 +8,7 @@ pub mod kernel;
 pub mod link;
 mod mechanism;
 pub mod memory;
+pub mod pace;
 #[cfg(feature = "privacy")]
 pub mod privacy;
 #[cfg(feature = "recorded")]

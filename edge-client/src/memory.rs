@@ -17,6 +17,8 @@ mod sizes;
 
 use fedspan_protocol::message::Numeric;
 
+use crate::pace::Pace;
+
 #[cfg(feature = "i16")]
 pub use fixed::{Fixed, FixedWorkspace};
 #[cfg(feature = "network")]
@@ -74,6 +76,8 @@ pub struct Parts<'a> {
     pub z: &'a mut [f32],
     /// One target, C values.
     pub y: &'a mut [f32],
+    /// Pauses within computations; [`Pace::NONE`] unless the memory is [`Paced`](crate::pace::Paced).
+    pub pace: Pace<'a>,
 }
 
 /// Buffers for streamed samples, in addition to [`Parts::extra_matrix`].
@@ -98,6 +102,8 @@ pub struct PartsRef<'a> {
     pub residual: &'a [f32],
     /// Second d x k matrix, if the memory has one.
     pub extra_matrix: Option<&'a [f32]>,
+    /// Pauses within computations.
+    pub pace: Pace<'a>,
 }
 
 /// Memory of one linear model.
@@ -190,6 +196,7 @@ impl<const D: usize, const K: usize, const C: usize> Workspace<D, K, C> {
             blocks,
             z: &mut self.z,
             y: &mut self.y,
+            pace: Pace::NONE,
         }
     }
 }
@@ -212,6 +219,7 @@ impl<const D: usize, const K: usize, const C: usize> Memory for Workspace<D, K, 
             head: self.head.as_flattened(),
             residual: self.residual.as_flattened(),
             extra_matrix: None,
+            pace: Pace::NONE,
         }
     }
 }

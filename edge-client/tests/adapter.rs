@@ -102,6 +102,7 @@ impl NetworkMemory for Heap {
             classes,
             pool_indices: &mut [],
             body_cache: &mut [],
+            pace: fedspan_client::pace::Pace::NONE,
             frozen,
         }
     }

@@ -61,6 +61,7 @@ mod network_any;
 mod network_batches;
 mod network_rounds;
 mod noise;
+mod pauses;
 mod power;
 mod power_cuts;
 mod power_neighbours;

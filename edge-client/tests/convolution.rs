@@ -6,6 +6,7 @@ use crate::common::Random;
 use crate::common::dense::{cross_entropy, to_f64, values};
 use fedspan_client::kernel::convolution::{Convolution, MaxPooling};
 use fedspan_client::kernel::dense::{add_gradient, backward, forward, relu, relu_errors, softmax_errors};
+use fedspan_client::pace::Pace;
 use proptest::prelude::*;
 
 /// Computes pixel `(y, x)` of the output of filter `f`, in f64.
@@ -61,7 +62,7 @@ fn forward_equals_plain_loops() {
         let (images, layer) = (values(&mut random, n * c.inputs()), values(&mut random, c.layer()));
         let mut patches = vec![0.0; n * c.positions() * c.patch()];
         let mut out = vec![0.0; n * c.outputs()];
-        c.forward(&images, &layer, &mut patches, &mut out);
+        c.forward(&images, &layer, &mut patches, &mut out, Pace::NONE);
         for (image, out) in images.chunks(c.inputs()).zip(out.chunks(c.outputs())) {
             for (computed, expected) in out.iter().zip(convolve(&c, &to_f64(image), &to_f64(&layer))) {
                 assert!((f64::from(*computed) - expected).abs() < 1e-5, "{c:?}: {computed} {expected}");
@@ -112,25 +113,25 @@ fn gradients_equal_finite_differences() {
         let (mut pooled, mut pool_indices) =
             (vec![0.0; N * pooling.outputs()], vec![0; N * pooling.outputs()]);
         let mut logits = vec![0.0; N * 5];
-        first.forward(&x, &layers[0], &mut p0, &mut a0);
+        first.forward(&x, &layers[0], &mut p0, &mut a0, Pace::NONE);
         relu(&mut a0);
         pooling.forward(&a0, &mut pooled, &mut pool_indices);
-        second.forward(&pooled, &layers[1], &mut p1, &mut a1);
+        second.forward(&pooled, &layers[1], &mut p1, &mut a1, Pace::NONE);
         relu(&mut a1);
-        forward(&a1, &layers[2], 5, &mut logits);
-        assert!(softmax_errors(&mut logits, &classes, 1.0 / N as f32));
+        forward(&a1, &layers[2], 5, &mut logits, Pace::NONE);
+        assert!(softmax_errors(&mut logits, &classes, 1.0 / N as f32, Pace::NONE));
 
         let (mut d1, mut dp, mut d0) = (vec![0.0; a1.len()], vec![0.0; pooled.len()], vec![0.0; a0.len()]);
         let mut errors = vec![0.0; p1.len()];
-        backward(&logits, &layers[2], 5, &a1, &mut d1);
-        second.add_errors(&d1, &layers[1], &mut errors, &mut dp);
+        backward(&logits, &layers[2], 5, &a1, &mut d1, Pace::NONE);
+        second.add_errors(&d1, &layers[1], &mut errors, &mut dp, Pace::NONE);
         relu_errors(&pooled, &mut dp);
         pooling.backward(&dp, &pool_indices, &mut d0);
 
         let mut gradients = layers.clone().map(|layer| vec![0.0; layer.len()]);
-        add_gradient(&p0, &d0, first.filters, &mut gradients[0]);
-        add_gradient(&p1, &d1, second.filters, &mut gradients[1]);
-        add_gradient(&a1, &logits, 5, &mut gradients[2]);
+        add_gradient(&p0, &d0, first.filters, &mut gradients[0], Pace::NONE);
+        add_gradient(&p1, &d1, second.filters, &mut gradients[1], Pace::NONE);
+        add_gradient(&a1, &logits, 5, &mut gradients[2], Pace::NONE);
 
         let loss = |layers: &[Vec<f64>; 3]| -> f64 {
             let of_image = |(image, &class): (&[f32], &u8)| {
@@ -205,8 +206,8 @@ proptest! {
         let pooling = MaxPooling { height, width, channels, rows, columns };
         let [mut a, mut b, layer, x, mut out] = lengths.map(|length| vec![0.5f32; length]);
         let mut pool_indices = vec![u8::MAX; a.len()];
-        c.forward(&x, &layer, &mut a, &mut out);
-        c.add_errors(&x, &layer, &mut b, &mut out);
+        c.forward(&x, &layer, &mut a, &mut out, Pace::NONE);
+        c.add_errors(&x, &layer, &mut b, &mut out, Pace::NONE);
         pooling.backward(&x, &pool_indices, &mut out);
         pooling.forward(&x, &mut out, &mut pool_indices);
         pooling.backward(&x, &pool_indices, &mut out);

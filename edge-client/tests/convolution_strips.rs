@@ -8,6 +8,7 @@ use fedspan_client::kernel::convolution::{Convolution, MaxPooling};
 use fedspan_client::kernel::dense::{add_gradient, backward};
 use fedspan_client::kernel::layer::{ForwardPass, Gradient, Layer, LayerBuffers, Step};
 use fedspan_client::memory::{NetworkShape, NetworkSizes, NetworkWorkspace};
+use fedspan_client::pace::Pace;
 use fedspan_protocol::message::{Filters, Image};
 use proptest::prelude::*;
 
@@ -28,14 +29,14 @@ fn compute_whole_images(c: Convolution, pooling: MaxPooling, [x, weights, delta]
     let mut patches = vec![0.0; N * c.positions() * c.patch()];
     let mut unpooled = vec![0.0; N * c.outputs()];
     let (mut out, mut pool_indices) = (vec![0.0; N * pooling.outputs()], vec![0; N * pooling.outputs()]);
-    c.forward(x, weights, &mut patches, &mut unpooled);
+    c.forward(x, weights, &mut patches, &mut unpooled, Pace::NONE);
     pooling.forward(&unpooled, &mut out, &mut pool_indices);
     pooling.backward(delta, &pool_indices, &mut unpooled);
     let (mut errors, mut input_errors) = (vec![0.0; patches.len()], vec![0.0; x.len()]);
-    backward(&unpooled, weights, c.filters, &patches, &mut errors);
+    backward(&unpooled, weights, c.filters, &patches, &mut errors, Pace::NONE);
     c.add_patches(&errors, &mut input_errors);
     let mut gradient = vec![0.0; c.layer()];
-    add_gradient(&patches, &unpooled, c.filters, &mut gradient);
+    add_gradient(&patches, &unpooled, c.filters, &mut gradient, Pace::NONE);
     Outcome { out: bits(&out), input_errors: bits(&input_errors), gradient: bits(&gradient) }
 }
 
@@ -43,10 +44,20 @@ fn compute_whole_images(c: Convolution, pooling: MaxPooling, [x, weights, delta]
 fn compute_in_strips(layer: Layer, [x, weights, delta]: [&[f32]; 3]) -> Outcome {
     let mut scratch = vec![f32::NAN; layer.scratch()];
     let mut pool_indices = vec![0xEE; N * layer.pool_indices()];
-    let mut buffers = LayerBuffers { saved: &mut [], pool_indices: &mut pool_indices, scratch: &mut scratch };
+    let mut buffers = LayerBuffers {
+        saved: &mut [],
+        pool_indices: &mut pool_indices,
+        scratch: &mut scratch,
+        pace: fedspan_client::pace::Pace::NONE,
+    };
     let mut out = vec![f32::NAN; N * layer.outputs()];
     layer.forward(x, weights, &mut out, LayerBuffers { saved: &mut [], ..buffers });
-    buffers = LayerBuffers { saved: &mut [], pool_indices: &mut pool_indices, scratch: &mut scratch };
+    buffers = LayerBuffers {
+        saved: &mut [],
+        pool_indices: &mut pool_indices,
+        scratch: &mut scratch,
+        pace: fedspan_client::pace::Pace::NONE,
+    };
     let (mut input_errors, mut gradient) = (vec![f32::NAN; x.len()], vec![0.0; weights.len()]);
     let pass = ForwardPass {
         x,
@@ -73,14 +84,24 @@ fn take_unit_step(layer: Layer, [x, weights, delta]: [&[f32]; 3]) -> Vec<f32> {
         x,
         weights,
         &mut out,
-        LayerBuffers { saved: &mut [], pool_indices: &mut pool_indices, scratch: &mut scratch },
+        LayerBuffers {
+            saved: &mut [],
+            pool_indices: &mut pool_indices,
+            scratch: &mut scratch,
+            pace: fedspan_client::pace::Pace::NONE,
+        },
     );
     let mut weights = vec![0.0; weights.len()];
     let pass = ForwardPass {
         x,
         #[cfg(feature = "recurrent")]
         after_relu: true,
-        room: LayerBuffers { saved: &mut [], pool_indices: &mut pool_indices, scratch: &mut scratch },
+        room: LayerBuffers {
+            saved: &mut [],
+            pool_indices: &mut pool_indices,
+            scratch: &mut scratch,
+            pace: fedspan_client::pace::Pace::NONE,
+        },
     };
     let step = Step { momentum: 0.0, velocity: None, size: 1.0 };
     layer.backward(pass, delta, &mut weights, None, Gradient::Step(step));

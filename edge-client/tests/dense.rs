@@ -5,6 +5,7 @@ use crate::common::{EPS, Random};
 use fedspan_client::kernel::dense::{
     Momentum, add_gradient, backward, backward_linear, cross_entropy, descend, forward, relu, softmax_errors,
 };
+use fedspan_client::pace::Pace;
 use proptest::prelude::*;
 
 /// Tolerance of the softmax, which covers rounding or the error of micromath's exponential.
@@ -32,28 +33,28 @@ impl Case {
     /// Returns the outputs of the layer.
     fn forward(&self) -> Vec<f32> {
         let mut out = vec![f32::NAN; self.n * self.outputs];
-        forward(&self.x, &self.layer, self.outputs, &mut out);
+        forward(&self.x, &self.layer, self.outputs, &mut out, Pace::NONE);
         out
     }
 
     /// Returns the errors of the inputs, which are the outputs of a ReLU.
     fn backward(&self) -> Vec<f32> {
         let mut out = vec![f32::NAN; self.n * self.inputs];
-        backward(&self.delta, &self.layer, self.outputs, &self.x, &mut out);
+        backward(&self.delta, &self.layer, self.outputs, &self.x, &mut out, Pace::NONE);
         out
     }
 
     /// Returns the errors of the inputs, which have no ReLU before them.
     fn backward_linear(&self) -> Vec<f32> {
         let mut out = vec![f32::NAN; self.n * self.inputs];
-        backward_linear(&self.delta, &self.layer, self.outputs, &mut out);
+        backward_linear(&self.delta, &self.layer, self.outputs, &mut out, Pace::NONE);
         out
     }
 
     /// Returns the gradient of the layer, summed over the batch.
     fn gradient(&self) -> Vec<f32> {
         let mut sums = vec![0.0; self.layer.len()];
-        add_gradient(&self.x, &self.delta, self.outputs, &mut sums);
+        add_gradient(&self.x, &self.delta, self.outputs, &mut sums, Pace::NONE);
         sums
     }
 }
@@ -95,7 +96,7 @@ fn sums_run_in_the_stated_order() {
             &case,
         );
         let mut sums = case.layer.clone();
-        add_gradient(&case.x, &case.delta, case.outputs, &mut sums);
+        add_gradient(&case.x, &case.delta, case.outputs, &mut sums, Pace::NONE);
         let expected = naive::add_gradient(&case.x, &case.delta, case.inputs, case.outputs, &case.layer);
         assert_bits(&sums, &expected, &case);
     }
@@ -112,7 +113,7 @@ fn batch_equals_its_single_samples() {
             outputs.extend(single_sample.forward());
             errors.extend(single_sample.backward());
             linear_errors.extend(single_sample.backward_linear());
-            add_gradient(x, delta, case.outputs, &mut sums);
+            add_gradient(x, delta, case.outputs, &mut sums, Pace::NONE);
         }
         assert_bits(&outputs, &case.forward(), &case);
         assert_bits(&errors, &case.backward(), &case);
@@ -127,14 +128,14 @@ fn descent_equals_gradient_then_update() {
     for case in test_cases() {
         let gradient = case.gradient();
         let mut layer = case.layer.clone();
-        descend(&case.x, &case.delta, case.outputs, &mut layer, None, 0.1);
+        descend(&case.x, &case.delta, case.outputs, &mut layer, None, 0.1, Pace::NONE);
         let expected: Vec<f32> = case.layer.iter().zip(&gradient).map(|(w, g)| w - 0.1 * g).collect();
         assert_bits(&layer, &expected, &case);
 
         let initial_velocity = values(&mut random, case.layer.len());
         let (mut layer, mut velocity) = (case.layer.clone(), initial_velocity.clone());
         let momentum = Momentum { factor: 0.9, velocity: &mut velocity };
-        descend(&case.x, &case.delta, case.outputs, &mut layer, Some(momentum), 0.1);
+        descend(&case.x, &case.delta, case.outputs, &mut layer, Some(momentum), 0.1, Pace::NONE);
         let updated_velocity: Vec<f32> =
             initial_velocity.iter().zip(&gradient).map(|(v, g)| 0.9 * v + g).collect();
         let expected: Vec<f32> = case.layer.iter().zip(&updated_velocity).map(|(w, v)| w - 0.1 * v).collect();
@@ -152,7 +153,7 @@ fn momentum_equals_its_recursion() {
     let (mut w, mut v) = (to_f64(&layer), to_f64(&velocity));
     for _ in 0..30 {
         let momentum = Momentum { factor: 0.5, velocity: &mut velocity };
-        descend(&case.x, &case.delta, 5, &mut layer, Some(momentum), 0.01);
+        descend(&case.x, &case.delta, 5, &mut layer, Some(momentum), 0.01, Pace::NONE);
         for ((w, v), g) in w.iter_mut().zip(&mut v).zip(&gradient) {
             *v = 0.5 * *v + g;
             *w -= 0.01 * *v;
@@ -218,7 +219,7 @@ fn softmax_equals_f64() {
         let logits: Vec<f32> = values(&mut random, n * count).into_iter().map(|l| l * 20.0).collect();
         let classes: Vec<u8> = (0..n).map(|_| random.below(count) as u8).collect();
         let mut errors = logits.clone();
-        assert!(softmax_errors(&mut errors, &classes, 0.5));
+        assert!(softmax_errors(&mut errors, &classes, 0.5, Pace::NONE));
         for ((logits, errors), &class) in logits.chunks(count).zip(errors.chunks(count)).zip(&classes) {
             let logits = to_f64(logits);
             for (index, (error, expected)) in errors.iter().zip(naive::softmax(&logits)).enumerate() {
@@ -245,13 +246,13 @@ fn softmax_of_extremes_is_finite() {
     ] {
         for class in 0..3 {
             let mut errors = logits;
-            assert!(softmax_errors(&mut errors, &[class], 1.0), "{logits:?}");
+            assert!(softmax_errors(&mut errors, &[class], 1.0, Pace::NONE), "{logits:?}");
             assert!(errors.iter().sum::<f32>().abs() < 1e-6, "{errors:?}");
             assert!(cross_entropy(&logits, usize::from(class)).is_finite(), "{logits:?}");
         }
     }
     let mut equal = [7.0; 4];
-    assert!(softmax_errors(&mut equal, &[2], 1.0));
+    assert!(softmax_errors(&mut equal, &[2], 1.0, Pace::NONE));
     assert_eq!(equal, [0.25, 0.25, -0.75, 0.25]);
     assert!((cross_entropy(&[7.0; 4], 2) - 4f64.ln()).abs() < 1e-15);
 }
@@ -264,13 +265,21 @@ fn non_finite_logits_are_reported() {
             logits[index] = non_finite;
             // A single logit of minus infinity has a softmax of zero, which is defined.
             let defined = non_finite == f32::NEG_INFINITY;
-            assert_eq!(softmax_errors(&mut logits.clone(), &[0, 1], 1.0), defined, "{non_finite} at {index}");
-            assert_eq!(softmax_errors(&mut logits, &[0], 1.0), defined, "{non_finite} at {index}");
+            assert_eq!(
+                softmax_errors(&mut logits.clone(), &[0, 1], 1.0, Pace::NONE),
+                defined,
+                "{non_finite} at {index}"
+            );
+            assert_eq!(
+                softmax_errors(&mut logits, &[0], 1.0, Pace::NONE),
+                defined,
+                "{non_finite} at {index}"
+            );
         }
     }
-    assert!(!softmax_errors(&mut [f32::NEG_INFINITY; 2], &[0], 1.0));
-    assert!(!softmax_errors(&mut [1.0, 2.0], &[2], 1.0), "a class out of range was accepted");
-    assert!(!softmax_errors(&mut [1.0, 2.0, 3.0], &[0, 0], 1.0), "surplus logits were accepted");
+    assert!(!softmax_errors(&mut [f32::NEG_INFINITY; 2], &[0], 1.0, Pace::NONE));
+    assert!(!softmax_errors(&mut [1.0, 2.0], &[2], 1.0, Pace::NONE), "a class out of range was accepted");
+    assert!(!softmax_errors(&mut [1.0, 2.0, 3.0], &[0, 0], 1.0, Pace::NONE), "surplus logits were accepted");
     assert!(cross_entropy(&[1.0, 2.0], 2).is_nan());
     assert!(cross_entropy(&[1.0, f32::NAN], 0).is_nan());
     assert!(cross_entropy(&[1.0, f32::INFINITY], 1).is_nan());
@@ -283,13 +292,13 @@ proptest! {
     ) {
         let [x, delta, layer, velocity, out] = lengths.map(|length| vec![0.5f32; length]);
         let (mut out, mut layer, mut velocity) = (out, layer, velocity);
-        forward(&x, &layer, outputs, &mut out);
-        backward(&delta, &layer, outputs, &x, &mut out);
-        backward_linear(&delta, &layer, outputs, &mut out);
-        add_gradient(&x, &delta, outputs, &mut out);
-        descend(&x, &delta, outputs, &mut layer, None, 0.1);
-        descend(&x, &delta, outputs, &mut layer, Some(Momentum { factor: 0.5, velocity: &mut velocity }), 0.1);
-        let finite = softmax_errors(&mut out, &vec![0; classes], 0.1);
+        forward(&x, &layer, outputs, &mut out, Pace::NONE);
+        backward(&delta, &layer, outputs, &x, &mut out, Pace::NONE);
+        backward_linear(&delta, &layer, outputs, &mut out, Pace::NONE);
+        add_gradient(&x, &delta, outputs, &mut out, Pace::NONE);
+        descend(&x, &delta, outputs, &mut layer, None, 0.1, Pace::NONE);
+        descend(&x, &delta, outputs, &mut layer, Some(Momentum { factor: 0.5, velocity: &mut velocity }), 0.1, Pace::NONE);
+        let finite = softmax_errors(&mut out, &vec![0; classes], 0.1, Pace::NONE);
         prop_assert!(finite || classes == 0 || out.len() % classes != 0 || out.len() < classes);
         let _ = cross_entropy(&out, classes);
     }

@@ -5,6 +5,7 @@ use crate::common::dense::{self as naive, to_f64, values};
 use fedspan_client::kernel::dense::{
     Momentum, add_gradient, backward, cross_entropy, descend, forward, relu, softmax_errors,
 };
+use fedspan_client::pace::Pace;
 
 const SIZES: [usize; 4] = [6, 9, 7, 4];
 const N: usize = 5;
@@ -35,14 +36,14 @@ impl Network {
     /// Computes the activations of all layers, then the errors. Returns false if a value is not finite.
     fn propagate(&mut self, x: &[f32], classes: &[u8]) -> bool {
         let Self { layers: [l0, l1, l2], activations: [a0, a1, a2], deltas: [d0, d1], .. } = self;
-        forward(x, l0, SIZES[1], a0);
+        forward(x, l0, SIZES[1], a0, Pace::NONE);
         relu(a0);
-        forward(a0, l1, SIZES[2], a1);
+        forward(a0, l1, SIZES[2], a1, Pace::NONE);
         relu(a1);
-        forward(a1, l2, SIZES[3], a2);
-        let finite = softmax_errors(a2, classes, 1.0 / classes.len() as f32);
-        backward(a2, l2, SIZES[3], a1, d1);
-        backward(d1, l1, SIZES[2], a0, d0);
+        forward(a1, l2, SIZES[3], a2, Pace::NONE);
+        let finite = softmax_errors(a2, classes, 1.0 / classes.len() as f32, Pace::NONE);
+        backward(a2, l2, SIZES[3], a1, d1, Pace::NONE);
+        backward(d1, l1, SIZES[2], a0, d0, Pace::NONE);
         finite
     }
 
@@ -69,7 +70,7 @@ fn gradients_equal_finite_differences() {
         let x64 = to_f64(&x);
         for (depth, (input, delta)) in network.inputs_and_errors(&x).into_iter().enumerate() {
             let mut gradient = vec![0.0; network.layers[depth].len()];
-            add_gradient(input, delta, SIZES[depth + 1], &mut gradient);
+            add_gradient(input, delta, SIZES[depth + 1], &mut gradient, Pace::NONE);
             assert!(gradient.iter().any(|g| g.abs() > 0.05));
             for (index, g) in gradient.into_iter().enumerate() {
                 let w = layers[depth][index];
@@ -99,15 +100,15 @@ fn descent_with_momentum_fits_the_batch() {
         let inputs_and_errors: [(&[f32], &[f32]); 3] = [(&x, d0), (a0, d1), (a1, a2)];
         for (depth, (input, delta)) in inputs_and_errors.into_iter().enumerate() {
             let momentum = Some(Momentum { factor: 0.5, velocity: &mut velocities[depth] });
-            descend(input, delta, SIZES[depth + 1], &mut layers[depth], momentum, 0.1);
+            descend(input, delta, SIZES[depth + 1], &mut layers[depth], momentum, 0.1, Pace::NONE);
         }
     }
     let Network { layers: [l0, l1, l2], activations: [a0, a1, a2], .. } = &mut network;
-    forward(&x, l0, SIZES[1], a0);
+    forward(&x, l0, SIZES[1], a0, Pace::NONE);
     relu(a0);
-    forward(a0, l1, SIZES[2], a1);
+    forward(a0, l1, SIZES[2], a1, Pace::NONE);
     relu(a1);
-    forward(a1, l2, SIZES[3], a2);
+    forward(a1, l2, SIZES[3], a2, Pace::NONE);
     for (logits, class) in a2.chunks(SIZES[3]).zip(classes) {
         let loss = cross_entropy(logits, usize::from(class));
         assert!(loss < 0.1, "{loss}");

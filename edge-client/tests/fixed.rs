@@ -7,8 +7,8 @@ use crate::common::fixed::{HeapFixed, gradient_bounds, largest_magnitude, sample
 use crate::common::*;
 use fedspan_client::memory::{FixedWorkspace, Memory};
 use fedspan_client::task::Usage;
+use fedspan_client::task::representation_hash;
 use fedspan_client::{Linear, NotReady, Task};
-use fedspan_protocol::frame::crc32c_f32;
 use fedspan_protocol::message::{DeclineReason, HeadSolve, Numeric, Task as Wire, Upload};
 use fedspan_protocol::tensor::{Encoding, Role};
 use proptest::prelude::*;
@@ -169,7 +169,7 @@ proptest! {
         let mut model = Linear::new(HeapFixed::new(d, k, k));
         model.set_representation(&b).unwrap();
         model.head_mut().copy_from_slice(&identity(k));
-        model.restore_head(crc32c_f32(&b));
+        model.restore_head(representation_hash(&b));
         let zero = vec![0.0; k];
         for x in samples.x.chunks(d) {
             let mut prediction = vec![0.0; k];

@@ -14,6 +14,7 @@
 use crate::common::head::*;
 use crate::common::*;
 use fedspan_client::kernel::least_squares::gradient_steps;
+use fedspan_client::pace::Pace;
 use fedspan_client::{Linear, Recording, Workspace};
 use fedspan_protocol::message::{DeclineReason, HeadSolve};
 use proptest::prelude::*;
@@ -353,7 +354,7 @@ fn diverged_gradient_steps_keep_the_old_head() {
 #[test]
 fn gradient_steps_read_the_lower_triangle_only() {
     let (mut w, mut scratch) = (vec![0.5, -1.0], vec![0.0; 2]);
-    gradient_steps(&[2.0, f32::NAN, 1.0, 3.0], &[1.0, 4.0], &mut w, &mut scratch, 1, 0.5);
+    gradient_steps(&[2.0, f32::NAN, 1.0, 3.0], &[1.0, 4.0], &mut w, &mut scratch, 1, 0.5, Pace::NONE);
     // G W - b = (2*0.5 - 1 - 1, 0.5 - 3 - 4) = (-1, -6.5).
     assert_eq!(w, [1.0, 2.25]);
 }

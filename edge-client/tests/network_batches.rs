@@ -48,6 +48,7 @@ impl NetworkMemory for Memory {
             classes,
             pool_indices: &mut [],
             body_cache: &mut [],
+            pace: fedspan_client::pace::Pace::NONE,
             #[cfg(feature = "adapter")]
             frozen: fedspan_client::kernel::frozen::Frozen::Nothing,
         }

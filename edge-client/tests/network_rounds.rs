@@ -9,6 +9,7 @@ use crate::common::*;
 use fedspan_client::memory::NetworkShape;
 use fedspan_client::session::{Counters, Event};
 use fedspan_client::{Network, NotReady, Task};
+use fedspan_protocol::frame::crc32c_f32;
 use fedspan_protocol::message::{
     Baseline, DeclineReason, Descriptors, HeadSolve, RoundId, RoundOpen, Task as Wire, ToServer, Trained,
 };
@@ -268,6 +269,13 @@ fn head_predicts_only_with_its_body() {
     assert_eq!(device.predict(&x, &mut out), Err(NotReady::NoHead));
     device.set_parameters(&draw_parameters(SHAPE, 1)).unwrap();
     device.predict(&x, &mut out).unwrap();
+    // A record of an earlier version has the CRC-32C of the body.
+    let mut earlier = new_device();
+    let body = SHAPE.range(0..SHAPE.layers() - 1);
+    earlier.restore_head(crc32c_f32(&earlier.parameters()[body]));
+    earlier.predict(&x, &mut out).unwrap();
+    earlier.restore_head(hash ^ 1);
+    assert_eq!(earlier.predict(&x, &mut out), Err(NotReady::NoHead));
     // Predictions in batches of eight equal those of single samples.
     let x = Random(4).normals(20 * 6);
     let mut batch_out = [0.0; 60];

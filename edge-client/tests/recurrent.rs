@@ -6,6 +6,7 @@ use crate::common::Random;
 use crate::common::dense::{to_f64, values};
 use fedspan_client::kernel::dense::{add_gradient, backward_linear, descend, forward, softmax_errors};
 use fedspan_client::kernel::recurrent::Lstm;
+use fedspan_client::pace::Pace;
 use proptest::prelude::*;
 
 /// Layer, batch of `n` sequences, and errors of the layer's outputs.
@@ -35,9 +36,9 @@ impl Case {
         let mut memory = vec![f32::NAN; lstm.memory(n + spare)];
         let (mut out, mut errors) = (vec![f32::NAN; delta.len()], vec![f32::NAN; x.len()]);
         let mut gradient = vec![0.0; layer.len()];
-        lstm.forward(x, layer, &mut memory, &mut out);
-        let (rows, gates) = lstm.backward(delta, layer, &mut memory, &mut errors);
-        add_gradient(rows, gates, lstm.gates(), &mut gradient);
+        lstm.forward(x, layer, &mut memory, &mut out, Pace::NONE);
+        let (rows, gates) = lstm.backward(delta, layer, &mut memory, &mut errors, Pace::NONE);
+        add_gradient(rows, gates, lstm.gates(), &mut gradient, Pace::NONE);
         [out, errors, gradient]
     }
 
@@ -147,19 +148,19 @@ proptest! {
     ) {
         let lstm = Lstm { steps, channels, cells };
         let [x, layer, mut memory, mut out, delta] = lengths.map(|length| vec![0.5f32; length]);
-        lstm.forward(&x, &layer, &mut memory, &mut out);
-        let (rows, errors) = lstm.backward(&delta, &layer, &mut memory, &mut out);
+        lstm.forward(&x, &layer, &mut memory, &mut out, Pace::NONE);
+        let (rows, errors) = lstm.backward(&delta, &layer, &mut memory, &mut out, Pace::NONE);
         prop_assert_eq!(rows.len() * lstm.gates(), errors.len() * lstm.row());
         // A layer with too few weights is ignored.
         let weights = vec![0.5; lstm.layer()];
         let mut large_memory = vec![0.5; lstm.memory(3)];
         let mut out = vec![7.0; 3 * cells];
-        lstm.forward(&x, &weights[..weights.len().saturating_sub(1)], &mut large_memory, &mut out);
+        lstm.forward(&x, &weights[..weights.len().saturating_sub(1)], &mut large_memory, &mut out, Pace::NONE);
         prop_assert!(out.iter().all(|&value| value == 7.0));
         // If the data are incomplete, only the complete sequences are used.
         let n = (delta.len() / cells.max(1)).min(3);
-        lstm.forward(&x, &weights, &mut large_memory, &mut out);
-        let (rows, _) = lstm.backward(&delta, &weights, &mut large_memory, &mut []);
+        lstm.forward(&x, &weights, &mut large_memory, &mut out, Pace::NONE);
+        let (rows, _) = lstm.backward(&delta, &weights, &mut large_memory, &mut [], Pace::NONE);
         prop_assert_eq!(rows.len(), if cells > 0 { n * steps * lstm.row() } else { 0 });
     }
 }
@@ -230,9 +231,10 @@ fn batch_equals_its_single_sequences() {
         for single in (0..case.n).map(|index| case.single_sequence(index)) {
             let mut memory = vec![0.0; single.lstm.memory(3)];
             let (mut h, mut e) = (vec![0.0; single.delta.len()], vec![0.0; single.x.len()]);
-            single.lstm.forward(&single.x, &single.layer, &mut memory, &mut h);
-            let (rows, gates) = single.lstm.backward(&single.delta, &single.layer, &mut memory, &mut e);
-            add_gradient(rows, gates, single.lstm.gates(), &mut gradient);
+            single.lstm.forward(&single.x, &single.layer, &mut memory, &mut h, Pace::NONE);
+            let (rows, gates) =
+                single.lstm.backward(&single.delta, &single.layer, &mut memory, &mut e, Pace::NONE);
+            add_gradient(rows, gates, single.lstm.gates(), &mut gradient, Pace::NONE);
             out.extend(h);
             errors.extend(e);
         }
@@ -249,9 +251,9 @@ fn input_errors_are_optional() {
         let Case { lstm, n, x, layer, delta } = &case;
         let mut memory = vec![0.0; lstm.memory(*n)];
         let mut gradient = vec![0.0; layer.len()];
-        lstm.forward(x, layer, &mut memory, &mut vec![0.0; delta.len()]);
-        let (rows, gates) = lstm.backward(delta, layer, &mut memory, &mut []);
-        add_gradient(rows, gates, lstm.gates(), &mut gradient);
+        lstm.forward(x, layer, &mut memory, &mut vec![0.0; delta.len()], Pace::NONE);
+        let (rows, gates) = lstm.backward(delta, layer, &mut memory, &mut [], Pace::NONE);
+        add_gradient(rows, gates, lstm.gates(), &mut gradient, Pace::NONE);
         assert_eq!(bits(&gradient), bits(&case.run_case(0)[2]));
     }
 }
@@ -275,11 +277,11 @@ fn open_forget_and_closed_input_gate_keep_the_state() {
         x.iter_mut().step_by(2).for_each(|open| *open = 0.0);
         x[0] = 1.0;
         let (mut memory, mut out) = (vec![0.0; lstm.memory(1)], [0.0]);
-        lstm.forward(&x, &layer, &mut memory, &mut out);
+        lstm.forward(&x, &layer, &mut memory, &mut out, Pace::NONE);
         assert_eq!(out, [libm::tanhf(libm::tanhf(0.7 * x[1]))], "{steps} steps");
         // The error propagates back to the written value and to no later input.
         let mut errors = vec![f32::NAN; x.len()];
-        lstm.backward(&[1.0], &layer, &mut memory, &mut errors);
+        lstm.backward(&[1.0], &layer, &mut memory, &mut errors, Pace::NONE);
         assert!(errors[1] > 0.1 && errors[2..].iter().all(|&error| error == 0.0), "{errors:?}");
     }
 }
@@ -293,7 +295,7 @@ fn closed_forget_gate_clears_the_state() {
     let output_after = |first_inputs: [f32; 4]| {
         let x: Vec<f32> = first_inputs.into_iter().chain(last_input).collect();
         let mut out = [0.0];
-        lstm.forward(&x, &layer, &mut vec![0.0; lstm.memory(1)], &mut out);
+        lstm.forward(&x, &layer, &mut vec![0.0; lstm.memory(1)], &mut out, Pace::NONE);
         out[0]
     };
     assert_eq!(output_after([9.0, 1.0, -3.0, 0.5]).to_bits(), output_after([0.0; 4]).to_bits());
@@ -371,16 +373,16 @@ fn lstm_learns_to_remember() {
             for (x, &class) in x.chunks_mut(lstm.inputs()).zip(&classes) {
                 x[usize::from(class)] += 1.0;
             }
-            lstm.forward(&x, &layer, &mut memory, &mut out);
-            forward(&out, &head, 2, &mut logits);
+            lstm.forward(&x, &layer, &mut memory, &mut out, Pace::NONE);
+            forward(&out, &head, 2, &mut logits, Pace::NONE);
             let is_correct =
                 |(logits, &class): (&[f32], &u8)| logits[usize::from(class)] == logits[0].max(logits[1]);
             correct_counts.push(logits.chunks(2).zip(&classes).filter(|&pair| is_correct(pair)).count());
-            assert!(softmax_errors(&mut logits, &classes, 1.0 / N as f32));
-            backward_linear(&logits, &head, 2, &mut delta);
-            let (rows, gates) = lstm.backward(&delta, &layer, &mut memory, &mut []);
-            descend(rows, gates, lstm.gates(), &mut layer, None, 0.3);
-            descend(&out, &logits, 2, &mut head, None, 0.3);
+            assert!(softmax_errors(&mut logits, &classes, 1.0 / N as f32, Pace::NONE));
+            backward_linear(&logits, &head, 2, &mut delta, Pace::NONE);
+            let (rows, gates) = lstm.backward(&delta, &layer, &mut memory, &mut [], Pace::NONE);
+            descend(rows, gates, lstm.gates(), &mut layer, None, 0.3, Pace::NONE);
+            descend(&out, &logits, 2, &mut head, None, 0.3, Pace::NONE);
         }
         let correct: usize = correct_counts.iter().rev().take(20).sum();
         assert!(correct >= 20 * N * 9 / 10, "seed {seed}: {correct} of {}", 20 * N);

@@ -1,6 +1,7 @@
 //! Tests of downloads of representations: encodings, orthonormality, finiteness, and the readiness of `predict`.
 
 use crate::common::*;
+use fedspan_client::task::representation_hash;
 use fedspan_client::{Linear, NotReady, Task};
 use fedspan_protocol::frame::crc32c_f32;
 use fedspan_protocol::message::{DeclineReason, Task as Wire, Upload};
@@ -134,10 +135,10 @@ fn predict_needs_the_head_of_its_representation() {
     assert!((f64::from(prediction[0]) - expected[0]).abs() <= 1e-5 * (1.0 + expected[0].abs()));
     assert_eq!(model.predict(&x[1..], &mut [0.0]), Err(NotReady::Length { expected: 6, got: 5 }));
     assert_eq!(model.predict(x, &mut [0.0; 2]), Err(NotReady::Length { expected: 1, got: 2 }));
-    assert_eq!(model.head_fitted_on(), Some(crc32c_f32(&b1)));
+    assert_eq!(model.head_fitted_on(), Some(representation_hash(&b1)));
     model.set_representation(&b2).unwrap();
     assert_eq!(model.predict(x, &mut [0.0]), Err(NotReady::NoHead));
-    model.restore_head(crc32c_f32(&b2));
+    model.restore_head(representation_hash(&b2));
     assert_eq!(model.predict(x, &mut [0.0]), Ok(()));
     // The first byte of a download invalidates the representation, before it is checked.
     let task = Wire::FitHead { head: EXACT };
@@ -164,4 +165,31 @@ fn uploads_announce_role_and_encoding() {
     let mut model = Linear::new(Heap::new(5, 2, 1));
     model.open(&open(1, Wire::FitHead { head: EXACT }, Role::Representation, Encoding::F32, 5, 2)).unwrap();
     assert!(model.upload().is_empty(), "fit-head uploads a tensor");
+}
+
+/// Records of earlier versions identify a representation by its CRC-32C. Their heads are used with it, before or after the
+/// representation is loaded, and with no other.
+#[test]
+fn head_of_an_earlier_record_is_used() {
+    let mut random = Random(5);
+    let (d, k) = (6, 2);
+    let (b1, b2) = (flat(&random.orthonormal(d, k)), flat(&random.orthonormal(d, k)));
+    let (x, out) = (random.normals(d), &mut [0.0]);
+    let with = |steps: &[&dyn Fn(&mut Linear<Heap>)]| {
+        let mut model = Linear::new(Heap::new(d, k, 1));
+        model.head_mut().copy_from_slice(&[0.5, 0.25]);
+        steps.iter().for_each(|step| step(&mut model));
+        model
+    };
+    let set = |b| move |model: &mut Linear<Heap>| model.set_representation(b).unwrap();
+    let restore = |hash| move |model: &mut Linear<Heap>| model.restore_head(hash);
+    let (set_1, set_2, old, other) = (set(&b1), set(&b2), restore(crc32c_f32(&b1)), restore(crc32c_f32(&b2)));
+    for mut usable in [with(&[&old, &set_1]), with(&[&set_1, &old]), with(&[&old, &set_2, &set_1])] {
+        usable.predict(&x, out).unwrap();
+        // The next record has the new hash.
+        assert_eq!(usable.head_fitted_on(), Some(representation_hash(&b1)));
+    }
+    for mut unusable in [with(&[&other, &set_1]), with(&[&set_1, &other]), with(&[&old, &set_2])] {
+        assert_eq!(unusable.predict(&x, out), Err(NotReady::NoHead));
+    }
 }

@@ -5,10 +5,11 @@
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]
 
 use fedspan_client::Millis;
-use fedspan_client::task::{Scaled, scaled_values};
+use fedspan_client::task::{Scaled, representation_hash, scaled_values};
 use fedspan_client::{
     Linear, NotReady, Recording, SampleSource, Samples, SourceError, Targets, Task, Workspace,
 };
+use fedspan_protocol::frame::crc32c_f32;
 use fedspan_protocol::message::{
     DeclineReason, Descriptors, HeadSolve, RoundId, RoundOpen, Task as Wire, Upload,
 };
@@ -300,6 +301,15 @@ fn head_of_another_scale_is_not_used() {
         open(&mut restarted, factor);
         assert_eq!(restarted.predict(&x[..D], &mut out), expected);
     }
+    // A record of an earlier version has a CRC-32C in place of the hash of the representation.
+    let b = model.task().representation().unwrap();
+    let earlier = stored.1 ^ representation_hash(b) ^ crc32c_f32(b);
+    let mut restarted = self::scaled_model();
+    restarted.head_mut().copy_from_slice(&stored.0);
+    restarted.restore_head(earlier);
+    open(&mut restarted, Some(0.5));
+    restarted.predict(&x[..D], &mut out).unwrap();
+    assert_eq!(restarted.head_fitted_on(), Some(stored.1));
 }
 
 /// A model with feature scaling announces the scale and the sums.

@@ -24,7 +24,12 @@ fn output_of(text: &str, title: &str, layer: Layer) -> Vec<f32> {
     let (mut saved, mut scratch) = (vec![0.0; layer.saved()], vec![0.0; layer.scratch()]);
     let mut pool_indices = vec![0; layer.pool_indices()];
     let mut out = vec![0.0; layer.outputs()];
-    let buffers = LayerBuffers { saved: &mut saved, pool_indices: &mut pool_indices, scratch: &mut scratch };
+    let buffers = LayerBuffers {
+        saved: &mut saved,
+        pool_indices: &mut pool_indices,
+        scratch: &mut scratch,
+        pace: fedspan_client::pace::Pace::NONE,
+    };
     layer.forward(&x, &weights, &mut out, buffers);
     if layer.has_relu() {
         relu(&mut out);

@@ -2,6 +2,7 @@
 //! build is libm's or, with the feature `micromath`, an approximation.
 
 use fedspan_client::kernel::dense::{cross_entropy, softmax_errors};
+use fedspan_client::pace::Pace;
 use fedspan_sim_core::run::{NoProgress, run};
 use fedspan_sim_core::scenario::Scenario;
 use rand_chacha::ChaCha8Rng;
@@ -57,7 +58,7 @@ impl Errors {
         let sum: f64 = logits_f64().map(|logit| (logit - max_logit).exp()).sum();
         // `softmax_errors` returns the probabilities, minus 1 for the true class, which is the first class.
         let mut probabilities = logits.to_vec();
-        let is_finite = softmax_errors(&mut probabilities, &[0], 1.0);
+        let is_finite = softmax_errors(&mut probabilities, &[0], 1.0, Pace::NONE);
         for (class, (probability, logit)) in probabilities.iter().zip(logits_f64()).enumerate() {
             let true_class = if class == 0 { 1.0 } else { 0.0 };
             let error = (f64::from(*probability) + true_class - (logit - max_logit).exp() / sum).abs();

@@ -17,7 +17,7 @@ const LIST: List = List {
     name: "update",
     keys: &["core", "opt_level", "d", "k", "m", "path"],
     // `cycles` are estimated only for cores with a table of costs, at level "s".
-    figures: &["instructions", "verify", "emit", "stack", "cycles"],
+    figures: &["instructions", "verify", "emit", "stretch", "stack", "cycles"],
     numbers: &["d", "k", "m"],
 };
 /// Index of the first key that affects the result; the keys before it (core and level) do not.

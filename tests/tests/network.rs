@@ -14,7 +14,7 @@ const LIST: List = List {
     // `instructions` and `last` are counts per sample, in an epoch that trains all parameters or only the
     // last part; `stack` and `workspace` are in bytes; `cycles` is the number for an epoch that trains all
     // parameters.
-    figures: &["instructions", "last", "stack", "workspace", "cycles"],
+    figures: &["instructions", "last", "stretch", "stack", "workspace", "cycles"],
     numbers: &["d", "m"],
 };
 /// Features of the firmware and the networks measured with them, in the order of the table.

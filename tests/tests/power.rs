@@ -13,7 +13,7 @@ const LIST: List = List {
     name: "power",
     keys: &["core", "opt_level", "d", "k", "m", "path"],
     // Only iterations with noise have the values `noise` and `seed`.
-    figures: &["instructions", "verify", "noise", "seed", "stack", "client", "cycles"],
+    figures: &["instructions", "verify", "noise", "seed", "stretch", "stack", "client", "cycles"],
     numbers: &["d", "k", "m"],
 };
 /// Iterations without and with noise.

@@ -12,6 +12,7 @@
 //! that all slices contain; nothing panics.
 
 use super::dense;
+use crate::pace::Pace;
 
 /// Convolution without padding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,16 +126,30 @@ impl Convolution {
 
     /// Applies the filters to `images` (n x inputs): `out` receives n x outputs, and `patches` the result of
     /// [`Convolution::patches`].
-    pub fn forward(&self, images: &[f32], layer: &[f32], patches: &mut [f32], out: &mut [f32]) {
+    pub fn forward(
+        &self,
+        images: &[f32],
+        layer: &[f32],
+        patches: &mut [f32],
+        out: &mut [f32],
+        pace: Pace<'_>,
+    ) {
         self.patches(images, patches);
-        dense::forward(patches, layer, self.filters, out);
+        dense::forward(patches, layer, self.filters, out, pace);
     }
 
     /// Computes the errors of the inputs from the errors of the outputs (`delta`, n x outputs), and adds them
     /// to `images` (n x inputs). The caller masks a ReLU before the layer ([`dense::relu_errors`]). `errors`
     /// is scratch memory of n x positions x patch values.
-    pub fn add_errors(&self, delta: &[f32], layer: &[f32], errors: &mut [f32], images: &mut [f32]) {
-        dense::backward_linear(delta, layer, self.filters, errors);
+    pub fn add_errors(
+        &self,
+        delta: &[f32],
+        layer: &[f32],
+        errors: &mut [f32],
+        images: &mut [f32],
+        pace: Pace<'_>,
+    ) {
+        dense::backward_linear(delta, layer, self.filters, errors, pace);
         self.add_patches(errors, images);
     }
 }

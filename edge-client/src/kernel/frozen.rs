@@ -3,6 +3,7 @@
 use fedspan_protocol::frame::{Crc32c, crc32c_f32};
 
 use super::dense;
+use crate::pace::Pace;
 
 /// Layer with fixed weights from d inputs to o outputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -67,16 +68,17 @@ impl Frozen<'_> {
     /// Weights in f32 are applied by [`dense::forward`]. With weights in bytes a sum starts with zero, and
     /// products with the bytes are added in ascending order of inputs; then the sum is multiplied by the
     /// scale, and the bias is added.
-    pub fn forward(&self, x: &[f32], outputs: usize, out: &mut [f32]) {
+    pub fn forward(&self, x: &[f32], outputs: usize, out: &mut [f32], pace: Pace<'_>) {
         match *self {
             Self::Nothing => out.fill(0.0),
-            Self::F32(values) => dense::forward(x, values, outputs, out),
+            Self::F32(values) => dense::forward(x, values, outputs, out, pace),
             Self::I8 { weights, scales, biases } => {
                 let outputs = outputs.max(1);
                 let inputs = (weights.len() / outputs).max(1);
                 for (x, out) in x.chunks_exact(inputs).zip(out.chunks_exact_mut(outputs)) {
                     out.fill(0.0);
                     for (x, weights) in x.iter().zip(weights.chunks_exact(outputs)) {
+                        pace.spend(2 * outputs);
                         for (sum, &weight) in out.iter_mut().zip(weights) {
                             *sum += x * f32::from(weight);
                         }

@@ -4,10 +4,20 @@
 //! `S` (d x c) is accumulated, and `G` (d x k) is computed element by element when it is sent.
 
 use super::{Four, add_product, add_products};
+use crate::pace::Pace;
 
 /// Adds `x r^T` to `S` for one sample. `s` is d x c, `x` has d values, `r` has c.
 #[inline(never)]
-pub fn accumulate(s: &mut [f32], x: &[f32], r: &[f32]) {
+pub fn accumulate(s: &mut [f32], x: &[f32], r: &[f32], pace: Pace<'_>) {
+    for rows in pace.split(x.len(), r.len()) {
+        let s = s.get_mut(rows.start * r.len()..rows.end * r.len()).unwrap_or_default();
+        add_rows(s, x.get(rows).unwrap_or_default(), r);
+    }
+}
+
+/// Adds some rows of `x r^T`.
+#[inline(always)]
+fn add_rows(s: &mut [f32], x: &[f32], r: &[f32]) {
     if let [r] = *r {
         for (si, &xi) in s.iter_mut().zip(x) {
             *si += xi * r;
@@ -23,7 +33,17 @@ pub fn accumulate(s: &mut [f32], x: &[f32], r: &[f32]) {
 
 /// Adds `x r^T` to `S` for four samples of d values each; `r` has c fours.
 #[inline(never)]
-pub fn accumulate_four(s: &mut [f32], x: [&[f32]; 4], r: &[Four]) {
+pub fn accumulate_four(s: &mut [f32], x: [&[f32]; 4], r: &[Four], pace: Pace<'_>) {
+    let [x0, ..] = x;
+    for rows in pace.split(x0.len(), 4 * r.len()) {
+        let s = s.get_mut(rows.start * r.len()..rows.end * r.len()).unwrap_or_default();
+        add_rows_of_four(s, x.map(|x| x.get(rows.clone()).unwrap_or_default()), r);
+    }
+}
+
+/// Adds some rows of `x r^T` for four samples.
+#[inline(always)]
+fn add_rows_of_four(s: &mut [f32], x: [&[f32]; 4], r: &[Four]) {
     let [x0, x1, x2, x3] = x;
     if let [r] = *r {
         for ((((s, &x0), &x1), &x2), &x3) in s.iter_mut().zip(x0).zip(x1).zip(x2).zip(x3) {
@@ -101,11 +121,12 @@ fn part_of_row(s: &[f32], w: &[f32], c: usize, scale: f32, out: &mut [f32]) {
 /// the sum that the two-pass method accumulates, because `X^T (X B W - Y) = (X^T Z) W - X^T Y`. `xz` is d x
 /// k, `w` is k x c.
 #[inline(never)]
-pub fn finish_one_pass(s: &mut [f32], xz: &[f32], w: &[f32], k: usize, c: usize) {
+pub fn finish_one_pass(s: &mut [f32], xz: &[f32], w: &[f32], k: usize, c: usize, pace: Pace<'_>) {
     if k == 0 || c == 0 {
         return;
     }
     for (s_row, xz_row) in s.chunks_exact_mut(c).zip(xz.chunks_exact(k)) {
+        pace.spend(k * c);
         for (output, value) in s_row.iter_mut().enumerate() {
             let column = w.iter().skip(output).step_by(c);
             let dot = xz_row.iter().zip(column).fold(0.0f32, |sum, (a, b)| sum + a * b);

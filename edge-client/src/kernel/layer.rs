@@ -19,6 +19,8 @@ use super::recurrent::Lstm;
 #[cfg(feature = "convolution")]
 use filters::Filters;
 
+use crate::pace::Pace;
+
 /// Kind of a layer with its sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layer {
@@ -67,6 +69,8 @@ pub struct LayerBuffers<'a> {
     pub pool_indices: &'a mut [u8],
     /// Scratch memory, [`Layer::scratch`] values.
     pub scratch: &'a mut [f32],
+    /// Pauses within the computation.
+    pub pace: Pace<'a>,
 }
 
 /// Inputs and buffers of a layer after the forward pass of a batch of n samples.
@@ -234,23 +238,22 @@ impl Layer {
 
     /// Computes the layer's output for `x` (n x inputs) before the ReLU. `out` receives n x outputs.
     pub fn forward(&self, x: &[f32], weights: &[f32], out: &mut [f32], room: LayerBuffers<'_>) {
-        // Some kinds of layers do not use the buffers.
-        let _ = &room;
+        let pace = room.pace;
         match self {
-            Self::Dense { outputs, .. } => dense::forward(x, weights, *outputs, out),
+            Self::Dense { outputs, .. } => dense::forward(x, weights, *outputs, out, pace),
             #[cfg(feature = "adapter")]
             Self::Down { rank, .. } => {
                 out.fill(0.0);
-                dense::add_product(x, weights, *rank, out);
+                dense::add_product(x, weights, *rank, out, pace);
             }
             #[cfg(feature = "adapter")]
-            Self::Up { outputs, .. } => dense::add_product(x, weights, *outputs, out),
+            Self::Up { outputs, .. } => dense::add_product(x, weights, *outputs, out, pace),
             #[cfg(feature = "convolution")]
             Self::Filters { convolution, pooling } => {
                 Filters { convolution: *convolution, pooling: *pooling }.forward(x, weights, out, room);
             }
             #[cfg(feature = "recurrent")]
-            Self::Lstm(lstm) => lstm.forward(x, weights, room.saved, out),
+            Self::Lstm(lstm) => lstm.forward(x, weights, room.saved, out, pace),
         }
     }
 
@@ -264,25 +267,25 @@ impl Layer {
         below: Option<&mut [f32]>,
         gradient: Gradient<'_>,
     ) {
-        let x = forward_pass.x;
+        let (x, pace) = (forward_pass.x, forward_pass.room.pace);
         match self {
             Self::Dense { outputs, .. } => {
                 match below {
                     #[cfg(feature = "recurrent")]
                     Some(out) if !forward_pass.after_relu => {
-                        dense::backward_linear(delta, weights, *outputs, out)
+                        dense::backward_linear(delta, weights, *outputs, out, pace)
                     }
-                    Some(out) => dense::backward(delta, weights, *outputs, x, out),
+                    Some(out) => dense::backward(delta, weights, *outputs, x, out, pace),
                     None => {}
                 }
-                gradient.take(x, delta, *outputs, weights);
+                gradient.take(x, delta, *outputs, weights, pace);
             }
             #[cfg(feature = "adapter")]
             Self::Down { .. } | Self::Up { .. } => {
                 if let Some(out) = below {
-                    dense::backward_product(delta, weights, self.outputs(), out);
+                    dense::backward_product(delta, weights, self.outputs(), out, pace);
                 }
-                gradient.take_product(x, delta, self.outputs(), weights);
+                gradient.take_product(x, delta, self.outputs(), weights, pace);
             }
             #[cfg(feature = "convolution")]
             Self::Filters { convolution, pooling } => {
@@ -292,8 +295,8 @@ impl Layer {
             #[cfg(feature = "recurrent")]
             Self::Lstm(lstm) => {
                 let (rows, errors) =
-                    lstm.backward(delta, weights, forward_pass.room.saved, below.unwrap_or_default());
-                gradient.take(rows, errors, lstm.gates(), weights);
+                    lstm.backward(delta, weights, forward_pass.room.saved, below.unwrap_or_default(), pace);
+                gradient.take(rows, errors, lstm.gates(), weights, pace);
             }
         }
     }
@@ -301,14 +304,14 @@ impl Layer {
 
 impl Gradient<'_> {
     /// Uses the gradient of a dense layer with inputs `x` and output errors `delta`.
-    fn take(self, x: &[f32], delta: &[f32], outputs: usize, weights: &mut [f32]) {
+    fn take(self, x: &[f32], delta: &[f32], outputs: usize, weights: &mut [f32], pace: Pace<'_>) {
         match self {
             Self::Unused => {}
-            Self::Added(sums) => dense::add_gradient(x, delta, outputs, sums),
+            Self::Added(sums) => dense::add_gradient(x, delta, outputs, sums, pace),
             Self::Step(Step { momentum, velocity, size }) => {
                 let velocity = velocity.filter(|_| momentum > 0.0);
                 let momentum = velocity.map(|velocity| Momentum { factor: momentum, velocity });
-                dense::descend(x, delta, outputs, weights, momentum, size);
+                dense::descend(x, delta, outputs, weights, momentum, size, pace);
             }
         }
     }
@@ -317,14 +320,14 @@ impl Gradient<'_> {
 #[cfg(feature = "adapter")]
 impl Gradient<'_> {
     /// Uses the gradient of weights without a bias.
-    fn take_product(self, x: &[f32], delta: &[f32], outputs: usize, weights: &mut [f32]) {
+    fn take_product(self, x: &[f32], delta: &[f32], outputs: usize, weights: &mut [f32], pace: Pace<'_>) {
         match self {
             Self::Unused => {}
-            Self::Added(sums) => dense::add_product_gradient(x, delta, outputs, sums),
+            Self::Added(sums) => dense::add_product_gradient(x, delta, outputs, sums, pace),
             Self::Step(Step { momentum, velocity, size }) => {
                 let velocity = velocity.filter(|_| momentum > 0.0);
                 let momentum = velocity.map(|velocity| Momentum { factor: momentum, velocity });
-                dense::descend_product(x, delta, outputs, weights, momentum, size);
+                dense::descend_product(x, delta, outputs, weights, momentum, size, pace);
             }
         }
     }

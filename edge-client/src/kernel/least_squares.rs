@@ -11,6 +11,7 @@ use libm::sqrtf;
 
 use super::vector::{at, dot, from, from_mut, solve_row, subtract};
 use super::{Four, add_products, add_products_to_two};
+use crate::pace::Pace;
 
 /// Smallest ratio of a squared Cholesky pivot to the diagonal element of the matrix for which the normal
 /// equations are used. The ratio is the part of a column that earlier columns do not explain. Pivots
@@ -60,8 +61,9 @@ pub fn add_normal_four(gram: &mut [f32], rhs: &mut [f32], z: &[Four], y: &[Four]
 /// false if a pivot is too small; both matrices are then overwritten.
 #[must_use]
 #[inline(never)]
-pub fn solve_normal(gram: &mut [f32], rhs: &mut [f32], k: usize, c: usize) -> bool {
+pub fn solve_normal(gram: &mut [f32], rhs: &mut [f32], k: usize, c: usize, pace: Pace<'_>) -> bool {
     for j in 0..k {
+        pace.spend(j * (j + 1) / 2 + 2 * k * c);
         let Some((above, row)) = gram.split_at_mut_checked(j * k) else { return false };
         // Computes row j of L from the finished rows, then its pivot.
         for i in 0..j {
@@ -128,12 +130,14 @@ pub fn gradient_steps(
     scratch: &mut [f32],
     steps: u16,
     step_over_m: f32,
+    pace: Pace<'_>,
 ) {
     let k = scratch.len();
     let Some(c) = rhs.len().checked_div(k) else { return };
     for _ in 0..steps {
         for output in 0..c {
             for (i, value) in scratch.iter_mut().enumerate() {
+                pace.spend(k + 2);
                 let mut dot = 0.0f32;
                 for j in 0..k {
                     let (low, high) = if j < i { (j, i) } else { (i, j) };

@@ -18,6 +18,7 @@
 
 use super::rank::Directions;
 use super::vector::{dot, from};
+use crate::pace::Pace;
 
 /// Candidate ridges, in units of the mean square of `Z`: zero, and half decades from 1e-4 to 10.
 pub const RIDGES: [f32; 12] = [
@@ -69,15 +70,18 @@ impl LeaveOneOut {
         z: &[f32],
         y: &[f32],
         scratch: &mut [f32],
+        pace: Pace<'_>,
     ) {
         let [r, q, squares] = factor;
         let (k, c) = (z.len(), y.len());
+        pace.spend(k * (k + 3));
         let Some((u, shares)) = scratch.split_at_mut_checked(k) else { return };
         for ((u, row), &square) in u.iter_mut().zip(r.chunks_exact(k.max(1))).zip(squares) {
             *u = if square == 0.0 { 0.0 } else { dot(row, z, 1) * directions.scale / square };
         }
         for (error, ridge) in self.errors.iter_mut().zip(RIDGES) {
             let mut remainder = 1.0;
+            pace.spend(k * (c + 6) + 4 * c);
             for (number, ((share, &u), &square)) in shares.iter_mut().zip(&*u).zip(squares).enumerate() {
                 *share = u * directions.share(number, square, ridge * self.unit);
                 remainder -= u * *share;

@@ -5,35 +5,47 @@
 //! for the four.
 
 use super::{Four, add_scaled};
+use crate::pace::Pace;
 
 /// Projects one sample. `b` is d x k, `x` has d values, `z` receives k.
 #[inline(never)]
-pub fn project(b: &[f32], x: &[f32], z: &mut [f32]) {
+pub fn project(b: &[f32], x: &[f32], z: &mut [f32], pace: Pace<'_>) {
+    let k = z.len();
+    z.fill(0.0);
+    for rows in pace.split(x.len(), k) {
+        let b = b.get(rows.start * k..rows.end * k).unwrap_or_default();
+        project_features(b, x.get(rows).unwrap_or_default(), z);
+    }
+}
+
+/// Adds the products of some features and their rows of `B` to the projection of one sample.
+#[inline(always)]
+fn project_features(b: &[f32], x: &[f32], z: &mut [f32]) {
     let k = z.len();
     let (blocks, remainder) = z.as_chunks_mut::<4>();
     let mut first = 0;
     for block in blocks {
-        *block = project_four_columns(b, k, first, x);
+        project_four_columns(b, k, first, x, block);
         first += 4;
     }
     let (pairs, remainder) = remainder.as_chunks_mut::<2>();
     for pair in pairs {
-        *pair = project_two_columns(b, k, first, x);
+        project_two_columns(b, k, first, x, pair);
         first += 2;
     }
     for z in remainder {
-        *z = project_column(b, k, first, x);
+        *z = project_column(b, k, first, x, *z);
         first += 1;
     }
 }
 
-/// Computes columns `first..first + 4` of `B^T x`. The four sums are written out: in an array they would not stay in
+/// Adds columns `first..first + 4` of `B^T x`. The four sums are written out: in an array they would not stay in
 /// registers at `opt-level = "s"`.
 #[inline(never)]
-fn project_four_columns(b: &[f32], k: usize, first: usize, x: &[f32]) -> [f32; 4] {
+fn project_four_columns(b: &[f32], k: usize, first: usize, x: &[f32], z: &mut [f32; 4]) {
     let k = k.max(1);
-    let Some(end) = first.checked_add(4).filter(|&end| end <= k) else { return [0.0; 4] };
-    let [mut z0, mut z1, mut z2, mut z3] = [0.0f32; 4];
+    let Some(end) = first.checked_add(4).filter(|&end| end <= k) else { return };
+    let [mut z0, mut z1, mut z2, mut z3] = *z;
     for (row, &x) in b.chunks_exact(k).zip(x) {
         let Some([b0, b1, b2, b3]) = row.get(first..end).and_then(|b| b.first_chunk()) else { break };
         z0 += x * b0;
@@ -41,27 +53,26 @@ fn project_four_columns(b: &[f32], k: usize, first: usize, x: &[f32]) -> [f32; 4
         z2 += x * b2;
         z3 += x * b3;
     }
-    [z0, z1, z2, z3]
+    *z = [z0, z1, z2, z3];
 }
 
-/// Computes columns `first` and `first + 1` of `B^T x`.
+/// Adds columns `first` and `first + 1` of `B^T x`.
 #[inline(never)]
-fn project_two_columns(b: &[f32], k: usize, first: usize, x: &[f32]) -> [f32; 2] {
+fn project_two_columns(b: &[f32], k: usize, first: usize, x: &[f32], z: &mut [f32; 2]) {
     let k = k.max(1);
-    let Some(end) = first.checked_add(2).filter(|&end| end <= k) else { return [0.0; 2] };
-    let [mut z0, mut z1] = [0.0f32; 2];
+    let Some(end) = first.checked_add(2).filter(|&end| end <= k) else { return };
+    let [mut z0, mut z1] = *z;
     for (row, &x) in b.chunks_exact(k).zip(x) {
         let Some([b0, b1]) = row.get(first..end).and_then(|b| b.first_chunk()) else { break };
         z0 += x * b0;
         z1 += x * b1;
     }
-    [z0, z1]
+    *z = [z0, z1];
 }
 
-/// Computes column `column` of `B^T x`.
+/// Adds column `column` of `B^T x` to `sum`.
 #[inline(never)]
-fn project_column(b: &[f32], k: usize, column: usize, x: &[f32]) -> f32 {
-    let mut sum = 0.0;
+fn project_column(b: &[f32], k: usize, column: usize, x: &[f32], mut sum: f32) -> f32 {
     for (row, &x) in b.chunks_exact(k.max(1)).zip(x) {
         let Some(&b) = row.get(column) else { break };
         sum += x * b;
@@ -71,7 +82,19 @@ fn project_column(b: &[f32], k: usize, column: usize, x: &[f32]) -> f32 {
 
 /// Projects four samples of d values each. `z` receives k fours.
 #[inline(never)]
-pub fn project_four(b: &[f32], x: [&[f32]; 4], z: &mut [Four]) {
+pub fn project_four(b: &[f32], x: [&[f32]; 4], z: &mut [Four], pace: Pace<'_>) {
+    let k = z.len();
+    z.as_flattened_mut().fill(0.0);
+    let [x0, ..] = x;
+    for rows in pace.split(x0.len(), 4 * k) {
+        let b = b.get(rows.start * k..rows.end * k).unwrap_or_default();
+        project_features_of_four(b, x.map(|x| x.get(rows.clone()).unwrap_or_default()), z);
+    }
+}
+
+/// Adds the products of some features and their rows of `B` to the projections of four samples.
+#[inline(always)]
+fn project_features_of_four(b: &[f32], x: [&[f32]; 4], z: &mut [Four]) {
     let k = z.len();
     let (blocks, remainder) = z.as_chunks_mut::<4>();
     let mut first = 0;
@@ -85,16 +108,18 @@ pub fn project_four(b: &[f32], x: [&[f32]; 4], z: &mut [Four]) {
         first += 2;
     }
     for four in remainder {
-        *four = x.map(|x| project_column(b, k, first, x));
+        for (z, x) in four.iter_mut().zip(x) {
+            *z = project_column(b, k, first, x, *z);
+        }
     }
 }
 
-/// Computes columns `first..first + 4` of `B^T x` for four samples.
+/// Adds columns `first..first + 4` of `B^T x` for four samples.
 #[inline(never)]
 fn four_columns(b: &[f32], k: usize, first: usize, [x0, x1, x2, x3]: [&[f32]; 4], z: &mut [Four; 4]) {
     let k = k.max(1);
     let Some(end) = first.checked_add(4).filter(|&end| end <= k) else { return };
-    let [mut z0, mut z1, mut z2, mut z3] = [[0.0; 4]; 4];
+    let [mut z0, mut z1, mut z2, mut z3] = *z;
     for ((((row, &x0), &x1), &x2), &x3) in b.chunks_exact(k).zip(x0).zip(x1).zip(x2).zip(x3) {
         let Some([b0, b1, b2, b3]) = row.get(first..end).and_then(|b| b.first_chunk()) else { break };
         let x = [x0, x1, x2, x3];
@@ -106,12 +131,12 @@ fn four_columns(b: &[f32], k: usize, first: usize, [x0, x1, x2, x3]: [&[f32]; 4]
     *z = [z0, z1, z2, z3];
 }
 
-/// Computes columns `first` and `first + 1` of `B^T x` for four samples.
+/// Adds columns `first` and `first + 1` of `B^T x` for four samples.
 #[inline(never)]
 fn two_columns(b: &[f32], k: usize, first: usize, [x0, x1, x2, x3]: [&[f32]; 4], z: &mut [Four; 2]) {
     let k = k.max(1);
     let Some(end) = first.checked_add(2).filter(|&end| end <= k) else { return };
-    let [mut z0, mut z1] = [[0.0; 4]; 2];
+    let [mut z0, mut z1] = *z;
     for ((((row, &x0), &x1), &x2), &x3) in b.chunks_exact(k).zip(x0).zip(x1).zip(x2).zip(x3) {
         let Some([b0, b1]) = row.get(first..end).and_then(|b| b.first_chunk()) else { break };
         let x = [x0, x1, x2, x3];

@@ -12,6 +12,7 @@ use libm::sqrtf;
 use super::vector::rotate;
 use super::{Four, add_product, add_scaled};
 use crate::memory::Eight;
+use crate::pace::Pace;
 
 /// Size below which columns of a block count as zero: their reciprocal would leave the range of f32. The size
 /// is far below the zero threshold of [`super::rank`].
@@ -25,7 +26,7 @@ const NEGLIGIBLE_SHARE: f32 = 1e-18;
 ///
 /// `z` holds the k columns of the block and `y` the c columns of targets. Both are overwritten.
 #[inline(never)]
-pub fn add_eight_rows(r: &mut [f32], qty: &mut [f32], z: &mut [Eight], y: &mut [Eight]) {
+pub fn add_eight_rows(r: &mut [f32], qty: &mut [f32], z: &mut [Eight], y: &mut [Eight], pace: Pace<'_>) {
     let (k, c) = (z.len().max(1), y.len().max(1));
     let mut later = z;
     // Not zipped: for a zip the compiler counts the chunks by a division, and cannot prove that the divisor
@@ -35,6 +36,7 @@ pub fn add_eight_rows(r: &mut [f32], qty: &mut [f32], z: &mut [Eight], y: &mut [
         let Some(qty) = qty.next() else { return };
         let Some((column, remaining)) = later.split_first_mut() else { return };
         later = remaining;
+        pace.spend(18 * (k - j + c) + 8);
         let Some((pivot, row)) = row.get_mut(j..).and_then(<[f32]>::split_first_mut) else { return };
         let [low, high] = split_halves(column);
         // An upper bound of the largest magnitude, which is cheaper to compute than the maximum.
@@ -56,7 +58,7 @@ pub fn add_eight_rows(r: &mut [f32], qty: &mut [f32], z: &mut [Eight], y: &mut [
 
 /// Adds one row: `z` has k values, `y` has c values, and both are overwritten.
 #[inline(never)]
-pub fn add_row(r: &mut [f32], qty: &mut [f32], z: &mut [f32], y: &mut [f32]) {
+pub fn add_row(r: &mut [f32], qty: &mut [f32], z: &mut [f32], y: &mut [f32], pace: Pace<'_>) {
     let (k, c) = (z.len().max(1), y.len().max(1));
     let mut later = z;
     // Not zipped: for a zip the compiler counts the chunks by a division, and cannot prove that the divisor
@@ -66,6 +68,7 @@ pub fn add_row(r: &mut [f32], qty: &mut [f32], z: &mut [f32], y: &mut [f32]) {
         let Some(qty) = qty.next() else { return };
         let Some((value, remaining)) = later.split_first_mut() else { return };
         later = remaining;
+        pace.spend(4 * (k - j + c) + 8);
         let Some((pivot, row)) = row.get_mut(j..).and_then(<[f32]>::split_first_mut) else { return };
         let size = value.abs();
         if is_negligible(size, *pivot) {

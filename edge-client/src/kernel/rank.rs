@@ -33,6 +33,7 @@ use libm::sqrtf;
 use super::constant_column::ConstantColumn;
 use super::largest;
 use super::vector::{at, dot, from, from_mut, multiply, rotate, solve_row, squares, subtract, take};
+use crate::pace::Pace;
 
 /// Fraction of the largest singular value below which singular values are cut: about a hundred roundings of
 /// f32.
@@ -65,18 +66,19 @@ pub fn least_squares(
     scratch: &mut [f32],
     room: &mut [f32],
     constant: ConstantColumn,
+    pace: Pace<'_>,
 ) -> usize {
     let k = scratch.len();
     let Some(c) = q.len().checked_div(k) else { return 0 };
-    if constant.zero_rounding_columns(r, k) && is_well_conditioned(r, scratch, None, RANK_CUT) {
-        substitute(r, q, k, c);
+    if constant.zero_rounding_columns(r, k) && is_well_conditioned(r, scratch, None, RANK_CUT, pace) {
+        substitute(r, q, k, c, pace);
         constant.restore_weights(r, q, k, c);
         return k;
     }
-    let rank = match decompose(r, q, scratch, room, constant) {
+    let rank = match decompose(r, q, scratch, room, constant, pace) {
         Some(directions) => {
             directions.weigh(q, scratch, 0.0);
-            combine(r, q, scratch);
+            combine(r, q, scratch, pace);
             directions.rank
         }
         None => 0,
@@ -89,19 +91,19 @@ pub fn least_squares(
 /// The arguments and the result are otherwise those of [`least_squares`].
 #[cfg(feature = "i16")]
 #[inline(never)]
-pub fn minimum_norm(r: &mut [f32], q: &mut [f32], scratch: &mut [f32], cutoff: f32) -> usize {
+pub fn minimum_norm(r: &mut [f32], q: &mut [f32], scratch: &mut [f32], cutoff: f32, pace: Pace<'_>) -> usize {
     let k = scratch.len();
     let Some(c) = q.len().checked_div(k) else { return 0 };
     let size = sqrtf(dot(r, r, 1));
-    if is_well_conditioned(r, scratch, Some(size), cutoff) {
-        substitute(r, q, k, c);
+    if is_well_conditioned(r, scratch, Some(size), cutoff, pace) {
+        substitute(r, q, k, c, pace);
         return k;
     }
     let Some(scale) = scale_to_one(r) else { return finish(q, 0) };
-    orthogonalise_rows(r, q, k, c);
+    orthogonalise_rows(r, q, k, c, pace);
     let directions = measure_rows(r, scratch, scale, cutoff);
     directions.weigh(q, scratch, 0.0);
-    combine(r, q, scratch);
+    combine(r, q, scratch, pace);
     finish(q, directions.rank)
 }
 
@@ -117,7 +119,13 @@ fn finish(w: &mut [f32], rank: usize) -> usize {
 
 /// Returns true if no direction must be cut. Multiplies the inverse by the length of each column, or by
 /// `size` if given.
-fn is_well_conditioned(r: &[f32], scratch: &mut [f32], size: Option<f32>, cutoff: f32) -> bool {
+fn is_well_conditioned(
+    r: &[f32],
+    scratch: &mut [f32],
+    size: Option<f32>,
+    cutoff: f32,
+    pace: Pace<'_>,
+) -> bool {
     let k = scratch.len();
     let mut sum = 0.0f32;
     for i in 0..k {
@@ -126,6 +134,7 @@ fn is_well_conditioned(r: &[f32], scratch: &mut [f32], size: Option<f32>, cutoff
         if !(size >= SMALLEST && size.is_finite()) {
             return false;
         }
+        pace.spend(k + (k - i) * (k - i + 1) / 2 + 4 * (k - i));
         // Solves x R = size e_i for x, a row of the inverse times `size`.
         let mut right = size;
         for j in i..k {
@@ -169,6 +178,7 @@ pub fn decompose(
     squares: &mut [f32],
     room: &mut [f32],
     mut constant: ConstantColumn,
+    pace: Pace<'_>,
 ) -> Option<Directions> {
     let k = squares.len();
     let c = q.len().checked_div(k)?;
@@ -181,7 +191,7 @@ pub fn decompose(
     let scale = scale_to_one(r)?;
     let root = at(r, 0);
     lift_short_columns(r, factors, SMALLEST * scale);
-    orthogonalise_rows(r, q, k, c);
+    orthogonalise_rows(r, q, k, c, pace);
     let mut directions = measure_rows(r, squares, scale, RANK_CUT);
     directions.first_is_free = constant.is_some();
     for (i, factor) in factors.iter().enumerate() {
@@ -229,8 +239,9 @@ fn lift_short_columns(r: &mut [f32], factors: &mut [f32], smallest: f32) {
 }
 
 /// Solves `R W = Q` in place.
-pub(super) fn substitute(r: &[f32], q: &mut [f32], k: usize, c: usize) {
+pub(super) fn substitute(r: &[f32], q: &mut [f32], k: usize, c: usize, pace: Pace<'_>) {
     for i in (0..k).rev() {
+        pace.spend((k - i + 2) * c);
         let Some((&pivot, row)) = r.get(i * k + i..i * k + k).and_then(<[f32]>::split_first) else { return };
         let (right_side, later) = from_mut(q, i * c).split_at_mut_checked(c).unwrap_or_default();
         solve_row(row, later, right_side, pivot);
@@ -238,7 +249,7 @@ pub(super) fn substitute(r: &[f32], q: &mut [f32], k: usize, c: usize) {
 }
 
 /// Rotates pairs of rows of `[R | Q]` until the rows of `R` (entries of at most one) are orthogonal.
-fn orthogonalise_rows(r: &mut [f32], q: &mut [f32], k: usize, c: usize) {
+fn orthogonalise_rows(r: &mut [f32], q: &mut [f32], k: usize, c: usize, pace: Pace<'_>) {
     #[allow(clippy::cast_precision_loss, reason = "a tolerance may round")]
     let tolerance = k as f32 * f32::EPSILON;
     for _ in 0..SWEEPS {
@@ -250,6 +261,7 @@ fn orthogonalise_rows(r: &mut [f32], q: &mut [f32], k: usize, c: usize) {
             // Not zipped: for zipped chunks the compiler counts them by a division, and cannot prove that the
             // divisor is nonzero.
             while let (Some(a), Some(q_a)) = (above.split_off_mut(..k), q_above.split_off_mut(..c)) {
+                pace.spend(7 * k + 4 * c + 16);
                 if let Some((sine, half)) = rotation_angle(a, b, tolerance) {
                     rotate(sine, half, a, b);
                     rotate(sine, half, q_a, q_b);
@@ -326,7 +338,7 @@ impl Directions {
 }
 
 /// Replaces the weights of the rows in `q` by `W`, the weighted sum of the rows.
-pub fn combine(r: &[f32], q: &mut [f32], scratch: &mut [f32]) {
+pub fn combine(r: &[f32], q: &mut [f32], scratch: &mut [f32], pace: Pace<'_>) {
     let k = scratch.len().max(1);
     let c = q.len() / k;
     for output in 0..c {
@@ -334,6 +346,7 @@ pub fn combine(r: &[f32], q: &mut [f32], scratch: &mut [f32]) {
             *share = take(q, i * c + output);
         }
         for (row, share) in r.chunks_exact(k).zip(scratch.iter()) {
+            pace.spend(k);
             subtract(-share, row, from_mut(q, output), c);
         }
     }

@@ -26,6 +26,13 @@
 //! short; nothing panics.
 
 use super::dense;
+use crate::pace::Pace;
+
+/// Cost of the gates of a cell in one step, in multiply-accumulates: mostly exponentials and hyperbolic tangents.
+const CELL_WORK: usize = 120;
+
+/// Cost of a cell in one step of the backward pass.
+const CELL_ERROR_WORK: usize = 60;
 
 /// Number of gates of a cell.
 const GATES: usize = 4;
@@ -85,7 +92,14 @@ impl Lstm {
     /// The sum of a gate starts with the bias; products are added in ascending order of channels, then of
     /// hidden states. A cell's state is the product of the forget gate, rounded, plus the product of the
     /// input gate.
-    pub fn forward(&self, sequences: &[f32], layer: &[f32], memory: &mut [f32], out: &mut [f32]) {
+    pub fn forward(
+        &self,
+        sequences: &[f32],
+        layer: &[f32],
+        memory: &mut [f32],
+        out: &mut [f32],
+        pace: Pace<'_>,
+    ) {
         let Self { steps, channels, cells } = *self;
         let Some(layer) = self.complete_layer(layer) else { return };
         let Memory { capacity, rows, gates, states, row, gate, state } = Memory::split(self, memory);
@@ -100,11 +114,13 @@ impl Lstm {
                 copy_values(row, part_mut(rows, row_index, self.row()));
             }
             let rows = row.get(..n * self.row()).unwrap_or_default();
-            dense::forward(rows, layer, self.gates(), gate.get_mut(..n * self.gates()).unwrap_or_default());
+            let sums = gate.get_mut(..n * self.gates()).unwrap_or_default();
+            dense::forward(rows, layer, self.gates(), sums, pace);
             for sample in 0..n {
                 let row_index = sample * steps + step;
                 let (gate, state) = (part_mut(gate, sample, self.gates()), part_mut(state, sample, cells));
                 let hidden = part_mut(row, sample, self.row()).get_mut(channels..).unwrap_or_default();
+                pace.spend(CELL_WORK * cells);
                 advance_cells(gate, state, hidden);
                 copy_values(gate, part_mut(gates, row_index, self.gates()));
                 copy_values(state, part_mut(states, row_index, cells));
@@ -130,6 +146,7 @@ impl Lstm {
         layer: &[f32],
         memory: &'a mut [f32],
         out: &mut [f32],
+        pace: Pace<'_>,
     ) -> (&'a [f32], &'a [f32]) {
         let Self { steps, channels, cells } = *self;
         let Some(layer) = self.complete_layer(layer) else { return Default::default() };
@@ -147,18 +164,19 @@ impl Lstm {
                 let before = if step > 0 { part(states, row_index - 1, cells) } else { &[] };
                 let gates = part_mut(gates, row_index, self.gates());
                 let errors = (part(hidden, sample, cells), part_mut(state, sample, cells));
+                pace.spend(CELL_ERROR_WORK * cells);
                 go_back(gates, part(states, row_index, cells), before, errors);
                 copy_values(gates, part_mut(gate, sample, self.gates()));
             }
             if step > 0 {
                 let errors = gate.get(..n * self.gates()).unwrap_or_default();
                 let hidden = hidden.get_mut(..n * cells).unwrap_or_default();
-                dense::backward_linear(errors, from_hidden, self.gates(), hidden);
+                dense::backward_linear(errors, from_hidden, self.gates(), hidden, pace);
             }
         }
         let rows = rows.get(..n * steps * self.row()).unwrap_or_default();
         let errors = gates.get(..n * steps * self.gates()).unwrap_or_default();
-        dense::backward_linear(errors, from_inputs, self.gates(), out);
+        dense::backward_linear(errors, from_inputs, self.gates(), out, pace);
         (rows, errors)
     }
 

@@ -15,6 +15,7 @@ use crate::kernel::Layer;
 use crate::kernel::frozen::Frozen;
 #[cfg(feature = "recurrent")]
 use crate::kernel::recurrent::Lstm;
+use crate::pace::Pace;
 
 /// Sizes of a network: a [front end](FrontEnd), then dense layers. A ReLU follows each layer except the last,
 /// which is the head.
@@ -281,6 +282,8 @@ pub struct NetworkParts<'a> {
     /// ([`NetworkShape::body_cache_len`]): epochs of the head then read no samples and do not recompute the
     /// body. The result is bit-identical.
     pub body_cache: &'a mut [f32],
+    /// Pauses within computations; [`Pace::NONE`] unless the memory is [`Paced`](crate::pace::Paced).
+    pub pace: Pace<'a>,
     /// Frozen layer that the adapter belongs to.
     #[cfg(feature = "adapter")]
     pub frozen: Frozen<'a>,
@@ -430,6 +433,7 @@ impl<Z: NetworkSizes, const P: usize, const S: usize, const N: usize, const V: u
             classes,
             pool_indices,
             body_cache,
+            pace: Pace::NONE,
             #[cfg(feature = "adapter")]
             frozen: Z::FROZEN,
         }

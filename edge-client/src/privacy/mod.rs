@@ -94,6 +94,7 @@ pub use entropy::{EntropyError, EntropySource, SAMPLES, draw_seed};
 pub use health::{HealthFailure, HealthTests, MinEntropy, MinEntropyError, WINDOW};
 pub use mechanism::{Gaussian, NoEntropy, PrivacySettings, PrivacySettingsError};
 pub use multiplier::{NoiseMultiplier, NoiseMultiplierError};
+pub(crate) use noise::NOISE_WORK;
 pub use noise::{SEED, Seed, noise};
 pub use sensitivity::sensitivity;
 #[cfg(feature = "power")]

@@ -11,6 +11,9 @@ use super::discrete_gaussian::{Variance, sample};
 use crate::release::Release;
 use crate::secure::derive;
 
+/// Cost of one sample of noise, in multiply-accumulates of f32 on a core without floating point.
+pub const NOISE_WORK: usize = 40;
+
 /// Length of a seed, in bytes.
 pub const SEED: usize = 32;
 

@@ -101,10 +101,10 @@ fn solve(
         HeadSolve::Gradient { steps, step_size } => {
             // `S` is computed later. Until then its buffer (d x C, d >= k) holds the head during gradient
             // steps.
-            let Parts { head, factor, rhs, residual, z, .. } = parts;
+            let Parts { head, factor, rhs, residual, z, pace, .. } = parts;
             let moving = residual.get_mut(..head.len()).unwrap_or_default();
             copy(moving, head);
-            gradient_steps(factor, rhs, moving, z, steps, step_size / count(usage));
+            gradient_steps(factor, rhs, moving, z, steps, step_size / count(usage), *pace);
             if has_diverged(moving) {
                 return Err(DeclineReason::UpdateNonFinite);
             }
@@ -151,11 +151,15 @@ pub fn sample(
         return false;
     }
     if let Some(products) = &mut parts.extra_matrix {
-        accumulate(products, x, parts.z);
+        accumulate(products, x, parts.z, parts.pace);
     }
-    accumulate(parts.residual, x, parts.y);
+    accumulate(parts.residual, x, parts.y, parts.pace);
     match head {
-        HeadSolve::Gradient { .. } => add_normal(parts.factor, parts.rhs, parts.z, parts.y),
+        HeadSolve::Gradient { .. } => {
+            let (k, c) = (parts.shape.width, parts.shape.outputs);
+            parts.pace.spend(k * (k / 2 + c + 1));
+            add_normal(parts.factor, parts.rhs, parts.z, parts.y);
+        }
         _ => row_blocks::push(parts, &mut [], constant, number),
     }
     true
@@ -175,7 +179,7 @@ pub fn finish(
     let (rank, ridge) = match head {
         HeadSolve::Gradient { steps, step_size } => {
             let step = step_size / count(usage);
-            gradient_steps(parts.factor, parts.rhs, parts.head, parts.z, steps, step);
+            gradient_steps(parts.factor, parts.rhs, parts.head, parts.z, steps, step, parts.pace);
             if has_diverged(parts.head) {
                 parts.head.fill(0.0);
                 return Err(DeclineReason::UpdateNonFinite);
@@ -192,7 +196,7 @@ pub fn finish(
     fits.record(usage, parts.shape.width, rank, ridge);
     let shape = parts.shape;
     if let Some(products) = &parts.extra_matrix {
-        finish_one_pass(parts.residual, products, parts.head, shape.width, shape.outputs);
+        finish_one_pass(parts.residual, products, parts.head, shape.width, shape.outputs, parts.pace);
     }
     Ok(())
 }
@@ -208,7 +212,7 @@ fn solve_by_normal_equations(parts: &mut Parts<'_>, ridge: f32, usage: Usage) ->
     for diagonal in parts.factor.iter_mut().step_by((k + 1).max(1)) {
         *diagonal += extra;
     }
-    solve_normal(parts.factor, parts.rhs, k, c) && parts.rhs.iter().all(|w| w.is_finite())
+    solve_normal(parts.factor, parts.rhs, k, c, parts.pace) && parts.rhs.iter().all(|w| w.is_finite())
 }
 
 /// Computes the head from the triangular factor, and returns its rank.
@@ -238,8 +242,9 @@ fn solve_triangular(
         }
     }
     row_blocks::finish(parts, spare, constant, number);
-    let Parts { shape, factor, rhs, residual, blocks, z, .. } = parts;
-    rank::least_squares(factor, rhs, z, row_blocks::room(*shape, residual, blocks, spare), *constant)
+    let Parts { shape, factor, rhs, residual, blocks, z, pace, .. } = parts;
+    let room = row_blocks::room(*shape, residual, blocks, spare);
+    rank::least_squares(factor, rhs, z, room, *constant, *pace)
 }
 
 /// Replaces the head by the solution in `parts.rhs`.

@@ -48,6 +48,7 @@ pub fn project(parts: &mut Parts<'_>, fixed: &mut Fixed<'_>, x: &[f32]) -> bool 
 /// Projects one sample into `parts.z` as integers. Returns the sample's scale and the exponent of the
 /// projection.
 fn project_wide(parts: &mut Parts<'_>, fixed: &mut Fixed<'_>, x: &[f32]) -> Option<(Scale, i32)> {
+    parts.pace.spend(x.len() * fixed.z.len());
     let scale = quantise(x, fixed.x)?;
     let exponent = scale.exponent() + fixed.scale.exponent();
     Some((scale, products(fixed.representation, fixed.x, exponent, parts.z)))
@@ -112,7 +113,7 @@ impl Pass<'_, '_, '_> {
         if usage.samples == 0 {
             return Err(DeclineReason::NoSamples);
         }
-        let Parts { shape, head: old_head, factor, rhs, residual, z, .. } = &mut *self.parts;
+        let Parts { shape, head: old_head, factor, rhs, residual, z, pace, .. } = &mut *self.parts;
         let k = shape.width;
         let (rank, ridge) = match head {
             // Leave-one-out would need a second pass, so the fallback ridge is used.
@@ -124,7 +125,7 @@ impl Pass<'_, '_, '_> {
                     let extra = libm::scalbnf(ridge * count(usage), -gram.exponent());
                     factor.iter_mut().step_by((k + 1).max(1)).for_each(|diagonal| *diagonal += extra);
                 }
-                (solution::solve(factor, rhs, z), ridge)
+                (solution::solve(factor, rhs, z, *pace), ridge)
             }
             HeadSolve::Gradient { steps, step_size } => {
                 sums::to_floats(factor, gram.exponent());
@@ -134,7 +135,7 @@ impl Pass<'_, '_, '_> {
                 // steps.
                 let moving = residual.get_mut(..old_head.len()).unwrap_or_default();
                 copy(moving, old_head);
-                gradient_steps(factor, rhs, moving, z, steps, step_size / count(usage));
+                gradient_steps(factor, rhs, moving, z, steps, step_size / count(usage), *pace);
                 if has_diverged(moving) {
                     return Err(DeclineReason::UpdateNonFinite);
                 }
@@ -163,6 +164,7 @@ impl Pass<'_, '_, '_> {
             };
             let Some(y) = quantise(pass.parts.y, pass.fixed.y) else { return Ok(false) };
             let z = projected.z(&pass.cache, pass.fixed.z);
+            pass.parts.pace.spend(z.len() * (z.len() / 2 + pass.parts.y.len() + 1));
             if let Some(aligned) = gram.align(pass.parts.factor, projected.scale, projected.scale) {
                 aligned.add_squares(pass.parts.factor, z);
             }
@@ -184,6 +186,7 @@ impl Pass<'_, '_, '_> {
             let Some(projected) = pass.project(x).filter(|_| pass.read(targets, index)) else {
                 return Ok(false);
             };
+            pass.parts.pace.spend(x.len() * pass.parts.y.len());
             let exponent = projected.scale.exponent() + head.exponent();
             let z = projected.z(&pass.cache, pass.fixed.z);
             let exponent = residuals(pass.fixed.head, z, exponent, pass.parts.y);

@@ -38,9 +38,9 @@ pub fn solve(
     row_blocks::end(parts, spare, constant, usage.samples);
     row_blocks::finish(parts, spare, constant, usage.samples);
     let (mut sums, directions) = {
-        let Parts { shape, factor, rhs, residual, .. } = &mut *parts;
+        let Parts { shape, factor, rhs, residual, pace, .. } = &mut *parts;
         let (room, squares, counts) = split(row_blocks::room_of_two_passes(*shape, residual, spare), k, c);
-        let Some(directions) = rank::decompose(factor, rhs, squares, room, *constant) else {
+        let Some(directions) = rank::decompose(factor, rhs, squares, room, *constant, *pace) else {
             return Ok(false);
         };
         counts.fill(0.0);
@@ -50,25 +50,25 @@ pub fn solve(
     for_each_in(sample_set, id, source, parts.shape.features, |x, targets, index| {
         let usable = project_sample(parts, x, targets, index);
         if usable {
-            let Parts { shape, factor, rhs, residual, z, y, .. } = &mut *parts;
+            let Parts { shape, factor, rhs, residual, z, y, pace, .. } = &mut *parts;
             let (scratch, squares, counts) =
                 split(row_blocks::room_of_two_passes(*shape, residual, spare), k, c);
             classes = matches!(targets, Targets::Classes(_));
             for (count, y) in counts.iter_mut().zip(&**y) {
                 *count += y;
             }
-            sums.add(&directions, [factor, rhs, squares], z, y, scratch);
+            sums.add(&directions, [factor, rhs, squares], z, y, scratch, *pace);
         }
         usable
     })?;
-    let Parts { shape, factor, rhs, residual, z, .. } = parts;
+    let Parts { shape, factor, rhs, residual, z, pace, .. } = parts;
     let (_, squares, counts) = split(row_blocks::room_of_two_passes(*shape, residual, spare), k, c);
     if classes && counts.contains(&1.0) {
         return Ok(false);
     }
     let Some(extra) = sums.best() else { return Ok(false) };
     directions.weigh(rhs, squares, extra);
-    rank::combine(factor, rhs, z);
+    rank::combine(factor, rhs, z, *pace);
     if !rhs.iter().all(|w| w.is_finite()) {
         return Ok(false);
     }

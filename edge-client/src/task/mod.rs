@@ -27,6 +27,7 @@ mod private_fedrep;
 mod projection_cache;
 #[cfg(feature = "privacy")]
 mod quantise;
+mod representation_hash;
 #[cfg(feature = "ridge-choice")]
 mod ridge_scores;
 mod row_blocks;
@@ -49,6 +50,7 @@ pub use linear::Linear;
 pub use network::{Batches, Network, add_gradient};
 #[cfg(feature = "power")]
 pub use power::PowerCounts;
+pub use representation_hash::representation_hash;
 #[cfg(feature = "scale")]
 pub use scaled::{Scaled, scaled_values};
 pub use tasks::Tasks;
@@ -162,6 +164,7 @@ pub trait Task {
     /// Returns the hash of the representation that the head was fitted on; `None` if the head was not fitted.
     fn head_fitted_on(&self) -> Option<u32>;
 
-    /// Declares that the head in memory was fitted on the representation with this hash.
+    /// Declares that the head in memory was fitted on the representation with this hash, which [`Self::head_fitted_on`] of
+    /// this or an earlier version has returned.
     fn restore_head(&mut self, representation: u32);
 }

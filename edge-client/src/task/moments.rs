@@ -14,6 +14,7 @@ use crate::kernel::all_within;
 use crate::kernel::gradient::accumulate;
 use crate::kernel::vector::{dot, from};
 use crate::memory::Parts;
+use crate::pace::Pace;
 use crate::source::SampleSource;
 
 /// Largest magnitude of a feature or target, so that sums of products of four values stay finite. A sample
@@ -37,8 +38,9 @@ pub fn power(
             if !targets.write(index, parts.y) || !all_usable(x) || !all_usable(parts.y) {
                 return false;
             }
+            parts.pace.spend(2 * d);
             let projection = dot(x, from(parts.representation, column), k);
-            accumulate(sum, x, &[projection * dot(parts.y, parts.y, 1)]);
+            accumulate(sum, x, &[projection * dot(parts.y, parts.y, 1)], Pace::NONE);
             true
         })?;
         if usage.samples == 0 {
@@ -74,7 +76,7 @@ pub fn moment_rows(
         for row in first..first + rows {
             let tail = x.get(row..).unwrap_or_default();
             let Some((this_row, following_rows)) = remaining.split_at_mut_checked(tail.len()) else { break };
-            accumulate(this_row, tail, &[weight * x.get(row).copied().unwrap_or(0.0)]);
+            accumulate(this_row, tail, &[weight * x.get(row).copied().unwrap_or(0.0)], parts.pace);
             remaining = following_rows;
         }
         true

@@ -19,7 +19,7 @@ use super::{HeadFits, Usage};
 use crate::kernel::gradient::elements;
 use crate::kernel::largest;
 use crate::memory::{Parts, PartsRef};
-use crate::privacy::{Clip, ClipFactor, Clipping, Seed, Variance, noise};
+use crate::privacy::{Clip, ClipFactor, Clipping, NOISE_WORK, Seed, Variance, noise};
 
 /// Number of elements computed at once.
 const PIECE: usize = 16;
@@ -96,8 +96,13 @@ pub fn add_noise(parts: &mut Parts<'_>, clip: &Clip, factor: Option<f32>, seed: 
     let (shape, unit) = (parts.shape, clip.unit());
     let Some(second) = parts.extra_matrix.as_deref_mut() else { return };
     let (residual, head) = (&*parts.residual, &*parts.head);
-    elements(residual, head, shape.width, shape.outputs, factor.unwrap_or(0.0), 0, second);
+    let (k, c) = (shape.width, shape.outputs);
+    for (number, row) in second.chunks_exact_mut(k.max(1)).enumerate() {
+        parts.pace.spend(k * (c + 1));
+        elements(residual, head, k, c, factor.unwrap_or(0.0), number * k, row);
+    }
     for (coordinate, target) in (0..).zip(second) {
+        parts.pace.spend(NOISE_WORK);
         let element = if factor.is_some() { round_element(*target) } else { 0 };
         // The element has 17 bits, and the noise 34 bits.
         let noisy = i64::from(element) + noise(seed, coordinate, variance);
@@ -144,6 +149,7 @@ fn fold_elements<T>(parts: &PartsRef<'_>, factor: f32, start: T, each: impl Fn(T
 /// into pieces.
 fn scaled_elements(parts: &PartsRef<'_>, factor: f32, first: usize, out: &mut [f32]) {
     let shape = parts.shape;
+    parts.pace.spend(out.len() * (shape.outputs + 4));
     elements(parts.residual, parts.head, shape.width, shape.outputs, factor, first, out);
 }
 

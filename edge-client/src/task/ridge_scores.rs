@@ -187,6 +187,8 @@ fn add_labelled(
         if let Some(class) = class
             && is_labelled_next(parts, class, number, draw)
         {
+            let (k, c) = (parts.shape.width, parts.shape.outputs);
+            parts.pace.spend(k * (k / 2 + c + 1));
             add_normal(parts.factor, parts.rhs, parts.z, parts.y);
             labelled += 1.0;
         }
@@ -215,11 +217,12 @@ fn head_of<'a>(head: &'a mut [f32], residual: &'a mut [f32], outputs: usize, ind
 /// preserved: the transposed Cholesky factor is stored above their diagonal, and its diagonal in `parts.z`.
 #[inline(never)]
 fn solve_head(parts: &mut Parts<'_>, extra: f32, index: usize) {
-    let Parts { shape, head, factor, rhs, residual, z, .. } = parts;
+    let Parts { shape, head, factor, rhs, residual, z, pace, .. } = parts;
     let (k, c) = (shape.width, shape.outputs);
     let largest = (0..k).map(|j| at(factor, j * k + j)).fold(0.0, f32::max);
     let smallest_pivot = SMALLEST_PIVOT * (largest + extra);
     for j in 0..k {
+        pace.spend(j * (j + 1) / 2 + 4 * k);
         for i in 0..j {
             let value = (at(factor, j * k + i) - column_product(factor, k, i, i, j)) / at(z, i);
             put_value(factor, i * k + j, value);
@@ -231,6 +234,7 @@ fn solve_head(parts: &mut Parts<'_>, extra: f32, index: usize) {
     copy(w, rhs);
     for j in 0..k {
         for output in 0..c {
+            pace.spend(2 * k);
             let above = (0..j).map(|i| at(factor, i * k + j) * at(w, i * c + output)).sum::<f32>();
             put_value(w, j * c + output, (at(w, j * c + output) - above) / at(z, j));
         }
@@ -266,8 +270,9 @@ fn score_heads(
             return;
         };
         tried += 1;
-        let Parts { shape, head, residual, z, y, .. } = parts;
+        let Parts { shape, head, residual, z, y, pace, .. } = parts;
         for (index, right) in right.iter_mut().enumerate() {
+            pace.spend(shape.outputs * (shape.width + 2));
             apply_head(head_of(head, residual, shape.outputs, index), z, y);
             *right += u32::from(is_first_largest(y, class));
         }

@@ -33,9 +33,9 @@ pub fn push_row(
     number: u32,
     first: bool,
 ) {
-    let Parts { shape, factor, rhs, residual, blocks, z, y, .. } = &mut *parts;
+    let Parts { shape, factor, rhs, residual, blocks, z, y, pace, .. } = &mut *parts;
     let Some((block_z, block_y)) = block(*shape, residual, blocks, spare) else {
-        return add_row(factor, rhs, z, y);
+        return add_row(factor, rhs, z, y, *pace);
     };
     let row = number as usize % 8;
     for (column, value) in block_z.iter_mut().chain(&mut *block_y).zip(z.iter().chain(&**y)) {
@@ -82,13 +82,13 @@ pub fn push_four(
 /// searched for a constant column.
 #[inline(never)]
 fn add_block(parts: &mut Parts<'_>, spare: &mut [Four], constant: &mut ConstantColumn, first: bool) {
-    let Parts { shape, factor, rhs, residual, blocks, .. } = parts;
+    let Parts { shape, factor, rhs, residual, blocks, pace, .. } = parts;
     let Some((z, y)) = block(*shape, residual, blocks, spare) else { return };
     if first {
         *constant = ConstantColumn::find(factor, z, 8);
     }
     constant.subtract(factor, z);
-    add_eight_rows(factor, rhs, z, y);
+    add_eight_rows(factor, rhs, z, y, *pace);
 }
 
 /// Marks the end of `count` samples. Searches the samples for a constant column if they do not fill a block.

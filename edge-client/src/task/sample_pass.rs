@@ -89,7 +89,7 @@ pub fn project_sample(parts: &mut Parts<'_>, x: &[f32], targets: Targets<'_>, in
     if x.len() != parts.shape.features || !targets.write(index, parts.y) {
         return false;
     }
-    project(parts.representation, x, parts.z);
+    project(parts.representation, x, parts.z, parts.pace);
     all_usable(parts.z) && all_usable(parts.y)
 }
 
@@ -188,7 +188,7 @@ impl Pass<'_, '_> {
         let Some(Slot { z, known, spare }) = self.cache.slot(self.number, 4, k) else { return false };
         let Some(x) = rows_of_four(x, d) else { return false };
         if !known {
-            project_four(self.parts.representation, x, z);
+            project_four(self.parts.representation, x, z, self.parts.pace);
             if !all_usable(z.as_flattened()) {
                 self.cache.end(self.number);
                 return false;
@@ -198,13 +198,17 @@ impl Pass<'_, '_> {
             return false;
         }
         match self.kind {
-            PassKind::Normal => add_normal_four(self.parts.factor, self.parts.rhs, z, y),
+            PassKind::Normal => {
+                self.parts.pace.spend(4 * k * (k / 2 + c + 1));
+                add_normal_four(self.parts.factor, self.parts.rhs, z, y);
+            }
             PassKind::Triangular => {
                 return row_blocks::push_four(self.parts, spare, self.constant, self.usage.samples, z, y);
             }
             PassKind::Residual => {
+                self.parts.pace.spend(4 * k * c);
                 subtract_predictions(self.parts.rhs, z, y);
-                accumulate_four(self.parts.residual, x, y);
+                accumulate_four(self.parts.residual, x, y, self.parts.pace);
             }
         }
         true
@@ -216,14 +220,19 @@ impl Pass<'_, '_> {
             return false;
         }
         let parts = &mut *self.parts;
+        let Shape { width: k, outputs: c, .. } = parts.shape;
         match self.kind {
-            PassKind::Normal => add_normal(parts.factor, parts.rhs, parts.z, parts.y),
+            PassKind::Normal => {
+                parts.pace.spend(k * (k / 2 + c + 1));
+                add_normal(parts.factor, parts.rhs, parts.z, parts.y);
+            }
             PassKind::Triangular => {
                 row_blocks::push(parts, self.cache.spare(), self.constant, self.usage.samples)
             }
             PassKind::Residual => {
+                parts.pace.spend(k * c);
                 subtract_prediction(parts);
-                accumulate(parts.residual, x, parts.y);
+                accumulate(parts.residual, x, parts.y, parts.pace);
             }
         }
         true
@@ -232,11 +241,11 @@ impl Pass<'_, '_> {
     /// Projects a sample into `parts.z`, or copies its projection from the cache. Returns false if the sample
     /// is not usable.
     fn project_one(&mut self, x: &[f32]) -> bool {
-        let Parts { shape, representation, z, .. } = &mut *self.parts;
+        let Parts { shape, representation, z, pace, .. } = &mut *self.parts;
         match self.cache.slot(self.number, 1, shape.width) {
             Some(Slot { z: slot, known, .. }) => {
                 if !known {
-                    project(representation, x, z);
+                    project(representation, x, z, *pace);
                 }
                 for (four, value) in slot.iter_mut().zip(z.iter_mut()) {
                     match four.get_mut(self.number % 4) {
@@ -246,7 +255,7 @@ impl Pass<'_, '_> {
                     }
                 }
             }
-            None => project(representation, x, z),
+            None => project(representation, x, z, *pace),
         }
         let usable = all_usable(z);
         if !usable {

@@ -36,9 +36,10 @@ pub fn run(
         for (b_row, s_row) in
             parts.representation.chunks_exact(k.max(1)).zip(parts.residual.chunks_exact(c.max(1)))
         {
-            gradient::accumulate(parts.rhs, b_row, s_row);
+            gradient::accumulate(parts.rhs, b_row, s_row, parts.pace);
         }
         for (row, b_row) in parts.representation.chunks_exact_mut(k.max(1)).enumerate() {
+            parts.pace.spend(k * (c + 2));
             gradient::elements(parts.residual, parts.head, k, c, scale, row * k, parts.z);
             for (b, &g) in b_row.iter_mut().zip(parts.z.iter()) {
                 *b -= step_size * g;

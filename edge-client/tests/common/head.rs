@@ -27,6 +27,7 @@ use fedspan_client::kernel::constant_column::ConstantColumn;
 use fedspan_client::kernel::least_squares::{add_normal, solve_normal};
 use fedspan_client::kernel::qr_update::add_row;
 use fedspan_client::kernel::rank::{RANK_CUT, least_squares};
+use fedspan_client::pace::Pace;
 use fedspan_client::{Linear, Recording, Task};
 use fedspan_protocol::message::{HeadSolve, Task as Wire};
 
@@ -121,10 +122,16 @@ pub fn head_bound(z: &M, y: &M, oracle: &M, largest: f64, condition: f64, e: f64
 pub fn fit_by_rotations(z: &[f32], y: &[f32], k: usize, c: usize) -> (Vec<f32>, usize) {
     let (mut r, mut q) = (vec![0.0; k * k], vec![0.0; k * c]);
     for (z, y) in z.chunks(k).zip(y.chunks(c)) {
-        add_row(&mut r, &mut q, &mut z.to_vec(), &mut y.to_vec());
+        add_row(&mut r, &mut q, &mut z.to_vec(), &mut y.to_vec(), Pace::NONE);
     }
-    let rank =
-        least_squares(&mut r, &mut q, &mut vec![0.0; k], &mut vec![0.0; 2 * k], ConstantColumn::default());
+    let rank = least_squares(
+        &mut r,
+        &mut q,
+        &mut vec![0.0; k],
+        &mut vec![0.0; 2 * k],
+        ConstantColumn::default(),
+        Pace::NONE,
+    );
     (q, rank)
 }
 
@@ -134,7 +141,7 @@ pub fn fit_by_normal_equations(z: &[f32], y: &[f32], k: usize, c: usize) -> Opti
     for (z, y) in z.chunks(k).zip(y.chunks(c)) {
         add_normal(&mut gram, &mut rhs, z, y);
     }
-    solve_normal(&mut gram, &mut rhs, k, c).then_some(rhs)
+    solve_normal(&mut gram, &mut rhs, k, c, Pace::NONE).then_some(rhs)
 }
 
 /// Computes the head with the complete client. `B` is the identity, so `Z` equals `X` bit for bit.

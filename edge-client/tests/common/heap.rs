@@ -1,6 +1,7 @@
 //! Test helpers: memory of a linear model whose sizes are known only at run time.
 
 use fedspan_client::memory::{Blocks, Eight, Memory, Parts, PartsRef, Shape};
+use fedspan_client::pace::Pace;
 
 /// Memory for a linear model of any shape, optionally with the buffers for power iterations and streaming.
 #[derive(Clone, Debug)]
@@ -37,7 +38,19 @@ impl Memory for Heap {
         let [representation, head, factor, rhs, residual, z, y] = &mut self.buffers;
         let extra_matrix = self.extra_matrix.as_deref_mut();
         let blocks = self.blocks.as_mut().map(|(z, y)| Blocks { z, y });
-        Parts { shape: self.shape, representation, head, factor, rhs, residual, extra_matrix, blocks, z, y }
+        Parts {
+            shape: self.shape,
+            representation,
+            head,
+            factor,
+            rhs,
+            residual,
+            extra_matrix,
+            blocks,
+            z,
+            y,
+            pace: Pace::NONE,
+        }
     }
 
     fn parts_ref(&self) -> PartsRef<'_> {
@@ -48,6 +61,7 @@ impl Memory for Heap {
             head,
             residual,
             extra_matrix: self.extra_matrix.as_deref(),
+            pace: Pace::NONE,
         }
     }
 }

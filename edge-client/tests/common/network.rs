@@ -65,6 +65,7 @@ impl NetworkMemory for NetworkHeap {
             classes,
             pool_indices,
             body_cache,
+            pace: fedspan_client::pace::Pace::NONE,
             #[cfg(feature = "adapter")]
             frozen: fedspan_client::kernel::frozen::Frozen::Nothing,
         }

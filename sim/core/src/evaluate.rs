@@ -347,7 +347,7 @@ fn score_raw_features(clients: &[Client], w: &[f32], outputs: usize) -> Scores {
             |model, client| {
                 let _ = model.set_representation(w);
                 model.head_mut().copy_from_slice(&identity);
-                model.restore_head(fedspan_protocol::frame::crc32c_f32(w));
+                model.restore_head(fedspan_client::task::representation_hash(w));
                 score(model, client, shape)
             },
         )

@@ -11,6 +11,7 @@ use fedspan_aggregator::connection::{Acceptor, Connection, PeerMessage, Traffic}
 use fedspan_client::Millis;
 use fedspan_client::kernel::fixed::Scale;
 use fedspan_client::memory::{Fixed, Memory, Parts, PartsRef, Shape};
+use fedspan_client::pace::Pace;
 use fedspan_client::session::{Config, Protection};
 use fedspan_client::store::Store;
 use fedspan_client::task::{Scaled, scaled_values};
@@ -79,7 +80,14 @@ impl Memory for HeapWorkspace {
         let (head, following) = following.split_at(k * c);
         let (_, following) = following.split_at(k * k + k * c);
         let (residual, _) = following.split_at(d * c);
-        PartsRef { shape, representation, head, residual, extra_matrix: self.extra_matrix.as_deref() }
+        PartsRef {
+            shape,
+            representation,
+            head,
+            residual,
+            extra_matrix: self.extra_matrix.as_deref(),
+            pace: Pace::NONE,
+        }
     }
 
     fn numeric(&self) -> Numeric {
@@ -107,7 +115,19 @@ fn parts(shape: Shape, values: &mut [f32]) -> Parts<'_> {
     let (rhs, following) = following.split_at_mut(k * c);
     let (residual, following) = following.split_at_mut(d * c);
     let (z, y) = following.split_at_mut(k);
-    Parts { shape, representation, head, factor, rhs, residual, extra_matrix: None, blocks: None, z, y }
+    Parts {
+        shape,
+        representation,
+        head,
+        factor,
+        rhs,
+        residual,
+        extra_matrix: None,
+        blocks: None,
+        z,
+        y,
+        pace: Pace::NONE,
+    }
 }
 
 /// Client session of a simulated device.

@@ -3,6 +3,7 @@
 use fedspan_client::kernel::dense::{
     Momentum, backward, cross_entropy, descend, forward, relu, softmax_errors,
 };
+use fedspan_client::pace::Pace;
 
 use super::{BATCH, IMAGES, MOMENTUM, SIZES, STEP_SIZE};
 
@@ -53,12 +54,12 @@ impl Network {
         let mut finite = true;
         for (x, classes) in x.chunks_exact(BATCH * SIZES[0]).zip(classes.chunks_exact(BATCH)) {
             forward_pass(x, [l0, l1, l2], [a0, a1, a2]);
-            finite &= softmax_errors(a2, classes, 1.0 / BATCH as f32);
-            backward(a2, l2, SIZES[3], a1, d1);
-            backward(d1, l1, SIZES[2], a0, d0);
-            descend(x, d0, SIZES[1], l0, momentum(v0), STEP_SIZE);
-            descend(a0, d1, SIZES[2], l1, momentum(v1), STEP_SIZE);
-            descend(a1, a2, SIZES[3], l2, momentum(v2), STEP_SIZE);
+            finite &= softmax_errors(a2, classes, 1.0 / BATCH as f32, Pace::NONE);
+            backward(a2, l2, SIZES[3], a1, d1, Pace::NONE);
+            backward(d1, l1, SIZES[2], a0, d0, Pace::NONE);
+            descend(x, d0, SIZES[1], l0, momentum(v0), STEP_SIZE, Pace::NONE);
+            descend(a0, d1, SIZES[2], l1, momentum(v1), STEP_SIZE, Pace::NONE);
+            descend(a1, a2, SIZES[3], l2, momentum(v2), STEP_SIZE, Pace::NONE);
         }
         finite
     }
@@ -78,11 +79,11 @@ impl Network {
 }
 
 fn forward_pass(x: &[f32], [l0, l1, l2]: [&[f32]; 3], [a0, a1, a2]: [&mut [f32]; 3]) {
-    forward(x, l0, SIZES[1], a0);
+    forward(x, l0, SIZES[1], a0, Pace::NONE);
     relu(a0);
-    forward(a0, l1, SIZES[2], a1);
+    forward(a0, l1, SIZES[2], a1, Pace::NONE);
     relu(a1);
-    forward(a1, l2, SIZES[3], a2);
+    forward(a1, l2, SIZES[3], a2, Pace::NONE);
 }
 
 fn momentum(velocity: &mut [f32]) -> Option<Momentum<'_>> {

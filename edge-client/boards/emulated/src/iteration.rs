@@ -21,6 +21,9 @@ use crate::problem::{Generator, Problem, pattern};
 /// Number of the measured round.
 pub const ROUND: RoundId = RoundId { round: 1, stage: 0 };
 
+/// Release of the measured round.
+pub const RELEASE: Release = Release { device: 0, campaign: 1, round: ROUND, spent: 0 };
+
 /// Square of the noise multiplier 4, in units of 2^-16.
 const SQUARE: u64 = 16 << 16;
 
@@ -115,7 +118,7 @@ pub fn run<M: Memory, P: Mechanism>(
     client: &mut Linear<M, P>,
     source: &mut Recording<'_>,
 ) -> Result<(), DeclineReason> {
-    client.prepare(&Release { campaign: 1, round: ROUND, ..Release::default() })?;
+    client.prepare(&RELEASE)?;
     client.run(ROUND, source).map(drop)
 }
 

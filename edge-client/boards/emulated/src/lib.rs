@@ -71,5 +71,7 @@ pub mod sealing;
 pub mod stack;
 #[cfg(target_os = "none")]
 pub mod storage;
+#[cfg(target_os = "none")]
+pub mod stretch;
 #[cfg(all(target_os = "none", target_arch = "arm"))]
 pub mod systick;

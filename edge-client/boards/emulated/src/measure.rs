@@ -6,6 +6,7 @@
 //! * `verify`: the check of a received representation.
 //! * `emit`: the computation of the dense gradient that is sent.
 //! * `stack`: the stack that the update uses below its caller, in bytes.
+//! * `stretch`: the most instructions of all three without a pause, see [`stretch`].
 //!
 //! Instruction counts need QEMU's `-icount shift=0`, which makes them reproducible.
 //!
@@ -15,6 +16,7 @@
 
 use core::hint::black_box;
 
+use fedspan_client::pace::Paced;
 use fedspan_client::{Linear, Memory, Task};
 use fedspan_protocol::message::{DeclineReason, HeadSolve, Numeric};
 use semihosting::println;
@@ -22,8 +24,8 @@ use semihosting::println;
 use crate::board::{Board, Meter};
 use crate::problem::Problem;
 use crate::shape::{D, K, M, REPEATS};
-use crate::stack;
 use crate::update::{EXACT, LEFT_OUT, PassCounter, ROUND, open, outcome};
+use crate::{stack, stretch};
 
 static WELL: Problem<D, M> = Problem::well_conditioned();
 static ILL: Problem<D, M> = Problem::ill_conditioned();
@@ -40,9 +42,10 @@ const MEASUREMENTS: [Measurement; 3] = [(&WELL, EXACT), (&ILL, EXACT), (&WELL, L
 /// The client's reason for declining the round.
 pub fn update<B: Board + Meter, A: Memory>(
     board: &B,
-    client: &mut Linear<A>,
+    memory: &mut A,
     upload: &mut [f32; D * K],
 ) -> Result<(), DeclineReason> {
+    let client = &mut Linear::new(&mut *memory);
     if let Some(((problem, head), times)) = requested_measurement() {
         open(client, head)?;
         let mut source = PassCounter::new(problem, head);
@@ -50,7 +53,7 @@ pub fn update<B: Board + Meter, A: Memory>(
     }
     let measurements = if client.capabilities().numeric == Numeric::F32 { 3 } else { 2 };
     for requested in MEASUREMENTS.into_iter().take(measurements) {
-        measure_one(board, client, upload, requested)?;
+        measure_one(board, memory, upload, requested)?;
     }
     Ok(())
 }
@@ -83,10 +86,11 @@ pub(crate) fn requested_times() -> Option<u32> {
 /// Measures one problem and prints a line of JSON.
 fn measure_one<B: Board + Meter, A: Memory>(
     board: &B,
-    client: &mut Linear<A>,
+    memory: &mut A,
     upload: &mut [f32; D * K],
     (problem, head): Measurement,
 ) -> Result<(), DeclineReason> {
+    let client = &mut Linear::new(&mut *memory);
     open(client, head)?;
     let mut source = PassCounter::new(problem, head);
     let mut result = Ok(());
@@ -99,9 +103,21 @@ fn measure_one<B: Board + Meter, A: Memory>(
     let verify = count_instructions(board, || client.verify()) - empty;
     let emit = count_instructions(board, || client.emit(0, 0, black_box(upload))) - empty;
 
+    let (result, stretch) = stretch::longest(board, |pacer, measured| {
+        let client = &mut Linear::new(Paced::new(memory, pacer));
+        open(client, head)?;
+        let mut result = Ok(());
+        measured(&mut || {
+            result = client.verify().and_then(|()| client.run(ROUND, &mut source).map(drop));
+            client.emit(0, 0, black_box(upload));
+        });
+        result
+    });
+    result?;
+
     println!(
         "{{\"board\":\"{}\",\"core\":\"{}\",\"d\":{D},\"k\":{K},\"m\":{M},\"instructions\":{update},\
-         \"verify\":{verify},\"emit\":{emit},\"stack\":{stack},\"workspace\":{},{outcome}}}",
+         \"verify\":{verify},\"emit\":{emit},\"stretch\":{stretch},\"stack\":{stack},\"workspace\":{},{outcome}}}",
         B::NAME,
         B::CORE,
         size_of::<A>(),

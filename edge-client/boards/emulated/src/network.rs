@@ -4,6 +4,7 @@
 //!   and a sample's share of the parameter step and of drawing the order of samples.
 //! * `last`: the same for an epoch of the last layer alone, for which the earlier layers only run forward.
 //! * `stack`: the stack that a round uses below its caller, in bytes.
+//! * `stretch`: the most instructions of a round without a pause, see [`stretch`].
 //! * `workspace`: the memory of the model, in bytes.
 //!
 //! Instruction counts need QEMU's `-icount shift=0`. If the command line has the words `problem=sgd` and
@@ -11,6 +12,7 @@
 
 use core::hint::black_box;
 
+use fedspan_client::pace::Paced;
 use fedspan_client::{Network, Task};
 use fedspan_protocol::message::{DeclineReason, Task as Wire};
 use semihosting::println;
@@ -19,7 +21,7 @@ use crate::board::{Board, Meter};
 use crate::descent::{Chosen, D, M, Model, ROUND, open, rounds, samples};
 use crate::measure::{count_times, requested_times};
 use crate::problem::Problem;
-use crate::stack;
+use crate::{stack, stretch};
 
 /// Memory of the model for which the program is built.
 pub type Workspace = <Chosen as Model>::Memory;
@@ -32,7 +34,7 @@ static PROBLEM: Problem<D, M> = Problem::well_conditioned();
 /// # Errors
 /// The client's reason for declining a round.
 pub fn network<B: Board + Meter>(board: &B, memory: &mut Workspace) -> Result<(), DeclineReason> {
-    let client = &mut Network::new(memory, 5);
+    let client = &mut Network::new(&mut *memory, 5);
     let mut source = samples(&PROBLEM);
     if let Some(times) = requested_times() {
         open::<Chosen>(client, Chosen::whole(u16::try_from(times).unwrap_or(u16::MAX)))?;
@@ -56,9 +58,22 @@ pub fn network<B: Board + Meter>(board: &B, memory: &mut Workspace) -> Result<()
     };
     let instructions = round(Chosen::whole(2))? - round(Chosen::whole(1))?;
     let last = round(Chosen::last(2))? - round(Chosen::last(1))?;
+    let (result, stretch) = stretch::longest(board, |pacer, measured| {
+        let client = &mut Network::new(Paced::new(memory, pacer), 5);
+        Chosen::prepare(client);
+        Chosen::rounds().into_iter().try_for_each(|task| {
+            open::<Chosen>(client, task)?;
+            let mut result = Ok(());
+            measured(&mut || {
+                result = client.verify().and_then(|()| client.run(ROUND, &mut source).map(drop));
+            });
+            result
+        })
+    });
+    result?;
     println!(
         "{{\"board\":\"{}\",\"core\":\"{}\",\"model\":\"{}\",\"d\":{D},\"m\":{M},\"instructions\":{},\"last\":{},\
-         \"stack\":{stack},\"workspace\":{},{outcome}}}",
+         \"stretch\":{stretch},\"stack\":{stack},\"workspace\":{},{outcome}}}",
         B::NAME,
         B::CORE,
         Chosen::NAME,

@@ -3,11 +3,11 @@
 //!
 //! The programs that measure need QEMU's `-icount shift=0`.
 
+use fedspan_client::Workspace;
 use fedspan_client::features::FEATURES;
 use fedspan_client::memory::FixedWorkspace;
 #[cfg(feature = "power")]
 use fedspan_client::memory::PowerWorkspace;
-use fedspan_client::{Linear, Workspace};
 use fedspan_protocol::message::DeclineReason;
 use semihosting::process;
 
@@ -25,8 +25,8 @@ const CACHED_WINDOWS: usize = 1024;
 
 // Memory of the programs below. The linker drops each item from the programs that do not use it.
 static CACHE: Once<[[f32; FEATURES]; CACHED_WINDOWS]> = Once::new([[0.0; FEATURES]; CACHED_WINDOWS]);
-static MODEL: Once<Linear<Workspace<D, K>>> = Once::new(Linear::new(Workspace::new()));
-static FIXED_MODEL: Once<Linear<FixedWorkspace<D, K>>> = Once::new(Linear::new(FixedWorkspace::new()));
+static MEMORY: Once<Workspace<D, K>> = Once::new(Workspace::new());
+static FIXED_MEMORY: Once<FixedWorkspace<D, K>> = Once::new(FixedWorkspace::new());
 #[cfg(feature = "power")]
 static POWER: Once<PowerWorkspace<D, K>> = Once::new(PowerWorkspace::new());
 #[cfg(feature = "network")]
@@ -59,23 +59,23 @@ pub fn client_with_table<B: Board>() -> ! {
 
 /// Program `update`: prints the cost of an update, see [`measure`].
 pub fn update<B: Board + Meter>() -> ! {
-    let (Some(board), Some(model), Some(upload)) = (B::with_counter(), MODEL.take(), UPLOAD.take()) else {
+    let (Some(board), Some(memory), Some(upload)) = (B::with_counter(), MEMORY.take(), UPLOAD.take()) else {
         started_twice()
     };
-    exit_with_result(measure::update(&board, model, upload))
+    exit_with_result(measure::update(&board, memory, upload))
 }
 
 /// Program `update_i16`: checks the products of 16-bit integers, then prints the cost of an update in 16-bit
 /// fixed point, see [`measure`].
 pub fn update_i16<B: Board + Meter>() -> ! {
-    let (Some(board), Some(model), Some(upload)) = (B::with_counter(), FIXED_MODEL.take(), UPLOAD.take())
+    let (Some(board), Some(memory), Some(upload)) = (B::with_counter(), FIXED_MEMORY.take(), UPLOAD.take())
     else {
         started_twice()
     };
     if let Err(n) = lengths::check() {
         fault::exit(fault::WRONG, &format_args!("products of {n} integers are wrong"))
     }
-    exit_with_result(measure::update(&board, model, upload))
+    exit_with_result(measure::update(&board, memory, upload))
 }
 
 /// Program `seal`: prints the cost of encryption, see [`sealing`].

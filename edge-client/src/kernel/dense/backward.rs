@@ -2,6 +2,7 @@
 
 use super::simd::Vector;
 use super::tiles::{Kernel, Tiles, add_products, cover, load, load_tile, rows_of, store_tile};
+use crate::pace::Pace;
 
 /// Number of outputs processed at a time: the weights of a strip for this many outputs are transposed on the
 /// stack.
@@ -15,6 +16,7 @@ pub struct Backward<'a, const MASKED: bool> {
     outputs: usize,
     activations: &'a [f32],
     out: &'a mut [f32],
+    pace: Pace<'a>,
 }
 
 impl<'a, const MASKED: bool> Backward<'a, MASKED> {
@@ -25,20 +27,27 @@ impl<'a, const MASKED: bool> Backward<'a, MASKED> {
         outputs: usize,
         activations: &'a [f32],
         out: &'a mut [f32],
+        pace: Pace<'a>,
     ) -> Self {
         let outputs = outputs.max(1);
         let inputs = (layer.len() / outputs).saturating_sub(1);
-        Self { delta, layer, inputs, outputs, activations, out }
+        Self { delta, layer, inputs, outputs, activations, out, pace }
     }
 }
 
 #[cfg(feature = "adapter")]
 impl<'a> Backward<'a, false> {
     /// Creates the pass for weights without a bias.
-    pub fn product(delta: &'a [f32], weights: &'a [f32], outputs: usize, out: &'a mut [f32]) -> Self {
+    pub fn product(
+        delta: &'a [f32],
+        weights: &'a [f32],
+        outputs: usize,
+        out: &'a mut [f32],
+        pace: Pace<'a>,
+    ) -> Self {
         let outputs = outputs.max(1);
         let inputs = weights.len() / outputs;
-        Self { delta, layer: weights, inputs, outputs, activations: &[], out }
+        Self { delta, layer: weights, inputs, outputs, activations: &[], out, pace }
     }
 }
 
@@ -102,8 +111,9 @@ impl<const MASKED: bool, const WIDTH: usize> Tiles for TransposedStrip<'_, MASKE
         if row == 0 {
             self.transpose(column, C * V::LANES)?;
         }
-        let Backward { delta, inputs, outputs, ref mut out, .. } = self.shapes;
+        let Backward { delta, inputs, outputs, ref mut out, pace, .. } = self.shapes;
         let (first, count) = (self.first, self.count);
+        pace.spend(R * C * V::LANES * count);
         let delta = rows_of::<R>(delta.get(first..)?, row, outputs, count)?;
         let offset = row * inputs + column;
         let mut sums = [[v.splat(0.0); C]; R];

@@ -3,6 +3,7 @@
 use super::super::vector;
 use super::simd::Vector;
 use super::tiles::{Kernel, Tiles, add_products, cover, load, load_tile, rows_of, store_tile};
+use crate::pace::Pace;
 
 /// Number of inputs processed at a time: their weights stay in the first-level cache for all samples.
 const PIECE: usize = 32;
@@ -19,24 +20,31 @@ pub struct Forward<'a, const BIASED: bool> {
     first: usize,
     /// Number of inputs of the current piece.
     count: usize,
+    pace: Pace<'a>,
 }
 
 impl<'a> Forward<'a, true> {
     /// Creates the pass for a layer with a bias.
-    pub fn new(x: &'a [f32], layer: &'a [f32], outputs: usize, out: &'a mut [f32]) -> Self {
+    pub fn new(x: &'a [f32], layer: &'a [f32], outputs: usize, out: &'a mut [f32], pace: Pace<'a>) -> Self {
         let outputs = outputs.max(1);
         let inputs = (layer.len() / outputs).saturating_sub(1);
-        Self { x, layer, inputs, outputs, out, first: 0, count: 0 }
+        Self { x, layer, inputs, outputs, out, first: 0, count: 0, pace }
     }
 }
 
 #[cfg(feature = "adapter")]
 impl<'a> Forward<'a, false> {
     /// Creates the pass for weights without a bias.
-    pub fn product(x: &'a [f32], weights: &'a [f32], outputs: usize, out: &'a mut [f32]) -> Self {
+    pub fn product(
+        x: &'a [f32],
+        weights: &'a [f32],
+        outputs: usize,
+        out: &'a mut [f32],
+        pace: Pace<'a>,
+    ) -> Self {
         let outputs = outputs.max(1);
         let inputs = weights.len() / outputs;
-        Self { x, layer: weights, inputs, outputs, out, first: 0, count: 0 }
+        Self { x, layer: weights, inputs, outputs, out, first: 0, count: 0, pace }
     }
 }
 
@@ -70,7 +78,8 @@ impl<const BIASED: bool> Tiles for Forward<'_, BIASED> {
         row: usize,
         column: usize,
     ) -> Option<()> {
-        let Self { x, layer, inputs, outputs, ref mut out, first, count, .. } = *self;
+        let Self { x, layer, inputs, outputs, ref mut out, first, count, pace } = *self;
+        pace.spend(R * C * V::LANES * count);
         let x = rows_of::<R>(x.get(first..)?, row, inputs, count)?;
         let mut sums = load_tile::<V, R, C>(v, out, row * outputs + column, outputs)?;
         let mut weights = layer.get(first * outputs + column..)?;

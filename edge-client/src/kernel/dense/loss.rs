@@ -1,5 +1,10 @@
 //! Loss of a classifier: softmax and cross-entropy.
 
+use crate::pace::Pace;
+
+/// Cost of an exponential and the other operations on a logit, in multiply-accumulates.
+pub const EXP_WORK: usize = 24;
+
 /// Replaces logits by `(softmax - one-hot) scale`: with a scale of 1/n the derivative of the mean
 /// cross-entropy. `logits` is n x C, `classes` has n values below C. Finite logits never overflow, because
 /// the largest logit is subtracted first.
@@ -21,13 +26,14 @@
 /// `--features micromath` for the approximation.
 #[must_use]
 #[inline(never)]
-pub fn softmax_errors(logits: &mut [f32], classes: &[u8], scale: f32) -> bool {
+pub fn softmax_errors(logits: &mut [f32], classes: &[u8], scale: f32, pace: Pace<'_>) -> bool {
     let count = logits.len().checked_div(classes.len()).unwrap_or(0);
     let mut is_valid = count * classes.len() == logits.len();
     for (logits, &class) in logits.chunks_exact_mut(count.max(1)).zip(classes) {
         let max_logit = largest(logits);
         let mut sum = 0.0;
         for logit in logits.iter_mut() {
+            pace.spend(EXP_WORK);
             *logit = exp(*logit - max_logit);
             sum += *logit;
         }

@@ -7,14 +7,15 @@
 //!
 //! ```
 //! use fedspan_client::kernel::dense;
+//! use fedspan_client::pace::Pace;
 //!
 //! // Two inputs, two classes, one sample of class 1: a step of plain SGD on softmax regression.
 //! let (x, mut layer, mut logits) = ([1.0, 2.0], [0.0; 6], [0.0; 2]);
-//! dense::forward(&x, &layer, 2, &mut logits);
+//! dense::forward(&x, &layer, 2, &mut logits, Pace::NONE);
 //! let before = dense::cross_entropy(&logits, 1);
-//! assert!(dense::softmax_errors(&mut logits, &[1], 1.0));
-//! dense::descend(&x, &logits, 2, &mut layer, None, 0.1);
-//! dense::forward(&x, &layer, 2, &mut logits);
+//! assert!(dense::softmax_errors(&mut logits, &[1], 1.0, Pace::NONE));
+//! dense::descend(&x, &logits, 2, &mut layer, None, 0.1, Pace::NONE);
+//! dense::forward(&x, &layer, 2, &mut logits, Pace::NONE);
 //! assert!(dense::cross_entropy(&logits, 1) < before);
 //! ```
 //!
@@ -39,8 +40,11 @@ mod simd;
 mod step;
 mod tiles;
 
+#[cfg(feature = "network")]
+pub(crate) use loss::EXP_WORK;
 pub use loss::{cross_entropy, softmax_errors};
 
+use crate::pace::Pace;
 use backward::Backward;
 use forward::Forward;
 use step::{Descent, Gradient, Sums};
@@ -60,8 +64,8 @@ pub struct Momentum<'a> {
 ///
 /// A sum starts with the bias; products are added in ascending order of inputs.
 #[inline(never)]
-pub fn forward(x: &[f32], layer: &[f32], outputs: usize, out: &mut [f32]) {
-    dispatch(Forward::new(x, layer, outputs, out));
+pub fn forward(x: &[f32], layer: &[f32], outputs: usize, out: &mut [f32], pace: Pace<'_>) {
+    dispatch(Forward::new(x, layer, outputs, out, pace));
 }
 
 /// Replaces values that are not positive by zero. NaNs are kept, so that [`softmax_errors`] detects them.
@@ -87,15 +91,22 @@ pub fn relu_errors(activations: &[f32], errors: &mut [f32]) {
 ///
 /// A sum starts with zero; products are added in ascending order of outputs.
 #[inline(never)]
-pub fn backward(delta: &[f32], layer: &[f32], outputs: usize, activations: &[f32], out: &mut [f32]) {
-    dispatch(Backward::<true>::new(delta, layer, outputs, activations, out));
+pub fn backward(
+    delta: &[f32],
+    layer: &[f32],
+    outputs: usize,
+    activations: &[f32],
+    out: &mut [f32],
+    pace: Pace<'_>,
+) {
+    dispatch(Backward::<true>::new(delta, layer, outputs, activations, out, pace));
 }
 
 /// Computes `out = delta W^T` with the same sums as [`backward`], for a layer whose input is not the output
 /// of a ReLU.
 #[inline(never)]
-pub fn backward_linear(delta: &[f32], layer: &[f32], outputs: usize, out: &mut [f32]) {
-    dispatch(Backward::<false>::new(delta, layer, outputs, &[], out));
+pub fn backward_linear(delta: &[f32], layer: &[f32], outputs: usize, out: &mut [f32], pace: Pace<'_>) {
+    dispatch(Backward::<false>::new(delta, layer, outputs, &[], out, pace));
 }
 
 /// Adds the gradient of a layer: `sums += x^T delta`, and the sum of `delta`'s rows to the last row. `x` is n
@@ -103,8 +114,8 @@ pub fn backward_linear(delta: &[f32], layer: &[f32], outputs: usize, out: &mut [
 ///
 /// Products are added in ascending order of samples. Splitting a batch into parts gives bit-identical sums.
 #[inline(never)]
-pub fn add_gradient(x: &[f32], delta: &[f32], outputs: usize, sums: &mut [f32]) {
-    dispatch(Gradient::new(x, delta, outputs, Sums(sums)));
+pub fn add_gradient(x: &[f32], delta: &[f32], outputs: usize, sums: &mut [f32], pace: Pace<'_>) {
+    dispatch(Gradient::new(x, delta, outputs, Sums(sums), pace));
 }
 
 /// Takes one step along the gradient `g` (the result of [`add_gradient`] on zeros) in one pass over the
@@ -120,8 +131,9 @@ pub fn descend(
     layer: &mut [f32],
     momentum: Option<Momentum>,
     step_size: f32,
+    pace: Pace<'_>,
 ) {
-    dispatch(Gradient::new(x, delta, outputs, Descent { layer, momentum, step_size }));
+    dispatch(Gradient::new(x, delta, outputs, Descent { layer, momentum, step_size }, pace));
 }
 
 /// Computes `out += x W` for weights without a bias: `x` is n x i, `weights` i x o, `out` n x o, where o is
@@ -130,22 +142,22 @@ pub fn descend(
 /// A sum starts with the value of `out`; products are added in ascending order of inputs.
 #[cfg(feature = "adapter")]
 #[inline(never)]
-pub fn add_product(x: &[f32], weights: &[f32], outputs: usize, out: &mut [f32]) {
-    dispatch(Forward::product(x, weights, outputs, out));
+pub fn add_product(x: &[f32], weights: &[f32], outputs: usize, out: &mut [f32], pace: Pace<'_>) {
+    dispatch(Forward::product(x, weights, outputs, out, pace));
 }
 
 /// Computes [`backward_linear`] for weights without a bias: `weights` is i x o.
 #[cfg(feature = "adapter")]
 #[inline(never)]
-pub fn backward_product(delta: &[f32], weights: &[f32], outputs: usize, out: &mut [f32]) {
-    dispatch(Backward::product(delta, weights, outputs, out));
+pub fn backward_product(delta: &[f32], weights: &[f32], outputs: usize, out: &mut [f32], pace: Pace<'_>) {
+    dispatch(Backward::product(delta, weights, outputs, out, pace));
 }
 
 /// Computes [`add_gradient`] for weights without a bias: `sums` is i x o.
 #[cfg(feature = "adapter")]
 #[inline(never)]
-pub fn add_product_gradient(x: &[f32], delta: &[f32], outputs: usize, sums: &mut [f32]) {
-    dispatch(Gradient::product(x, delta, outputs, Sums(sums)));
+pub fn add_product_gradient(x: &[f32], delta: &[f32], outputs: usize, sums: &mut [f32], pace: Pace<'_>) {
+    dispatch(Gradient::product(x, delta, outputs, Sums(sums), pace));
 }
 
 /// Computes [`descend`] for weights without a bias: `weights` is i x o.
@@ -158,6 +170,7 @@ pub fn descend_product(
     weights: &mut [f32],
     momentum: Option<Momentum>,
     step_size: f32,
+    pace: Pace<'_>,
 ) {
-    dispatch(Gradient::product(x, delta, outputs, Descent { layer: weights, momentum, step_size }));
+    dispatch(Gradient::product(x, delta, outputs, Descent { layer: weights, momentum, step_size }, pace));
 }

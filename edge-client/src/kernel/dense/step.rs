@@ -4,6 +4,7 @@ use super::super::vector;
 use super::Momentum;
 use super::simd::Vector;
 use super::tiles::{Kernel, Tiles, add_scaled, cover, load, store};
+use crate::pace::Pace;
 
 /// Number of rows of a layer processed at a time: they are read and written completely while they are in the
 /// first-level cache.
@@ -91,22 +92,23 @@ pub struct Gradient<'a, T> {
     /// True if the target has an additional row for the bias.
     biased: bool,
     target: T,
+    pace: Pace<'a>,
 }
 
 impl<'a, T: Target> Gradient<'a, T> {
     /// Creates the gradient of a layer with a bias.
-    pub fn new(x: &'a [f32], delta: &'a [f32], outputs: usize, target: T) -> Self {
+    pub fn new(x: &'a [f32], delta: &'a [f32], outputs: usize, target: T, pace: Pace<'a>) -> Self {
         let outputs = outputs.max(1);
         let inputs = (target.len() / outputs).saturating_sub(1);
-        Self::with_sizes(x, delta, [inputs, outputs], true, target)
+        Self::with_sizes(x, delta, [inputs, outputs], true, target, pace)
     }
 
     /// Creates the gradient of weights without a bias.
     #[cfg(feature = "adapter")]
-    pub fn product(x: &'a [f32], delta: &'a [f32], outputs: usize, target: T) -> Self {
+    pub fn product(x: &'a [f32], delta: &'a [f32], outputs: usize, target: T, pace: Pace<'a>) -> Self {
         let outputs = outputs.max(1);
         let inputs = target.len() / outputs;
-        Self::with_sizes(x, delta, [inputs, outputs], false, target)
+        Self::with_sizes(x, delta, [inputs, outputs], false, target, pace)
     }
 
     /// Creates the gradient, limited to the samples that have both an input and an error.
@@ -116,12 +118,14 @@ impl<'a, T: Target> Gradient<'a, T> {
         [inputs, outputs]: [usize; 2],
         biased: bool,
         target: T,
+        pace: Pace<'a>,
     ) -> Self {
         // Number of samples that have both an input and an error.
         let n = delta.len() / outputs;
         let n = x.len().checked_div(inputs).map_or(n, |rows| rows.min(n));
         let (x, delta) = (x.get(..n * inputs), delta.get(..n * outputs));
-        Self { x: x.unwrap_or_default(), delta: delta.unwrap_or_default(), inputs, outputs, biased, target }
+        let (x, delta) = (x.unwrap_or_default(), delta.unwrap_or_default());
+        Self { x, delta, inputs, outputs, biased, target, pace }
     }
 }
 
@@ -146,7 +150,8 @@ impl<T: Target> Tiles for Gradient<'_, T> {
         row: usize,
         column: usize,
     ) -> Option<()> {
-        let Self { x, delta, inputs, outputs, ref mut target, .. } = *self;
+        let Self { x, delta, inputs, outputs, ref mut target, pace, .. } = *self;
+        pace.spend(R * C * V::LANES * (delta.len() / outputs + 3));
         let mut sums = [[v.splat(0.0); C]; R];
         let mut r = 0;
         while r < R {

@@ -10,6 +10,7 @@ use libm::sqrtf;
 use super::super::least_squares::PIVOT_RATIO;
 use super::super::rank::{minimum_norm, substitute};
 use super::super::vector::{from, from_mut, subtract};
+use crate::pace::Pace;
 
 /// Length, relative to the longest direction, below which a direction counts as zero.
 pub const CUT: f32 = 1.0 / 1024.0;
@@ -22,13 +23,13 @@ pub const CUT: f32 = 1.0 / 1024.0;
 /// units of columns therefore matter: a column that is shorter than [`CUT`] times the longest is cut and not
 /// counted in the rank.
 #[inline(never)]
-pub fn solve(gram: &mut [f32], rhs: &mut [f32], scratch: &mut [f32]) -> usize {
+pub fn solve(gram: &mut [f32], rhs: &mut [f32], scratch: &mut [f32], pace: Pace<'_>) -> usize {
     let k = scratch.len();
     let Some(c) = rhs.len().checked_div(k) else { return 0 };
-    if !factorise(gram, rhs, k, c) {
-        return minimum_norm(gram, rhs, scratch, CUT);
+    if !factorise(gram, rhs, k, c, pace) {
+        return minimum_norm(gram, rhs, scratch, CUT, pace);
     }
-    substitute(gram, rhs, k, c);
+    substitute(gram, rhs, k, c, pace);
     if rhs.iter().any(|w| !w.is_finite()) {
         rhs.fill(0.0);
         return 0;
@@ -38,11 +39,12 @@ pub fn solve(gram: &mut [f32], rhs: &mut [f32], scratch: &mut [f32]) -> usize {
 
 /// Factorises `Z^T Z = R^T R` in place, and replaces `rhs` by `R^-T Z^T Y`. Rows whose pivot is not above the
 /// cut become zero. Returns true if the pivots are so similar that no row needs to be cut.
-fn factorise(gram: &mut [f32], rhs: &mut [f32], k: usize, c: usize) -> bool {
+fn factorise(gram: &mut [f32], rhs: &mut [f32], k: usize, c: usize, pace: Pace<'_>) -> bool {
     let largest_pivot =
         gram.iter().step_by((k + 1).max(1)).fold(0.0f32, |largest_pivot, &pivot| largest_pivot.max(pivot));
     let mut smallest_pivot = largest_pivot;
     for j in 0..k {
+        pace.spend((k - j) * ((k - j) / 2 + c + 2));
         let (upper, below) = gram.split_at_mut_checked((j + 1) * k).unwrap_or_default();
         let (rhs_row, rhs_below) = rhs.split_at_mut_checked((j + 1) * c).unwrap_or_default();
         let rhs_row = from_mut(rhs_row, j * c);

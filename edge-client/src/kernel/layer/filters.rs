@@ -44,7 +44,7 @@ impl Filters {
 
     /// Computes [`super::Layer::forward`].
     pub fn forward(&self, x: &[f32], weights: &[f32], out: &mut [f32], room: LayerBuffers<'_>) {
-        let LayerBuffers { pool_indices, scratch, .. } = room;
+        let LayerBuffers { pool_indices, scratch, pace, .. } = room;
         let strip = self.strip();
         let FilterScratch { patches, unpooled, .. } = FilterScratch::split(strip.convolution, scratch);
         let row = strip.pooling.outputs().max(1);
@@ -54,7 +54,8 @@ impl Filters {
             let rows = out.chunks_exact_mut(row).zip(pool_indices.chunks_exact_mut(row));
             for (range, (out, pool_indices)) in self.strips().zip(rows) {
                 let image = image.get(range).unwrap_or_default();
-                strip.convolution.forward(image, weights, patches, unpooled);
+                strip.convolution.forward(image, weights, patches, unpooled, pace);
+                pace.spend(unpooled.len());
                 strip.pooling.forward(unpooled, out, pool_indices);
             }
         }
@@ -69,7 +70,7 @@ impl Filters {
         below: Option<&mut [f32]>,
         gradient: Gradient<'_>,
     ) {
-        let ForwardPass { x, room: LayerBuffers { pool_indices, scratch, .. }, .. } = forward_pass;
+        let ForwardPass { x, room: LayerBuffers { pool_indices, scratch, pace, .. }, .. } = forward_pass;
         let strip = self.strip();
         let FilterScratch { sums, patches, unpooled } = FilterScratch::split(strip.convolution, scratch);
         let (mut sums, step) = match gradient {
@@ -95,11 +96,12 @@ impl Filters {
                 if let Some(sums) = &mut sums {
                     let image = image.get(range.clone()).unwrap_or_default();
                     strip.convolution.patches(image, patches);
-                    dense::add_gradient(patches, unpooled, strip.convolution.filters, sums);
+                    dense::add_gradient(patches, unpooled, strip.convolution.filters, sums, pace);
                 }
                 // The patches are not needed after this step, so their memory holds the errors.
                 if let Some(errors) = below.as_mut().and_then(|errors| errors.get_mut(range)) {
-                    strip.convolution.add_errors(unpooled, weights, patches, errors);
+                    pace.spend(patches.len());
+                    strip.convolution.add_errors(unpooled, weights, patches, errors, pace);
                 }
             }
             if let Some(errors) = below {
@@ -107,6 +109,7 @@ impl Filters {
             }
         }
         if let (Some(sums), Some(step)) = (sums, step) {
+            pace.spend(3 * sums.len());
             step.apply(sums, weights);
         }
     }

@@ -28,8 +28,8 @@ pub(super) fn project<M: Memory>(memory: &mut M, x: &[f32]) {
         }
         return;
     }
-    let Parts { representation, z, .. } = memory.parts();
-    project::project(representation, x, z);
+    let Parts { representation, z, pace, .. } = memory.parts();
+    project::project(representation, x, z, pace);
 }
 
 /// Fits the head on the representation in memory.

@@ -11,7 +11,7 @@ use fedspan_protocol::frame::crc32c_f32;
 use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId, Task as Wire};
 use fedspan_protocol::tensor::Encoding;
 
-use super::{HeadFits, Usage};
+use super::{HeadFits, Usage, representation_hash};
 use crate::error::{NotReady, ShapeMismatch, check_finite};
 use crate::kernel::constant_column::ConstantColumn;
 use crate::kernel::project;
@@ -38,6 +38,8 @@ struct State {
     representation: Option<u32>,
     /// Hash of the representation that the head was fitted on.
     head: Option<u32>,
+    /// True if `head` is from a record, which may have been written by a version whose hash was the CRC-32C.
+    is_restored: bool,
     /// Task of the open round.
     task: Option<Wire>,
     /// Encoding of the open round's tensors.
@@ -62,6 +64,7 @@ impl State {
         Self {
             representation: None,
             head: None,
+            is_restored: false,
             task: None,
             received: Encoding::F32,
             #[cfg(feature = "shared-head")]
@@ -72,6 +75,12 @@ impl State {
             #[cfg(feature = "power")]
             power: PowerCounts::NOTHING,
         }
+    }
+
+    /// Marks the head as fitted on the representation in memory.
+    fn head_is_fitted(&mut self) {
+        self.head = self.representation;
+        self.is_restored = false;
     }
 }
 
@@ -162,7 +171,19 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
     /// Marks the representation in memory as valid.
     pub(crate) fn accept_representation(&mut self) {
         arithmetic::accept(&mut self.memory);
-        self.state.representation = Some(crc32c_f32(self.memory.parts_ref().representation));
+        self.state.representation = Some(representation_hash(self.memory.parts_ref().representation));
+        self.recognise_earlier_hash();
+    }
+
+    /// Replaces the hash of a restored head if it is the CRC-32C of the representation in memory.
+    fn recognise_earlier_hash(&mut self) {
+        let State { representation, head, is_restored, .. } = &mut self.state;
+        if *is_restored
+            && representation.is_some()
+            && *head == Some(crc32c_f32(self.memory.parts_ref().representation))
+        {
+            *head = *representation;
+        }
     }
 
     /// Fits the head on the representation in memory, from `samples`.
@@ -176,10 +197,12 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
         head: HeadSolve,
         samples: &mut dyn SampleSource,
     ) -> Result<Usage, DeclineReason> {
-        let hash = self.state.representation.ok_or(DeclineReason::Tensors)?;
+        if self.state.representation.is_none() {
+            return Err(DeclineReason::Tensors);
+        }
         let Self { memory, state, .. } = self;
         let usage = arithmetic::solve_head(memory, head, &mut state.fits, RoundId::default(), samples)?;
-        self.state.head = Some(hash);
+        self.state.head_is_fitted();
         Ok(usage)
     }
 

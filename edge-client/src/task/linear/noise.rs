@@ -81,7 +81,7 @@ fn fedrep<M: Memory, P: Mechanism>(
     let fitted = private_fedrep::run(parts, head, &mut state.fits, id, &mut source)?;
     let samples = source.samples();
     if fitted.is_some() {
-        state.head = state.representation;
+        state.head_is_fitted();
     }
     state.usage = fitted.unwrap_or(Usage { samples: 0, skipped: samples });
     if samples == 0 {
@@ -134,7 +134,7 @@ fn fit_head<M: Memory>(
     let samples = source.samples();
     state.usage = match fitted {
         Ok(usage) => {
-            state.head = state.representation;
+            state.head_is_fitted();
             usage
         }
         Err(DeclineReason::NoSamples | DeclineReason::UpdateNonFinite) => {

@@ -3,7 +3,7 @@
 use fedspan_protocol::message::{
     Capabilities, DeclineReason, Descriptors, Numeric, RoundId, RoundOpen, Task as Wire, Upload,
 };
-use fedspan_protocol::orthonormal::{orthonormalise, orthonormality_error};
+use fedspan_protocol::orthonormal::{orthonormalise_in_parts, orthonormality_error_in_parts};
 #[cfg(feature = "shared-head")]
 use fedspan_protocol::tensor::Role;
 use fedspan_protocol::tensor::{Encoding, TensorDescriptor};
@@ -116,7 +116,8 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
     fn verify(&mut self) -> Result<(), DeclineReason> {
         // The sensitivity of a noisy product requires an exactly orthonormal basis.
         let certify = self.is_private() && matches!(self.state.task, Some(Wire::FedPower { .. }));
-        let Parts { shape, representation, head, .. } = self.memory.parts();
+        let Parts { shape, representation, head, pace, .. } = self.memory.parts();
+        let spend = &mut |work| pace.spend(work);
         // `shared`: tasks that receive a head. `trained`: tasks whose `B` is not orthonormal.
         let (shared, trained) = match self.state.task {
             #[cfg(feature = "reveal-moments")]
@@ -131,14 +132,14 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
             return Err(DeclineReason::NonFinite);
         }
         if !trained {
-            let error = orthonormality_error(representation, shape.width);
+            let error = orthonormality_error_in_parts(representation, shape.width, spend);
             // The condition is false for a NaN.
             let close = error <= self.state.received.orthonormality_tolerance();
             if !close {
                 return Err(DeclineReason::NotOrthonormal { error });
             }
             if self.state.received == Encoding::I8 || certify {
-                orthonormalise(representation, shape.width)
+                orthonormalise_in_parts(representation, shape.width, spend)
                     .map_err(|_| DeclineReason::NotOrthonormal { error })?;
             }
         }
@@ -160,12 +161,12 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
         let usage = match state.task.ok_or(DeclineReason::Task)? {
             Wire::FedRep { head, .. } => {
                 let usage = arithmetic::fedrep(memory, head, &mut state.fits, id, source)?;
-                state.head = state.representation;
+                state.head_is_fitted();
                 usage
             }
             Wire::FitHead { head } => {
                 let usage = arithmetic::solve_head(memory, head, &mut state.fits, id, source)?;
-                state.head = state.representation;
+                state.head_is_fitted();
                 usage
             }
             #[cfg(feature = "shared-head")]
@@ -184,13 +185,13 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
                     SampleSet::All,
                     source,
                 )?;
-                state.head = state.representation;
+                state.head_is_fitted();
                 usage
             }
             #[cfg(feature = "shared-head")]
             Wire::AdapterDown { .. } => {
                 let usage = shared_head::residual(&mut memory.parts(), id, source)?;
-                state.head = state.representation;
+                state.head_is_fitted();
                 usage
             }
             #[cfg(feature = "ridge-choice")]
@@ -257,7 +258,7 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
             let Self { memory, state, .. } = self;
             match fedrep::finish(&mut memory.parts(), head, &mut state.constant, &mut state.fits, usage) {
                 Ok(()) => {
-                    self.state.head = self.state.representation;
+                    self.state.head_is_fitted();
                     true
                 }
                 // A private device must not reveal to the server that the samples determine no head.
@@ -346,6 +347,8 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
 
     fn restore_head(&mut self, representation: u32) {
         self.state.head = Some(representation);
+        self.state.is_restored = true;
+        self.recognise_earlier_hash();
     }
 }
 
@@ -379,7 +382,8 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
         if self.is_private() {
             return private_fedrep::emit(&parts, self.mechanism.clipping(), first, out);
         }
-        let PartsRef { shape, residual, head, .. } = parts;
+        let PartsRef { shape, residual, head, pace, .. } = parts;
+        pace.spend(out.len() * (shape.outputs + 1));
         let scale = gradient_scale(self.state.usage);
         gradient::elements(residual, head, shape.width, shape.outputs, scale, first, out);
     }

@@ -108,11 +108,12 @@ pub fn run(
 
 /// Returns the summed cross-entropy of a batch after [`forward`].
 fn batch_loss(parts: &mut NetworkParts<'_>, size: usize) -> f32 {
-    let NetworkParts { shape, scratch, classes, .. } = parts;
+    let NetworkParts { shape, scratch, classes, pace, .. } = parts;
     let logits = activations_range(*shape, shape.layers() - 1, size);
     let logits = Scratch::split(*shape, scratch).activations.get(logits).unwrap_or_default();
     let mut loss = 0.0;
     for (logits, &class) in logits.chunks_exact(shape.outputs.max(1)).zip(classes.iter()) {
+        pace.spend(dense::EXP_WORK * (logits.len() + 2));
         let max_logit = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let sum = logits.iter().fold(0.0, |sum, &logit| sum + libm::expf(logit - max_logit));
         loss += libm::logf(sum) + (max_logit - logits.get(usize::from(class)).copied().unwrap_or(f32::NAN));
@@ -169,7 +170,7 @@ fn backward(
     trained: &Range<usize>,
     target: &mut Target<'_>,
 ) -> bool {
-    let NetworkParts { shape, parameters, scratch, classes, pool_indices, .. } = parts;
+    let NetworkParts { shape, parameters, scratch, classes, pool_indices, pace, .. } = parts;
     let Scratch { inputs, activations, saved, errors: (mut current, mut below), layer_scratch } =
         Scratch::split(*shape, scratch);
     let last = shape.layers() - 1;
@@ -180,7 +181,7 @@ fn backward(
     for (error, &logit) in errors.iter_mut().zip(logits) {
         *error = logit;
     }
-    if !dense::softmax_errors(errors, classes, scale) {
+    if !dense::softmax_errors(errors, classes, scale, *pace) {
         return false;
     }
     for number in (trained.start..=last).rev() {
@@ -196,6 +197,7 @@ fn backward(
             saved: saved.get_mut(saved_range(*shape, number, size)).unwrap_or_default(),
             pool_indices: pool_indices.get_mut(pool_indices_range(*shape, number, size)).unwrap_or_default(),
             scratch: layer_scratch,
+            pace: *pace,
         };
         let out = below.get_mut(..size * layer.inputs()).filter(|_| number > trained.start);
         let gradient = if trained.contains(&number) { target.layer(range) } else { Gradient::Unused };

@@ -12,7 +12,7 @@ use crate::memory::{NetworkParts, NetworkShape};
 pub fn forward(parts: &mut NetworkParts<'_>, size: usize, first: usize) {
     #[cfg(feature = "adapter")]
     let frozen = parts.frozen;
-    let NetworkParts { shape, parameters, scratch, pool_indices, .. } = parts;
+    let NetworkParts { shape, parameters, scratch, pool_indices, pace, .. } = parts;
     let Scratch { inputs, activations, saved, layer_scratch, .. } = Scratch::split(*shape, scratch);
     let last = shape.layers() - 1;
     for number in first..=last {
@@ -22,6 +22,7 @@ pub fn forward(parts: &mut NetworkParts<'_>, size: usize, first: usize) {
             saved: saved.get_mut(saved_range(*shape, number, size)).unwrap_or_default(),
             pool_indices: pool_indices.get_mut(pool_indices_range(*shape, number, size)).unwrap_or_default(),
             scratch: layer_scratch,
+            pace: *pace,
         };
         let (below, outputs) = cut(activations, activations_range(*shape, number, size).start);
         let x = inputs_of(*shape, number, size, inputs, below);
@@ -29,7 +30,7 @@ pub fn forward(parts: &mut NetworkParts<'_>, size: usize, first: usize) {
             #[cfg(feature = "adapter")]
             if matches!(layer, Layer::Up { .. }) {
                 let samples = inputs.get(..size * shape.features).unwrap_or_default();
-                frozen.forward(samples, layer.outputs(), out);
+                frozen.forward(samples, layer.outputs(), out, *pace);
             }
             layer.forward(x, weights, out, room);
             if number < last && layer.has_relu() {

@@ -15,7 +15,7 @@ use fedspan_protocol::frame::crc32c_f32;
 use fedspan_protocol::message::{Model, Task as Wire};
 use rand_core::Rng;
 
-use super::{Task, Usage};
+use super::{Task, Usage, representation_hash};
 use crate::error::{NotReady, ShapeMismatch, check_finite};
 use crate::kernel::all_within;
 #[cfg(feature = "adapter")]
@@ -57,6 +57,8 @@ struct State {
     body: Option<u32>,
     /// Hash of the body that the head was trained with.
     head: Option<u32>,
+    /// True if `head` is from a record, which may have been written by a version whose hash was the CRC-32C.
+    is_restored: bool,
     /// Bit set of invalid layers: layers that were never received, received only in part, or lost. An invalid
     /// head must be set to zero before use.
     missing: u8,
@@ -73,7 +75,16 @@ impl<M: NetworkMemory> Network<M> {
     pub const fn new(memory: M, seed: u64) -> Self {
         let usage = Usage { samples: 0, skipped: 0 };
         let missing = u8::MAX;
-        let state = State { seed, body: None, head: None, missing, task: None, shared: 0..0, usage };
+        let state = State {
+            seed,
+            body: None,
+            head: None,
+            is_restored: false,
+            missing,
+            task: None,
+            shared: 0..0,
+            usage,
+        };
         Self { memory, state }
     }
 
@@ -141,14 +152,15 @@ impl<M: NetworkMemory> Network<M> {
             parts.parameters.get_mut(open).unwrap_or_default().fill(1.0);
         }
         self.state.missing &= !layers_bits(&body);
-        self.state.body = Some(self.hash());
+        self.accept_body();
     }
 
     /// Marks all layers as valid, and the head as trained with the current body.
     fn accept(&mut self) {
         self.state.missing = 0;
-        self.state.body = Some(self.hash());
+        self.accept_body();
         self.state.head = self.state.body;
+        self.state.is_restored = false;
     }
 
     /// Marks these layers as invalid.
@@ -164,10 +176,24 @@ impl<M: NetworkMemory> Network<M> {
         }
     }
 
-    /// Returns the hash of the body.
-    fn hash(&self) -> u32 {
+    /// Returns the parameters of the body.
+    fn body(&self) -> &[f32] {
         let body = self.shape().range(0..self.shape().layers() - 1);
-        crc32c_f32(self.memory.parameters().get(body).unwrap_or_default())
+        self.memory.parameters().get(body).unwrap_or_default()
+    }
+
+    /// Marks the body as valid.
+    fn accept_body(&mut self) {
+        self.state.body = Some(representation_hash(self.body()));
+        self.recognise_earlier_hash();
+    }
+
+    /// Replaces the hash of a restored head if it is the CRC-32C of the body in memory.
+    fn recognise_earlier_hash(&mut self) {
+        let State { body, head, is_restored, .. } = &self.state;
+        if *is_restored && body.is_some() && *head == Some(crc32c_f32(self.body())) {
+            self.state.head = *body;
+        }
     }
 
     /// Computes the logits of n samples: `x` is n x d, `out` receives n x C. The predicted class is the one

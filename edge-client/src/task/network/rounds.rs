@@ -135,7 +135,7 @@ impl<M: NetworkMemory> Task for Network<M> {
             return Err(DeclineReason::NonFinite);
         }
         self.state.missing &= !layers_bits(&self.state.shared);
-        self.state.body = Some(self.hash());
+        self.accept_body();
         Ok(())
     }
 
@@ -227,6 +227,8 @@ impl<M: NetworkMemory> Task for Network<M> {
         let head = self.memory.shape().layers() - 1;
         self.state.missing &= !layers_bits(&(head..head + 1));
         self.state.head = Some(representation);
+        self.state.is_restored = true;
+        self.recognise_earlier_hash();
     }
 }
 

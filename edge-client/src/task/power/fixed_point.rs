@@ -6,6 +6,7 @@
 //! All buffers hold integers as the bits of floats ([`bit_cast`](super::bit_cast)).
 
 use super::bit_cast::{from_int, to_int};
+use crate::pace::Pace;
 use crate::privacy::{CERTIFIED, FRACTION};
 use crate::task::quantise::{halved, square};
 
@@ -41,11 +42,12 @@ pub fn float_basis(basis: &mut [f32]) {
 
 /// Checks the largest absolute row sum of `Zq^T Zq - 2^30 I`. Returns this sum as an error if it exceeds the
 /// bound on which the sensitivity is based.
-pub fn check_basis(basis: &[f32], r: usize) -> Result<(), u64> {
+pub fn check_basis(basis: &[f32], r: usize, pace: Pace<'_>) -> Result<(), u64> {
     let mut worst = 0;
     for i in 0..r {
         let mut sum = 0;
         for j in 0..r {
+            pace.spend(basis.len() / r);
             let target = if i == j { SQUARE_MAX.cast_signed() } else { 0 };
             sum += (column_dot(basis, r, i, j) - target).unsigned_abs();
         }

@@ -15,11 +15,12 @@ pub mod private;
 mod row;
 
 use fedspan_protocol::message::{DeclineReason, PowerRows, PowerUpload, RoundId, Task as Wire};
-use fedspan_protocol::orthonormal::orthonormalise;
+use fedspan_protocol::orthonormal::orthonormalise_in_parts;
 
 use super::Usage;
 use super::fedrep::copy;
 use crate::memory::Parts;
+use crate::pace::Pace;
 use crate::source::SampleSource;
 
 /// Row counts of the last FedPower round, for use by the firmware. Every pass has the same counts, and they
@@ -96,18 +97,19 @@ pub fn run(
 /// Computes `Z <- orthonormal factor of Y`.
 fn next_basis(parts: &mut Parts<'_>) -> Result<(), DeclineReason> {
     copy(parts.representation, parts.extra_matrix.as_deref().unwrap_or_default());
-    orthonormal(parts.representation, parts.shape.width)
+    orthonormal(parts.representation, parts.shape.width, parts.pace)
 }
 
 /// Completes the upload in the second matrix.
 fn finish(parts: &mut Parts<'_>, upload: PowerUpload) -> Result<(), DeclineReason> {
     match (upload, &mut parts.extra_matrix) {
-        (PowerUpload::Basis, Some(product)) => orthonormal(product, parts.shape.width),
+        (PowerUpload::Basis, Some(product)) => orthonormal(product, parts.shape.width, parts.pace),
         _ => Ok(()),
     }
 }
 
 /// Replaces a product by its orthonormal factor. Fails for a rank-deficient product.
-fn orthonormal(product: &mut [f32], width: usize) -> Result<(), DeclineReason> {
-    orthonormalise(product, width).map_err(|_| DeclineReason::UpdateNonFinite)
+fn orthonormal(product: &mut [f32], width: usize, pace: Pace<'_>) -> Result<(), DeclineReason> {
+    orthonormalise_in_parts(product, width, &mut |work| pace.spend(work))
+        .map_err(|_| DeclineReason::UpdateNonFinite)
 }

@@ -9,6 +9,7 @@ use crate::kernel::Four;
 use crate::kernel::gradient::{accumulate, accumulate_four};
 use crate::kernel::project::{project, project_four};
 use crate::memory::Parts;
+use crate::pace::Pace;
 use crate::source::{SampleSource, Samples, Targets};
 use crate::task::Usage;
 use crate::task::sample_pass::{count, rows_of_four};
@@ -42,6 +43,7 @@ pub fn product(
         y: parts.y,
         counts,
         usage: Usage::default(),
+        pace: parts.pace,
     };
     while let Some(samples) = source.next() {
         pass.take(samples);
@@ -70,6 +72,7 @@ struct Pass<'a> {
     y: &'a mut [f32],
     counts: &'a mut PowerCounts,
     usage: Usage,
+    pace: Pace<'a>,
 }
 
 impl Pass<'_> {
@@ -97,6 +100,7 @@ impl Pass<'_> {
     /// Processes four samples. Returns false and changes nothing if the samples must be processed one by one.
     fn take_four(&mut self, x: &[f32], targets: Targets<'_>, index: usize) -> bool {
         let Some(x) = rows_of_four(x, self.features) else { return false };
+        self.pace.spend(4 * self.features);
         let mut rows = [Row::default(); 4];
         for ((number, row), x) in rows.iter_mut().enumerate().zip(x) {
             let Some(sample_row) = Row::from_sample(self.rows, x, targets, index + number, self.y) else {
@@ -104,13 +108,13 @@ impl Pass<'_> {
             };
             *row = sample_row;
         }
-        project_four(self.basis, x, self.fours);
+        project_four(self.basis, x, self.fours, self.pace);
         for four in self.fours.iter_mut() {
             for (z, row) in four.iter_mut().zip(rows) {
                 *z = row.scale(*z);
             }
         }
-        accumulate_four(self.sums, x, self.fours);
+        accumulate_four(self.sums, x, self.fours, self.pace);
         for row in rows {
             self.count_used(row);
         }
@@ -124,11 +128,12 @@ impl Pass<'_> {
             self.counts.unusable = self.usage.skipped;
             return;
         };
-        project(self.basis, x, self.z);
+        self.pace.spend(self.features);
+        project(self.basis, x, self.z, self.pace);
         for z in self.z.iter_mut() {
             *z = row.scale(*z);
         }
-        accumulate(self.sums, x, self.z);
+        accumulate(self.sums, x, self.z, self.pace);
         self.count_used(row);
     }
 

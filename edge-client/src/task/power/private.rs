@@ -12,7 +12,8 @@ use super::fixed_point::{accumulate, check_basis, float_basis, project, round_ba
 use super::row::Row;
 use super::{PowerCounts, PowerRequest, finish, next_basis};
 use crate::memory::Parts;
-use crate::privacy::{Seed, Variance, noise};
+use crate::pace::Pace;
+use crate::privacy::{NOISE_WORK, Seed, Variance, noise};
 use crate::source::{SampleSource, Targets};
 use crate::task::Usage;
 use crate::task::sample_pass::for_each;
@@ -67,13 +68,18 @@ fn iterate(
             next_basis(parts)?;
         }
         round_basis(parts.representation);
-        check_basis(parts.representation, parts.shape.width).map_err(not_orthonormal)?;
+        check_basis(parts.representation, parts.shape.width, parts.pace).map_err(not_orthonormal)?;
         usage = sum_rows(parts, request.rows, noise, counts, id, source)?;
         if usage.samples == 0 {
             return Err(DeclineReason::NoSamples);
         }
-        coordinate =
-            add_noise(parts.extra_matrix.as_deref_mut().unwrap_or_default(), noise, coordinate, usage);
+        coordinate = add_noise(
+            parts.extra_matrix.as_deref_mut().unwrap_or_default(),
+            noise,
+            coordinate,
+            usage,
+            parts.pace,
+        );
     }
     float_basis(parts.representation);
     finish(parts, request.upload)?;
@@ -95,16 +101,18 @@ fn sum_rows(
     let Some(row) = parts.residual.get_mut(..d) else { return Err(DeclineReason::Task) };
     sums.fill(0.0);
     *counts = PowerCounts::NOTHING;
-    let (basis, z, y) = (&*parts.representation, &mut *parts.z, &mut *parts.y);
+    let (basis, z, y, pace) = (&*parts.representation, &mut *parts.z, &mut *parts.y, parts.pace);
     let mut usage = for_each(id, source, d, |x, targets, index| {
         if counts.rows >= noise.rows_max {
             counts.beyond = counts.beyond.saturating_add(1);
             return false;
         }
         counts.rows += 1;
+        pace.spend(3 * d);
         match make_row(row, rows, x, targets, index, y) {
             Some(clipped) => {
                 counts.clipped += u32::from(clipped);
+                pace.spend(2 * d * z.len());
                 project(basis, row, z);
                 accumulate(sums, row, z, noise.grid);
             }
@@ -131,11 +139,12 @@ fn make_row(
 
 /// Replaces each sum by `(sum + noise) / (2^grid s)`. Each number of each iteration has its own coordinate.
 /// Returns the next unused coordinate.
-fn add_noise(sums: &mut [f32], settings: &Noise, mut coordinate: u64, usage: Usage) -> u64 {
+fn add_noise(sums: &mut [f32], settings: &Noise, mut coordinate: u64, usage: Usage, pace: Pace<'_>) -> u64 {
     // All factors are powers of two, except the public number of rows, so there is a single rounding.
     #[allow(clippy::cast_precision_loss, reason = "noisy values may round")]
     let units = (1u64 << settings.grid) as f32 * usage.samples as f32;
     for sum in sums {
+        pace.spend(NOISE_WORK);
         // The sum has 31 bits, and the noise 34 bits.
         let noisy = i64::from(to_int(*sum)) + noise(&settings.seed, coordinate, &settings.variance);
         #[allow(clippy::cast_precision_loss, reason = "noisy values may round")]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use fedspan_client::kernel::frozen::Frozen;
 use fedspan_client::memory::{NetworkMemory, NetworkParts, NetworkShape};
+use fedspan_client::pace::Pace;
 
 use super::BaseNetwork;
 
@@ -57,6 +58,7 @@ impl NetworkMemory for HeapNetwork {
             classes,
             pool_indices,
             body_cache,
+            pace: Pace::NONE,
             frozen: frozen_layer(base),
         }
     }

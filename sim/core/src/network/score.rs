@@ -4,6 +4,7 @@ use fedspan_client::kernel::dense;
 use fedspan_client::kernel::frozen::Frozen;
 use fedspan_client::kernel::layer::{Layer, LayerBuffers};
 use fedspan_client::memory::NetworkShape;
+use fedspan_client::pace::Pace;
 
 use crate::data::{Labels, Set};
 use crate::evaluate::{Predictions, largest};
@@ -53,10 +54,14 @@ pub fn errors(shape: NetworkShape, frozen: Frozen<'_>, parameters: &[f32], set: 
             scratch.resize(scratch.len().max(current.scratch()), 0.0);
             let inputs = if layer == 0 { x } else { &layer_inputs };
             if matches!(current, Layer::Up { .. }) {
-                frozen.forward(x, current.outputs(), &mut layer_outputs);
+                frozen.forward(x, current.outputs(), &mut layer_outputs, Pace::NONE);
             }
-            let buffers =
-                LayerBuffers { saved: &mut saved, pool_indices: &mut pool_indices, scratch: &mut scratch };
+            let buffers = LayerBuffers {
+                saved: &mut saved,
+                pool_indices: &mut pool_indices,
+                scratch: &mut scratch,
+                pace: Pace::NONE,
+            };
             current.forward(inputs, weights, &mut layer_outputs, buffers);
             if layer + 1 < shape.layers() && current.has_relu() {
                 dense::relu(&mut layer_outputs);

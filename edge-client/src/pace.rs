@@ -1,0 +1,171 @@
+//! Pauses within long computations. A device that computes for seconds calls a function of the firmware after every few
+//! thousand multiply-accumulates; the function feeds the watchdog, or lets a radio stack work.
+//!
+//! ```
+//! use core::cell::Cell;
+//!
+//! use fedspan_client::pace::{Paced, Pacer};
+//! use fedspan_client::{HeadSolve, Linear, Recording, Workspace};
+//!
+//! // On a board: `|| watchdog.borrow_mut().feed()`.
+//! let pauses = Cell::new(0);
+//! let pause = || pauses.set(pauses.get() + 1);
+//! let pacer = Pacer::new(1_000, &pause);
+//! let mut model = Linear::new(Paced::new(Workspace::<2, 1>::new(), &pacer));
+//!
+//! let (x, y) = ([[1.0, 2.0]; 1_000], [2.0; 1_000]);
+//! let mut samples = Recording::regression(x.as_flattened(), &y, 2, 1);
+//! model.set_representation(&[1.0, 0.0]).unwrap();
+//! model.fit_head(HeadSolve::LeastSquares { ridge: 0.0 }, &mut samples).unwrap();
+//! assert!(pauses.get() >= 2);
+//! ```
+//!
+//! **Bound.** Between two pauses there are at most `quota` multiply-accumulates, or one indivisible piece of work if that is
+//! larger: for a linear model one feature of a sample for all columns of `B` (`4 k` for four samples), or a step of a solver
+//! (about `k^2 + 2 k C`); for a network 128. Divisions, roots and exponentials count as several; storage, encryption and the
+//! sample source do not count. Results are the same bits for any quota.
+//!
+//! **Quota.** A multiply-accumulate in f32 takes about 350 cycles on a core without floating point, and 3 with it. On a
+//! Cortex-M0 at 16 MHz a quota of 1,000 means a pause every 25 ms.
+//!
+//! **Asynchronous firmware.** A pause does not return to the executor. Run the session in the executor of the lowest
+//! priority and the radio in one that interrupts it, as for any long computation.
+
+use core::cell::Cell;
+use core::fmt;
+use core::ops::Range;
+
+use fedspan_protocol::message::Numeric;
+
+#[cfg(feature = "i16")]
+use crate::memory::Fixed;
+use crate::memory::{Memory, Parts, PartsRef};
+#[cfg(feature = "network")]
+use crate::memory::{NetworkMemory, NetworkParts, NetworkShape};
+
+/// Counter of work that calls a function whenever a quota is used up.
+pub struct Pacer<'a> {
+    quota: u32,
+    /// Rest of the quota until the next pause.
+    left: Cell<u32>,
+    pause: &'a dyn Fn(),
+}
+
+impl<'a> Pacer<'a> {
+    /// Creates a counter that calls `pause` after at most `quota` multiply-accumulates (0 counts as 1).
+    #[must_use]
+    pub fn new(quota: u32, pause: &'a dyn Fn()) -> Self {
+        Self { quota: quota.max(1), left: Cell::new(quota), pause }
+    }
+
+    /// Announces work that follows; pauses first if it exceeds the rest of the quota.
+    #[inline(never)]
+    fn spend(&self, work: u32) {
+        if work > self.left.get() {
+            (self.pause)();
+            self.left.set(self.quota);
+        }
+        self.left.set(self.left.get().saturating_sub(work));
+    }
+}
+
+impl fmt::Debug for Pacer<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pacer").field("quota", &self.quota).field("left", &self.left).finish_non_exhaustive()
+    }
+}
+
+/// Reference to a [`Pacer`], or to none: a computation then never pauses.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pace<'a>(Option<&'a Pacer<'a>>);
+
+impl<'a> Pace<'a> {
+    /// No pauses.
+    pub const NONE: Self = Self(None);
+
+    /// Announces `work` multiply-accumulates that follow.
+    #[inline(always)]
+    pub fn spend(self, work: usize) {
+        if let Some(pacer) = self.0 {
+            pacer.spend(u32::try_from(work).unwrap_or(u32::MAX));
+        }
+    }
+
+    /// Splits `count` rows of `work` multiply-accumulates each into ranges that fit the quota, and announces each before it
+    /// is returned. Without pauses there is one range.
+    pub fn split(self, count: usize, work: usize) -> impl Iterator<Item = Range<usize>> {
+        let mut start = 0;
+        core::iter::from_fn(move || {
+            let left = count.checked_sub(start).filter(|left| *left > 0)?;
+            let mut length = left;
+            if let Some(pacer) = self.0 {
+                let quota = usize::try_from(pacer.quota).unwrap_or(usize::MAX);
+                length = left.min(quota.checked_div(work).unwrap_or(left).max(1));
+                self.spend(length.saturating_mul(work));
+            }
+            start += length;
+            Some(start - length..start)
+        })
+    }
+}
+
+impl<'a> From<&'a Pacer<'a>> for Pace<'a> {
+    fn from(pacer: &'a Pacer<'a>) -> Self {
+        Self(Some(pacer))
+    }
+}
+
+/// Memory of a model whose computations pause: [`Memory`] or [`NetworkMemory`](crate::memory) together with a [`Pacer`].
+#[derive(Clone, Debug)]
+pub struct Paced<'a, M> {
+    memory: M,
+    pace: Pace<'a>,
+}
+
+impl<'a, M> Paced<'a, M> {
+    /// Adds pauses to the computations of a model in `memory`.
+    #[must_use]
+    pub fn new(memory: M, pacer: &'a Pacer<'a>) -> Self {
+        Self { memory, pace: pacer.into() }
+    }
+}
+
+impl<M: Memory> Memory for Paced<'_, M> {
+    fn parts(&mut self) -> Parts<'_> {
+        Parts { pace: self.pace, ..self.memory.parts() }
+    }
+
+    fn parts_ref(&self) -> PartsRef<'_> {
+        PartsRef { pace: self.pace, ..self.memory.parts_ref() }
+    }
+
+    fn numeric(&self) -> Numeric {
+        self.memory.numeric()
+    }
+
+    #[cfg(feature = "i16")]
+    fn fixed(&mut self) -> Option<(Parts<'_>, Fixed<'_>)> {
+        let pace = self.pace;
+        self.memory.fixed().map(|(parts, fixed)| (Parts { pace, ..parts }, fixed))
+    }
+}
+
+#[cfg(feature = "network")]
+impl<M: NetworkMemory> NetworkMemory for Paced<'_, M> {
+    fn parts(&mut self) -> NetworkParts<'_> {
+        NetworkParts { pace: self.pace, ..self.memory.parts() }
+    }
+
+    fn shape(&self) -> NetworkShape {
+        self.memory.shape()
+    }
+
+    fn parameters(&self) -> &[f32] {
+        self.memory.parameters()
+    }
+
+    #[cfg(feature = "adapter")]
+    fn frozen(&self) -> crate::kernel::frozen::Frozen<'_> {
+        self.memory.frozen()
+    }
+}
