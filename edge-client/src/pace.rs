@@ -69,6 +69,14 @@ impl<'a> Pacer<'a> {
     }
 }
 
+impl Pacer<'_> {
+    /// Returns how many pieces of this work fit the quota, at least one.
+    #[inline(never)]
+    fn length(&self, work: usize) -> usize {
+        usize::try_from(self.quota).unwrap_or(usize::MAX).checked_div(work).unwrap_or(usize::MAX).max(1)
+    }
+}
+
 impl fmt::Debug for Pacer<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pacer").field("quota", &self.quota).field("left", &self.left).finish_non_exhaustive()
@@ -91,21 +99,19 @@ impl<'a> Pace<'a> {
         }
     }
 
-    /// Splits `count` rows of `work` multiply-accumulates each into ranges that fit the quota, and announces each before it
-    /// is returned. Without pauses there is one range.
-    pub fn split(self, count: usize, work: usize) -> impl Iterator<Item = Range<usize>> {
+    /// Calls `each` with ranges of `0..count` that fit the quota, if each number stands for `work` multiply-accumulates, and
+    /// announces their work before the call. Without pauses there is one range.
+    #[inline(always)]
+    pub fn split(self, count: usize, work: usize, mut each: impl FnMut(Range<usize>)) {
+        let Some(pacer) = self.0 else { return each(0..count) };
+        let length = pacer.length(work);
         let mut start = 0;
-        core::iter::from_fn(move || {
-            let left = count.checked_sub(start).filter(|left| *left > 0)?;
-            let mut length = left;
-            if let Some(pacer) = self.0 {
-                let quota = usize::try_from(pacer.quota).unwrap_or(usize::MAX);
-                length = left.min(quota.checked_div(work).unwrap_or(left).max(1));
-                self.spend(length.saturating_mul(work));
-            }
-            start += length;
-            Some(start - length..start)
-        })
+        while start < count {
+            let end = count.min(start.saturating_add(length));
+            self.spend((end - start).saturating_mul(work));
+            each(start..end);
+            start = end;
+        }
     }
 }
 

@@ -3,20 +3,20 @@
 //! `G = (1/m) S W^T` with `S = X^T R` and `R = X B W - Y`. With few outputs this matrix has low rank, so only
 //! `S` (d x c) is accumulated, and `G` (d x k) is computed element by element when it is sent.
 
+use super::vector::from_mut;
 use super::{Four, add_product, add_products};
 use crate::pace::Pace;
 
 /// Adds `x r^T` to `S` for one sample. `s` is d x c, `x` has d values, `r` has c.
-#[inline(never)]
+#[inline(always)]
 pub fn accumulate(s: &mut [f32], x: &[f32], r: &[f32], pace: Pace<'_>) {
-    for rows in pace.split(x.len(), r.len()) {
-        let s = s.get_mut(rows.start * r.len()..rows.end * r.len()).unwrap_or_default();
-        add_rows(s, x.get(rows).unwrap_or_default(), r);
-    }
+    pace.split(x.len(), r.len(), |rows| {
+        add_rows(from_mut(s, rows.start * r.len()), x.get(rows).unwrap_or_default(), r);
+    });
 }
 
 /// Adds some rows of `x r^T`.
-#[inline(always)]
+#[inline(never)]
 fn add_rows(s: &mut [f32], x: &[f32], r: &[f32]) {
     if let [r] = *r {
         for (si, &xi) in s.iter_mut().zip(x) {
@@ -32,17 +32,17 @@ fn add_rows(s: &mut [f32], x: &[f32], r: &[f32]) {
 }
 
 /// Adds `x r^T` to `S` for four samples of d values each; `r` has c fours.
-#[inline(never)]
+#[inline(always)]
 pub fn accumulate_four(s: &mut [f32], x: [&[f32]; 4], r: &[Four], pace: Pace<'_>) {
     let [x0, ..] = x;
-    for rows in pace.split(x0.len(), 4 * r.len()) {
-        let s = s.get_mut(rows.start * r.len()..rows.end * r.len()).unwrap_or_default();
-        add_rows_of_four(s, x.map(|x| x.get(rows.clone()).unwrap_or_default()), r);
-    }
+    pace.split(x0.len(), 4 * r.len(), |rows| {
+        let x = x.map(|x| x.get(rows.clone()).unwrap_or_default());
+        add_rows_of_four(from_mut(s, rows.start * r.len()), x, r);
+    });
 }
 
 /// Adds some rows of `x r^T` for four samples.
-#[inline(always)]
+#[inline(never)]
 fn add_rows_of_four(s: &mut [f32], x: [&[f32]; 4], r: &[Four]) {
     let [x0, x1, x2, x3] = x;
     if let [r] = *r {

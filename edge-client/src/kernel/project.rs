@@ -4,6 +4,7 @@
 //! all features, then those of the next columns. The functions for four samples load each element of `B` once
 //! for the four.
 
+use super::vector::from;
 use super::{Four, add_scaled};
 use crate::pace::Pace;
 
@@ -12,14 +13,13 @@ use crate::pace::Pace;
 pub fn project(b: &[f32], x: &[f32], z: &mut [f32], pace: Pace<'_>) {
     let k = z.len();
     z.fill(0.0);
-    for rows in pace.split(x.len(), k) {
-        let b = b.get(rows.start * k..rows.end * k).unwrap_or_default();
-        project_features(b, x.get(rows).unwrap_or_default(), z);
-    }
+    pace.split(x.len(), k, |rows| {
+        project_features(from(b, rows.start * k), x.get(rows).unwrap_or_default(), z);
+    });
 }
 
 /// Adds the products of some features and their rows of `B` to the projection of one sample.
-#[inline(always)]
+#[inline(never)]
 fn project_features(b: &[f32], x: &[f32], z: &mut [f32]) {
     let k = z.len();
     let (blocks, remainder) = z.as_chunks_mut::<4>();
@@ -86,14 +86,14 @@ pub fn project_four(b: &[f32], x: [&[f32]; 4], z: &mut [Four], pace: Pace<'_>) {
     let k = z.len();
     z.as_flattened_mut().fill(0.0);
     let [x0, ..] = x;
-    for rows in pace.split(x0.len(), 4 * k) {
-        let b = b.get(rows.start * k..rows.end * k).unwrap_or_default();
-        project_features_of_four(b, x.map(|x| x.get(rows.clone()).unwrap_or_default()), z);
-    }
+    pace.split(x0.len(), 4 * k, |rows| {
+        let x = x.map(|x| x.get(rows.clone()).unwrap_or_default());
+        project_features_of_four(from(b, rows.start * k), x, z);
+    });
 }
 
 /// Adds the products of some features and their rows of `B` to the projections of four samples.
-#[inline(always)]
+#[inline(never)]
 fn project_features_of_four(b: &[f32], x: [&[f32]; 4], z: &mut [Four]) {
     let k = z.len();
     let (blocks, remainder) = z.as_chunks_mut::<4>();
@@ -119,7 +119,7 @@ fn project_features_of_four(b: &[f32], x: [&[f32]; 4], z: &mut [Four]) {
 fn four_columns(b: &[f32], k: usize, first: usize, [x0, x1, x2, x3]: [&[f32]; 4], z: &mut [Four; 4]) {
     let k = k.max(1);
     let Some(end) = first.checked_add(4).filter(|&end| end <= k) else { return };
-    let [mut z0, mut z1, mut z2, mut z3] = *z;
+    let [mut z0, mut z1, mut z2, mut z3] = [load(&z[0]), load(&z[1]), load(&z[2]), load(&z[3])];
     for ((((row, &x0), &x1), &x2), &x3) in b.chunks_exact(k).zip(x0).zip(x1).zip(x2).zip(x3) {
         let Some([b0, b1, b2, b3]) = row.get(first..end).and_then(|b| b.first_chunk()) else { break };
         let x = [x0, x1, x2, x3];
@@ -136,7 +136,7 @@ fn four_columns(b: &[f32], k: usize, first: usize, [x0, x1, x2, x3]: [&[f32]; 4]
 fn two_columns(b: &[f32], k: usize, first: usize, [x0, x1, x2, x3]: [&[f32]; 4], z: &mut [Four; 2]) {
     let k = k.max(1);
     let Some(end) = first.checked_add(2).filter(|&end| end <= k) else { return };
-    let [mut z0, mut z1] = *z;
+    let [mut z0, mut z1] = [load(&z[0]), load(&z[1])];
     for ((((row, &x0), &x1), &x2), &x3) in b.chunks_exact(k).zip(x0).zip(x1).zip(x2).zip(x3) {
         let Some([b0, b1]) = row.get(first..end).and_then(|b| b.first_chunk()) else { break };
         let x = [x0, x1, x2, x3];
@@ -144,6 +144,12 @@ fn two_columns(b: &[f32], k: usize, first: usize, [x0, x1, x2, x3]: [&[f32]; 4],
         add_scaled(&mut z1, x, *b1);
     }
     *z = [z0, z1];
+}
+
+/// Returns a copy, element by element: as a whole it would be copied to the stack and stay there.
+#[inline(always)]
+fn load(&[v0, v1, v2, v3]: &Four) -> Four {
+    [v0, v1, v2, v3]
 }
 
 /// Computes the head's outputs `y = W^T z`. `w` is k x c, `z` has k values, `y` receives c.

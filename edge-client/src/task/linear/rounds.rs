@@ -128,13 +128,18 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
             Some(Wire::AdapterDown { .. }) => (true, false),
             _ => (false, false),
         };
-        if representation.iter().any(|v| !v.is_finite()) || (shared && head.iter().any(|v| !v.is_finite())) {
+        // Of a representation that is not finite, the error below is not finite either.
+        let is_finite = |values: &[f32]| values.iter().all(|v| v.is_finite());
+        if (trained && !is_finite(representation)) || (shared && !is_finite(head)) {
             return Err(DeclineReason::NonFinite);
         }
         if !trained {
             let error = orthonormality_error_in_parts(representation, shape.width, spend);
             // The condition is false for a NaN.
             let close = error <= self.state.received.orthonormality_tolerance();
+            if !close && !is_finite(representation) {
+                return Err(DeclineReason::NonFinite);
+            }
             if !close {
                 return Err(DeclineReason::NotOrthonormal { error });
             }
