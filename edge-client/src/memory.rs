@@ -8,6 +8,7 @@
 mod fixed;
 #[cfg(feature = "network")]
 mod front_end;
+mod gathering;
 #[cfg(feature = "network")]
 mod network;
 #[cfg(feature = "power")]
@@ -23,6 +24,7 @@ use crate::pace::Pace;
 pub use fixed::{Fixed, FixedWorkspace};
 #[cfg(feature = "network")]
 pub use front_end::FrontEnd;
+pub use gathering::Gathering;
 #[cfg(feature = "network")]
 pub use network::{NetworkMemory, NetworkParts, NetworkShape, NetworkSizes, NetworkWorkspace};
 #[cfg(feature = "power")]
@@ -76,6 +78,8 @@ pub struct Parts<'a> {
     pub z: &'a mut [f32],
     /// One target, C values.
     pub y: &'a mut [f32],
+    /// Memory for four samples, 4 d values; empty unless the memory is [`Gathering`].
+    pub gathered: &'a mut [f32],
     /// Pauses within computations; [`Pace::NONE`] unless the memory is [`Paced`](crate::pace::Paced).
     pub pace: Pace<'a>,
 }
@@ -196,6 +200,7 @@ impl<const D: usize, const K: usize, const C: usize> Workspace<D, K, C> {
             blocks,
             z: &mut self.z,
             y: &mut self.y,
+            gathered: &mut [],
             pace: Pace::NONE,
         }
     }

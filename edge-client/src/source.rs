@@ -116,17 +116,20 @@ impl Targets<'_> {
             .all(|(output, target)| self.value(index, output, outputs).map(|value| *target = value).is_some())
     }
 
-    /// Writes targets `first..first + 4` into `y` (C fours). Returns false if one is missing or its class is
-    /// C or more.
+    /// Writes targets `first..first + count` into the first lanes of `y` (C fours; `count` is at most four). Returns false if
+    /// one is missing or its class is C or more.
     #[must_use]
-    pub(crate) fn write_four(&self, first: usize, y: &mut [Four]) -> bool {
-        if let (Self::Values(values), [four]) = (self, &mut *y) {
+    pub(crate) fn write_group(&self, first: usize, count: usize, y: &mut [Four]) -> bool {
+        if let (Self::Values(values), [four], 4) = (self, &mut *y, count) {
             let next = values.get(first..).and_then(<[f32]>::first_chunk);
             return next.map(|values| *four = *values).is_some();
         }
         let outputs = y.len();
-        y.as_flattened_mut().iter_mut().enumerate().all(|(index, y)| {
-            self.value(first + index % 4, index / 4, outputs).map(|value| *y = value).is_some()
+        y.iter_mut().enumerate().all(|(output, four)| {
+            four.iter_mut()
+                .take(count)
+                .enumerate()
+                .all(|(lane, y)| self.value(first + lane, output, outputs).map(|value| *y = value).is_some())
         })
     }
 }

@@ -47,6 +47,7 @@ mod fixed;
 mod fixed_kernels;
 mod flash_images;
 mod flash_store;
+mod groups;
 mod handshake_counter;
 mod head;
 mod hostile;

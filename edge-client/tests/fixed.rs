@@ -407,3 +407,63 @@ fn workspace_has_the_stated_size() {
     check_size::<128, 8, 1>();
     check_size::<58, 24, 6>();
 }
+
+/// The check in integers accepts what is orthonormal to half of the tolerance and declines what is off by more than one and a
+/// half, for columns of any length, also with so many features that the check falls back to f32.
+#[test]
+fn check_of_a_representation_is_as_strict_as_in_f32() {
+    let mut random = Random(8);
+    let (mut accepted, mut declined) = (0, 0);
+    for number in 0..3000 {
+        let (d, k) = (
+            [2, 9, 40, 128, 300, 1500][number % 6],
+            1 + random.below(8).min([1, 7][usize::from(number % 6 > 0)]),
+        );
+        // Columns with one large entry have the coarsest unit.
+        let mut b = match number % 3 {
+            0 => M::from_fn(d, k, |i, j| if i == j { 1.0 } else { 0.0 }),
+            _ => random.orthonormal(d, k),
+        };
+        let (encoding, tolerance) = [(Encoding::F32, 1e-3), (Encoding::I8, 2e-2)][random.below(2)];
+        let size = tolerance * random.unit() * 2.5;
+        if random.below(2) == 0 {
+            b.scale_mut((1.0 + size).sqrt());
+        } else {
+            let other = random.below(k);
+            for i in 0..d {
+                b[(i, 0)] += size * if other > 0 { b[(i, other)] } else { b[(i, 0)] / 2.0 };
+            }
+        }
+        let values = flat(&b);
+        let exact = matrix(d, k, &values);
+        let error =
+            (exact.transpose() * &exact - M::identity(k, k)).iter().fold(0.0f64, |a, v| a.max(v.abs()));
+        let mut model = Linear::new(HeapFixed::new(d, k, 1));
+        let round = open(1, Wire::FitHead { head: EXACT }, Role::Representation, Encoding::F32, d, k);
+        let mut round = round;
+        round.tensors[0].encoding = encoding;
+        model.open(&round).unwrap();
+        model.tensor_mut(0).unwrap().copy_from_slice(&values);
+        match model.verify() {
+            Ok(()) => {
+                assert!(error <= 1.51 * tolerance, "({d}, {k}): {error} accepted");
+                accepted += 1;
+            }
+            Err(DeclineReason::NotOrthonormal { error: found }) => {
+                assert!(error >= 0.49 * tolerance, "({d}, {k}): {error} declined as {found}");
+                declined += 1;
+            }
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+    assert!(accepted > 500 && declined > 500, "{accepted} {declined}");
+    for value in [f32::NAN, f32::INFINITY, 1e30, f32::MAX] {
+        let mut model = Linear::new(HeapFixed::new(3, 1, 1));
+        model
+            .open(&open(1, Wire::FitHead { head: EXACT }, Role::Representation, Encoding::F32, 3, 1))
+            .unwrap();
+        model.tensor_mut(0).unwrap().copy_from_slice(&[0.5, value, 0.0]);
+        let reason = model.verify().unwrap_err();
+        assert_eq!(matches!(reason, DeclineReason::NonFinite), !value.is_finite(), "{reason:?}");
+    }
+}

@@ -4,7 +4,7 @@
 //! `S` (d x c) is accumulated, and `G` (d x k) is computed element by element when it is sent.
 
 use super::vector::from_mut;
-use super::{Four, add_product, add_products};
+use super::{Four, add_product, add_products, add_products_to_two};
 use crate::pace::Pace;
 
 /// Adds `x r^T` to `S` for one sample. `s` is d x c, `x` has d values, `r` has c.
@@ -49,11 +49,20 @@ fn add_rows_of_four(s: &mut [f32], x: [&[f32]; 4], r: &[Four]) {
         for ((((s, &x0), &x1), &x2), &x3) in s.iter_mut().zip(x0).zip(x1).zip(x2).zip(x3) {
             *s = add_product(*s, [x0, x1, x2, x3], &r);
         }
-    } else {
-        let x = x0.iter().zip(x1).zip(x2).zip(x3);
-        for (row, (((&x0, &x1), &x2), &x3)) in s.chunks_exact_mut(r.len().max(1)).zip(x) {
-            add_products(row, [x0, x1, x2, x3], r);
-        }
+        return;
+    }
+    // Two rows at a time load `r` once for both.
+    let c = r.len().max(1);
+    let (pairs, last) = s.split_at_mut_checked(x0.len() / 2 * 2 * c).unwrap_or_default();
+    let [p0, p1, p2, p3] = x.map(|x| x.as_chunks::<2>().0);
+    for ((((rows, [x0, y0]), [x1, y1]), [x2, y2]), [x3, y3]) in
+        pairs.chunks_exact_mut(2 * c).zip(p0).zip(p1).zip(p2).zip(p3)
+    {
+        let rows = rows.split_at_mut_checked(c).unwrap_or_default();
+        add_products_to_two(rows, [[*x0, *x1, *x2, *x3], [*y0, *y1, *y2, *y3]], r);
+    }
+    if let [Some(x0), Some(x1), Some(x2), Some(x3)] = x.map(|x| x.as_chunks::<2>().1.first()) {
+        add_products(last.get_mut(..c).unwrap_or_default(), [*x0, *x1, *x2, *x3], r);
     }
 }
 
@@ -108,13 +117,39 @@ fn whole_rows(s: &[f32], w: &[f32], k: usize, scale: f32, out: &mut [f32]) {
 /// Computes a part of one row of `G`, with the length of `out`, starting at the first column of `w`.
 fn part_of_row(s: &[f32], w: &[f32], c: usize, scale: f32, out: &mut [f32]) {
     let Some(s) = s.get(..c) else { return };
-    for (target, w) in out.iter_mut().zip(w.chunks_exact(c)) {
-        *target = if let ([s], [w]) = (s, w) {
-            scale * s * w
-        } else {
-            scale * s.iter().zip(w).fold(0.0f32, |sum, (a, b)| sum + a * b)
-        };
+    if let [s] = s {
+        for (target, w) in out.iter_mut().zip(w) {
+            *target = scale * s * w;
+        }
+        return;
     }
+    // Four columns at a time load `s` once for all.
+    let (fours, remainder) = out.as_chunks_mut::<4>();
+    let mut w = w;
+    for targets in fours {
+        let Some((rows, after)) = w.split_at_checked(4 * c) else { return };
+        *targets = scaled_dots(s, rows, scale);
+        w = after;
+    }
+    for (target, w) in remainder.iter_mut().zip(w.chunks_exact(c)) {
+        *target = scale * s.iter().zip(w).fold(0.0f32, |sum, (a, b)| sum + a * b);
+    }
+}
+
+/// Computes `scale` times the dot products of `s` with four rows of the same length.
+#[inline(always)]
+fn scaled_dots(s: &[f32], rows: &[f32], scale: f32) -> Four {
+    let (w0, rows) = rows.split_at_checked(s.len()).unwrap_or_default();
+    let (w1, rows) = rows.split_at_checked(s.len()).unwrap_or_default();
+    let (w2, w3) = rows.split_at_checked(s.len()).unwrap_or_default();
+    let [mut d0, mut d1, mut d2, mut d3] = [0.0f32; 4];
+    for ((((s, w0), w1), w2), w3) in s.iter().zip(w0).zip(w1).zip(w2).zip(w3) {
+        d0 += s * w0;
+        d1 += s * w1;
+        d2 += s * w2;
+        d3 += s * w3;
+    }
+    [scale * d0, scale * d1, scale * d2, scale * d3]
 }
 
 /// Finishes the accumulation in one pass: turns `X^T Y` (d x c, in `s`) into `S = (X^T Z) W - X^T Y`. This is

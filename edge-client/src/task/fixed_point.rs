@@ -10,10 +10,10 @@ use super::sample_pass::{MAGNITUDE_MAX, SampleSet, count};
 use super::{HeadFits, Usage};
 use crate::kernel::all_within;
 use crate::kernel::fixed::product::{products, residuals};
-use crate::kernel::fixed::scale::{narrow, quantise, quantise_columns};
+use crate::kernel::fixed::scale::{narrow, quantise, quantise_columns, scaled};
 use crate::kernel::fixed::{Scale, Sums, head as solution, sums};
 use crate::kernel::least_squares::{gradient_steps, has_diverged};
-use crate::memory::{Fixed, Parts};
+use crate::memory::{Fixed, Parts, Shape};
 use crate::source::{SampleSource, Targets};
 
 /// Number of integers in the projection cache: 1 KB, enough for 51 samples at a width of 8.
@@ -27,13 +27,51 @@ const EXPONENT_MAX: i32 = 40 - 15;
 /// other gradients.
 const SAMPLE_EXPONENT_MAX: i32 = 40;
 
-/// Converts the verified representation to integers.
-pub fn accept(parts: &Parts<'_>, fixed: &mut Fixed<'_>) {
+/// Converts the representation to integers. Returns false if it is not finite; the integers are then zero.
+pub fn accept(parts: &Parts<'_>, fixed: &mut Fixed<'_>) -> bool {
     match quantise_columns(parts.representation, parts.shape.width, fixed.representation) {
-        Some(scale) => *fixed.scale = scale,
-        // A verified representation is finite. A representation set by the firmware may not be.
-        None => fixed.representation.fill(0),
+        Some(scale) => {
+            *fixed.scale = scale;
+            true
+        }
+        None => {
+            fixed.representation.fill(0);
+            false
+        }
     }
+}
+
+/// Returns `max |B^T B - I|`, computed from the integers of [`accept`]. Returns `None` if their rounding could change the
+/// products of columns of length one by more than half of `tolerance`.
+///
+/// An integer is off by at most half a unit `u`. By Cauchy and Schwarz the product of two columns of length one is then off by
+/// at most `sqrt(d) u + d u^2 / 4`, of which the second part is negligible. If the result is at most `tolerance`, so are the
+/// lengths, and the error of `B` itself is at most half of `tolerance` larger.
+#[inline(never)]
+pub fn orthonormality_error(parts: &mut Parts<'_>, fixed: &Fixed<'_>, tolerance: f32) -> Option<f32> {
+    let Shape { features: d, width: k, .. } = parts.shape;
+    let exponent = fixed.scale.exponent();
+    #[allow(clippy::cast_precision_loss, reason = "a bound may round")]
+    let rounding = libm::sqrtf(d as f32) * scaled(1, exponent);
+    // The condition is negated so that a NaN fails.
+    if !(rounding <= tolerance / 2.0) {
+        return None;
+    }
+    let mut worst = 0.0f32;
+    for number in 0..k {
+        // Products of one column with itself and all later ones.
+        let columns = fixed.representation.get(number * d..)?;
+        let dots = parts.z.get_mut(number..)?;
+        parts.pace.spend(columns.len());
+        let exponent = products(columns, columns.get(..d)?, 2 * exponent, dots);
+        let mut target = 1.0;
+        for dot in dots {
+            let error = (scaled(dot.to_bits().cast_signed(), exponent) - target).abs();
+            worst = worst.max(error);
+            target = 0.0;
+        }
+    }
+    Some(worst)
 }
 
 /// Projects one sample into `parts.z`. Returns false and does nothing if a value is not finite.

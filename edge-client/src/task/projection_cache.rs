@@ -50,6 +50,11 @@ impl ProjectionCache {
         }
     }
 
+    /// Returns true if the cache contains the projection of sample `number`.
+    pub fn contains(&self, number: usize) -> bool {
+        number < self.samples
+    }
+
     /// Returns the slot of `count` samples from sample `number` on. Returns `None` if the cache has no slot
     /// at all. If the projections are not known, the caller must fill the slot.
     pub fn slot(&mut self, number: usize, count: usize, k: usize) -> Option<Slot<'_>> {

@@ -6,6 +6,7 @@
 use fedspan_protocol::message::{DeclineReason, RoundId};
 
 use super::Usage;
+use super::gather::{FOUR_OUTPUTS_MAX, Gather};
 use super::projection_cache::{ProjectionCache, Slot};
 use super::row_blocks;
 use crate::kernel::constant_column::ConstantColumn;
@@ -21,8 +22,9 @@ use crate::source::{SampleSource, Samples, Targets};
 /// f32.
 pub const MAGNITUDE_MAX: f32 = 1.1e12;
 
-/// Largest number of outputs for which samples are processed four at a time.
-const FOUR_OUTPUTS_MAX: usize = 8;
+/// Whether two or three samples are processed as four, with zeros for the missing ones. This costs less only where a
+/// multiplication does not take longer than reading its operands.
+const PADS: bool = cfg!(any(target_abi = "eabihf", not(target_os = "none")));
 
 /// Set of samples that a pass reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,10 +122,12 @@ pub fn run_pass(
     let selection = start_pass(sample_set, id, source)?;
     cache.begin(selection);
     let targets = &mut [[0.0; 4]; FOUR_OUTPUTS_MAX];
-    let mut pass = Pass { kind, parts, cache, constant, targets, number: 0, usage: Usage::default() };
+    let gather = Some(&mut Gather::new());
+    let mut pass = Pass { kind, parts, cache, constant, targets, gather, number: 0, usage: Usage::default() };
     while let Some(samples) = source.next() {
         pass.take(samples);
     }
+    pass.take_gathered();
     Ok(pass.usage)
 }
 
@@ -149,52 +153,109 @@ struct Pass<'a, 'b> {
     constant: &'a mut ConstantColumn,
     /// Targets of four samples.
     targets: &'a mut [Four; FOUR_OUTPUTS_MAX],
-    /// Number of samples read.
+    /// Single samples that wait for the rest of their group of four; `None` while they are processed.
+    gather: Option<&'a mut Gather>,
+    /// Number of samples processed.
     number: usize,
     usage: Usage,
 }
 
 impl Pass<'_, '_> {
-    /// Processes the samples of one call of the source.
+    /// Processes the samples of one call of the source, or keeps them until their group of four is complete.
     fn take(&mut self, samples: Samples<'_>) {
         let Samples { x: mut remaining, targets } = samples;
         let d = self.parts.shape.features.max(1);
         let mut index = 0;
         loop {
-            let count = if self.number.is_multiple_of(4)
+            let waiting = self.gather.as_ref().map_or(0, |gather| gather.count());
+            if waiting == 0
+                && self.number.is_multiple_of(4)
                 && let Some((x, after)) = remaining.split_at_checked(4 * d)
-                && self.take_four(x, targets, index)
+                && self.take_group(x, targets, index)
             {
                 remaining = after;
-                self.usage.count(4, true);
-                4
-            } else if let Some((x, after)) = remaining.split_at_checked(d) {
-                remaining = after;
-                let used = self.take_one(x, targets, index);
-                self.usage.count(1, used);
-                1
-            } else {
+                index += 4;
+                continue;
+            }
+            if waiting == 0 && self.parts.gathered.is_empty() && self.take_rest(remaining, targets, index) {
                 return;
-            };
-            index += count;
-            self.number += count;
+            }
+            let Some((x, after)) = remaining.split_at_checked(d) else { return };
+            remaining = after;
+            if !self.gather(x, targets, index) {
+                self.take_gathered();
+                self.take_one(x, targets, index);
+            }
+            index += 1;
         }
     }
 
-    /// Processes four samples. Returns false and changes nothing if the samples must be processed one by one.
-    fn take_four(&mut self, x: &[f32], targets: Targets<'_>, index: usize) -> bool {
-        let Shape { features: d, width: k, outputs: c } = self.parts.shape;
-        let Some(y) = self.targets.get_mut(..c) else { return false };
-        let Some(Slot { z, known, spare }) = self.cache.slot(self.number, 4, k) else { return false };
-        let Some(x) = rows_of_four(x, d) else { return false };
-        if !known {
-            project_four(self.parts.representation, x, z, self.parts.pace);
-            if !all_usable(z.as_flattened()) {
-                self.cache.end(self.number);
-                return false;
+    /// Keeps a sample until its group of four is complete. Returns false if there is no memory for it, or no group begins
+    /// here.
+    fn gather(&mut self, x: &[f32], targets: Targets<'_>, index: usize) -> bool {
+        let outputs = self.parts.shape.outputs;
+        let Some(gather) = self.gather.as_mut().filter(|_| outputs <= FOUR_OUTPUTS_MAX) else { return false };
+        if !self.number.is_multiple_of(4) || !gather.push(self.parts.gathered, x, targets, index, outputs) {
+            return false;
+        }
+        if gather.count() == 4 {
+            self.take_gathered();
+        }
+        true
+    }
+
+    /// Processes the samples that wait for the rest of their group.
+    #[inline(never)]
+    fn take_gathered(&mut self) {
+        let Shape { features: d, outputs, .. } = self.parts.shape;
+        let Some(gather) = self.gather.take() else { return };
+        let memory = core::mem::take(&mut self.parts.gathered);
+        let Samples { x, targets } = gather.take(memory, d, outputs);
+        let is_taken = x.len() == 4 * d && self.take_group(x, targets, 0) || self.take_rest(x, targets, 0);
+        if !is_taken {
+            for (index, x) in x.chunks_exact(d.max(1)).enumerate() {
+                self.take_one(x, targets, index);
             }
         }
-        if !(targets.write_four(index, y) && all_usable(y.as_flattened())) {
+        self.parts.gathered = memory;
+        self.gather = Some(gather);
+    }
+
+    /// Processes the two or three samples of `x` as a group of four. Returns false and changes nothing if they must be processed
+    /// one by one, or there are fewer or more.
+    fn take_rest(&mut self, x: &[f32], targets: Targets<'_>, index: usize) -> bool {
+        let d = self.parts.shape.features.max(1);
+        let count = x.len() / d;
+        PADS && (2..4).contains(&count)
+            && self.kind != PassKind::Triangular
+            && self.number.is_multiple_of(4)
+            && x.get(..count * d).is_some_and(|x| self.take_group(x, targets, index))
+    }
+
+    /// Processes up to four samples. Zeros stand for the projections and targets of missing ones, so that all sums keep their
+    /// bits. Returns false and changes nothing if the samples must be processed one by one.
+    #[inline(never)]
+    fn take_group(&mut self, x: &[f32], targets: Targets<'_>, index: usize) -> bool {
+        let Shape { features: d, width: k, outputs: c } = self.parts.shape;
+        let Some(y) = self.targets.get_mut(..c) else { return false };
+        let Some((x, count)) = group(x, d) else { return false };
+        // The lanes of missing samples may hold projections of samples that the source returns later.
+        if count < 4 && self.cache.contains(self.number + count) {
+            return false;
+        }
+        let Some(Slot { z, known, spare }) = self.cache.slot(self.number, count, k) else { return false };
+        if !known {
+            project_four(self.parts.representation, x, z, self.parts.pace);
+        }
+        if count < 4 {
+            clear_from(z, count);
+            clear_from(y, 0);
+        }
+        if !known && !all_usable(z.as_flattened()) {
+            self.cache.end(self.number);
+            return false;
+        }
+        if !(targets.write_group(index, count, y) && all_usable(y.as_flattened())) {
             return false;
         }
         match self.kind {
@@ -203,7 +264,9 @@ impl Pass<'_, '_> {
                 add_normal_four(self.parts.factor, self.parts.rhs, z, y);
             }
             PassKind::Triangular => {
-                return row_blocks::push_four(self.parts, spare, self.constant, self.usage.samples, z, y);
+                if !row_blocks::push_four(self.parts, spare, self.constant, self.usage.samples, z, y) {
+                    return false;
+                }
             }
             PassKind::Residual => {
                 self.parts.pace.spend(4 * k * c);
@@ -211,14 +274,23 @@ impl Pass<'_, '_> {
                 accumulate_four(self.parts.residual, x, y, self.parts.pace);
             }
         }
+        self.usage.count(u32::try_from(count).unwrap_or(4), true);
+        self.number += count;
         true
     }
 
-    /// Processes one sample. Returns false if the sample is not usable.
-    fn take_one(&mut self, x: &[f32], targets: Targets<'_>, index: usize) -> bool {
-        if !(self.project_one(x) && targets.write(index, self.parts.y) && all_usable(self.parts.y)) {
-            return false;
+    /// Processes one sample, or skips it if it is not usable.
+    fn take_one(&mut self, x: &[f32], targets: Targets<'_>, index: usize) {
+        let used = self.project_one(x) && targets.write(index, self.parts.y) && all_usable(self.parts.y);
+        if used {
+            self.add_one(x);
         }
+        self.usage.count(1, used);
+        self.number += 1;
+    }
+
+    /// Adds the sample that is in `parts.z` and `parts.y`.
+    fn add_one(&mut self, x: &[f32]) {
         let parts = &mut *self.parts;
         let Shape { width: k, outputs: c, .. } = parts.shape;
         match self.kind {
@@ -235,7 +307,6 @@ impl Pass<'_, '_> {
                 accumulate(parts.residual, x, parts.y, parts.pace);
             }
         }
-        true
     }
 
     /// Projects a sample into `parts.z`, or copies its projection from the cache. Returns false if the sample
@@ -289,10 +360,23 @@ fn subtract_predictions(w: &[f32], z: &[Four], y: &mut [Four]) {
     }
 }
 
-/// Splits `x` into four samples of d values each; `None` if `x` is too short.
-pub fn rows_of_four(x: &[f32], d: usize) -> Option<[&[f32]; 4]> {
-    let (x0, x) = x.split_at_checked(d)?;
-    let (x1, x) = x.split_at_checked(d)?;
-    let (x2, x3) = x.split_at_checked(d)?;
-    Some([x0, x1, x2, x3.get(..d)?])
+/// Returns four samples of d values each and their number, if `x` has one to four; the first sample stands for missing ones.
+pub fn group(x: &[f32], d: usize) -> Option<([&[f32]; 4], usize)> {
+    let (x0, mut later) = x.split_at_checked(d)?;
+    let (mut samples, mut count) = ([x0; 4], 1);
+    while let (Some((x, after)), Some(sample)) = (later.split_at_checked(d), samples.get_mut(count)) {
+        (*sample, later) = (x, after);
+        count += 1;
+    }
+    Some((samples, count))
+}
+
+/// Sets the lanes from `first` on to zero.
+#[inline(never)]
+fn clear_from(fours: &mut [Four], first: usize) {
+    for four in fours {
+        for value in four.iter_mut().skip(first) {
+            *value = 0.0;
+        }
+    }
 }

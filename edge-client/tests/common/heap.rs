@@ -49,6 +49,7 @@ impl Memory for Heap {
             blocks,
             z,
             y,
+            gathered: &mut [],
             pace: Pace::NONE,
         }
     }

@@ -126,6 +126,7 @@ fn parts(shape: Shape, values: &mut [f32]) -> Parts<'_> {
         blocks: None,
         z,
         y,
+        gathered: &mut [],
         pace: Pace::NONE,
     }
 }

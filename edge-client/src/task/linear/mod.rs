@@ -171,6 +171,11 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
     /// Marks the representation in memory as valid.
     pub(crate) fn accept_representation(&mut self) {
         arithmetic::accept(&mut self.memory);
+        self.identify_representation();
+    }
+
+    /// Computes the hash of the valid representation in memory.
+    fn identify_representation(&mut self) {
         self.state.representation = Some(representation_hash(self.memory.parts_ref().representation));
         self.recognise_earlier_hash();
     }

@@ -3,7 +3,7 @@
 use fedspan_protocol::message::{
     Capabilities, DeclineReason, Descriptors, Numeric, RoundId, RoundOpen, Task as Wire, Upload,
 };
-use fedspan_protocol::orthonormal::{orthonormalise_in_parts, orthonormality_error_in_parts};
+use fedspan_protocol::orthonormal::orthonormalise_in_parts;
 #[cfg(feature = "shared-head")]
 use fedspan_protocol::tensor::Role;
 use fedspan_protocol::tensor::{Encoding, TensorDescriptor};
@@ -12,7 +12,7 @@ use fedspan_protocol::tensor::{Encoding, TensorDescriptor};
 use super::noise;
 use super::{Linear, arithmetic, capabilities};
 use crate::kernel::constant_column::ConstantColumn;
-use crate::kernel::gradient;
+use crate::kernel::{all_within, gradient};
 use crate::mechanism::{Mechanism, declared_privacy, is_private, sends_gradients};
 use crate::memory::{Memory, Parts, PartsRef};
 #[cfg(feature = "privacy")]
@@ -116,8 +116,6 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
     fn verify(&mut self) -> Result<(), DeclineReason> {
         // The sensitivity of a noisy product requires an exactly orthonormal basis.
         let certify = self.is_private() && matches!(self.state.task, Some(Wire::FedPower { .. }));
-        let Parts { shape, representation, head, pace, .. } = self.memory.parts();
-        let spend = &mut |work| pace.spend(work);
         // `shared`: tasks that receive a head. `trained`: tasks whose `B` is not orthonormal.
         let (shared, trained) = match self.state.task {
             #[cfg(feature = "reveal-moments")]
@@ -128,24 +126,31 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
             Some(Wire::AdapterDown { .. }) => (true, false),
             _ => (false, false),
         };
-        // Of a representation that is not finite, the error below is not finite either.
-        let is_finite = |values: &[f32]| values.iter().all(|v| v.is_finite());
+        let is_finite = |values: &[f32]| all_within(values, f32::MAX);
+        let PartsRef { representation, head, .. } = self.memory.parts_ref();
+        // Of another representation that is not finite, the error below is not finite either.
         if (trained && !is_finite(representation)) || (shared && !is_finite(head)) {
             return Err(DeclineReason::NonFinite);
         }
+        // True if the representation in memory is the one that was checked.
+        let mut is_checked = false;
         if !trained {
-            let error = orthonormality_error_in_parts(representation, shape.width, spend);
+            let tolerance = self.state.received.orthonormality_tolerance();
+            let error = arithmetic::orthonormality_error(&mut self.memory, tolerance);
             // The condition is false for a NaN.
-            let close = error <= self.state.received.orthonormality_tolerance();
-            if !close && !is_finite(representation) {
+            let close = error <= tolerance;
+            if !close && !is_finite(self.memory.parts_ref().representation) {
                 return Err(DeclineReason::NonFinite);
             }
             if !close {
                 return Err(DeclineReason::NotOrthonormal { error });
             }
+            is_checked = true;
             if self.state.received == Encoding::I8 || certify {
-                orthonormalise_in_parts(representation, shape.width, spend)
+                let Parts { shape, representation, pace, .. } = self.memory.parts();
+                orthonormalise_in_parts(representation, shape.width, &mut |work| pace.spend(work))
                     .map_err(|_| DeclineReason::NotOrthonormal { error })?;
+                is_checked = false;
             }
         }
         #[cfg(feature = "power")]
@@ -153,7 +158,10 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
             // The basis of FedPower is not a representation for predictions.
             return Ok(());
         }
-        self.accept_representation();
+        if !is_checked {
+            arithmetic::accept(&mut self.memory);
+        }
+        self.identify_representation();
         Ok(())
     }
 
