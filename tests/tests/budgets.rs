@@ -17,7 +17,17 @@ const LIST: List = List {
     name: "update",
     keys: &["core", "opt_level", "d", "k", "m", "path"],
     // `cycles` are estimated only for cores with a table of costs, at level "s".
-    figures: &["instructions", "verify", "emit", "stretch", "stack", "cycles"],
+    figures: &[
+        "instructions",
+        "verify",
+        "emit",
+        "singly",
+        "gathered",
+        "predict",
+        "stretch",
+        "stack",
+        "cycles",
+    ],
     numbers: &["d", "k", "m"],
 };
 /// Index of the first key that affects the result; the keys before it (core and level) do not.
@@ -28,7 +38,7 @@ const BITS: [&str; 3] = ["representation", "update", "head"];
 /// Optimisation levels.
 const LEVELS: [&str; 3] = ["3", "3+s", "s"];
 /// Shapes (d, k, m) of the updates.
-const SHAPES: [(u64, u64, u64); 3] = [(20, 2, 20), (64, 4, 32), (128, 8, 32)];
+const SHAPES: [(u64, u64, u64); 4] = [(20, 2, 20), (57, 8, 35), (64, 4, 32), (128, 8, 32)];
 
 /// Number of code paths: two problems in each arithmetic, and in f32 the ridge with the least leave-one-out
 /// error.

@@ -76,8 +76,12 @@ impl Gather {
     }
 }
 
-/// Copies values up to the end of the shorter slice.
+/// Copies values up to the end of the shorter slice, four at a time.
 fn copy(targets: &mut [f32], values: &[f32]) {
+    let ((target_fours, targets), (fours, values)) = (targets.as_chunks_mut::<4>(), values.as_chunks::<4>());
+    for (target, &[v0, v1, v2, v3]) in target_fours.iter_mut().zip(fours) {
+        *target = [v0, v1, v2, v3];
+    }
     for (target, value) in targets.iter_mut().zip(values) {
         *target = *value;
     }

@@ -238,7 +238,8 @@ impl Pass<'_, '_> {
     fn take_group(&mut self, x: &[f32], targets: Targets<'_>, index: usize) -> bool {
         let Shape { features: d, width: k, outputs: c } = self.parts.shape;
         let Some(y) = self.targets.get_mut(..c) else { return false };
-        let Some((x, count)) = group(x, d) else { return false };
+        let group = rows_of_four(x, d).map(|x| (x, 4)).or_else(|| rows_of_rest(x, d));
+        let Some((x, count)) = group else { return false };
         // The lanes of missing samples may hold projections of samples that the source returns later.
         if count < 4 && self.cache.contains(self.number + count) {
             return false;
@@ -360,15 +361,25 @@ fn subtract_predictions(w: &[f32], z: &[Four], y: &mut [Four]) {
     }
 }
 
-/// Returns four samples of d values each and their number, if `x` has one to four; the first sample stands for missing ones.
-pub fn group(x: &[f32], d: usize) -> Option<([&[f32]; 4], usize)> {
-    let (x0, mut later) = x.split_at_checked(d)?;
-    let (mut samples, mut count) = ([x0; 4], 1);
-    while let (Some((x, after)), Some(sample)) = (later.split_at_checked(d), samples.get_mut(count)) {
-        (*sample, later) = (x, after);
-        count += 1;
+/// Splits `x` into four samples of d values each; `None` if `x` is too short.
+#[inline(always)]
+pub fn rows_of_four(x: &[f32], d: usize) -> Option<[&[f32]; 4]> {
+    let (x0, x) = x.split_at_checked(d)?;
+    let (x1, x) = x.split_at_checked(d)?;
+    let (x2, x3) = x.split_at_checked(d)?;
+    Some([x0, x1, x2, x3.get(..d)?])
+}
+
+/// Splits `x` into one to three samples of d values each, and returns their number too; the first sample stands for missing
+/// ones.
+#[inline(never)]
+fn rows_of_rest(x: &[f32], d: usize) -> Option<([&[f32]; 4], usize)> {
+    let x0 = x.get(..d)?;
+    let mut samples = [x0; 4];
+    for (sample, x) in samples.iter_mut().zip(x.chunks_exact(d.max(1)).take(3)) {
+        *sample = x;
     }
-    Some((samples, count))
+    Some((samples, (x.len() / d.max(1)).min(3)))
 }
 
 /// Sets the lanes from `first` on to zero.

@@ -58,7 +58,7 @@ impl Emulation {
 }
 
 /// Shapes (d, k, m) of the updates.
-const SHAPES: [&str; 3] = ["20-2-20", "64-4-32", "128-8-32"];
+const SHAPES: [&str; 4] = ["20-2-20", "57-8-35", "64-4-32", "128-8-32"];
 /// Programs that measure updates, with their problems in the order of the printed lines.
 const UPDATES: [(&str, &[&str]); 2] =
     [("update", &["well", "ill", "left"]), ("update_i16", &["well", "ill"])];

@@ -89,7 +89,7 @@ pub struct Outcome {
 /// Returns the samples of a problem.
 #[must_use]
 pub fn samples<const D: usize, const M: usize>(problem: &Problem<D, M>) -> Recording<'_> {
-    Recording::regression(problem.x.as_flattened(), &problem.y, D, 1)
+    Recording::regression(problem.x.as_flattened(), problem.y.as_flattened(), D, 1)
 }
 
 /// Opens the round and loads its basis.

@@ -6,6 +6,9 @@
 //! * `verify`: the check of a received representation.
 //! * `emit`: the computation of the dense gradient that is sent.
 //! * `stack`: the stack that the update uses below its caller, in bytes.
+//! * `singly`: the update from a source that returns one sample at a time; `gathered`: the same with memory in which
+//!   single samples are collected.
+//! * `predict`: one prediction.
 //! * `stretch`: the most instructions of all three without a pause, see [`stretch`].
 //!
 //! Instruction counts need QEMU's `-icount shift=0`, which makes them reproducible.
@@ -16,6 +19,7 @@
 
 use core::hint::black_box;
 
+use fedspan_client::memory::Gathering;
 use fedspan_client::pace::Paced;
 use fedspan_client::{Linear, Memory, Task};
 use fedspan_protocol::message::{DeclineReason, HeadSolve, Numeric};
@@ -23,15 +27,15 @@ use semihosting::println;
 
 use crate::board::{Board, Meter};
 use crate::problem::Problem;
-use crate::shape::{D, K, M, REPEATS};
+use crate::shape::{C, D, K, M, REPEATS};
 use crate::update::{EXACT, LEFT_OUT, PassCounter, ROUND, open, outcome};
 use crate::{stack, stretch};
 
-static WELL: Problem<D, M> = Problem::well_conditioned();
-static ILL: Problem<D, M> = Problem::ill_conditioned();
+static WELL: Problem<D, M, C> = Problem::well_conditioned();
+static ILL: Problem<D, M, C> = Problem::ill_conditioned();
 
 /// A problem and a method for its head.
-type Measurement = (&'static Problem<D, M>, HeadSolve);
+type Measurement = (&'static Problem<D, M, C>, HeadSolve);
 
 /// All measurements. In fixed point the last one would equal the first, and is left out.
 const MEASUREMENTS: [Measurement; 3] = [(&WELL, EXACT), (&ILL, EXACT), (&WELL, LEFT_OUT)];
@@ -103,6 +107,17 @@ fn measure_one<B: Board + Meter, A: Memory>(
     let verify = count_instructions(board, || client.verify()) - empty;
     let emit = count_instructions(board, || client.emit(0, 0, black_box(upload))) - empty;
 
+    let x = problem.x.first().map_or(&[][..], |x| x);
+    let mut prediction = [0.0; C];
+    let predict = count_instructions(board, || client.predict(black_box(x), &mut prediction)) - empty;
+    let single = &mut PassCounter::new(problem, head).singly();
+    let singly = count_instructions(board, || client.run(black_box(ROUND), single)) - empty;
+    let gathered = {
+        let client = &mut Linear::new(Gathering::<_, D>::new(&mut *memory));
+        open(client, head)?;
+        count_instructions(board, || client.run(black_box(ROUND), single)) - empty
+    };
+
     let (result, stretch) = stretch::longest(board, |pacer, measured| {
         let client = &mut Linear::new(Paced::new(memory, pacer));
         open(client, head)?;
@@ -117,7 +132,7 @@ fn measure_one<B: Board + Meter, A: Memory>(
 
     println!(
         "{{\"board\":\"{}\",\"core\":\"{}\",\"d\":{D},\"k\":{K},\"m\":{M},\"instructions\":{update},\
-         \"verify\":{verify},\"emit\":{emit},\"stretch\":{stretch},\"stack\":{stack},\"workspace\":{},{outcome}}}",
+         \"verify\":{verify},\"emit\":{emit},\"singly\":{singly},\"gathered\":{gathered},\"predict\":{predict},\"stretch\":{stretch},\"stack\":{stack},\"workspace\":{},{outcome}}}",
         B::NAME,
         B::CORE,
         size_of::<A>(),

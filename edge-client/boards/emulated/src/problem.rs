@@ -27,13 +27,13 @@ impl Generator {
     }
 }
 
-/// `M` samples with `D` features, and one target each.
+/// `M` samples with `D` features, and `C` targets each.
 #[derive(Clone, Debug)]
-pub struct Problem<const D: usize, const M: usize> {
+pub struct Problem<const D: usize, const M: usize, const C: usize = 1> {
     /// Samples, row-major, M x D.
     pub x: [[f32; D]; M],
-    /// Targets.
-    pub y: [f32; M],
+    /// Targets, row-major, M x C.
+    pub y: [[f32; C]; M],
     /// True if the normal equations are ill conditioned.
     pub ill: bool,
 }
@@ -42,7 +42,7 @@ pub struct Problem<const D: usize, const M: usize> {
 /// the pivots of the Gram matrix differ by a factor of a million and the normal equations are rejected.
 const DEVIATION: f32 = 1.0 / 1024.0;
 
-impl<const D: usize, const M: usize> Problem<D, M> {
+impl<const D: usize, const M: usize, const C: usize> Problem<D, M, C> {
     /// Creates samples in all directions, for which the head is solved by the normal equations.
     #[must_use]
     pub const fn well_conditioned() -> Self {
@@ -59,7 +59,7 @@ impl<const D: usize, const M: usize> Problem<D, M> {
     /// times `deviation`.
     const fn new(seed: u64, common: f32, deviation: f32) -> Self {
         let mut random = Generator::new(seed);
-        let (mut x, mut y) = ([[0.0; D]; M], [0.0; M]);
+        let (mut x, mut y) = ([[0.0; D]; M], [[0.0; C]; M]);
         let mut direction = [0.0; D];
         let mut j = 0;
         while j < D {
@@ -69,18 +69,26 @@ impl<const D: usize, const M: usize> Problem<D, M> {
         let mut i = 0;
         while i < M {
             let along = common * random.unit();
-            let mut sum = 0.0;
             let mut j = 0;
             while j < D {
                 x[i][j] = along * direction[j] + deviation * random.unit();
-                // The weights decrease with the index of the feature: the target is a linear function of all
-                // features.
-                #[allow(clippy::cast_precision_loss, reason = "small")]
-                let weight = 1.0 / (j + 1) as f32;
-                sum += weight * x[i][j];
                 j += 1;
             }
-            y[i] = sum + random.unit() / 16.0;
+            // The targets are linear functions of all features, whose weights decrease with the index from another
+            // feature on for each output.
+            let mut c = 0;
+            while c < C {
+                let mut sum = 0.0;
+                let mut j = 0;
+                while j < D {
+                    #[allow(clippy::cast_precision_loss, reason = "small")]
+                    let weight = 1.0 / (j + 1) as f32;
+                    sum += weight * x[i][(j + c) % D];
+                    j += 1;
+                }
+                y[i][c] = sum + random.unit() / 16.0;
+                c += 1;
+            }
             i += 1;
         }
         Self { x, y, ill: common > 0.0 }

@@ -17,7 +17,7 @@ use crate::network;
 use crate::once::Once;
 #[cfg(feature = "power")]
 use crate::power;
-use crate::shape::{D, K};
+use crate::shape::{C, D, K};
 use crate::{client, fault, lengths, measure, sealing, stack};
 
 /// Number of windows whose features fit in RAM: a quarter of a megabyte.
@@ -25,8 +25,8 @@ const CACHED_WINDOWS: usize = 1024;
 
 // Memory of the programs below. The linker drops each item from the programs that do not use it.
 static CACHE: Once<[[f32; FEATURES]; CACHED_WINDOWS]> = Once::new([[0.0; FEATURES]; CACHED_WINDOWS]);
-static MEMORY: Once<Workspace<D, K>> = Once::new(Workspace::new());
-static FIXED_MEMORY: Once<FixedWorkspace<D, K>> = Once::new(FixedWorkspace::new());
+static MEMORY: Once<Workspace<D, K, C>> = Once::new(Workspace::new());
+static FIXED_MEMORY: Once<FixedWorkspace<D, K, C>> = Once::new(FixedWorkspace::new());
 #[cfg(feature = "power")]
 static POWER: Once<PowerWorkspace<D, K>> = Once::new(PowerWorkspace::new());
 #[cfg(feature = "network")]

@@ -44,14 +44,25 @@ pub struct PassCounter<'a> {
     head: HeadSolve,
     ill: bool,
     passes: u32,
+    /// Number of the next sample, if they are returned one at a time.
+    single: Option<usize>,
 }
 
 impl<'a> PassCounter<'a> {
     /// Creates a source with the samples of a problem, for an update with the given head solver.
     #[must_use]
-    pub fn new<const D: usize, const M: usize>(problem: &'a Problem<D, M>, head: HeadSolve) -> Self {
-        let samples = Recording::regression(problem.x.as_flattened(), &problem.y, D, 1);
-        Self { samples, head, ill: problem.ill, passes: 0 }
+    pub fn new<const D: usize, const M: usize, const C: usize>(
+        problem: &'a Problem<D, M, C>,
+        head: HeadSolve,
+    ) -> Self {
+        let samples = Recording::regression(problem.x.as_flattened(), problem.y.as_flattened(), D, C);
+        Self { samples, head, ill: problem.ill, passes: 0, single: None }
+    }
+
+    /// Returns the same source, which returns one sample at a time.
+    #[must_use]
+    pub fn singly(self) -> Self {
+        Self { single: Some(0), ..self }
     }
 
     /// Returns the name of the head solver, derived from the number of passes of one update.
@@ -71,11 +82,18 @@ impl<'a> PassCounter<'a> {
 impl SampleSource for PassCounter<'_> {
     fn rewind(&mut self, id: RoundId) -> Result<(), SourceError> {
         self.passes += 1;
+        self.single = self.single.map(|_| 0);
         self.samples.rewind(id)
     }
 
     fn next(&mut self) -> Option<Samples<'_>> {
-        self.samples.next()
+        match &mut self.single {
+            None => self.samples.next(),
+            Some(next) => {
+                *next += 1;
+                self.samples.at(*next - 1)
+            }
+        }
     }
 }
 

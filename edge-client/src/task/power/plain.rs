@@ -12,7 +12,7 @@ use crate::memory::Parts;
 use crate::pace::Pace;
 use crate::source::{SampleSource, Samples, Targets};
 use crate::task::Usage;
-use crate::task::sample_pass::{count, group};
+use crate::task::sample_pass::{count, rows_of_four};
 
 /// Largest width for which the fours are on the stack; for larger widths a k x k buffer is large enough.
 const FEW: usize = 3;
@@ -99,7 +99,7 @@ impl Pass<'_> {
 
     /// Processes four samples. Returns false and changes nothing if the samples must be processed one by one.
     fn take_four(&mut self, x: &[f32], targets: Targets<'_>, index: usize) -> bool {
-        let Some((x, 4)) = group(x, self.features) else { return false };
+        let Some(x) = rows_of_four(x, self.features) else { return false };
         self.pace.spend(4 * self.features);
         let mut rows = [Row::default(); 4];
         for ((number, row), x) in rows.iter_mut().enumerate().zip(x) {
