@@ -6,6 +6,7 @@
 use std::fmt::Write;
 
 use crate::budget::{BOARDS, GeneratedTable, Key, List, Rows, core_name, read_json_lines, regenerating};
+use crate::budgets::check_stretches;
 
 /// List of the costs of training a network.
 const LIST: List = List {
@@ -79,6 +80,7 @@ fn training_keeps_its_budget() {
     } else {
         LIST.check(&rows);
     }
+    check_stretches(&rows);
 }
 
 #[test]

@@ -7,6 +7,7 @@
 use std::fmt::Write;
 
 use crate::budget::{BOARDS, GeneratedTable, Key, List, Rows, core_name, read_json_lines, regenerating};
+use crate::budgets::check_stretches;
 
 /// List of the costs of a FedPower iteration.
 const LIST: List = List {
@@ -78,6 +79,7 @@ fn iteration_keeps_its_budget() {
     } else {
         LIST.check(&rows);
     }
+    check_stretches(&rows);
 }
 
 #[test]
