@@ -112,10 +112,10 @@ fn measure_one<B: Board + Meter, A: Memory>(
     let predict = count_instructions(board, || client.predict(black_box(x), &mut prediction)) - empty;
     let single = &mut PassCounter::new(problem, head).singly();
     let singly = count_instructions(board, || client.run(black_box(ROUND), single)) - empty;
-    let gathered = {
-        let client = &mut Linear::new(Gathering::<_, D>::new(&mut *memory));
-        open(client, head)?;
-        count_instructions(board, || client.run(black_box(ROUND), single)) - empty
+    let gathered = match client.capabilities().numeric {
+        Numeric::F32 => count_gathered(board, memory, head, single, empty)?,
+        // Fixed point takes one sample at a time in any case.
+        _ => singly,
     };
 
     let (result, stretch) = stretch::longest(board, |pacer, measured| {
@@ -138,6 +138,20 @@ fn measure_one<B: Board + Meter, A: Memory>(
         size_of::<A>(),
     );
     Ok(())
+}
+
+/// Returns the instructions of an update whose single samples are collected. The memory for them is on the stack.
+#[inline(never)]
+fn count_gathered<B: Board + Meter, A: Memory>(
+    board: &B,
+    memory: &mut A,
+    head: HeadSolve,
+    source: &mut PassCounter<'_>,
+    empty: u64,
+) -> Result<u64, DeclineReason> {
+    let client = &mut Linear::new(Gathering::<_, D>::new(memory));
+    open(client, head)?;
+    Ok(count_instructions(board, || client.run(black_box(ROUND), source)) - empty)
 }
 
 /// Returns the mean number of instructions of [`REPEATS`] calls of `work`.
