@@ -97,7 +97,7 @@ fn power_cut_at_first_start_leaves_the_device_new() {
                 cuts += 1;
             }
             if first_result.is_ok() {
-                assert!(power > 40, "{power}");
+                assert!(power >= 20, "{power}");
                 break;
             }
         }
@@ -267,11 +267,13 @@ fn flash_without_a_valid_ledger_is_spent_permanently() {
         // Everything is erased except the last bytes, or the beginning of each page, or every second byte.
         let last = image.iter().rposition(|byte| *byte != 0xFF).unwrap();
         images.push(map_bytes(&mut |index, byte| if index + 10 < last { 0xFF } else { byte }));
-        images.push(map_bytes(&mut |index, byte| if index % PAGE >= 20 { 0xFF } else { byte }));
+        // The beginning of the first page alone would be the ledger of a new device.
+        images
+            .push(map_bytes(&mut |index, byte| if (64..84).contains(&(index % PAGE)) { byte } else { 0xFF }));
         images.push(map_bytes(&mut |index, byte| if index % 2 == 0 { 0xFF } else { byte }));
-        // All bytes but one are erased. If that byte is the end mark of a page, the library treats the page
-        // as partly erased.
-        for index in [0, PAGE / 2, PAGE - 1, pages * PAGE - PAGE / 2, pages * PAGE - 1] {
+        // All bytes but one are erased. No first write of a new device leaves it.
+        // (At byte 0, a bit of 0xFE is one that the first write of a new device clears.)
+        for index in [1, PAGE / 2, PAGE - 1, pages * PAGE - PAGE / 2, pages * PAGE - 1] {
             for remains in [0xFE, 0x0F] {
                 let mut almost_erased = vec![0xFF; pages * PAGE];
                 almost_erased[index] = remains;

@@ -1,24 +1,19 @@
-//! [`FlashStore`]: stores the record and the counters in NOR flash, through `embedded-storage` and
-//! `sequential-storage`. The crate `sequential-storage` levels wear over the pages, verifies content when
-//! reading, and leaves either the old record or the new one after a power cut during a write.
+//! [`FlashStore`]: stores the record and the counters in pages of NOR flash, as a log.
+//!
+//! One page is in use, the one with the largest generation. What is saved is appended to it. When it is full, the next page is
+//! erased, the newest record and counters are copied there, and at last its generation is written, with which it is in use. A page
+//! in use is never erased, so that a power cut at any time leaves one that is complete.
+//!
+//! The end of a page is what follows its last byte that is not erased: the remains of an interrupted write are skipped, whatever
+//! they are. Items are found by their magic and checksum, not by their place.
 
 use core::ops::Range;
 
 use embedded_storage::nor_flash::NorFlash;
-use sequential_storage::Error;
-use sequential_storage::cache::{Cache, Uncached};
-use sequential_storage::map::{MapConfig, MapConfigError, MapStorage, SerializationError, Value};
 
-use super::counter_copy::{CounterCopy, CounterKind, MAX_LEN};
-use super::guarded_flash::{Aligned, GuardedFlash, block_on};
-use super::{Record, RecordHeader, Store, StoreError, record_codec};
-
-/// Key of the record in the map.
-const RECORD_KEY: u8 = 0;
-
-/// Largest number of bytes that an item takes in the buffer in addition to its value: its key, and padding to
-/// a flash word.
-const FRAMING: usize = 1 + 32;
+use super::counters::{CounterCopy, CounterKind, MAX_LEN, ScanResult};
+use super::pages::{Aligned, Pages};
+use super::{ALL_SPENT, Record, RecordHeader, Store, StoreError, record_codec};
 
 /// Reason why a range of flash cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,84 +63,86 @@ impl core::fmt::Display for FlashError {
 
 impl core::error::Error for FlashError {}
 
-/// [`Store`] in at least two pages of the flash `F`. A buffer of `N` bytes of RAM holds a record while it is
-/// written: `N` is [`super::record_len`], rounded up to whole flash words.
+/// [`Store`] in at least two pages of the flash `F`. A buffer of `N` bytes of RAM holds a record while it is written: `N` is
+/// [`super::record_len`], rounded up to whole flash words.
 ///
-/// A round costs one write of the record with eight bytes of framing, which is read back. A page is erased
-/// when all other pages are full. Content that is not a record of this model (data of another firmware,
-/// random bytes) is erased by the first write and counted in [`FlashStore::erased`]; the handshake counter
-/// and the privacy ledger are preserved.
+/// A round costs one write of the record, which is read back. Pages are used in turn, and one is erased when the page in use is
+/// full. Content that is no record of this model (data of another firmware, random bytes) counts as missing; it is erased when its
+/// page is needed, and if that is so at the first write, counted in [`FlashStore::erased`]. The handshake counter and the privacy
+/// ledger are preserved.
 ///
-/// Power may fail during any write or erase, and again during the repair at the next start. The record is
-/// then the old one or the new one, and no counter is below its saved value (`tests/power_cuts.rs`). Before a
-/// page is erased, an erase intent (24 bytes with words of up to 8 bytes) is written to the page in use, so
-/// that the next start recognises a half-erased page.
+/// Power may fail during any write or erase, and again during the repair at the next start. The record is then the old one or the
+/// new one, and no counter is below its saved value (`tests/power_cuts.rs`).
 ///
 /// # Versions
 ///
-/// This is version 2 of the flash content. `tests/images` contains golden pages of it: later firmware must
-/// open them, or refuse them in the same way as this version refuses unknown content. A record of another
-/// version counts as missing. A ledger of another version counts as spent, since the pages are not blank. A
-/// handshake counter of another version (any valid item under its keys that does not begin with its magic) is
-/// an error of [`Store::load_handshakes`], and a device with a key then stays silent. A version that changes
-/// one of these formats must change its first bytes and keep the keys.
+/// This is version 3 of the flash content. `tests/images` contains golden pages of it: later firmware must open them, or refuse
+/// them in the same way as this version refuses unknown content. Pages of version 2 keep their counters and their ledger; their
+/// record counts as missing, so that the device fits its head anew. A record of another version counts as missing. A ledger of
+/// another version counts as spent, since the pages are not blank. A handshake counter of another version (a copy with a magic of
+/// the same family that this version does not know) is an error of [`Store::load_handshakes`], and a device with a key then stays
+/// silent. A version that changes one of these formats must change the last letter of its magic.
 ///
 /// # Privacy ledger
 ///
-/// A round with a private update costs two more writes, of 21 bytes with eight bytes of framing each. After a
-/// reset the ledger is never below its last saved value, at any point of a power cut.
+/// A round with a private update costs two more writes, of 20 bytes each. After a reset the ledger is never below its last saved
+/// value, at any point of a power cut.
 ///
-/// Blank pages (every byte 0xFF) mean a new device. A new device writes a ledger of 0 before any other
-/// content; if the power fails during this write, the next start repeats it. Pages with other content but
-/// without a valid copy of a ledger belong to a device that has lost its ledger, so its whole budget counts
-/// as spent ([`ALL_SPENT`](super::ALL_SPENT)), permanently. This includes a device that has run without
-/// privacy: to enable privacy, erase the range once. Erasing also restarts the handshake counter, so the
-/// device needs a new key. Anyone who can erase the range can reset the ledger.
+/// Blank pages (every byte 0xFF) mean a new device. A new device writes a ledger of 0 before any other content; if the power fails
+/// during this write, the next start repeats it. Pages with other content but without a valid copy of a ledger belong to a device
+/// that has lost its ledger, so its whole budget counts as spent ([`ALL_SPENT`](super::ALL_SPENT)), permanently. This includes a
+/// device that has run without privacy: to enable privacy, erase the range once. Erasing also restarts the handshake counter, so
+/// the device needs a new key. Anyone who can erase the range can reset the ledger.
 ///
-/// The largest value is stored twice. Damage to one copy has no effect. If every copy in the flash is
-/// damaged, the whole budget counts as spent. If both current copies are damaged and an older copy is not,
-/// the ledger returns to the older value; a power cut during the repair of pages that other software has
-/// written to may have the same effect.
+/// The largest value is stored twice. Damage to one copy has no effect. If every copy in the flash is damaged, the whole budget
+/// counts as spent. If both current copies are damaged and an older copy is not, the ledger returns to the older value.
 pub struct FlashStore<F: NorFlash, const N: usize> {
-    pub(super) map: MapStorage<u8, GuardedFlash<F>, Cache<Uncached, Uncached, Uncached, u8>>,
-    pub(super) buffer: Aligned<N>,
-    /// Largest known values of the counters, which an erase must preserve.
-    pub(super) known: KnownCounters,
-    /// True once an interrupted erase has been completed, so that no page is half erased.
-    erase_completed: bool,
-    /// True if the counters are stored under their keys and no page that looks erased holds data.
-    pub(super) repaired: bool,
-    /// True if the last lookup failed because of damaged content.
-    unreadable: bool,
+    pages: Pages<F>,
+    buffer: Aligned<N>,
+    /// What is in the flash; `None` before the first access.
+    state: Option<State>,
+    /// True once the page in use has two copies of each counter.
+    is_repaired: bool,
     /// Number of erases of unusable content.
-    pub(super) erased: u32,
+    erased: u32,
 }
 
-/// Largest known values of the counters.
-#[derive(Debug, Default)]
-pub struct KnownCounters {
-    handshakes: Option<u64>,
-    spent: Option<u64>,
+/// What a page begins with, in addition to the counters.
+enum Content<'a> {
+    /// Nothing.
+    Counters,
+    /// A copy of the record with this address and length.
+    Copy(u32, usize),
+    /// A new record. Until the page is in use, the old one counts.
+    Record(&'a Record<'a>),
 }
 
-impl KnownCounters {
-    /// Returns the largest known value of a protected counter.
-    pub fn get(&self, kind: CounterKind) -> Option<u64> {
-        match kind {
-            CounterKind::Handshakes => self.handshakes,
-            CounterKind::Spent => self.spent,
-            CounterKind::Erasures => None,
-        }
+/// Content of the flash.
+#[derive(Clone, Copy, Debug)]
+struct State {
+    /// Address of the page in use, if there is one.
+    page: Option<u32>,
+    /// End of what is written in that page: the address of the next write.
+    end: u32,
+    /// Largest generation.
+    generation: u64,
+    /// Largest value of each protected counter.
+    known: [Option<u64>; CounterKind::PROTECTED.len()],
+    /// True if there is a counter of another version.
+    has_unknown: bool,
+}
+
+impl State {
+    /// Returns the largest value of a protected counter.
+    fn known(&self, kind: CounterKind) -> Option<u64> {
+        self.known.get(kind.index()).copied().flatten()
     }
 
-    /// Raises a counter to `value`. A smaller value has no effect.
-    pub fn raise(&mut self, kind: CounterKind, value: Option<u64>) {
-        let known = match kind {
-            CounterKind::Handshakes => &mut self.handshakes,
-            CounterKind::Spent => &mut self.spent,
-            CounterKind::Erasures => return,
-        };
-        *known = value.max(*known);
+    /// Raises a protected counter to `value`. A smaller value has no effect.
+    fn raise(&mut self, kind: CounterKind, value: u64) {
+        if let Some(known) = self.known.get_mut(kind.index()) {
+            *known = Some(value).max(*known);
+        }
     }
 }
 
@@ -159,102 +156,332 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
     pub fn new(flash: F, range: Range<u32>) -> Result<Self, FlashError> {
         let (page, word) = (F::ERASE_SIZE, F::WRITE_SIZE);
         let bytes = range.end.saturating_sub(range.start);
-        let short = FlashError::Range { bytes, needed: 2 * page };
-        let beyond = usize::try_from(range.end).map_or(true, |end| end > flash.capacity());
-        if beyond || range.is_empty() {
-            return Err(short);
-        }
-        let config = MapConfig::try_new(range.clone()).map_err(|error| match error {
-            MapConfigError::StartRangeNotAtPageBoundary => {
-                FlashError::NotAtPage { address: range.start, page }
+        let needed = 2 * page;
+        let is_at_page =
+            |address: u32| usize::try_from(address).is_ok_and(|address| address.is_multiple_of(page.max(1)));
+        for address in [range.start, range.end] {
+            if !is_at_page(address) {
+                return Err(FlashError::NotAtPage { address, page });
             }
-            MapConfigError::EndRangeNotAtPageBoundary => FlashError::NotAtPage { address: range.end, page },
-            MapConfigError::RangeTooSmall => short,
-            _ => FlashError::Geometry { page, word },
-        })?;
-        if page / 2 < CounterKind::PROTECTED.len() * MAX_LEN.next_multiple_of(word) {
+        }
+        let fits = usize::try_from(range.end).is_ok_and(|end| end <= flash.capacity());
+        if !fits || usize::try_from(bytes).is_ok_and(|bytes| bytes < needed) {
+            return Err(FlashError::Range { bytes, needed });
+        }
+        let is_usable = word > 0 && page.is_multiple_of(word) && Self::content_len() <= page;
+        if !is_usable || Pages::<F>::words(MAX_LEN) > N {
             return Err(FlashError::Geometry { page, word });
         }
-        let map = MapStorage::new(GuardedFlash::new(flash, range), config, Cache::new_uncached());
-        Ok(Self {
-            map,
-            buffer: Aligned([0; N]),
-            known: KnownCounters::default(),
-            erase_completed: false,
-            repaired: false,
-            unreadable: false,
-            erased: 0,
-        })
+        let pages = Pages::new(flash, range);
+        Ok(Self { pages, buffer: Aligned([0; N]), state: None, is_repaired: false, erased: 0 })
     }
 
-    /// Returns the number of times that everything except the counters was erased, because the content was
-    /// unusable.
+    /// Returns the number of bytes that a page must have room for: two copies of all counters, a record, and two copies of a new
+    /// value.
+    fn content_len() -> usize {
+        let counters = CounterKind::ALL.into_iter().chain([CounterKind::Spent]);
+        counters.map(|kind| 2 * Pages::<F>::words(kind.length())).sum::<usize>() + Pages::<F>::words(N)
+    }
+
+    /// Returns the number of times that a page with unusable content was erased although no page was in use.
     #[must_use]
     pub fn erased(&self) -> u32 {
         self.erased
     }
 
-    /// Completes an erase that a power cut interrupted. Must run before any other access.
-    pub(super) fn complete_erase_once(&mut self) -> Result<(), StoreError> {
-        if !self.erase_completed {
-            self.map.flash().complete_interrupted_erase().map_err(|_| StoreError)?;
-            self.erase_completed = true;
+    /// Returns the flash and drops the store.
+    pub fn into_flash(self) -> F {
+        self.pages.flash
+    }
+
+    /// Returns what is in the flash, which is read once.
+    fn open(&mut self) -> Result<State, StoreError> {
+        if let Some(state) = self.state {
+            return Ok(state);
         }
+        let scan = self.pages.scan(self.pages.all())?;
+        let mut state = State {
+            page: None,
+            end: 0,
+            generation: scan.value(CounterKind::Generation).unwrap_or(0),
+            known: CounterKind::PROTECTED.map(|kind| scan.value(kind)),
+            has_unknown: scan.has_unknown,
+        };
+        for page in self.pages.addresses() {
+            let scan = self.pages.scan(Pages::<F>::page(page))?;
+            if state.generation > 0 && scan.value(CounterKind::Generation) == Some(state.generation) {
+                state.page = Some(page);
+                state.end = Self::end_of(page, &scan);
+            }
+        }
+        self.state = Some(state);
+        Ok(state)
+    }
+
+    /// Returns the address behind the last word of a page that is not erased.
+    fn end_of(page: u32, scan: &ScanResult) -> u32 {
+        page.saturating_add(Pages::<F>::words(scan.used as usize) as u32)
+    }
+
+    /// Returns the state, which [`Self::open`] has read.
+    fn state_mut(&mut self) -> Result<&mut State, StoreError> {
+        self.state.as_mut().ok_or(StoreError)
+    }
+
+    /// Makes a page the one in use, if there is none, and completes its counters. Must run before the first write.
+    fn repair_once(&mut self) -> Result<(), StoreError> {
+        if self.is_repaired {
+            return Ok(());
+        }
+        match self.open()?.page {
+            None => self.begin_page()?,
+            Some(page) => {
+                let scan = self.pages.scan(Pages::<F>::page(page))?;
+                for kind in CounterKind::PROTECTED {
+                    let Some(value) = self.open()?.known(kind) else { continue };
+                    let copies = scan
+                        .newest(kind)
+                        .filter(|newest| newest.value == value)
+                        .map_or(0, |newest| newest.copies);
+                    for _ in copies..2 {
+                        if !self.append_counter(kind, value)? {
+                            // The page is full, and the next one gets all copies.
+                            self.rotate(None)?;
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        self.is_repaired = true;
         Ok(())
     }
 
-    /// Returns the flash and drops the store.
-    pub fn into_flash(self) -> F {
-        self.map.destroy().0.flash
-    }
-
-    /// Writes an item and reads it back, because a write over bytes that were not erased is corrupted.
-    /// Returns false if the item was corrupted.
-    ///
-    /// # Errors
-    /// [`StoreError`] if the flash does not work or the item does not fit. Erasing would then not help, and
-    /// would lose the current content.
-    // Not inlined: each call would contain the whole library.
-    #[inline(never)]
-    pub(super) fn write(&mut self, key: u8, item: &Item<'_>) -> Result<bool, StoreError> {
-        let buffer = &mut self.buffer.0;
-        let length = item.serialize_into(buffer).map_err(|_| StoreError)?;
-        match block_on(self.map.store_item(buffer, &key, item)) {
-            Ok(()) => {}
-            Err(Error::Corrupted { .. } | Error::LogicBug { .. } | Error::FullStorage) => return Ok(false),
-            Err(Error::Storage { .. }) if self.map.flash().take_refused() => return Ok(false),
-            // The buffer is too small for another item that has to be moved. No item of this store is that
-            // long.
-            Err(Error::BufferTooSmall(needed)) if needed > length + FRAMING => return Ok(false),
-            Err(_) => return Err(StoreError),
-        }
-        Ok(self.fetch(key)?.is_some_and(|stored| item.matches(stored)))
-    }
-
-    /// Reads an item. Returns `None` if the item is missing or the content is not readable.
-    #[inline(never)]
-    pub(super) fn fetch(&mut self, key: u8) -> Result<Option<&[u8]>, StoreError> {
-        match block_on(self.map.fetch_item(&mut self.buffer.0, &key)) {
-            Ok(content) => Ok(content),
-            Err(Error::Storage { .. }) if !self.map.flash().take_refused() => Err(StoreError),
-            Err(_) => {
-                self.unreadable = true;
-                Ok(None)
+    /// Begins to use a page although none is in use: behind what is written in it, if there is enough room, else after an erase.
+    fn begin_page(&mut self) -> Result<(), StoreError> {
+        let needed = Self::content_len();
+        for page in self.pages.addresses() {
+            let end = Self::end_of(page, &self.pages.scan(Pages::<F>::page(page))?);
+            if Pages::<F>::page(page).end.saturating_sub(end) as usize >= needed {
+                return self.fill_page(page, end, Content::Counters);
             }
         }
+        self.erased = self.erased.saturating_add(1);
+        let state = self.state_mut()?;
+        if state.known(CounterKind::Spent).is_none() {
+            // There may have been a ledger, and blank pages would mean a new device.
+            state.raise(CounterKind::Spent, ALL_SPENT);
+        }
+        let page = self.spare_page()?;
+        self.pages.erase(page)?;
+        self.fill_page(page, page, Content::Counters)
+    }
+
+    /// Returns the page to erase if none is in use: the last one without a newest copy of a counter; else the page of the
+    /// ledger. Without a ledger the whole budget counts as spent, whereas a lost handshake counter would start again.
+    fn spare_page(&mut self) -> Result<u32, StoreError> {
+        let state = self.open()?;
+        let mut spare = (u8::MAX, self.pages.all().start);
+        for page in self.pages.addresses() {
+            let scan = self.pages.scan(Pages::<F>::page(page))?;
+            let holds = |kind| scan.value(kind).is_some() && scan.value(kind) == state.known(kind);
+            let missed = match (holds(CounterKind::Handshakes), holds(CounterKind::Spent)) {
+                (false, false) => 0,
+                (false, true) => 1,
+                (true, _) => 2,
+            };
+            if missed <= spare.0 {
+                spare = (missed, page);
+            }
+        }
+        Ok(spare.1)
+    }
+
+    /// Uses the next page in place of the full one. Its record is `record`, or a copy of the newest one.
+    fn rotate(&mut self, record: Option<&Record<'_>>) -> Result<(), StoreError> {
+        let Some(page) = self.open()?.page else { return self.begin_page() };
+        let content = match record {
+            Some(record) => Content::Record(record),
+            None => self
+                .find_record(page)?
+                .map_or(Content::Counters, |(address, length)| Content::Copy(address, length)),
+        };
+        let next = self.pages.after(page);
+        if !self.pages.scan(Pages::<F>::page(next))?.is_blank {
+            self.pages.erase(next)?;
+        }
+        self.fill_page(next, next, content)
+    }
+
+    /// Writes the known counters, a record and a new generation into a page from `end` on, which is then in use.
+    fn fill_page(&mut self, page: u32, end: u32, content: Content<'_>) -> Result<(), StoreError> {
+        let state = State { page: Some(page), end, ..self.open()? };
+        let generation = state.generation.saturating_add(1);
+        // Until the generation is written, the old page is in use in the flash, and this one in memory.
+        self.state = Some(state);
+        let filled = self.write_content(&state, content).and_then(|()| {
+            for _ in 0..2 {
+                self.append_counter(CounterKind::Generation, generation)?.then_some(()).ok_or(StoreError)?;
+            }
+            Ok(())
+        });
+        match filled {
+            Ok(()) => self.state_mut()?.generation = generation,
+            // The next access reads again what the flash contains.
+            Err(_) => (self.state, self.is_repaired) = (None, false),
+        }
+        filled
+    }
+
+    /// Appends the known counters and a record to a page that is not in use yet.
+    fn write_content(&mut self, state: &State, content: Content<'_>) -> Result<(), StoreError> {
+        for kind in CounterKind::PROTECTED {
+            let Some(value) = state.known(kind) else { continue };
+            for _ in 0..2 {
+                self.append_counter(kind, value)?.then_some(()).ok_or(StoreError)?;
+            }
+        }
+        let length = match content {
+            Content::Counters => return Ok(()),
+            Content::Copy(address, length) => self.read_record(address, length)?.len(),
+            Content::Record(record) => self.encode(record)?,
+        };
+        self.append(length)?.then_some(()).ok_or(StoreError)
+    }
+
+    /// Encodes a record into the buffer, and returns its length.
+    fn encode(&mut self, record: &Record<'_>) -> Result<usize, StoreError> {
+        record_codec::encode(record, &mut self.buffer.0).ok_or(StoreError)
+    }
+
+    /// Appends a copy of a counter. Returns false if the page has no room for it.
+    fn append_counter(&mut self, kind: CounterKind, value: u64) -> Result<bool, StoreError> {
+        let copy = CounterCopy::new(kind, value);
+        self.buffer.0.iter_mut().zip(copy.bytes()).for_each(|(target, byte)| *target = *byte);
+        self.append(copy.bytes().len())
+    }
+
+    /// Appends the first `length` bytes of the buffer to the page in use. Returns false if the page has no room for them, or
+    /// they were corrupted; the page then counts as full.
+    #[inline(never)]
+    fn append(&mut self, length: usize) -> Result<bool, StoreError> {
+        let words = Pages::<F>::words(length);
+        let bytes = self.buffer.0.get_mut(..words).ok_or(StoreError)?;
+        bytes.get_mut(length..).unwrap_or_default().fill(0xFF);
+        let state = self.state.as_mut().ok_or(StoreError)?;
+        let page_end = Pages::<F>::page(state.page.ok_or(StoreError)?).end;
+        let (address, end) = (state.end, state.end.saturating_add(words as u32));
+        if end > page_end {
+            return Ok(false);
+        }
+        state.end = end;
+        let is_written = self.pages.write(address, bytes)?;
+        if !is_written {
+            self.state_mut()?.end = page_end;
+        }
+        Ok(is_written)
+    }
+
+    /// Returns the address and the length of the last whole record of a page.
+    fn find_record(&mut self, page: u32) -> Result<Option<(u32, usize)>, StoreError> {
+        let Range { start: mut address, end } = Pages::<F>::page(page);
+        let (mut found, word) = (None, F::WRITE_SIZE as u32);
+        while address < end {
+            let length = self.record_at(address, end)?;
+            if let Some(length) = length {
+                found = Some((address, length));
+            }
+            address = address.saturating_add(length.map_or(word, |length| Pages::<F>::words(length) as u32));
+        }
+        Ok(found)
+    }
+
+    /// Returns the length of the whole record at `address`, if there is one.
+    fn record_at(&mut self, address: u32, end: u32) -> Result<Option<usize>, StoreError> {
+        let mut frame = Aligned([0; FRAME_WORDS]);
+        let length = Pages::<F>::words(record_codec::FRAME).min(end.saturating_sub(address) as usize);
+        let Some(bytes) = frame.0.get_mut(..length) else { return Ok(None) };
+        self.pages.read(address, bytes)?;
+        let length = bytes.first_chunk().and_then(record_codec::length_of);
+        let room = end.saturating_sub(address) as usize;
+        let Some(length) = length.filter(|length| Pages::<F>::words(*length) <= N.min(room)) else {
+            return Ok(None);
+        };
+        Ok(record_codec::is_whole(self.read_record(address, length)?).then_some(length))
+    }
+
+    /// Reads a record into the buffer.
+    fn read_record(&mut self, address: u32, length: usize) -> Result<&[u8], StoreError> {
+        let bytes = self.buffer.0.get_mut(..Pages::<F>::words(length)).ok_or(StoreError)?;
+        self.pages.read(address, bytes)?;
+        bytes.get(..length).ok_or(StoreError)
+    }
+
+    /// Writes two copies of a counter. A value that is not larger than the known one changes nothing.
+    fn save_counter(&mut self, kind: CounterKind, value: u64) -> Result<(), StoreError> {
+        if value > kind.max_value() {
+            return Err(StoreError);
+        }
+        self.repair_once()?;
+        if self.open()?.known(kind).is_some_and(|known| known >= value) {
+            return Ok(());
+        }
+        let is_written = self.append_counter(kind, value)? && self.append_counter(kind, value)?;
+        if !is_written {
+            self.rotate(None)?;
+            for _ in 0..2 {
+                self.append_counter(kind, value)?.then_some(()).ok_or(StoreError)?;
+            }
+        }
+        self.state_mut()?.raise(kind, value);
+        Ok(())
+    }
+
+    /// Creates a ledger if there is none: with a spent budget of zero if the flash is blank, else with the whole budget spent.
+    fn create_ledger(&mut self) -> Result<u64, StoreError> {
+        let mut address = self.pages.all().start;
+        let initial = CounterCopy::new(CounterKind::Spent, 0);
+        let length = Pages::<F>::words(initial.bytes().len()) as u32;
+        // End of the last whole place.
+        let end = address.saturating_add(Pages::<F>::PAGE / length.max(1) * length);
+        let all = self.pages.all();
+        // Written to the first page before any other content: after a power cut the next start recognises the remains of this
+        // write and uses the next place.
+        if !self.pages.is_blank_except(all, address..end, length, initial.bytes())? {
+            self.state_mut()?.raise(CounterKind::Spent, ALL_SPENT);
+            return Ok(ALL_SPENT);
+        }
+        while address.saturating_add(length) <= end {
+            let next = address.saturating_add(length);
+            if self.pages.scan(address..next)?.is_blank {
+                self.buffer.0.iter_mut().zip(initial.bytes()).for_each(|(target, byte)| *target = *byte);
+                let bytes = self.buffer.0.get_mut(..length as usize).ok_or(StoreError)?;
+                bytes.get_mut(initial.bytes().len()..).unwrap_or_default().fill(0xFF);
+                if self.pages.write(address, bytes)? {
+                    self.state_mut()?.raise(CounterKind::Spent, 0);
+                    return Ok(0);
+                }
+            }
+            address = next;
+        }
+        Err(StoreError)
     }
 }
+
+/// Bytes of the largest word that holds the start of a record.
+const FRAME_WORDS: usize = 64;
 
 impl<F: NorFlash, const N: usize> Store for FlashStore<F, N> {
     fn save(&mut self, record: &Record<'_>) -> Result<(), StoreError> {
         self.repair_once()?;
-        let item = Item::Record(record);
-        if self.write(RECORD_KEY, &item)? {
-            return Ok(());
-        }
-        // The pages hold foreign content, which has corrupted the new record.
-        self.erase_all_but_counters()?;
-        if self.write(RECORD_KEY, &item)? { Ok(()) } else { Err(StoreError) }
+        let length = self.encode(record)?;
+        if self.append(length)? { Ok(()) } else { self.rotate(Some(record)) }
+    }
+
+    fn load(&mut self, head: &mut [f32]) -> Result<Option<RecordHeader>, StoreError> {
+        let Some(page) = self.open()?.page else { return Ok(None) };
+        let Some((address, length)) = self.find_record(page)? else { return Ok(None) };
+        Ok(record_codec::decode(self.read_record(address, length)?, head))
     }
 
     fn save_handshakes(&mut self, reserved: u64) -> Result<(), StoreError> {
@@ -262,18 +489,12 @@ impl<F: NorFlash, const N: usize> Store for FlashStore<F, N> {
     }
 
     fn load_handshakes(&mut self) -> Result<u64, StoreError> {
-        self.repaired = false;
-        self.repair_once()?;
-        if let Some(reserved) = self.known.get(CounterKind::Handshakes) {
-            return Ok(reserved);
+        let state = self.open()?;
+        match state.known(CounterKind::Handshakes) {
+            Some(reserved) => Ok(reserved),
+            None if state.has_unknown => Err(StoreError),
+            None => Ok(0),
         }
-        // A valid item under these keys that is not a counter of this version was written by another version.
-        for key in CounterKind::Handshakes.keys() {
-            if self.fetch(key)?.is_some() {
-                return Err(StoreError);
-            }
-        }
-        Ok(0)
     }
 
     fn save_spent(&mut self, spent: u64) -> Result<(), StoreError> {
@@ -281,56 +502,9 @@ impl<F: NorFlash, const N: usize> Store for FlashStore<F, N> {
     }
 
     fn load_spent(&mut self) -> Result<u64, StoreError> {
-        self.complete_erase_once()?;
-        self.read_counters()?;
-        let spent = match self.known.get(CounterKind::Spent) {
-            Some(spent) => spent,
-            None => self.create_ledger()?,
-        };
-        self.repair()?;
-        Ok(spent)
-    }
-
-    fn load(&mut self, head: &mut [f32]) -> Result<Option<RecordHeader>, StoreError> {
-        self.complete_erase_once()?;
-        self.unreadable = false;
-        let loaded = self.fetch(RECORD_KEY)?.and_then(|bytes| record_codec::decode(bytes, head));
-        if self.unreadable {
-            self.erase_all_but_counters()?;
+        match self.open()?.known(CounterKind::Spent) {
+            Some(spent) => Ok(spent),
+            None => self.create_ledger(),
         }
-        Ok(loaded)
-    }
-}
-
-/// Item to be written. A single type, so that the storage library is instantiated only once.
-pub enum Item<'a> {
-    Record(&'a Record<'a>),
-    Counter(CounterCopy),
-}
-
-impl Item<'_> {
-    /// Returns true if `stored` is the encoding of this item.
-    fn matches(&self, stored: &[u8]) -> bool {
-        match self {
-            Self::Record(record) => record_codec::matches(stored, record),
-            Self::Counter(copy) => stored == copy.bytes(),
-        }
-    }
-}
-
-impl<'a> Value<'a> for Item<'_> {
-    fn serialize_into(&self, buffer: &mut [u8]) -> Result<usize, SerializationError> {
-        let written = match self {
-            Self::Record(record) => record_codec::encode(record, buffer),
-            Self::Counter(copy) => buffer.get_mut(..copy.bytes().len()).map(|target| {
-                target.iter_mut().zip(copy.bytes()).for_each(|(target, byte)| *target = *byte);
-                target.len()
-            }),
-        };
-        written.ok_or(SerializationError::BufferTooSmall)
-    }
-
-    fn deserialize_from(_buffer: &'a [u8]) -> Result<(Self, usize), SerializationError> {
-        Err(SerializationError::InvalidFormat)
     }
 }

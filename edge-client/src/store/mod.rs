@@ -2,15 +2,11 @@
 //! monotonic counters, the reserved handshake numbers and the spent privacy budget.
 
 #[cfg(feature = "flash")]
-mod counter_copy;
+mod counters;
 #[cfg(feature = "flash")]
 mod flash;
 #[cfg(feature = "flash")]
-mod guarded_flash;
-#[cfg(feature = "flash")]
-mod monotonic_counters;
-#[cfg(feature = "flash")]
-mod page_erase;
+mod pages;
 #[cfg(feature = "flash")]
 mod record_codec;
 

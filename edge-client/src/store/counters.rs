@@ -1,18 +1,17 @@
-//! On-flash format of the monotonic counters. Each copy of a counter contains a magic and a checksum, so that
-//! a scan finds the copy anywhere, even if everything around it is damaged.
+//! Counters in flash. Each copy of a counter contains a magic and a checksum, so that a scan finds the copy anywhere, even if
+//! everything around it is damaged.
 
 use fedspan_protocol::frame::crc32c;
 
-/// Monotonic counter. Its value is the largest value of its copies.
+/// Counter that only grows. Its value is the largest value of its copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CounterKind {
     /// Handshake numbers reserved for use.
     Handshakes,
     /// Total cost of all updates with noise: the privacy ledger.
     Spent,
-    /// Number of logged page erases, with the page erased last (`page_erase.rs`). This counter is lost when
-    /// all pages are erased.
-    Erasures,
+    /// Generation of a page: written when the page is complete. The page with the largest one is in use.
+    Generation,
 }
 
 /// Length of the value and the checksum that follow the magic, in bytes.
@@ -21,60 +20,44 @@ const PAYLOAD: usize = 8 + 4;
 /// Largest length of a copy, in bytes.
 pub const MAX_LEN: usize = 8 + PAYLOAD;
 
-/// Length of the prefix that identifies a magic.
-const PREFIX: usize = 4;
+/// Starts of all magics, also of those of other versions: of protected counters and the record, and of generations.
+const FAMILIES: [&[u8; 3]; 2] = [b"FSP", b"FSG"];
+
+/// Last letters of the magics of the first family that are no counters of another version: those of this version, of the record,
+/// and of a mark that version 2 has written.
+const KNOWN: &[u8] = b"HLRE";
 
 impl CounterKind {
     /// Counters that must never be lost or decrease.
     pub const PROTECTED: [Self; 2] = [Self::Handshakes, Self::Spent];
 
-    /// Counters that a scan searches for.
-    const SCANNED: [Self; 3] = [Self::Handshakes, Self::Spent, Self::Erasures];
+    /// All counters.
+    pub const ALL: [Self; 3] = [Self::Handshakes, Self::Spent, Self::Generation];
 
-    /// Returns the magic: the first bytes of a copy.
-    ///
-    /// No record contains the start of a magic (`record_codec.rs`). A malicious server, which chooses the
-    /// record, could therefore forge a copy only from the bytes that the storage library puts around a
-    /// record: the record's checksum (which the server can choose), its length (3 modulo 4, since the head
-    /// consists of whole floats), the checksum of the length, and the key 0. The magic of `Spent` fits
-    /// nowhere in these bytes: of the letters that would be the low byte of the length only `S` is 3 modulo
-    /// 4, and no letter is 0. The magic of `Handshakes` fits if it is the whole checksum, or if it begins in
-    /// the previous record; the value is then above [`max_value`](Self::max_value). A test tries all lengths
-    /// with all words (`tests/counter_forgery.rs`).
+    /// Returns the magic: the first bytes of a copy. A malicious server, which chooses the record, cannot forge a copy, because
+    /// the encoding of a record contains the start of a magic only at its own start (`record_codec.rs`).
     const fn magic(self) -> &'static [u8] {
         match self {
             Self::Handshakes => b"FSPH",
             Self::Spent => b"FSPLPAID",
-            Self::Erasures => b"FSPE",
+            Self::Generation => b"FSGN",
         }
     }
 
-    /// Returns the largest valid value. No device makes this many handshakes, and a forged copy of
-    /// `Handshakes` exceeds the bound, because the sixth byte of its value is the record's version. `Spent`
-    /// needs no bound.
+    /// Returns the largest valid value. No device makes this many handshakes or erases this many pages.
     pub const fn max_value(self) -> u64 {
         match self {
-            Self::Handshakes | Self::Erasures => (1 << 40) - 1,
+            Self::Handshakes | Self::Generation => (1 << 40) - 1,
             Self::Spent => u64::MAX,
         }
     }
 
-    /// Returns the keys of the counter in the map. The counter is stored twice: if one copy is damaged, the
-    /// other is still current.
-    pub const fn keys(self) -> [u8; 2] {
-        match self {
-            Self::Handshakes => [1, 2],
-            Self::Spent => [3, 4],
-            Self::Erasures => [5, 6],
-        }
-    }
-
     /// Returns the index of the counter in arrays.
-    const fn index(self) -> usize {
+    pub const fn index(self) -> usize {
         match self {
             Self::Handshakes => 0,
             Self::Spent => 1,
-            Self::Erasures => 2,
+            Self::Generation => 2,
         }
     }
 
@@ -113,36 +96,39 @@ impl CounterCopy {
 
 /// Returns true if `bytes` contain the start of a magic.
 pub fn has_magic(bytes: &[u8]) -> bool {
-    bytes
-        .windows(PREFIX)
-        .any(|window| CounterKind::SCANNED.iter().any(|kind| kind.magic().starts_with(window)))
+    bytes.windows(3).any(|window| FAMILIES.iter().any(|family| window == family.as_slice()))
+}
+
+/// Largest value of a counter in a range of the flash.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Newest {
+    /// Largest value.
+    pub value: u64,
+    /// Number of copies with this value.
+    pub copies: u32,
 }
 
 /// Result of scanning a range of the flash.
 #[derive(Clone, Copy, Debug)]
 pub struct ScanResult {
-    /// Largest value of each counter, with the number of bytes scanned at the end of the last copy with this
-    /// value.
-    newest: [Option<(u64, u32)>; CounterKind::SCANNED.len()],
+    newest: [Option<Newest>; CounterKind::ALL.len()],
+    /// True if there is a copy of a counter that this version does not know.
+    pub has_unknown: bool,
     /// True if every scanned byte is erased.
     pub is_blank: bool,
+    /// Number of bytes up to the last one that is not erased.
+    pub used: u32,
 }
 
 impl ScanResult {
-    /// Returns the largest value of a counter and the end of its last copy.
-    fn get(&self, kind: CounterKind) -> Option<(u64, u32)> {
+    /// Returns the largest value of a counter and the number of its copies.
+    pub fn newest(&self, kind: CounterKind) -> Option<Newest> {
         self.newest.get(kind.index()).copied().flatten()
     }
 
     /// Returns the largest value of a counter.
     pub fn value(&self, kind: CounterKind) -> Option<u64> {
-        self.get(kind).map(|(value, _)| value)
-    }
-
-    /// Returns the end of the last copy with the largest value, in bytes from the start of the scan; 0 if
-    /// there is no copy.
-    pub fn end(&self, kind: CounterKind) -> u32 {
-        self.get(kind).map_or(0, |(_, end)| end)
+        self.newest(kind).map(|newest| newest.value)
     }
 }
 
@@ -159,8 +145,13 @@ pub struct Scanner {
 
 impl Scanner {
     /// Creates a scanner at the start of a range.
-    pub fn new() -> Self {
-        let result = ScanResult { newest: [None; CounterKind::SCANNED.len()], is_blank: true };
+    pub const fn new() -> Self {
+        let result = ScanResult {
+            newest: [None; CounterKind::ALL.len()],
+            has_unknown: false,
+            is_blank: true,
+            used: 0,
+        };
         Self { window: [0; MAX_LEN], read: 0, result }
     }
 
@@ -171,8 +162,11 @@ impl Scanner {
             *last = byte;
         }
         self.read = self.read.saturating_add(1);
-        self.result.is_blank &= byte == 0xFF;
-        for kind in CounterKind::SCANNED {
+        if byte != 0xFF {
+            self.result.is_blank = false;
+            self.result.used = self.read;
+        }
+        for kind in CounterKind::ALL {
             let bytes = self.window.get(MAX_LEN - kind.length()..).unwrap_or_default();
             let Some(after_magic) = bytes.strip_prefix(kind.magic()) else { continue };
             if let Some(value) = after_magic.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
@@ -180,8 +174,22 @@ impl Scanner {
                 && CounterCopy::new(kind, value).bytes() == bytes
                 && let Some(newest) = self.result.newest.get_mut(kind.index())
             {
-                *newest = (*newest).max(Some((value, self.read)));
+                let copies = match newest {
+                    Some(newest) if newest.value > value => continue,
+                    Some(newest) if newest.value == value => newest.copies.saturating_add(1),
+                    _ => 1,
+                };
+                *newest = Some(Newest { value, copies });
             }
+        }
+        let bytes = self.window.get(MAX_LEN - CounterKind::Handshakes.length()..).unwrap_or_default();
+        let [protected, _] = FAMILIES;
+        if let Some([kind, ..]) = bytes.strip_prefix(protected)
+            && !KNOWN.contains(kind)
+            && let Some((checked, check)) = bytes.split_last_chunk()
+            && crc32c(checked).to_le_bytes() == *check
+        {
+            self.result.has_unknown = true;
         }
     }
 }
