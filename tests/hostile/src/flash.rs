@@ -119,16 +119,14 @@ fn ledger_copies(bytes: &[u8]) -> Vec<u64> {
 }
 
 /// Returns the spent budget that a device must assume for an image without a valid copy. It is zero if the
-/// image is blank, where the area in which a device starts its ledger may hold partly written first copies
-/// (each power cut adds one); otherwise it is the whole budget.
+/// image is blank, where the first page may hold partly written first copies, one after the other (each power cut adds one);
+/// otherwise it is the whole budget.
 fn spent_without_copy(bytes: &[u8]) -> u64 {
-    let area_start = bytes.len() - PAGE / 2 + 20;
     let first_copy = [&MAGIC[..], &[0; 8]].concat();
     let first_copy = [&first_copy[..], &reference::crc32c(&first_copy).to_le_bytes()].concat();
-    let area = area_start..bytes.len() - WORD;
+    let area = 0..PAGE / first_copy.len() * first_copy.len();
     let blank = bytes.iter().enumerate().all(|(index, byte)| {
-        let written =
-            if area.contains(&index) { first_copy[(index - area_start) % first_copy.len()] } else { 0xFF };
+        let written = if area.contains(&index) { first_copy[index % first_copy.len()] } else { 0xFF };
         byte & written == written
     });
     if blank { 0 } else { ALL_SPENT }

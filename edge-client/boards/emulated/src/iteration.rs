@@ -9,7 +9,6 @@ use fedspan_client::privacy::{
     EntropySource, Gaussian, MinEntropy, NoiseMultiplier, PrivacySettings, Seed, Variance,
 };
 use fedspan_client::{Linear, Mechanism, Recording, Release, Task};
-use fedspan_protocol::frame::crc32c_f32;
 use fedspan_protocol::message::{
     DeclineReason, Descriptors, PowerRows, PowerUpload, RoundId, RoundOpen, Task as Wire,
 };
@@ -17,6 +16,7 @@ use fedspan_protocol::orthonormal::orthonormalise;
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use crate::problem::{Generator, Problem, pattern};
+use crate::update::upload_checksum;
 
 /// Number of the measured round.
 pub const ROUND: RoundId = RoundId { round: 1, stage: 0 };
@@ -122,12 +122,11 @@ pub fn run<M: Memory, P: Mechanism>(
     client.run(ROUND, source).map(drop)
 }
 
-/// Returns the result of a finished iteration. `upload` receives the product, d x k.
-pub fn outcome<M: Memory, P: Mechanism>(client: &Linear<M, P>, upload: &mut [f32]) -> Outcome {
-    client.emit(0, 0, upload);
+/// Returns the result of a finished iteration.
+pub fn outcome<M: Memory, P: Mechanism>(client: &Linear<M, P>) -> Outcome {
     Outcome {
         path: if client.mechanism().settings().is_some() { "private" } else { "plain" },
-        update: crc32c_f32(upload),
+        update: upload_checksum(client),
         clipped: client.power_counts().clipped,
     }
 }

@@ -28,7 +28,7 @@ use semihosting::println;
 use crate::board::{Board, Meter};
 use crate::problem::Problem;
 use crate::shape::{C, D, K, M, REPEATS};
-use crate::update::{EXACT, LEFT_OUT, PassCounter, ROUND, open, outcome};
+use crate::update::{EXACT, LEFT_OUT, PassCounter, ROUND, open, outcome, upload};
 use crate::{stack, stretch};
 
 static WELL: Problem<D, M, C> = Problem::well_conditioned();
@@ -44,11 +44,7 @@ const MEASUREMENTS: [Measurement; 3] = [(&WELL, EXACT), (&ILL, EXACT), (&WELL, L
 ///
 /// # Errors
 /// The client's reason for declining the round.
-pub fn update<B: Board + Meter, A: Memory>(
-    board: &B,
-    memory: &mut A,
-    upload: &mut [f32; D * K],
-) -> Result<(), DeclineReason> {
+pub fn update<B: Board + Meter, A: Memory>(board: &B, memory: &mut A) -> Result<(), DeclineReason> {
     let client = &mut Linear::new(&mut *memory);
     if let Some(((problem, head), times)) = requested_measurement() {
         open(client, head)?;
@@ -57,7 +53,7 @@ pub fn update<B: Board + Meter, A: Memory>(
     }
     let measurements = if client.capabilities().numeric == Numeric::F32 { 3 } else { 2 };
     for requested in MEASUREMENTS.into_iter().take(measurements) {
-        measure_one(board, memory, upload, requested)?;
+        measure_one(board, memory, requested)?;
     }
     Ok(())
 }
@@ -91,7 +87,6 @@ pub(crate) fn requested_times() -> Option<u32> {
 fn measure_one<B: Board + Meter, A: Memory>(
     board: &B,
     memory: &mut A,
-    upload: &mut [f32; D * K],
     (problem, head): Measurement,
 ) -> Result<(), DeclineReason> {
     let client = &mut Linear::new(&mut *memory);
@@ -100,12 +95,12 @@ fn measure_one<B: Board + Meter, A: Memory>(
     let mut result = Ok(());
     let stack = stack::peak(&mut || result = client.run(ROUND, &mut source).map(drop));
     result?;
-    let outcome = outcome(client, &source, upload);
+    let outcome = outcome(client, &source);
 
     let empty = count_instructions(board, || black_box(ROUND));
     let update = count_instructions(board, || client.run(black_box(ROUND), &mut source)) - empty;
     let verify = count_instructions(board, || client.verify()) - empty;
-    let emit = count_instructions(board, || client.emit(0, 0, black_box(upload))) - empty;
+    let emit = count_instructions(board, || upload(client, &mut |values| drop(black_box(values)))) - empty;
 
     let x = problem.x.first().map_or(&[][..], |x| x);
     let mut prediction = [0.0; C];
@@ -124,7 +119,7 @@ fn measure_one<B: Board + Meter, A: Memory>(
         let mut result = Ok(());
         measured(&mut || {
             result = client.verify().and_then(|()| client.run(ROUND, &mut source).map(drop));
-            client.emit(0, 0, black_box(upload));
+            upload(client, &mut |values| drop(black_box(values)));
         });
         result
     });

@@ -36,11 +36,7 @@ static PROBLEM: Problem<D, M> = Problem::well_conditioned();
 ///
 /// # Errors
 /// The client's reason for declining the round.
-pub fn power<B: Board + Meter, A: Memory>(
-    board: &B,
-    memory: &mut A,
-    upload: &mut [f32; D * K],
-) -> Result<(), DeclineReason> {
+pub fn power<B: Board + Meter, A: Memory>(board: &B, memory: &mut A) -> Result<(), DeclineReason> {
     let mechanism = iteration::mechanism(M as u32)?;
     match option_value("problem", |problem| Some(problem == "plain")).zip(requested_times()) {
         Some((true, times)) => return run_times(&mut Linear::new(memory), times),
@@ -51,7 +47,7 @@ pub fn power<B: Board + Meter, A: Memory>(
         check_and_run(&mut Linear::new(Paced::new(&mut *memory, pacer)), measured)
     });
     stretched?;
-    measure_one(board, &mut Linear::new(&mut *memory), upload, &format_args!("\"stretch\":{stretch},"))?;
+    measure_one(board, &mut Linear::new(&mut *memory), &format_args!("\"stretch\":{stretch},"))?;
     let (seed, variance) = seed_and_variance(&mechanism, D as u16, K as u16)?;
     let add_noise = |sum: i64, coordinate| sum ^ noise(&seed, coordinate, &variance);
     let noise_instructions = count_instructions(board, || (0..(D * K) as u64).fold(0, add_noise));
@@ -66,7 +62,7 @@ pub fn power<B: Board + Meter, A: Memory>(
     stretched?;
     let extra_members =
         format_args!("\"noise\":{noise_instructions},\"seed\":{seed_instructions},\"stretch\":{stretch},");
-    measure_one(board, &mut private_client(memory, mechanism)?, upload, &extra_members)
+    measure_one(board, &mut private_client(memory, mechanism)?, &extra_members)
 }
 
 /// Opens a round and draws the seed, then passes the check of the basis and the iteration to `measured`. Between the draws of
@@ -104,7 +100,6 @@ fn run_times<A: Memory, P: Mechanism>(client: &mut Linear<A, P>, times: u32) -> 
 fn measure_one<B: Board + Meter, A: Memory, P: Mechanism>(
     board: &B,
     client: &mut Linear<A, P>,
-    upload: &mut [f32; D * K],
     extra_members: &dyn Display,
 ) -> Result<(), DeclineReason> {
     open(client)?;
@@ -112,7 +107,7 @@ fn measure_one<B: Board + Meter, A: Memory, P: Mechanism>(
     let mut result = Ok(());
     let stack = stack::peak(&mut || result = run(client, &mut source));
     result?;
-    let outcome = outcome(client, upload);
+    let outcome = outcome(client);
 
     let empty = count_instructions(board, || black_box(ROUND));
     let instructions = count_instructions(board, || run(client, black_box(&mut source))) - empty;

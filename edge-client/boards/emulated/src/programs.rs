@@ -31,7 +31,6 @@ static FIXED_MEMORY: Once<FixedWorkspace<D, K, C>> = Once::new(FixedWorkspace::n
 static POWER: Once<PowerWorkspace<D, K>> = Once::new(PowerWorkspace::new());
 #[cfg(feature = "network")]
 static NETWORK: Once<network::Workspace> = Once::new(network::Workspace::new());
-static UPLOAD: Once<[f32; D * K]> = Once::new([0.0; D * K]);
 
 /// Program `null`: minimal firmware that links, starts and stops.
 pub fn null() -> ! {
@@ -59,23 +58,18 @@ pub fn client_with_table<B: Board>() -> ! {
 
 /// Program `update`: prints the cost of an update, see [`measure`].
 pub fn update<B: Board + Meter>() -> ! {
-    let (Some(board), Some(memory), Some(upload)) = (B::with_counter(), MEMORY.take(), UPLOAD.take()) else {
-        started_twice()
-    };
-    exit_with_result(measure::update(&board, memory, upload))
+    let (Some(board), Some(memory)) = (B::with_counter(), MEMORY.take()) else { started_twice() };
+    exit_with_result(measure::update(&board, memory))
 }
 
 /// Program `update_i16`: checks the products of 16-bit integers, then prints the cost of an update in 16-bit
 /// fixed point, see [`measure`].
 pub fn update_i16<B: Board + Meter>() -> ! {
-    let (Some(board), Some(memory), Some(upload)) = (B::with_counter(), FIXED_MEMORY.take(), UPLOAD.take())
-    else {
-        started_twice()
-    };
+    let (Some(board), Some(memory)) = (B::with_counter(), FIXED_MEMORY.take()) else { started_twice() };
     if let Err(n) = lengths::check() {
         fault::exit(fault::WRONG, &format_args!("products of {n} integers are wrong"))
     }
-    exit_with_result(measure::update(&board, memory, upload))
+    exit_with_result(measure::update(&board, memory))
 }
 
 /// Program `seal`: prints the cost of encryption, see [`sealing`].
@@ -88,10 +82,8 @@ pub fn seal<B: Board + Meter>() -> ! {
 /// Program `power`: prints the cost of a FedPower iteration, see [`power`].
 #[cfg(feature = "power")]
 pub fn power<B: Board + Meter>() -> ! {
-    let (Some(board), Some(memory), Some(upload)) = (B::with_counter(), POWER.take(), UPLOAD.take()) else {
-        started_twice()
-    };
-    exit_with_result(power::power(&board, memory, upload))
+    let (Some(board), Some(memory)) = (B::with_counter(), POWER.take()) else { started_twice() };
+    exit_with_result(power::power(&board, memory))
 }
 
 /// Program `network`: prints the cost of training a network, see [`network`].

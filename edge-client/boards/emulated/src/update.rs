@@ -3,13 +3,13 @@
 
 use fedspan_client::memory::Memory;
 use fedspan_client::source::{SampleSource, Samples};
-use fedspan_client::{Linear, Recording, SourceError, Task};
-use fedspan_protocol::frame::crc32c_f32;
+use fedspan_client::{Linear, Mechanism, Recording, SourceError, Task};
+use fedspan_protocol::frame::{Crc32c, crc32c_f32};
 use fedspan_protocol::message::{
     DeclineReason, Descriptors, HeadSolve, Numeric, RoundId, RoundOpen, Task as Wire, Upload,
 };
 use fedspan_protocol::orthonormal::orthonormalise;
-use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+use fedspan_protocol::tensor::{Encoding, I8_BLOCK, Role, TensorDescriptor};
 
 use crate::problem::{Problem, pattern};
 
@@ -114,13 +114,30 @@ pub fn open<M: Memory>(client: &mut Linear<M>, head: HeadSolve) -> Result<(), De
     client.verify()
 }
 
-/// Returns the results of a finished update. `upload` receives the gradient, d x k.
-pub fn outcome<M: Memory>(client: &Linear<M>, source: &PassCounter<'_>, upload: &mut [f32]) -> Outcome {
-    client.emit(0, 0, upload);
+/// Calls `take` with the upload, d x k values, in blocks as the session encodes it.
+pub fn upload<M: Memory, P: Mechanism>(client: &Linear<M, P>, take: &mut dyn FnMut(&[f32])) {
+    let shape = client.shape();
+    let (mut block, elements) = ([0.0; I8_BLOCK], shape.features * shape.width);
+    for first in (0..elements).step_by(I8_BLOCK) {
+        let values = block.get_mut(..I8_BLOCK.min(elements - first)).unwrap_or_default();
+        client.emit(0, first, values);
+        take(values);
+    }
+}
+
+/// Returns the CRC-32C of the upload, as that of its values in one piece.
+pub fn upload_checksum<M: Memory, P: Mechanism>(client: &Linear<M, P>) -> u32 {
+    let mut crc = Crc32c::new();
+    upload(client, &mut |values| values.iter().for_each(|value| crc.update(&value.to_le_bytes())));
+    crc.finish()
+}
+
+/// Returns the results of a finished update.
+pub fn outcome<M: Memory>(client: &Linear<M>, source: &PassCounter<'_>) -> Outcome {
     Outcome {
         path: source.path(client.capabilities().numeric),
         representation: crc32c_f32(client.representation().unwrap_or_default()),
-        update: crc32c_f32(upload),
+        update: upload_checksum(client),
         head: crc32c_f32(client.head()),
     }
 }

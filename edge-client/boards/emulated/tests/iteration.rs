@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use fedspan_client::memory::PowerWorkspace;
-use fedspan_client::{Linear, Mechanism};
+use fedspan_client::{Linear, Mechanism, Task};
 use fedspan_emulated::iteration::{Outcome, mechanism, open, outcome, run, samples};
 use fedspan_emulated::problem::Problem;
 
@@ -16,7 +16,8 @@ fn iteration<const D: usize, const K: usize, const M: usize, P: Mechanism>(
     let problem = Problem::<D, M>::well_conditioned();
     run(&mut client, &mut samples(&problem)).unwrap();
     let mut product = vec![0.0; D * K];
-    let outcome = outcome(&client, &mut product);
+    client.emit(0, 0, &mut product);
+    let outcome = outcome(&client);
     println!("\"d\":{D},\"k\":{K},\"m\":{M},{outcome}");
     (outcome, product)
 }

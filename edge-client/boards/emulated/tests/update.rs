@@ -17,7 +17,7 @@ fn run_update<const D: usize, const K: usize, const M: usize, const C: usize>(
     open(&mut client, head).unwrap();
     let mut source = PassCounter::new(problem, head);
     client.run(ROUND, &mut source).unwrap();
-    let outcome = outcome(&client, &source, &mut vec![0.0; D * K]);
+    let outcome = outcome(&client, &source);
     println!("\"d\":{D},\"k\":{K},\"m\":{M},{outcome}");
     outcome
 }

@@ -396,9 +396,12 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
             return private_fedrep::emit(&parts, self.mechanism.clipping(), first, out);
         }
         let PartsRef { shape, residual, head, pace, .. } = parts;
-        pace.spend(out.len() * (shape.outputs + 1));
         let scale = gradient_scale(self.state.usage);
-        gradient::elements(residual, head, shape.width, shape.outputs, scale, first, out);
+        pace.split(out.len(), shape.outputs + 1, |elements| {
+            let first = first + elements.start;
+            let out = out.get_mut(elements).unwrap_or_default();
+            gradient::elements(residual, head, shape.width, shape.outputs, scale, first, out);
+        });
     }
 
     /// Returns the reported numbers of samples. With noise they do not depend on the content of records.
