@@ -8,6 +8,7 @@
 mod fixed;
 #[cfg(feature = "network")]
 mod front_end;
+#[cfg(feature = "gather")]
 mod gathering;
 #[cfg(feature = "network")]
 mod network;
@@ -24,6 +25,7 @@ use crate::pace::Pace;
 pub use fixed::{Fixed, FixedWorkspace};
 #[cfg(feature = "network")]
 pub use front_end::FrontEnd;
+#[cfg(feature = "gather")]
 pub use gathering::Gathering;
 #[cfg(feature = "network")]
 pub use network::{NetworkMemory, NetworkParts, NetworkShape, NetworkSizes, NetworkWorkspace};
@@ -78,7 +80,7 @@ pub struct Parts<'a> {
     pub z: &'a mut [f32],
     /// One target, C values.
     pub y: &'a mut [f32],
-    /// Memory for four samples, 4 d values; empty unless the memory is [`Gathering`].
+    /// Memory for four samples, 4 d values; empty unless the memory is a `Gathering` (feature `gather`).
     pub gathered: &'a mut [f32],
     /// Pauses within computations; [`Pace::NONE`] unless the memory is [`Paced`](crate::pace::Paced).
     pub pace: Pace<'a>,

@@ -1,6 +1,8 @@
 //! Tests of the grouping of samples: a round has the same bits for any number of samples per call, with and without memory in
 //! which single samples are collected, and with unusable samples anywhere.
 
+#![cfg(feature = "gather")]
+
 use crate::common::*;
 use fedspan_client::memory::{Gathering, Memory};
 use fedspan_client::pace::{Paced, Pacer};

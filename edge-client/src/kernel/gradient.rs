@@ -8,7 +8,7 @@ use super::{Four, add_product, add_products, add_products_to_two};
 use crate::pace::Pace;
 
 /// Adds `x r^T` to `S` for one sample. `s` is d x c, `x` has d values, `r` has c.
-#[inline(always)]
+#[inline(never)]
 pub fn accumulate(s: &mut [f32], x: &[f32], r: &[f32], pace: Pace<'_>) {
     pace.split(x.len(), r.len(), |rows| {
         add_rows(from_mut(s, rows.start * r.len()), x.get(rows).unwrap_or_default(), r);
@@ -16,7 +16,7 @@ pub fn accumulate(s: &mut [f32], x: &[f32], r: &[f32], pace: Pace<'_>) {
 }
 
 /// Adds some rows of `x r^T`.
-#[inline(never)]
+#[inline(always)]
 fn add_rows(s: &mut [f32], x: &[f32], r: &[f32]) {
     if let [r] = *r {
         for (si, &xi) in s.iter_mut().zip(x) {

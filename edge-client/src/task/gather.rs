@@ -1,10 +1,8 @@
 //! Collection of single samples into groups of four, in memory of the model ([`Gathering`](crate::memory::Gathering)): a group
 //! takes less than half of the instructions of four single samples, and gives the same bits.
 
+use super::sample_pass::FOUR_OUTPUTS_MAX;
 use crate::source::{Samples, Targets};
-
-/// Largest number of outputs for which samples are processed four at a time.
-pub const FOUR_OUTPUTS_MAX: usize = 8;
 
 /// Samples that wait for the rest of their group.
 #[derive(Debug)]

@@ -13,6 +13,7 @@ mod counting_source;
 mod fedrep;
 #[cfg(feature = "i16")]
 mod fixed_point;
+#[cfg(feature = "gather")]
 mod gather;
 mod head_fit;
 #[cfg(feature = "ridge-choice")]

@@ -6,7 +6,8 @@
 use fedspan_protocol::message::{DeclineReason, RoundId};
 
 use super::Usage;
-use super::gather::{FOUR_OUTPUTS_MAX, Gather};
+#[cfg(feature = "gather")]
+use super::gather::Gather;
 use super::projection_cache::{ProjectionCache, Slot};
 use super::row_blocks;
 use crate::kernel::constant_column::ConstantColumn;
@@ -21,6 +22,9 @@ use crate::source::{SampleSource, Samples, Targets};
 /// Largest magnitude of a projected sample or a target. Sums of squares then stay far inside the range of
 /// f32.
 pub const MAGNITUDE_MAX: f32 = 1.1e12;
+
+/// Largest number of outputs for which samples are processed four at a time.
+pub const FOUR_OUTPUTS_MAX: usize = 8;
 
 /// Whether two or three samples are processed as four, with zeros for the missing ones. This costs less only where a
 /// multiplication does not take longer than reading its operands.
@@ -122,11 +126,21 @@ pub fn run_pass(
     let selection = start_pass(sample_set, id, source)?;
     cache.begin(selection);
     let targets = &mut [[0.0; 4]; FOUR_OUTPUTS_MAX];
-    let gather = Some(&mut Gather::new());
-    let mut pass = Pass { kind, parts, cache, constant, targets, gather, number: 0, usage: Usage::default() };
+    let mut pass = Pass {
+        kind,
+        parts,
+        cache,
+        constant,
+        targets,
+        #[cfg(feature = "gather")]
+        gather: Some(&mut Gather::new()),
+        number: 0,
+        usage: Usage::default(),
+    };
     while let Some(samples) = source.next() {
         pass.take(samples);
     }
+    #[cfg(feature = "gather")]
     pass.take_gathered();
     Ok(pass.usage)
 }
@@ -154,6 +168,7 @@ struct Pass<'a, 'b> {
     /// Targets of four samples.
     targets: &'a mut [Four; FOUR_OUTPUTS_MAX],
     /// Single samples that wait for the rest of their group of four; `None` while they are processed.
+    #[cfg(feature = "gather")]
     gather: Option<&'a mut Gather>,
     /// Number of samples processed.
     number: usize,
@@ -167,8 +182,8 @@ impl Pass<'_, '_> {
         let d = self.parts.shape.features.max(1);
         let mut index = 0;
         loop {
-            let waiting = self.gather.as_ref().map_or(0, |gather| gather.count());
-            if waiting == 0
+            let none_waits = self.none_waits();
+            if none_waits
                 && self.number.is_multiple_of(4)
                 && let Some((x, after)) = remaining.split_at_checked(4 * d)
                 && self.take_group(x, targets, index)
@@ -177,21 +192,35 @@ impl Pass<'_, '_> {
                 index += 4;
                 continue;
             }
-            if waiting == 0 && self.parts.gathered.is_empty() && self.take_rest(remaining, targets, index) {
+            if none_waits && self.parts.gathered.is_empty() && self.take_rest(remaining, targets, index) {
                 return;
             }
             let Some((x, after)) = remaining.split_at_checked(d) else { return };
             remaining = after;
-            if !self.gather(x, targets, index) {
+            #[cfg(feature = "gather")]
+            if self.gather(x, targets, index) {
+                index += 1;
+                continue;
+            } else {
                 self.take_gathered();
-                self.take_one(x, targets, index);
             }
+            self.take_one(x, targets, index);
             index += 1;
         }
     }
 
+    /// Returns true if no sample waits for the rest of its group.
+    #[inline(always)]
+    fn none_waits(&self) -> bool {
+        #[cfg(feature = "gather")]
+        return self.gather.as_ref().is_none_or(|gather| gather.count() == 0);
+        #[cfg(not(feature = "gather"))]
+        true
+    }
+
     /// Keeps a sample until its group of four is complete. Returns false if there is no memory for it, or no group begins
     /// here.
+    #[cfg(feature = "gather")]
     fn gather(&mut self, x: &[f32], targets: Targets<'_>, index: usize) -> bool {
         let outputs = self.parts.shape.outputs;
         let Some(gather) = self.gather.as_mut().filter(|_| outputs <= FOUR_OUTPUTS_MAX) else { return false };
@@ -205,6 +234,7 @@ impl Pass<'_, '_> {
     }
 
     /// Processes the samples that wait for the rest of their group.
+    #[cfg(feature = "gather")]
     #[inline(never)]
     fn take_gathered(&mut self) {
         let Shape { features: d, outputs, .. } = self.parts.shape;

@@ -100,7 +100,11 @@ fn measure_one<B: Board + Meter, A: Memory>(
     let empty = count_instructions(board, || black_box(ROUND));
     let update = count_instructions(board, || client.run(black_box(ROUND), &mut source)) - empty;
     let verify = count_instructions(board, || client.verify()) - empty;
-    let emit = count_instructions(board, || upload(client, &mut |values| drop(black_box(values)))) - empty;
+    let emit = count_instructions(board, || {
+        upload(client, &mut |values| {
+            black_box(values);
+        })
+    }) - empty;
 
     let x = problem.x.first().map_or(&[][..], |x| x);
     let mut prediction = [0.0; C];
@@ -119,7 +123,9 @@ fn measure_one<B: Board + Meter, A: Memory>(
         let mut result = Ok(());
         measured(&mut || {
             result = client.verify().and_then(|()| client.run(ROUND, &mut source).map(drop));
-            upload(client, &mut |values| drop(black_box(values)));
+            upload(client, &mut |values| {
+                black_box(values);
+            });
         });
         result
     });
