@@ -221,7 +221,7 @@ fn as_other_version(image: &[u8]) -> Vec<u8> {
 }
 
 /// Pages that version 2 has written keep their counters and their ledger. Their record counts as missing, so that the device fits
-/// its head anew.
+/// its head again.
 #[test]
 fn pages_of_version_2_keep_their_counters() {
     for golden in all_images() {

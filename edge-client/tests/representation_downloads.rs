@@ -175,7 +175,8 @@ fn head_of_an_earlier_record_is_used() {
     let (d, k) = (6, 2);
     let (b1, b2) = (flat(&random.orthonormal(d, k)), flat(&random.orthonormal(d, k)));
     let (x, out) = (random.normals(d), &mut [0.0]);
-    let with = |steps: &[&dyn Fn(&mut Linear<Heap>)]| {
+    type Step<'a> = &'a dyn Fn(&mut Linear<Heap>);
+    let with = |steps: &[Step]| {
         let mut model = Linear::new(Heap::new(d, k, 1));
         model.head_mut().copy_from_slice(&[0.5, 0.25]);
         steps.iter().for_each(|step| step(&mut model));

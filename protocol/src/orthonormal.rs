@@ -141,7 +141,7 @@ pub fn orthonormalise(b: &mut [f32], cols: usize) -> Result<(), Error> {
 /// its number of multiply-accumulates (at most 3 per row of `b`), and may pause.
 ///
 /// # Errors
-/// Those of [`orthonormalise`].
+/// The errors of [`orthonormalise`].
 pub fn orthonormalise_in_parts(
     b: &mut [f32],
     cols: usize,

@@ -4,8 +4,8 @@
 //! erased, the newest record and counters are copied there, and at last its generation is written, with which it is in use. A page
 //! in use is never erased, so that a power cut at any time leaves one that is complete.
 //!
-//! The end of a page is what follows its last byte that is not erased: the remains of an interrupted write are skipped, whatever
-//! they are. Items are found by their magic and checksum, not by their place.
+//! The next item goes behind the last byte of the page that is not erased, so that the remains of an interrupted write are
+//! skipped. Items are found by their magic and checksum, not by their place.
 
 use core::ops::Range;
 
@@ -78,7 +78,7 @@ impl core::error::Error for FlashError {}
 ///
 /// This is version 3 of the flash content. `tests/images` contains golden pages of it: later firmware must open them, or refuse
 /// them in the same way as this version refuses unknown content. Pages of version 2 keep their counters and their ledger; their
-/// record counts as missing, so that the device fits its head anew. A record of another version counts as missing. A ledger of
+/// record counts as missing, so that the device fits its head again. A record of another version counts as missing. A ledger of
 /// another version counts as spent, since the pages are not blank. A handshake counter of another version (a copy with a magic of
 /// the same family that this version does not know) is an error of [`Store::load_handshakes`], and a device with a key then stays
 /// silent. A version that changes one of these formats must change the last letter of its magic.
@@ -99,7 +99,7 @@ impl core::error::Error for FlashError {}
 pub struct FlashStore<F: NorFlash, const N: usize> {
     pages: Pages<F>,
     buffer: Aligned<N>,
-    /// What is in the flash; `None` before the first access.
+    /// Content of the flash; `None` before the first access.
     state: Option<State>,
     /// True once the page in use has two copies of each counter.
     is_repaired: bool,
@@ -107,7 +107,7 @@ pub struct FlashStore<F: NorFlash, const N: usize> {
     erased: u32,
 }
 
-/// What a page begins with, in addition to the counters.
+/// First content of a page, in addition to the counters.
 enum Content<'a> {
     /// Nothing.
     Counters,

@@ -53,8 +53,9 @@ pub fn orthonormality_error(parts: &mut Parts<'_>, fixed: &Fixed<'_>, tolerance:
     let exponent = fixed.scale.exponent();
     #[allow(clippy::cast_precision_loss, reason = "a bound may round")]
     let rounding = libm::sqrtf(d as f32) * scaled(1, exponent);
-    // The condition is negated so that a NaN fails.
-    if !(rounding <= tolerance / 2.0) {
+    // The comparison is false for a NaN.
+    let is_exact_enough = rounding <= tolerance / 2.0;
+    if !is_exact_enough {
         return None;
     }
     let mut worst = 0.0f32;

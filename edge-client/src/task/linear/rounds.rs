@@ -128,7 +128,7 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
         };
         let is_finite = |values: &[f32]| all_within(values, f32::MAX);
         let PartsRef { representation, head, .. } = self.memory.parts_ref();
-        // Of another representation that is not finite, the error below is not finite either.
+        // The error below is not finite for any other representation that is not finite.
         if (trained && !is_finite(representation)) || (shared && !is_finite(head)) {
             return Err(DeclineReason::NonFinite);
         }
