@@ -2,7 +2,7 @@
 //! score of its personal model on its own test samples as one line of JSON.
 
 use fedspan_client::features::FEATURES;
-use fedspan_client::memory::Memory;
+use fedspan_client::memory::{Gathering, Memory};
 use fedspan_client::recording::table::{Rows, Split, Table};
 use fedspan_client::recording::{FormatError, Recording, WearerSource};
 use fedspan_client::source::{SampleSource, Targets};
@@ -28,9 +28,11 @@ pub const WATCH_WIDTH: usize = 24;
 pub const WATCH_CLASSES: usize = 7;
 /// Size of the stored record of the demonstration in bytes, in whole flash words.
 const WATCH_RECORD: usize = record_len(WATCH_WIDTH, WATCH_CLASSES).next_multiple_of(WORD);
-/// Memory of the model, initialised in place: its eleven kilobytes would otherwise be built on the stack and
-/// moved.
-static WATCH_MEMORY: Once<Workspace<FEATURES, WATCH_WIDTH, WATCH_CLASSES>> = Once::new(Workspace::new());
+/// Memory of the model, with room in which single windows are collected into groups of four.
+type WatchMemory = Gathering<Workspace<FEATURES, WATCH_WIDTH, WATCH_CLASSES>, FEATURES>;
+
+/// The model's memory, initialised in place: its twelve kilobytes would otherwise be built on the stack and moved.
+static WATCH_MEMORY: Once<WatchMemory> = Once::new(Gathering::new(Workspace::new()));
 /// Features per sample on the smallest board.
 pub const SMALL_FEATURES: usize = 20;
 /// Width of the representation on the smallest board; the head has one output.
