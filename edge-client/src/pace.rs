@@ -21,9 +21,19 @@
 //! ```
 //!
 //! **Bound.** Between two pauses there are at most `quota` multiply-accumulates, or one indivisible piece of work if that is
-//! larger: for a linear model one feature of a sample for all columns of `B` (`4 k` for four samples), or a step of a solver
-//! (about `k^2 + 2 k C`); for a network 128. Divisions, roots and exponentials count as several; storage, encryption and the
-//! sample source do not count. Results are the same bits for any quota.
+//! larger. These pieces are, in multiply-accumulates:
+//!
+//! | computation | largest piece |
+//! | --- | --- |
+//! | check of `B` | 1024; `3 d` if it is sent as i8 |
+//! | linear model in f32 | `4 k` for a feature of four samples, `2 k (k + 2 C)` for their sums, `18 (k + C)` or `k (k + 2 C)` for a step of a solver |
+//! | linear model in 16-bit fixed point | `d k` of integers for a sample |
+//! | FedPower | the same as in f32; with noise `2 d k` of integers for a row |
+//! | power start | `2 d` |
+//! | network | 128 for a tile; the patches of a row of outputs, `3` times the filters of a layer, `120` times the cells of an LSTM |
+//!
+//! Divisions, roots and exponentials count as several. Copies, hashes and conversions of `B` and of samples, storage, encryption,
+//! and the sample source do not count. Results are the same bits for any quota.
 //!
 //! **Quota.** A multiply-accumulate in f32 takes about 350 cycles on a core without floating point, and 3 with it. On a
 //! Cortex-M0 at 16 MHz a quota of 1,000 means a pause every 25 ms.
