@@ -138,7 +138,8 @@ fn format_readme() -> String {
          fails when this version writes other bytes, or reads other values. Of a record of round `r`, the campaign is\n\
          0x0123456789abcdef, the representation's hash `r * 0x9e3779b9` (modulo 2^32), the head `[r / 2, -1.25]`.\n\n\
          A change of the format keeps these files as they are, in a folder of their own, and a test that opens or refuses\n\
-         each, as that of version 2. Written anew by\n\n\
+         each. `version-2` has the files of that version, with the same values; this version reads the counters and not the record.\n\
+         Written anew by\n\n\
          ```sh\nFEDSPAN_REGENERATE_VECTORS=1 cargo test -p fedspan-client --features flash --test all -- flash_images::\n```\n\n\
          | file | meaning | handshakes | spent | round of the record |\n| --- | --- | ---: | ---: | ---: |\n",
     );
