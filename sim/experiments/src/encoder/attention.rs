@@ -4,6 +4,7 @@
 //! needed.
 
 use fedspan_client::kernel::dense;
+use fedspan_client::pace::Pace;
 
 use super::pointwise::{softmax, softmax_errors};
 
@@ -73,11 +74,11 @@ pub fn attend(rows: Rows<'_>, query: &[f32], key: &[f32], value: &[f32]) -> (Vec
             let begin = weights.len();
             weights.resize(begin + t * t, 0.0);
             let scores = &mut weights[begin..];
-            dense::backward_product(&q, &k, rows.head, scores);
+            dense::backward_product(&q, &k, rows.head, scores, Pace::NONE);
             softmax(scores, t);
             mixed.clear();
             mixed.resize(t * rows.head, 0.0);
-            dense::add_product(scores, &v, rows.head, &mut mixed);
+            dense::add_product(scores, &v, rows.head, &mut mixed, Pace::NONE);
             rows.put(&mixed, sentence, head, &mut out);
         }
     }
@@ -109,17 +110,17 @@ pub fn attend_errors(
             let weights = &weights[begin..begin + t * t];
             begin += t * t;
             zeroed(&mut scores, t * t);
-            dense::backward_product(&e, &v, rows.head, &mut scores);
+            dense::backward_product(&e, &v, rows.head, &mut scores, Pace::NONE);
             softmax_errors(&mut scores, weights, t);
             scores.iter_mut().for_each(|error| *error *= rows.scale());
             zeroed(&mut transposed, t * rows.head);
-            dense::add_product(&scores, &k, rows.head, &mut transposed);
+            dense::add_product(&scores, &k, rows.head, &mut transposed, Pace::NONE);
             rows.put(&transposed, sentence, head, &mut out[0]);
             zeroed(&mut transposed, t * rows.head);
-            dense::add_product_gradient(&scores, &q, rows.head, &mut transposed);
+            dense::add_product_gradient(&scores, &q, rows.head, &mut transposed, Pace::NONE);
             rows.put(&transposed, sentence, head, &mut out[1]);
             zeroed(&mut transposed, t * rows.head);
-            dense::add_product_gradient(weights, &e, rows.head, &mut transposed);
+            dense::add_product_gradient(weights, &e, rows.head, &mut transposed, Pace::NONE);
             rows.put(&transposed, sentence, head, &mut out[2]);
         }
     }

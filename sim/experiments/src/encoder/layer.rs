@@ -1,6 +1,7 @@
 //! Transformer layer with low-rank adapters: forward and backward pass.
 
 use fedspan_client::kernel::dense;
+use fedspan_client::pace::Pace;
 
 use super::adapter::{Adapter, Target};
 use super::attention::{Rows, attend, attend_errors};
@@ -112,7 +113,7 @@ impl<'a> AdaptedLayer<'a> {
 fn linear(x: &[f32], dense: &Dense) -> Vec<f32> {
     let inputs = dense.layer.len() / dense.outputs - 1;
     let mut out = vec![0.0; x.len() / inputs * dense.outputs];
-    dense::forward(x, &dense.layer, dense.outputs, &mut out);
+    dense::forward(x, &dense.layer, dense.outputs, &mut out, Pace::NONE);
     out
 }
 
@@ -120,7 +121,7 @@ fn linear(x: &[f32], dense: &Dense) -> Vec<f32> {
 fn linear_backward(errors: &[f32], dense: &Dense) -> Vec<f32> {
     let inputs = dense.layer.len() / dense.outputs - 1;
     let mut out = vec![0.0; errors.len() / dense.outputs * inputs];
-    dense::backward_linear(errors, &dense.layer, dense.outputs, &mut out);
+    dense::backward_linear(errors, &dense.layer, dense.outputs, &mut out, Pace::NONE);
     out
 }
 

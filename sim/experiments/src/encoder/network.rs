@@ -2,6 +2,7 @@
 //! linear head. The module computes logits, loss and gradient.
 
 use fedspan_client::kernel::dense;
+use fedspan_client::pace::Pace;
 
 use super::adapter::{Adapter, CLASSES};
 use super::attention::Rows;
@@ -59,17 +60,17 @@ impl Model {
         let mut logits = compute_logits(adapter, &pooled);
         let loss = loss(&logits, &batch.labels);
         let scale = 1.0 / batch.labels.len().max(1) as f32;
-        if !dense::softmax_errors(&mut logits, &batch.labels, scale) {
+        if !dense::softmax_errors(&mut logits, &batch.labels, scale, Pace::NONE) {
             return f64::NAN;
         }
         gradient.fill(0.0);
         let [weight, bias] = adapter.head();
-        dense::add_product_gradient(&logits, &pooled, d, &mut gradient[weight.clone()]);
+        dense::add_product_gradient(&logits, &pooled, d, &mut gradient[weight.clone()], Pace::NONE);
         for row in logits.chunks_exact(CLASSES) {
             gradient[bias.clone()].iter_mut().zip(row).for_each(|(sum, error)| *sum += error);
         }
         let mut means = vec![0.0; pooled.len()];
-        dense::add_product(&logits, &adapter.values[weight], d, &mut means);
+        dense::add_product(&logits, &adapter.values[weight], d, &mut means, Pace::NONE);
         let mut errors = Vec::with_capacity(x.len());
         for (mean, length) in means.chunks_exact(d).zip(&batch.lengths) {
             let share = 1.0 / *length as f32;
@@ -129,7 +130,7 @@ fn mean_pool(x: &[f32], batch: &Batch, d: usize) -> Vec<f32> {
 fn compute_logits(adapter: &Adapter, pooled: &[f32]) -> Vec<f32> {
     let [weight, bias] = adapter.head();
     let mut logits = vec![0.0; pooled.len() / adapter.hidden * CLASSES];
-    dense::backward_product(pooled, &adapter.values[weight], adapter.hidden, &mut logits);
+    dense::backward_product(pooled, &adapter.values[weight], adapter.hidden, &mut logits, Pace::NONE);
     for row in logits.chunks_exact_mut(CLASSES) {
         row.iter_mut().zip(&adapter.values[bias.clone()]).for_each(|(logit, bias)| *logit += bias);
     }
