@@ -101,8 +101,11 @@ pub fn command(options: &InitOptions) -> Result<(), CommandError> {
         let folds: Vec<String> = (0..folds).map(|fold| fold.to_string()).collect();
         format!(" --over split.fold={}", folds.join(","))
     });
+    // The program as the user has called it, so that the lines work where they are printed.
+    let program = std::env::args().next().unwrap_or_else(|| "fedspan-sim".to_owned());
+    let program = shell_word(&program);
     output::print(&format!(
-        "wrote {scenario}. Next:\n  fedspan-sim run {name} --seeds 5 --out {results}\n  fedspan-sim compare {name} --algorithms all --seeds 3{folds}\n"
+        "wrote {scenario}. Next:\n  {program} run {name} --seeds 5 --out {results}\n  {program} compare {name} --algorithms all --seeds 3{folds}\n"
     ))
 }
 
