@@ -26,9 +26,9 @@
 //! | computation | largest piece |
 //! | --- | --- |
 //! | check of `B` | 1024; `3 d` if it is sent as i8 |
-//! | linear model in f32 | `4 k` for a feature of four samples, `2 k (k + 2 C)` for their sums, `18 (k + C)` or `k (k + 2 C)` for a step of a solver |
+//! | linear model in f32 | `4 k` for a feature of four samples, `2 k (k + 2 C)` for their sums, `18 (k + C)` or `k (k + C)` for a step of a solver |
 //! | linear model in 16-bit fixed point | `d k` of integers for a sample |
-//! | FedPower | the same as in f32; with noise `2 d k` of integers for a row |
+//! | FedPower | `4 d` for the norms of four rows, then as in f32; with noise `2 d k` of integers for a row |
 //! | power start | `2 d` |
 //! | network | 128 for a tile; the patches of a row of outputs, `3` times the filters of a layer, `120` times the cells of an LSTM |
 //!

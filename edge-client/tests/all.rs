@@ -45,6 +45,7 @@ mod fedrep_neighbours;
 mod fedrep_private;
 mod fixed;
 mod fixed_kernels;
+mod flash_driver_errors;
 mod flash_images;
 mod flash_store;
 mod groups;

@@ -63,7 +63,7 @@ pub fn add_normal_four(gram: &mut [f32], rhs: &mut [f32], z: &[Four], y: &[Four]
 #[inline(never)]
 pub fn solve_normal(gram: &mut [f32], rhs: &mut [f32], k: usize, c: usize, pace: Pace<'_>) -> bool {
     for j in 0..k {
-        pace.spend(j * (j + 1) / 2 + 2 * k * c);
+        pace.spend(j * (j + 1) / 2 + 2 * j + 4);
         let Some((above, row)) = gram.split_at_mut_checked(j * k) else { return false };
         // Computes row j of L from the finished rows, then its pivot.
         for i in 0..j {
@@ -78,9 +78,11 @@ pub fn solve_normal(gram: &mut [f32], rhs: &mut [f32], k: usize, c: usize, pace:
         *pivot = sqrtf(square);
     }
     for j in 0..k {
+        pace.spend((j + 2) * c);
         forward_substitute_row(from(gram, j * k), rhs, c, j);
     }
     for j in (0..k).rev() {
+        pace.spend((j + 2) * c);
         backward_substitute_row(from(gram, j * k), rhs, c, j);
     }
     true

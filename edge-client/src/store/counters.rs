@@ -174,6 +174,8 @@ impl Scanner {
                 && CounterCopy::new(kind, value).bytes() == bytes
                 && let Some(newest) = self.result.newest.get_mut(kind.index())
             {
+                // A copy may end with a byte that looks erased.
+                self.result.used = self.read;
                 let copies = match newest {
                     Some(newest) if newest.value > value => continue,
                     Some(newest) if newest.value == value => newest.copies.saturating_add(1),

@@ -81,7 +81,8 @@ impl core::error::Error for FlashError {}
 /// record counts as missing, so that the device fits its head again. A record of another version counts as missing. A ledger of
 /// another version counts as spent, since the pages are not blank. A handshake counter of another version (a copy with a magic of
 /// the same family that this version does not know) is an error of [`Store::load_handshakes`], and a device with a key then stays
-/// silent. A version that changes one of these formats must change the last letter of its magic.
+/// silent, as long as that copy is in the pages. A version that changes one of these formats must change the last letter of its
+/// magic.
 ///
 /// # Privacy ledger
 ///
@@ -168,7 +169,8 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         if !fits || usize::try_from(bytes).is_ok_and(|bytes| bytes < needed) {
             return Err(FlashError::Range { bytes, needed });
         }
-        let is_usable = word > 0 && page.is_multiple_of(word) && Self::content_len() <= page;
+        let is_usable =
+            (1..=FRAME_WORDS).contains(&word) && page.is_multiple_of(word) && Self::content_len() <= page;
         if !is_usable || Pages::<F>::words(MAX_LEN) > N {
             return Err(FlashError::Geometry { page, word });
         }
@@ -277,14 +279,15 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         self.fill_page(page, page, Content::Counters)
     }
 
-    /// Returns the page to erase if none is in use: the last one without a newest copy of a counter; else the page of the
-    /// ledger. Without a ledger the whole budget counts as spent, whereas a lost handshake counter would start again.
+    /// Returns the page to erase if none is in use: the last one without the only newest copies of a counter; else the page of
+    /// the ledger. Without a ledger the whole budget counts as spent, whereas a lost handshake counter would start again.
     fn spare_page(&mut self) -> Result<u32, StoreError> {
-        let state = self.open()?;
+        let all = self.pages.scan(self.pages.all())?;
         let mut spare = (u8::MAX, self.pages.all().start);
         for page in self.pages.addresses() {
             let scan = self.pages.scan(Pages::<F>::page(page))?;
-            let holds = |kind| scan.value(kind).is_some() && scan.value(kind) == state.known(kind);
+            // True if all copies of the largest value are in this page.
+            let holds = |kind| scan.newest(kind).is_some() && scan.newest(kind) == all.newest(kind);
             let missed = match (holds(CounterKind::Handshakes), holds(CounterKind::Spent)) {
                 (false, false) => 0,
                 (false, true) => 1,
@@ -317,6 +320,9 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
     fn fill_page(&mut self, page: u32, end: u32, content: Content<'_>) -> Result<(), StoreError> {
         let state = State { page: Some(page), end, ..self.open()? };
         let generation = state.generation.saturating_add(1);
+        if generation > CounterKind::Generation.max_value() {
+            return Err(StoreError);
+        }
         // Until the generation is written, the old page is in use in the flash, and this one in memory.
         self.state = Some(state);
         let filled = self.write_content(&state, content).and_then(|()| {
@@ -498,6 +504,8 @@ impl<F: NorFlash, const N: usize> Store for FlashStore<F, N> {
     }
 
     fn save_spent(&mut self, spent: u64) -> Result<(), StoreError> {
+        // Without a ledger, pages that are not blank count as spent.
+        self.load_spent()?;
         self.save_counter(CounterKind::Spent, spent)
     }
 

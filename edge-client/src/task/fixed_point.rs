@@ -45,8 +45,8 @@ pub fn accept(parts: &Parts<'_>, fixed: &mut Fixed<'_>) -> bool {
 /// products of columns of length one by more than half of `tolerance`.
 ///
 /// An integer is off by at most half a unit `u`. By Cauchy and Schwarz the product of two columns of length one is then off by
-/// at most `sqrt(d) u + d u^2 / 4`, of which the second part is negligible. If the result is at most `tolerance`, so are the
-/// lengths, and the error of `B` itself is at most half of `tolerance` larger.
+/// at most `sqrt(d) u + d u^2 / 4`, of which the second part is negligible. If the result is at most `tolerance`, the
+/// error of `B` itself is larger by about half of `tolerance` at most.
 #[inline(never)]
 pub fn orthonormality_error(parts: &mut Parts<'_>, fixed: &Fixed<'_>, tolerance: f32) -> Option<f32> {
     let Shape { features: d, width: k, .. } = parts.shape;

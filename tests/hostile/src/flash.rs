@@ -16,9 +16,8 @@ const K: usize = 4;
 /// Length of a record (the state that a device saves) with a head of 4 x 1, rounded up to whole words.
 const BYTES: usize = record_len(K, 1).next_multiple_of(WORD);
 
-/// Largest number of times that a load or save may visit each word. A page full of foreign records is emptied
-/// one record at a time, and for each record all pages are searched; a page holds at most this many records
-/// of eight bytes and a word.
+/// Largest number of times that a load or save may visit each word: a few scans of all pages, and in a page at most this many
+/// starts of records, each of which is read as a whole.
 const PASSES: usize = 8 + PAGE / (8 + WORD);
 
 type Flash = FlashStore<Chip, BYTES>;
