@@ -35,8 +35,8 @@
 //! Divisions, roots and exponentials count as several. Copies, hashes and conversions of `B` and of samples, storage, encryption,
 //! and the sample source do not count. Results are the same bits for any quota.
 //!
-//! **Quota.** A multiply-accumulate in f32 takes about 350 cycles on a core without floating point, and 3 with it. On a
-//! Cortex-M0 at 16 MHz a quota of 1,000 means a pause every 25 ms.
+//! **Quota.** A multiply-accumulate in f32 takes about 350 cycles on a Cortex-M0, and 5 on a Cortex-M4F. At 16 MHz a
+//! quota of 1,000 then means a pause every 22 ms on the former.
 //!
 //! **Asynchronous firmware.** A pause does not return to the executor. Run the session in the executor of the lowest
 //! priority and the radio in one that interrupts it, as for any long computation.

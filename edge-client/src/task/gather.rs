@@ -1,5 +1,5 @@
 //! Collection of single samples into groups of four, in memory of the model ([`Gathering`](crate::memory::Gathering)): a group
-//! takes less than half of the instructions of four single samples, and gives the same bits.
+//! takes at most half of the instructions of four single samples, and gives the same bits.
 
 use super::sample_pass::FOUR_OUTPUTS_MAX;
 use crate::source::{Samples, Targets};

@@ -2,7 +2,7 @@
 //! never sent.
 
 /// Returns the MurmurHash3 (x86, 32 bits, seed 0; Appleby 2011) of the values' bytes, little endian. It takes a word at a
-/// time: on a Cortex-M0 a tenth of the instructions of a CRC.
+/// time, a CRC four bits.
 #[must_use]
 #[inline(never)]
 pub fn representation_hash(values: &[f32]) -> u32 {
