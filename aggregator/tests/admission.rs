@@ -4,7 +4,7 @@ use crate::common::create_hello;
 use fedspan_aggregator::config::Fleet;
 use fedspan_engine::DeviceId;
 use fedspan_engine::admission::Requirements;
-use fedspan_protocol::message::{Hello, Model, Numeric, Refusal, Requirement};
+use fedspan_protocol::message::{FITS_BY_STEPS, Hello, Model, Numeric, Refusal, Requirement};
 
 const SHAPE: (u16, u16, u16) = (20, 3, 2);
 const MODEL: Model = Model::linear(20, 3, 2);
@@ -55,6 +55,15 @@ fn refusals_name_the_missing_capability() {
     let fedrep = requirements("name = \"fedrep\"");
     let refusal_of =
         |needs: &Requirements, change: &dyn Fn(&mut Hello)| needs.admit(&hello_with(change)).unwrap_err();
+
+    // A device without this solver could not read the task.
+    let steps = Refusal::Capability(Requirement::Roles(FITS_BY_STEPS));
+    assert_eq!(
+        refusal_of(&requirements("name = \"gd-gd\""), &|h| h.capabilities.roles &= !FITS_BY_STEPS),
+        steps
+    );
+    assert_eq!(steps.to_string(), "the campaign needs heads by gradient steps");
+    assert_eq!(fedrep.admit(&hello_with(|h| h.capabilities.roles &= !FITS_BY_STEPS)), Ok(()));
 
     let shape = Refusal::Model { expected: MODEL };
     for (features, width, outputs) in [(21, 3, 2), (20, 2, 2), (20, 3, 1)] {
@@ -111,7 +120,7 @@ fn refusals_name_the_missing_capability() {
     // All devices of a campaign use the same arithmetic.
     let wrong_numeric = |numeric| Refusal::Capability(Requirement::Numeric(numeric));
     assert_eq!(refusal_of(&fedrep, &|h| h.capabilities.numeric = Numeric::I16), wrong_numeric(Numeric::F32));
-    let i16_requirements = fedrep.with_numeric(Numeric::I16);
+    let i16_requirements = fedrep.with_numeric(Some(Numeric::I16));
     assert_eq!(
         refusal_of(&i16_requirements, &|h| h.capabilities.numeric = Numeric::F32),
         wrong_numeric(Numeric::I16)

@@ -359,7 +359,7 @@ fn every_mistake_has_a_message() {
         (
             "step_size = 0.5",
             "step_size = 0.5\nnumeric = \"i8\"",
-            "fleet.toml:13: algorithm.numeric: found \"i8\", allowed: \"f32\", \"i16\"",
+            "fleet.toml:13: algorithm.numeric: found \"i8\", allowed: \"f32\", \"i16\", \"any\"",
         ),
         // Missing required keys.
         ("k = 3\n", "", "fleet.toml:7: model.k is missing, allowed: an integer from 1 to 1024"),

@@ -104,7 +104,7 @@ fn other_values(key: &str, value: &str) -> Vec<String> {
         ("algorithm.name", &["fedrep", "gd-gd", "fedavg", "fedper", "ditto", "fedrep+ft", "lora"]),
         ("algorithm.head", &["least-squares", "gradient"]),
         ("algorithm.rows", &["features", "weighted"]),
-        ("algorithm.numeric", &["f32", "i16"]),
+        ("algorithm.numeric", &["f32", "i16", "any"]),
         ("algorithm.send", &["gradient", "representation"]),
         ("algorithm.weighting", &["uniform", "samples"]),
         ("algorithm.upload", &["f32", "f16", "i8"]),

@@ -16,7 +16,7 @@
 //! | 42..57 | correlation of each pair of channels | 10 |
 //! | 57 | the constant 1 | |
 
-use libm::sqrtf;
+use fedspan_protocol::sqrt::sqrtf;
 
 /// Number of channels: acceleration x, y, z in g, then rotation x, y, z in rad/s.
 pub const CHANNELS: usize = 6;

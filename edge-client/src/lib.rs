@@ -30,6 +30,7 @@ pub const WARNING: Option<&str> = if cfg!(feature = "reveal-moments") {
 };
 
 pub use fedspan_protocol::message::{HeadSolve, RoundId};
+#[cfg(feature = "encryption")]
 pub use fedspan_protocol::secure;
 
 pub use error::{NotReady, ShapeMismatch, SourceError};

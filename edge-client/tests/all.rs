@@ -48,6 +48,7 @@ mod fixed_kernels;
 mod flash_driver_errors;
 mod flash_images;
 mod flash_store;
+mod full_rank_heads;
 mod groups;
 mod handshake_counter;
 mod head;

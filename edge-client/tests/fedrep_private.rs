@@ -10,7 +10,9 @@ use fedspan_client::memory::StreamingWorkspace;
 use fedspan_client::privacy::{Clip, ClipCounts, ClipError, Clipped, PrivacySettingsError};
 use fedspan_client::task::Usage;
 use fedspan_client::{Linear, Mechanism, NoPrivacy, NotReady, Task};
-use fedspan_protocol::message::{CHOOSES_RIDGE, DeclineReason, HeadSolve, RoundId, Task as Wire, Upload};
+use fedspan_protocol::message::{
+    CHOOSES_RIDGE, DeclineReason, FITS_BY_STEPS, HeadSolve, RoundId, Task as Wire, Upload,
+};
 use fedspan_protocol::tensor::{Encoding, Role};
 
 const GRADIENT: Upload = Upload::Gradient;
@@ -425,6 +427,18 @@ fn missing_head_is_not_revealed() {
         let withheld = ClipCounts { withheld: 1, ..ClipCounts::default() };
         assert_eq!(device.mechanism().clipping().unwrap().counts(), withheld);
     }
+    // Nor does a device reveal that it has no solver for its samples, in a round and in the fit of the final head.
+    let dependent = Sliced { x: vec![1.0; m * d], ..usable_samples.clone() };
+    let mut memory = Heap::power(d, k, 1);
+    let mut device =
+        clipping_device(&mut memory, known_mechanism(10), clip_at(1.0)).with_normal_equations_only();
+    let fit = Wire::FitHead { head: EXACT };
+    for task in [exact_task(), fit] {
+        let (usage, _) = fed_rep_round(&mut device, task, &b, &mut dependent.clone()).unwrap();
+        assert_eq!(usage, Usage { samples: m as u32, skipped: 0 });
+        assert_eq!(device.predict(&usable_samples.x[..d], &mut [0.0]), Err(NotReady::NoHead));
+    }
+    assert_eq!(device.mechanism().clipping().unwrap().counts().withheld, 1);
     // An absence of samples or a failure of the source is public, so the device declines.
     let no_samples = Sliced::regression(Vec::new(), Vec::new(), d, 1);
     for streamed in [false, true] {
@@ -480,7 +494,8 @@ fn clipping_adds_fedrep_and_no_other_task() {
         let tasks = if has_second_matrix { fit.bit() | exact_task().bit() } else { fit.bit() };
         assert_eq!(capabilities.tasks, if power { tasks | 1 << 5 } else { tasks });
         let roles = if has_second_matrix { Role::Gradient.bit() | Role::Representation.bit() } else { 0 };
-        let roles = roles | if cfg!(feature = "ridge-choice") { CHOOSES_RIDGE } else { 0 };
+        let abilities = if cfg!(feature = "ridge-choice") { CHOOSES_RIDGE } else { 0 };
+        let roles = roles | FITS_BY_STEPS | abilities;
         assert_eq!(capabilities.roles, if power { roles | Role::Subspace.bit() } else { roles });
         assert_eq!(device.streamed_tasks(), tasks);
         assert_eq!(

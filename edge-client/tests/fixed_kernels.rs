@@ -240,7 +240,7 @@ fn head_is_the_least_squares_solution_above_the_cut() {
         let g = z.transpose() * &z * 2f64.powi(20);
         let mut gram = flat(&M::from_fn(k, k, |i, j| if i <= j { g[(i, j)] } else { 0.0 }));
         let mut w = flat(&(z.transpose() * &y * 2f64.powi(20)));
-        head::solve(&mut gram, &mut w, &mut vec![0.0; k], Pace::NONE);
+        head::solve(&mut gram, &mut w, &mut vec![0.0; k], true, Pace::NONE);
         let exact = Svd::new(&z).minimum_norm(&y, 1e-6);
         let error = (matrix(k, c, &w) - &exact).norm() / (exact.norm() + y.norm());
         // The bound has the square of the condition, as is known of the normal equations (Higham, Accuracy

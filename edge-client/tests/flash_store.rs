@@ -99,7 +99,7 @@ fn round_costs_one_small_write_and_pages_wear_evenly() {
         save_record(&mut store, n as u32).unwrap();
         let (written, erased) = (sum().0 - written, sum().1 - erased);
         // A save writes the record, and two copies of its generation to a page that begins. The first page is not erased.
-        let begins = erased + usize::from(n == 0 || (n - 9) % 9 == 0 && n < 36);
+        let begins = erased + usize::from(n.is_multiple_of(9) && n < 36);
         assert!(written <= BYTES + 2 * 16 * begins, "{written} bytes for record {n} of {BYTES}");
     }
     let erased = nor.0.borrow().erased.clone();

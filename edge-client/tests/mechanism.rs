@@ -10,7 +10,8 @@ use fedspan_client::privacy::{
 use fedspan_client::task::Usage;
 use fedspan_client::{Linear, Mechanism, NotReady, Task};
 use fedspan_protocol::message::{
-    CHOOSES_RIDGE, DeclineReason, HeadSolve, PowerRows, PowerUpload, Privacy, Task as Wire, Upload,
+    CHOOSES_RIDGE, DeclineReason, FITS_BY_STEPS, HeadSolve, PowerRows, PowerUpload, Privacy, Task as Wire,
+    Upload,
 };
 use fedspan_protocol::secure::ProvisionedNoise;
 use fedspan_protocol::tensor::{Encoding, Role};
@@ -191,7 +192,7 @@ fn only_noisy_tensors_may_leave() {
         let fit = Wire::FitHead { head: EXACT }.bit();
         assert_eq!(capabilities.tasks, if power { fit | 1 << 5 } else { fit });
         // The mechanism has no clipping, so no task uploads a gradient or a representation.
-        let roles = capabilities.roles & !CHOOSES_RIDGE;
+        let roles = capabilities.roles & !(CHOOSES_RIDGE | FITS_BY_STEPS);
         assert_eq!(roles, if power { Role::Subspace.bit() } else { 0 });
         assert_eq!(model.streamed_tasks(), fit);
         assert_eq!(Linear::new(memory).capabilities().privacy, Privacy::None);

@@ -16,7 +16,9 @@ pub mod limits;
 pub mod message;
 pub mod orthonormal;
 mod reason;
+#[cfg(feature = "encryption")]
 pub mod secure;
+pub mod sqrt;
 pub mod tensor;
 pub mod time;
 

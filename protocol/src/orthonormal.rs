@@ -7,6 +7,7 @@
 //! is bit-identical on every core.
 
 use crate::Error;
+use crate::sqrt::sqrtf;
 
 /// Number of rows of a tile that are processed between two announcements of work.
 const PIECE: usize = 64;
@@ -170,7 +171,7 @@ pub fn orthonormalise_in_parts(
         if !(after > before * 1e-12 && after.is_finite() && after >= f32::MIN_POSITIVE) {
             return Err(Error::RankDeficient { column: j });
         }
-        let norm = libm::sqrtf(after);
+        let norm = sqrtf(after);
         for row in b.chunks_exact_mut(cols) {
             if let Some(v) = row.get_mut(j) {
                 *v /= norm;

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::message::{DeclineReason, Refusal, Rejection, Requirement};
+use crate::message::{DeclineReason, FITS_BY_STEPS, Refusal, Rejection, Requirement};
 use crate::tensor::Role;
 
 impl fmt::Display for Requirement {
@@ -37,8 +37,20 @@ const ROLES: [(Role, &str); 11] = [
     (Role::Scale, "a scale of the features, which the device applies"),
 ];
 
-/// Lists the tensors of a set of roles. Bits without a known role are shown as a number.
+/// Lists the abilities and the tensors of a set of roles. Bits without a known role are shown as a number.
 fn write_roles(f: &mut fmt::Formatter<'_>, set: u16) -> fmt::Result {
+    let set = if set & FITS_BY_STEPS == 0 {
+        set
+    } else {
+        f.write_str("heads by gradient steps")?;
+        match set & !FITS_BY_STEPS {
+            0 => return Ok(()),
+            roles => {
+                f.write_str(", ")?;
+                roles
+            }
+        }
+    };
     f.write_str("tensors:")?;
     let mut left = set;
     for (role, words) in ROLES.into_iter().filter(|(role, _)| set & role.bit() != 0) {
@@ -84,6 +96,7 @@ impl fmt::Display for DeclineReason {
                 write!(f, "the rest of the device's privacy budget is too small: {:.6}", to_ratio(left))
             }
             Self::Entropy => f.write_str("the device has no entropy for its noise"),
+            Self::Undetermined => f.write_str("the samples do not determine the head"),
         }
     }
 }
@@ -125,6 +138,8 @@ mod tests {
         let text = |set| Requirement::Roles(set).to_string();
         assert_eq!(text(Role::Scale.bit()), "tensors: a scale of the features, which the device applies");
         assert_eq!(text(Role::Gradient.bit() | Role::Moment.bit()), "tensors: gradients, moments");
+        assert_eq!(text(FITS_BY_STEPS), "heads by gradient steps");
+        assert_eq!(text(FITS_BY_STEPS | Role::Gradient.bit()), "heads by gradient steps, tensors: gradients");
         assert_eq!(text(Role::Gradient.bit() | 1 << 15), "tensors: gradients and roles 0b1000000000000000");
         // Every role has its words.
         assert!((0..11).all(|bit| !text(1 << bit).contains("roles")));

@@ -27,6 +27,7 @@ mod fixed;
 mod flash;
 mod fleet_scale;
 mod grid;
+mod head_solver;
 mod heterogeneity;
 mod hostile_files;
 mod init;

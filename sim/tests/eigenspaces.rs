@@ -2,10 +2,11 @@
 
 use fedspan_client::source::{SampleSource, Targets};
 use fedspan_engine::linalg::{Matrix, orthonormal, principal_angle_distance};
-use fedspan_protocol::message::{HeadSolve, Numeric, RoundId};
+use fedspan_protocol::message::{HeadSolve, RoundId};
 use fedspan_sim_core::data::Dataset;
 use fedspan_sim_core::data::eigenspace::{Gram, pooled_truth};
 use fedspan_sim_core::evaluate::{self, Scores};
+use fedspan_sim_core::fleet::FleetArithmetic;
 use fedspan_sim_core::scenario::Scenario;
 
 /// Model and algorithm of the scenarios.
@@ -90,7 +91,7 @@ fn distance_is_the_only_figure_without_targets() {
         let start = orthonormal(&Matrix::from_fn(dataset.features, 3, |i, j| (i * j + i + 1) as f64 % 7.0));
         let start = start.unwrap();
         let head = HeadSolve::LeastSquares { ridge: 0.0 };
-        let (scores, clients) = evaluate::representation(&dataset, &start, head, Numeric::F32);
+        let (scores, clients) = evaluate::representation(&dataset, &start, head, FleetArithmetic::F32);
         let distance = Some(principal_angle_distance(&start, &truth));
         assert_eq!(scores, Scores { distance, ..Scores::default() });
         assert!(clients.is_empty());

@@ -16,7 +16,7 @@ use fedspan_protocol::orthonormal::orthonormalise;
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use fedspan_sim_core::data::shape_of;
 use fedspan_sim_core::device::{Identity, client_session};
-use fedspan_sim_core::fleet::{DeviceFactory, HeapWorkspace, deterministic_rng};
+use fedspan_sim_core::fleet::{DeviceFactory, FleetArithmetic, HeapWorkspace, deterministic_rng};
 use fedspan_sim_core::network::JoinTime;
 use fedspan_sim_core::noise::SeedSource;
 use fedspan_sim_core::run::{NoProgress, Outcome, run};
@@ -123,7 +123,7 @@ fn device_declares_its_arithmetic() {
         let client = &dataset.clients[0];
         let build = DeviceFactory {
             shape,
-            numeric: device_numeric,
+            arithmetic: FleetArithmetic { numeric: Some(device_numeric), ..FleetArithmetic::F32 },
             extra_matrix: false,
             privacy: None,
             seeds: SeedSource::System,
@@ -146,15 +146,52 @@ fn device_declares_its_arithmetic() {
             ..Hello::new(1, capabilities)
         };
         let needs = Requirements::new(model, &[], None);
-        assert_eq!(needs.clone().with_numeric(device_numeric).admit(&hello), Ok(()));
+        assert_eq!(needs.clone().with_numeric(Some(device_numeric)).admit(&hello), Ok(()));
         let refusal = Refusal::Capability(Requirement::Numeric(campaign_numeric));
-        assert_eq!(needs.with_numeric(campaign_numeric).admit(&hello), Err(refusal));
+        assert_eq!(needs.with_numeric(Some(campaign_numeric)).admit(&hello), Err(refusal));
     }
     // The device of a scenario uses the arithmetic of the scenario.
     let scenario = scenario("linear", &[I16]);
     let dataset = scenario.dataset(1).unwrap();
     let session = client_session(&scenario, &dataset, 0, Identity::plaintext(1), false).unwrap();
     assert_eq!(session.task().capabilities().numeric, Numeric::I16);
+}
+
+/// A fleet may mix both arithmetics: the representation is as good, and the share decides who computes how.
+#[test]
+fn mixed_fleet_reaches_the_distance_of_f32() {
+    let any = "algorithm.numeric=\"any\"";
+    let changes = ["algorithm.name=gd-gd", "algorithm.head_steps=3", "algorithm.rounds=40"];
+    for changes in [&[][..], &changes] {
+        let with = |share: &str| outcome("linear", any, &[changes, &[share]].concat());
+        let (float, fixed) = (outcome("linear", F32, changes), outcome("linear", I16, changes));
+        let mixed = with("fleet.i16_share=0.5");
+        assert_eq!(with("fleet.i16_share=0").representation, float.representation);
+        assert_eq!(with("fleet.i16_share=1").representation, fixed.representation);
+        assert!(mixed.representation != float.representation && mixed.representation != fixed.representation);
+        assert_eq!(mixed.counters.rejected() + mixed.counters.declined, 0);
+        let (float, mixed) = (float.scores.distance.unwrap(), mixed.scores.distance.unwrap());
+        assert!((mixed / float - 1.0).abs() < 0.05, "{mixed} against {float}");
+    }
+    // On recordings, personal models are as good in both.
+    let accuracy = |numeric| outcome("demo", numeric, &["algorithm.rounds=60"]).scores.accuracy.unwrap();
+    let (float, mixed) = (accuracy(F32), accuracy(any));
+    assert!((mixed - float).abs() < 0.02, "{mixed} against {float}");
+}
+
+/// Every second client of a mixed fleet computes in fixed point, whatever number its device has at a server.
+#[test]
+fn share_is_of_clients_in_order() {
+    let scenario = scenario("linear", &["algorithm.numeric=\"any\""]);
+    let dataset = scenario.dataset(1).unwrap();
+    for (index, expected) in [Numeric::F32, Numeric::I16, Numeric::F32, Numeric::I16].into_iter().enumerate()
+    {
+        for device in [index as u64, 900 + 2 * index as u64] {
+            let session =
+                client_session(&scenario, &dataset, index, Identity::plaintext(device), false).unwrap();
+            assert_eq!(session.task().capabilities().numeric, expected, "client {index}, device {device}");
+        }
+    }
 }
 
 #[test]
@@ -167,6 +204,21 @@ fn unsupported_options_are_refused_in_fixed_point() {
         let output = run_program(&directory, &["run", "linear", "--set", &algorithm, "--set", I16]);
         assert_eq!(exit_code(&output), 2);
         assert!(stderr_text(&output).contains(words), "{}", stderr_text(&output));
+    }
+    for (changes, words) in [
+        (&["fleet.i16_share=0.5"][..], "fleet.i16_share: unknown key"),
+        (&["algorithm.numeric=any", "fleet.i16_share=1.5"], "fleet.i16_share: found 1.5"),
+        (
+            &["algorithm.numeric=any", "attack={ kind = \"sign-flip\", fraction = 0.1 }"],
+            "algorithm.numeric: found \"any\"",
+        ),
+        (&["algorithm.numeric=any", "algorithm.name=fedavg"], "found \"any\", \"fedavg\" is computed"),
+    ] {
+        let sets = changes.iter().flat_map(|change| ["--set", change]);
+        let words_of =
+            run_program(&directory, &["run", "linear"].into_iter().chain(sets).collect::<Vec<_>>());
+        assert_eq!(exit_code(&words_of), 2);
+        assert!(stderr_text(&words_of).contains(words), "{}", stderr_text(&words_of));
     }
     let output = run_program(&directory, &["emulate", "demo", "--set", I16]);
     assert_eq!(exit_code(&output), 2);

@@ -219,7 +219,7 @@ fn run_campaign(
     let model = Model::linear(D as u16, K as u16, C as u16);
     let numeric =
         if text.contains("i16") { fedspan_protocol::message::Numeric::I16 } else { Default::default() };
-    let requirements = Requirements::new(model, &engine.requests(), None).with_numeric(numeric);
+    let requirements = Requirements::new(model, &engine.requests(), None).with_numeric(Some(numeric));
     let welcome = Welcome { campaign: 1, idle_milliseconds: 60_000 };
     let acceptor = Arc::new(Acceptor::plaintext(requirements, welcome));
     let mut devices = build(&acceptor);

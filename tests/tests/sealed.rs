@@ -160,7 +160,7 @@ fn session_recovers_from_any_fault_of_one_frame() {
 /// Tests that a device that may not join receives a sealed refusal, and accepts it.
 #[test]
 fn sealed_refusal_is_accepted() {
-    let requirements = requirements().with_numeric(Numeric::I16);
+    let requirements = requirements().with_numeric(Some(Numeric::I16));
     let entropy = Box::new(ChaCha20Rng::seed_from_u64(1));
     let acceptor = Arc::new(Acceptor::encrypted(requirements, WELCOME, active_keys(), entropy));
     let (mut board, mut server) =

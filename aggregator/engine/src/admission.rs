@@ -5,7 +5,9 @@ use fedspan_protocol::assembly::plan;
 use fedspan_protocol::limits::{
     DESCRIPTOR_MAX, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, HEADER, OPEN_HEAD_MAX, SEAL_MAX,
 };
-use fedspan_protocol::message::{Descriptors, Hello, Model, Numeric, Privacy, Refusal, Requirement, Task};
+use fedspan_protocol::message::{
+    Descriptors, FITS_BY_STEPS, HeadSolve, Hello, Model, Numeric, Privacy, Refusal, Requirement, Task,
+};
 use fedspan_protocol::tensor::{Encoding, Role};
 
 use crate::types::{DeviceId, Request};
@@ -21,8 +23,8 @@ pub struct Requirements {
     tensors: u8,
     tensor_elements: u32,
     total_elements: u32,
-    /// Arithmetic of the updates, which must be the same for all devices whose updates are averaged.
-    numeric: Numeric,
+    /// Arithmetic of the updates; `None` if each device may compute in its own.
+    numeric: Option<Numeric>,
     /// Smallest frame limit at which the tensors fit the number of chunks that the protocol allows.
     frame_limit: usize,
     /// Bytes of the longest frame that holds a whole update.
@@ -46,7 +48,7 @@ impl Requirements {
             tensors: 0,
             tensor_elements: 0,
             total_elements: 0,
-            numeric: Numeric::F32,
+            numeric: Some(Numeric::F32),
             frame_limit: FRAME_LIMIT_MIN,
             longest_upload: 0,
             privacy: None,
@@ -72,6 +74,10 @@ impl Requirements {
             if request.tensors.iter().any(|tensor| tensor.role == Role::Scale) {
                 needs.roles |= Role::Scale.bit();
             }
+            // A device without this solver could not read the task.
+            if let Some(HeadSolve::Gradient { .. }) = request.task.head() {
+                needs.roles |= FITS_BY_STEPS;
+            }
             for tensor in &request.expects {
                 needs.roles |= Role::bit(tensor.role);
                 needs.encodings |= tensor.encoding.bit();
@@ -80,9 +86,9 @@ impl Requirements {
         needs
     }
 
-    /// Replaces the arithmetic of updates, which is f32 by default.
+    /// Replaces the arithmetic of updates, which is f32 by default. With `None` each device may compute in its own.
     #[must_use]
-    pub fn with_numeric(self, numeric: Numeric) -> Self {
+    pub fn with_numeric(self, numeric: Option<Numeric>) -> Self {
         Self { numeric, ..self }
     }
 
@@ -118,8 +124,8 @@ impl Requirements {
             let (min, max) = (to_u16(self.frame_limit), to_u16(FRAME_LIMIT_MAX));
             return Err(Refusal::FrameLimit { min, max });
         }
-        if device.numeric != self.numeric {
-            return Err(Refusal::Capability(Requirement::Numeric(self.numeric)));
+        if let Some(numeric) = self.numeric.filter(|numeric| *numeric != device.numeric) {
+            return Err(Refusal::Capability(Requirement::Numeric(numeric)));
         }
         let missing = |needed: u16, offered: u16| needed & !offered;
         if let Some(max_budget) = self.privacy

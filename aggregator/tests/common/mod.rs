@@ -18,7 +18,9 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fedspan_protocol::frame::{Decoder, FeedResult, encode};
-use fedspan_protocol::message::{Capabilities, Hello, Model, Numeric, Privacy, ToDevice, ToServer, decode};
+use fedspan_protocol::message::{
+    Capabilities, FITS_BY_STEPS, Hello, Model, Numeric, Privacy, ToDevice, ToServer, decode,
+};
 
 use tempfile::TempDir;
 pub use values::*;
@@ -127,7 +129,7 @@ pub fn create_hello(device: u64, (d, k, outputs): (u16, u16, u16), frame_limit: 
             frame_limit,
             model: Model::linear(d, k, outputs),
             tasks: 0b1111,
-            roles: 0xff,
+            roles: 0xff | FITS_BY_STEPS,
             encodings: 0b111,
             numeric: Numeric::F32,
             tensors: 2,

@@ -2,23 +2,37 @@
 //! stored.
 //!
 //! There are two methods. The *normal equations* (`Z^T Z`, `Z^T Y`, Cholesky) are cheaper but square the
-//! condition number. Their result is used only if every squared pivot is at least [`PIVOT_RATIO`] of its
+//! condition number. Their result is used only if every squared pivot is within [`Limits`] of its
 //! diagonal element, a ratio that does not depend on units. Otherwise the *triangular* method adds the rows
 //! of `[Z | Y]` to a factor `R` and to `Q^T Y` ([`super::qr_update`]), with the condition number of `Z`
 //! itself, and [`super::rank`] solves the system at any rank.
 
-use libm::sqrtf;
+use fedspan_protocol::sqrt::sqrtf;
 
-use super::vector::{at, dot, from, from_mut, solve_row, subtract};
+use super::vector::{at, dot, from, from_mut, solve_row, squares, subtract};
 use super::{Four, add_products, add_products_to_two};
 use crate::pace::Pace;
 
-/// Smallest ratio of a squared Cholesky pivot to the diagonal element of the matrix for which the normal
-/// equations are used. The ratio is the part of a column that earlier columns do not explain. Pivots
-/// underestimate the condition number: at a ratio of 1e-2 the condition number of `Z` can be 60, and the
-/// head's error 3e-4; at 1e-1 the error stays within 5e-5 of the triangular method, and mostly within a
-/// hundred roundings of f32 (`tests/streaming.rs`).
-pub const PIVOT_RATIO: f32 = 1e-1;
+/// Limits within which the normal equations are used.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limits {
+    /// Smallest ratio of a squared Cholesky pivot to the diagonal element of the matrix: the part of a column that earlier
+    /// columns do not explain. It does not depend on units.
+    pub pivot_ratio: f32,
+    /// Largest amplification of errors: the sum over columns of the squared norm of a row of the inverse factor times the squared
+    /// length of its column. It is at least k, and does not depend on units.
+    pub amplification: f32,
+}
+
+impl Limits {
+    /// Limits of a device that solves the other problems by the triangular method. Heads within them predict the training targets
+    /// with an error of at most 1e-4 of the norm of the targets (`tests/full_rank_heads.rs`). Pivots alone do not bound the error:
+    /// the triangular factors of Kahan (1966) have large pivots at any condition.
+    pub const WITH_TRIANGULAR: Self = Self { pivot_ratio: 1e-1, amplification: 1e3 };
+
+    /// Limits of a device without the triangular method, which declines the other problems: an error of at most 1e-3.
+    pub const ALONE: Self = Self { pivot_ratio: 1e-4, amplification: 1e4 };
+}
 
 /// Smallest squared pivot that is used: smaller pivots lose digits to underflow. The triangular method treats
 /// features of that size as zero ([`super::rank`]), so the two methods agree.
@@ -57,11 +71,19 @@ pub fn add_normal_four(gram: &mut [f32], rhs: &mut [f32], z: &[Four], y: &[Four]
     }
 }
 
-/// Solves the normal equations in place: `rhs` (k x c) becomes `W`, and `gram` its Cholesky factor. Returns
-/// false if a pivot is too small; both matrices are then overwritten.
+/// Solves the normal equations in place: `rhs` (k x c) becomes `W`, and `gram` its Cholesky factor; `scratch` holds k values.
+/// Returns false if a limit is exceeded; all arguments are then overwritten.
 #[must_use]
 #[inline(never)]
-pub fn solve_normal(gram: &mut [f32], rhs: &mut [f32], k: usize, c: usize, pace: Pace<'_>) -> bool {
+pub fn solve_normal(
+    gram: &mut [f32],
+    rhs: &mut [f32],
+    scratch: &mut [f32],
+    limits: Limits,
+    pace: Pace<'_>,
+) -> bool {
+    let k = scratch.len();
+    let Some(c) = rhs.len().checked_div(k) else { return true };
     for j in 0..k {
         pace.spend(j * (j + 1) / 2 + 2 * j + 4);
         let Some((above, row)) = gram.split_at_mut_checked(j * k) else { return false };
@@ -72,10 +94,13 @@ pub fn solve_normal(gram: &mut [f32], rhs: &mut [f32], k: usize, c: usize, pace:
         let Some((done, [pivot, ..])) = row.split_at_mut_checked(j) else { return false };
         let square = *pivot - dot(done, done, 1);
         // The condition is negated so that a NaN fails too.
-        if !(square >= SMALLEST_SQUARE && square >= PIVOT_RATIO * *pivot && pivot.is_finite()) {
+        if !(square >= SMALLEST_SQUARE && square >= limits.pivot_ratio * *pivot && pivot.is_finite()) {
             return false;
         }
         *pivot = sqrtf(square);
+    }
+    if !is_within(gram, scratch, limits.amplification, pace) {
+        return false;
     }
     for j in 0..k {
         pace.spend((j + 2) * c);
@@ -86,6 +111,30 @@ pub fn solve_normal(gram: &mut [f32], rhs: &mut [f32], k: usize, c: usize, pace:
         backward_substitute_row(from(gram, j * k), rhs, c, j);
     }
     true
+}
+
+/// Returns true if the amplification of the lower factor `l` is at most `limit`.
+fn is_within(l: &[f32], scratch: &mut [f32], limit: f32, pace: Pace<'_>) -> bool {
+    let k = scratch.len();
+    let mut sum = 0.0;
+    for i in 0..k {
+        pace.spend(k + (k - i) * (k - i + 1) / 2 + 4 * (k - i));
+        let column = from(l, i * k).get(..=i).unwrap_or_default();
+        // Solves L x = e_i for x, without the entries before i, which are zero.
+        let mut right = 1.0;
+        for j in i..k {
+            let (done, target) = scratch.split_at_mut_checked(j).unwrap_or_default();
+            let row = from(l, j * k + i);
+            let value = (right - dot(from(done, i), row, 1)) / at(row, j - i);
+            if let [target, ..] = target {
+                *target = value;
+            }
+            right = 0.0;
+        }
+        sum += dot(column, column, 1) * squares(scratch, i, 1);
+    }
+    // The condition is false for a NaN.
+    sum <= limit
 }
 
 /// Computes row `j` of `rhs <- L^-1 rhs` from the rows above it and from row `j` of `L`.

@@ -7,7 +7,7 @@
 //! reason a reflection keeps the sign of the pivot, and a rotation is computed from half its angle: a short
 //! column then changes the vectors little.
 
-use libm::sqrtf;
+use fedspan_protocol::sqrt::sqrtf;
 
 use super::vector::rotate;
 use super::{Four, add_product, add_scaled};

@@ -28,7 +28,7 @@
 //! a constant column the norm is that of the weights of centred columns ([`ConstantColumn::centre`]), and an
 //! offset changes predictions only by roundings.
 
-use libm::sqrtf;
+use fedspan_protocol::sqrt::sqrtf;
 
 use super::constant_column::ConstantColumn;
 use super::largest;
@@ -94,9 +94,7 @@ pub fn least_squares(
 pub fn minimum_norm(r: &mut [f32], q: &mut [f32], scratch: &mut [f32], cutoff: f32, pace: Pace<'_>) -> usize {
     let k = scratch.len();
     let Some(c) = q.len().checked_div(k) else { return 0 };
-    let size = sqrtf(dot(r, r, 1));
-    if is_well_conditioned(r, scratch, Some(size), cutoff, pace) {
-        substitute(r, q, k, c, pace);
+    if full_rank(r, q, scratch, cutoff, pace) {
         return k;
     }
     let Some(scale) = scale_to_one(r) else { return finish(q, 0) };
@@ -105,6 +103,19 @@ pub fn minimum_norm(r: &mut [f32], q: &mut [f32], scratch: &mut [f32], cutoff: f
     directions.weigh(q, scratch, 0.0);
     combine(r, q, scratch, pace);
     finish(q, directions.rank)
+}
+
+/// Computes [`minimum_norm`] if no singular value has to be cut. Returns false otherwise; the head is then not computed.
+#[cfg(feature = "i16")]
+#[inline(never)]
+pub fn full_rank(r: &[f32], q: &mut [f32], scratch: &mut [f32], cutoff: f32, pace: Pace<'_>) -> bool {
+    let k = scratch.len();
+    let Some(c) = q.len().checked_div(k) else { return false };
+    let is_full = is_well_conditioned(r, scratch, Some(sqrtf(dot(r, r, 1))), cutoff, pace);
+    if is_full {
+        substitute(r, q, k, c, pace);
+    }
+    is_full
 }
 
 /// Returns the rank if the head is finite; otherwise sets the head to zero.

@@ -53,6 +53,54 @@ pub struct Driver<'a> {
     has_jumped: bool,
 }
 
+/// Byte stream whose operations never block.
+pub trait NonBlockingLink {
+    /// Error that ends the link.
+    type Error;
+
+    /// Reads bytes that have arrived and returns their number: `None` if none have arrived yet, 0 at the end of the stream.
+    ///
+    /// # Errors
+    /// The link is lost.
+    fn read(&mut self, bytes: &mut [u8]) -> Result<Option<usize>, Self::Error>;
+
+    /// Writes the first of `bytes` and returns their number: `None` if none can be written yet, 0 at the end of the stream.
+    ///
+    /// # Errors
+    /// The link is lost.
+    fn write(&mut self, bytes: &[u8]) -> Result<Option<usize>, Self::Error>;
+
+    /// Sends what was written.
+    ///
+    /// # Errors
+    /// The link is lost.
+    fn flush(&mut self) -> Result<(), Self::Error> {
+        Ok(())
+    }
+}
+
+/// Link that is asked whether it is ready before each operation.
+struct AskedFirst<'a, IO>(&'a mut IO);
+
+impl<IO> NonBlockingLink for AskedFirst<'_, IO>
+where
+    IO: embedded_io::Read + embedded_io::Write + embedded_io::ReadReady + embedded_io::WriteReady,
+{
+    type Error = IO::Error;
+
+    fn read(&mut self, bytes: &mut [u8]) -> Result<Option<usize>, IO::Error> {
+        if self.0.read_ready()? { self.0.read(bytes).map(Some) } else { Ok(None) }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<Option<usize>, IO::Error> {
+        if self.0.write_ready()? { self.0.write(bytes).map(Some) } else { Ok(None) }
+    }
+
+    fn flush(&mut self) -> Result<(), IO::Error> {
+        self.0.flush()
+    }
+}
+
 /// Next action of a step.
 enum Action {
     /// An event was handled.
@@ -85,11 +133,9 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Does one step over a link that blocks only where it is not ready. `sensor` is asked for a sample while a round
-    /// collects samples ([`super::NoSensor`] if none does).
-    ///
-    /// The driver writes only while [`embedded_io::WriteReady`] allows it, and ends a link that accepts no byte for
-    /// [`Timers::write`](crate::session::Timers::write). Only `flush` of a link that buffers what is written can block.
+    /// Does one step over a link that blocks only where it is not ready: [`Self::step_non_blocking`] over
+    /// [`ReadReady`](embedded_io::ReadReady) and [`WriteReady`](embedded_io::WriteReady). Only `flush` of a link that buffers
+    /// what is written can block.
     pub fn step<T, S, P, R, IO>(
         &mut self,
         session: &mut Session<T, S, P, R>,
@@ -104,48 +150,64 @@ impl<'a> Driver<'a> {
         R: rand_core::Rng,
         IO: embedded_io::Read + embedded_io::Write + embedded_io::ReadReady + embedded_io::WriteReady,
     {
-        match self.try_step(session, io, now, sensor) {
-            Ok(step) => step,
-            Err(error) => self.close(session, now, Some(error), false),
-        }
+        self.step_non_blocking(session, &mut AskedFirst(io), now, sensor)
     }
 
-    fn try_step<T, S, P, R, IO>(
+    /// Does one step over a link that never blocks. `sensor` is asked for a sample while a round collects samples
+    /// ([`super::NoSensor`] if none does).
+    ///
+    /// A link that accepts no byte for [`Timers::write`](crate::session::Timers::write) is ended.
+    pub fn step_non_blocking<T, S, P, R, L>(
         &mut self,
         session: &mut Session<T, S, P, R>,
-        io: &mut IO,
+        link: &mut L,
         now: Millis,
         sensor: &mut dyn Sensor,
-    ) -> Result<Step<IO::Error>, IO::Error>
+    ) -> Step<L::Error>
     where
         T: Task,
         S: SampleSource,
         P: Store,
         R: rand_core::Rng,
-        IO: embedded_io::Read + embedded_io::Write + embedded_io::ReadReady + embedded_io::WriteReady,
+        L: NonBlockingLink,
+    {
+        match self.try_step(session, link, now, sensor) {
+            Ok(step) => step,
+            Err(error) => self.close(session, now, Some(error), false),
+        }
+    }
+
+    fn try_step<T, S, P, R, L>(
+        &mut self,
+        session: &mut Session<T, S, P, R>,
+        link: &mut L,
+        now: Millis,
+        sensor: &mut dyn Sensor,
+    ) -> Result<Step<L::Error>, L::Error>
+    where
+        T: Task,
+        S: SampleSource,
+        P: Store,
+        R: rand_core::Rng,
+        L: NonBlockingLink,
     {
         Ok(match self.advance(session, now) {
             Action::Handled => Step::Again,
             Action::Close => self.close(session, now, None, false),
             Action::Silent(until) => Step::Wait(until),
             Action::Write if self.is_unflushed => {
-                io.flush()?;
+                link.flush()?;
                 self.is_unflushed = false;
                 Step::Again
             }
-            Action::Write if io.write_ready()? => {
-                let written = io.write(self.unsent_bytes())?;
-                if self.written(session, now, written) {
-                    Step::Again
-                } else {
-                    self.close(session, now, None, false)
-                }
-            }
-            Action::Write if now >= self.write_until => self.close(session, now, None, true),
-            Action::Write => Step::Wait(self.write_until),
+            Action::Write => match link.write(self.unsent_bytes())? {
+                Some(written) if self.written(session, now, written) => Step::Again,
+                Some(_) => self.close(session, now, None, false),
+                None if now >= self.write_until => self.close(session, now, None, true),
+                None => Step::Wait(self.write_until),
+            },
             Action::Read(until) => {
-                if io.read_ready()? {
-                    let read = io.read(&mut self.received)?;
+                if let Some(read) = link.read(&mut self.received)? {
                     if read == 0 { self.close(session, now, None, false) } else { self.received(read) }
                 } else if let Some((x, target)) = session.is_collecting().then(|| sensor.poll()).flatten() {
                     self.handle(session, now, Event::Sample(x, target));

@@ -24,7 +24,7 @@ use crate::store::Store;
 use crate::task::Task;
 use crate::time::Millis;
 
-pub use driver::{Driver, Step};
+pub use driver::{Driver, NonBlockingLink, Step};
 
 /// Size of the read buffer, in bytes.
 const READ_SIZE: usize = 64;

@@ -118,8 +118,20 @@ pub enum Sampling {
     Replay,
     /// The firmware passes each sample as [`Event::Sample`](super::Event::Sample), and the round is computed
     /// once enough usable samples have arrived.
+    #[cfg(feature = "streaming")]
     Stream {
         /// Number of usable samples per round.
         samples: u32,
     },
+}
+
+impl Sampling {
+    /// Returns the number of usable samples of a round if samples are streamed.
+    pub(super) const fn streamed_samples(self) -> Option<u32> {
+        match self {
+            Self::Replay => None,
+            #[cfg(feature = "streaming")]
+            Self::Stream { samples } => Some(samples),
+        }
+    }
 }

@@ -16,7 +16,8 @@ pub enum Event<'a> {
     Sealed(&'a mut [u8]),
     /// The wake-up time has passed, or [`Progress::again`] is set.
     Tick,
-    /// A sensor has produced a sample (d values) with its target.
+    /// A sensor has produced a sample (d values) with its target. Counted as unexpected unless samples are
+    /// [streamed](super::Sampling).
     Sample(&'a [f32], Targets<'a>),
 }
 

@@ -6,9 +6,9 @@ use fedspan_protocol::message::{
 };
 use rand_core::Rng;
 
+use super::Session;
 use super::counters::count;
 use super::state::{Phase, SLOTS_ENABLED};
-use super::{Sampling, Session};
 use crate::release::Release;
 use crate::source::{SampleSource, Targets};
 use crate::store::{Record, Store};
@@ -157,7 +157,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         if let Err(reason) = self.charge_round() {
             return self.state.decline_round(id, reason);
         }
-        if let Sampling::Stream { .. } = self.config.sampling {
+        if self.config.sampling.streamed_samples().is_some() {
             return match self.task.begin() {
                 Ok(()) => self.state.enter(Phase::Collecting),
                 Err(reason) => self.state.decline_round(id, reason),
@@ -171,7 +171,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
 
     /// Passes a sample to the task, and finishes the computation once enough usable samples have arrived.
     pub(super) fn handle_sample(&mut self, now: Millis, x: &[f32], target: Targets<'_>) {
-        let (Phase::Collecting, Sampling::Stream { samples }) = (self.state.phase, self.config.sampling)
+        let (Phase::Collecting, Some(samples)) = (self.state.phase, self.config.sampling.streamed_samples())
         else {
             return self.state.unexpected();
         };

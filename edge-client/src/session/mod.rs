@@ -50,6 +50,7 @@ mod event;
 mod incoming;
 mod ledger;
 mod outgoing;
+#[cfg_attr(not(feature = "encryption"), path = "plain_layer.rs")]
 mod secure_layer;
 mod state;
 mod timing;
@@ -187,7 +188,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
 
     /// Returns true while an open round collects samples ([`Event::Sample`]).
     pub fn is_collecting(&self) -> bool {
-        self.state.phase == Phase::Collecting
+        self.config.sampling.streamed_samples().is_some() && self.state.phase == Phase::Collecting
     }
 
     /// Returns true once the final head is fitted and the server has acknowledged it.

@@ -6,9 +6,9 @@ use fedspan_protocol::message::{CHOOSES_RIDGE, Chunk, DeclineReason, Hello, ToSe
 use fedspan_protocol::tensor::{I8_BLOCK, TensorDescriptor};
 use rand_core::Rng;
 
+use super::Session;
 use super::counters::count;
 use super::state::{Phase, SessionState, UploadCursor};
-use super::{Sampling, Session};
 use crate::source::SampleSource;
 use crate::store::Store;
 use crate::task::Task;
@@ -84,7 +84,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         let mut capabilities = self.task.capabilities();
         capabilities.frame_limit = self.config.frame_limit;
         capabilities.privacy = self.ledger.with_spent(capabilities.privacy);
-        if let Sampling::Stream { .. } = self.config.sampling {
+        if self.config.sampling.streamed_samples().is_some() {
             capabilities.tasks &= self.task.streamed_tasks();
             // Leave-one-out needs a second pass over the samples.
             capabilities.roles &= !CHOOSES_RIDGE;

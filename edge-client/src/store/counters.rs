@@ -135,8 +135,8 @@ impl ScanResult {
 /// Scanner that searches consecutive bytes of flash for copies of counters.
 #[derive(Debug)]
 pub struct Scanner {
-    /// Most recent bytes, the newest at the end.
-    window: [u8; MAX_LEN],
+    /// Most recent bytes, the newest at the end, as big-endian words: a shift of words needs no `memmove`, which takes 1.6 kB.
+    window: [u32; MAX_LEN / 4],
     /// Number of bytes scanned.
     read: u32,
     /// Result of the scan so far.
@@ -152,22 +152,33 @@ impl Scanner {
             is_blank: true,
             used: 0,
         };
-        Self { window: [0; MAX_LEN], read: 0, result }
+        Self { window: [0; MAX_LEN / 4], read: 0, result }
     }
 
     /// Processes the next byte.
     pub fn push(&mut self, byte: u8) {
-        self.window.rotate_left(1);
-        if let Some(last) = self.window.last_mut() {
-            *last = byte;
+        let mut incoming = u32::from(byte);
+        for word in self.window.iter_mut().rev() {
+            let outgoing = *word >> 24;
+            *word = *word << 8 | incoming;
+            incoming = outgoing;
         }
         self.read = self.read.saturating_add(1);
         if byte != 0xFF {
             self.result.is_blank = false;
             self.result.used = self.read;
         }
+        // All magics begin with one of the families, and in the first or the second word.
+        let begins = |word: &u32| FAMILIES.iter().any(|family| word.to_be_bytes().starts_with(*family));
+        if !self.window.iter().take(2).any(begins) {
+            return;
+        }
+        let mut window = [0; MAX_LEN];
+        for (bytes, word) in window.as_chunks_mut().0.iter_mut().zip(&self.window) {
+            *bytes = word.to_be_bytes();
+        }
         for kind in CounterKind::ALL {
-            let bytes = self.window.get(MAX_LEN - kind.length()..).unwrap_or_default();
+            let bytes = window.get(MAX_LEN - kind.length()..).unwrap_or_default();
             let Some(after_magic) = bytes.strip_prefix(kind.magic()) else { continue };
             if let Some(value) = after_magic.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
                 && value <= kind.max_value()
@@ -184,7 +195,7 @@ impl Scanner {
                 *newest = Some(Newest { value, copies });
             }
         }
-        let bytes = self.window.get(MAX_LEN - CounterKind::Handshakes.length()..).unwrap_or_default();
+        let bytes = window.get(MAX_LEN - CounterKind::Handshakes.length()..).unwrap_or_default();
         let [protected, _] = FAMILIES;
         if let Some([kind, ..]) = bytes.strip_prefix(protected)
             && !KNOWN.contains(kind)
@@ -195,3 +206,12 @@ impl Scanner {
         }
     }
 }
+
+const _: () = {
+    let mut index = 0;
+    while index < CounterKind::ALL.len() {
+        let start = MAX_LEN - CounterKind::ALL[index].length();
+        assert!(start == 0 || start == 4, "the scanner looks for magics in the first two words");
+        index += 1;
+    }
+};

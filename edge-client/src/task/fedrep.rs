@@ -5,17 +5,17 @@
 //! `X B`, so `B^T G = 0`: the step is orthogonal to the span of `B`.
 
 use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId};
-use libm::sqrtf;
+use fedspan_protocol::sqrt::sqrtf;
 
 #[cfg(feature = "ridge-choice")]
 use super::leave_one_out;
 use super::projection_cache::ProjectionCache;
 use super::sample_pass::{PassKind, SampleSet, count, project_sample, run_pass};
-use super::{HeadFits, Usage, row_blocks};
+use super::{GRADIENT_HEAD, HeadSolver, Usage, row_blocks};
 use crate::kernel::Four;
 use crate::kernel::constant_column::ConstantColumn;
 use crate::kernel::gradient::{accumulate, finish_one_pass};
-use crate::kernel::least_squares::{add_normal, gradient_steps, has_diverged, solve_normal};
+use crate::kernel::least_squares::{Limits, add_normal, gradient_steps, has_diverged, solve_normal};
 use crate::kernel::rank;
 use crate::memory::Parts;
 use crate::source::{SampleSource, Targets};
@@ -26,7 +26,7 @@ use crate::source::{SampleSource, Targets};
 pub fn solve_head(
     parts: &mut Parts<'_>,
     head: HeadSolve,
-    fits: &mut HeadFits,
+    solver: &mut HeadSolver,
     id: RoundId,
     sample_set: SampleSet,
     source: &mut dyn SampleSource,
@@ -35,7 +35,7 @@ pub fn solve_head(
         parts,
         &mut ProjectionCache::new(row_blocks::spare_fours(parts.shape)),
         head,
-        fits,
+        solver,
         id,
         sample_set,
         source,
@@ -49,12 +49,12 @@ pub fn solve_head(
 pub fn run(
     parts: &mut Parts<'_>,
     head: HeadSolve,
-    fits: &mut HeadFits,
+    solver: &mut HeadSolver,
     id: RoundId,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
     let cache = &mut ProjectionCache::new(row_blocks::spare_fours(parts.shape));
-    solve(parts, cache, head, fits, id, SampleSet::Head, source)?;
+    solve(parts, cache, head, solver, id, SampleSet::Head, source)?;
     let usage = run_pass(
         PassKind::Residual,
         parts,
@@ -73,7 +73,7 @@ fn solve(
     parts: &mut Parts<'_>,
     cache: &mut ProjectionCache,
     head: HeadSolve,
-    fits: &mut HeadFits,
+    solver: &mut HeadSolver,
     id: RoundId,
     sample_set: SampleSet,
     source: &mut dyn SampleSource,
@@ -81,15 +81,17 @@ fn solve(
     let constant = &mut ConstantColumn::default();
     let ridge = match head {
         #[cfg(feature = "ridge-choice")]
+        HeadSolve::LeaveOneOut { fallback_ridge } if !solver.has_minimum_norm() => fallback_ridge,
+        #[cfg(feature = "ridge-choice")]
         HeadSolve::LeaveOneOut { fallback_ridge: otherwise } => {
             let usage = run_pass(PassKind::Triangular, parts, cache, constant, id, sample_set, source)?;
-            if leave_one_out::solve(parts, cache.spare(), constant, fits, usage, id, sample_set, source)? {
+            if leave_one_out::solve(parts, cache.spare(), constant, solver, usage, id, sample_set, source)? {
                 return Ok(usage);
             }
             otherwise
         }
         HeadSolve::LeastSquares { ridge } => ridge,
-        HeadSolve::Gradient { .. } => 0.0,
+        HeadSolve::Gradient { .. } if GRADIENT_HEAD => 0.0,
         _ => return Err(DeclineReason::Parameter),
     };
     let usage = run_pass(PassKind::Normal, parts, cache, constant, id, sample_set, source)?;
@@ -98,7 +100,7 @@ fn solve(
     }
     let k = parts.shape.width;
     let rank = match head {
-        HeadSolve::Gradient { steps, step_size } => {
+        HeadSolve::Gradient { steps, step_size } if GRADIENT_HEAD => {
             // `S` is computed later. Until then its buffer (d x C, d >= k) holds the head during gradient
             // steps.
             let Parts { head, factor, rhs, residual, z, pace, .. } = parts;
@@ -112,15 +114,17 @@ fn solve(
             k
         }
         _ => {
-            if solve_by_normal_equations(parts, ridge, usage) {
+            if solve_by_normal_equations(parts, ridge, usage, solver.limits()) {
                 k
+            } else if !solver.has_minimum_norm() {
+                return Err(DeclineReason::Undetermined);
             } else {
                 let usage = run_pass(PassKind::Triangular, parts, cache, constant, id, sample_set, source)?;
                 solve_triangular(parts, cache.spare(), constant, ridge, usage)
             }
         }
     };
-    fits.record(usage, k, rank, ridge);
+    solver.record(usage, k, rank, ridge);
     Ok(usage)
 }
 
@@ -155,7 +159,7 @@ pub fn sample(
     }
     accumulate(parts.residual, x, parts.y, parts.pace);
     match head {
-        HeadSolve::Gradient { .. } => {
+        HeadSolve::Gradient { .. } if GRADIENT_HEAD => {
             let (k, c) = (parts.shape.width, parts.shape.outputs);
             parts.pace.spend(k * (k / 2 + c + 1));
             add_normal(parts.factor, parts.rhs, parts.z, parts.y);
@@ -173,11 +177,11 @@ pub fn finish(
     parts: &mut Parts<'_>,
     head: HeadSolve,
     constant: &mut ConstantColumn,
-    fits: &mut HeadFits,
+    solver: &mut HeadSolver,
     usage: Usage,
 ) -> Result<(), DeclineReason> {
     let (rank, ridge) = match head {
-        HeadSolve::Gradient { steps, step_size } => {
+        HeadSolve::Gradient { steps, step_size } if GRADIENT_HEAD => {
             let step = step_size / count(usage);
             gradient_steps(parts.factor, parts.rhs, parts.head, parts.z, steps, step, parts.pace);
             if has_diverged(parts.head) {
@@ -193,7 +197,7 @@ pub fn finish(
         }
         _ => return Err(DeclineReason::Parameter),
     };
-    fits.record(usage, parts.shape.width, rank, ridge);
+    solver.record(usage, parts.shape.width, rank, ridge);
     let shape = parts.shape;
     if let Some(products) = &parts.extra_matrix {
         finish_one_pass(parts.residual, products, parts.head, shape.width, shape.outputs, parts.pace);
@@ -202,8 +206,8 @@ pub fn finish(
 }
 
 /// Tries to solve the normal equations for the head. Returns false if the triangular factor is needed.
-fn solve_by_normal_equations(parts: &mut Parts<'_>, ridge: f32, usage: Usage) -> bool {
-    let (k, c) = (parts.shape.width, parts.shape.outputs);
+fn solve_by_normal_equations(parts: &mut Parts<'_>, ridge: f32, usage: Usage, limits: Limits) -> bool {
+    let k = parts.shape.width;
     let fewer = usize::try_from(usage.samples).is_ok_and(|m| m < k);
     if fewer && ridge == 0.0 {
         return false;
@@ -212,7 +216,8 @@ fn solve_by_normal_equations(parts: &mut Parts<'_>, ridge: f32, usage: Usage) ->
     for diagonal in parts.factor.iter_mut().step_by((k + 1).max(1)) {
         *diagonal += extra;
     }
-    solve_normal(parts.factor, parts.rhs, k, c, parts.pace) && parts.rhs.iter().all(|w| w.is_finite())
+    solve_normal(parts.factor, parts.rhs, parts.z, limits, parts.pace)
+        && parts.rhs.iter().all(|w| w.is_finite())
 }
 
 /// Computes the head from the triangular factor, and returns its rank.

@@ -7,11 +7,13 @@ use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId};
 
 use super::fedrep::copy;
 use super::sample_pass::{MAGNITUDE_MAX, SampleSet, count};
-use super::{HeadFits, Usage};
+use super::{GRADIENT_HEAD, HeadSolver, Usage};
 use crate::kernel::all_within;
 use crate::kernel::fixed::product::{products, residuals};
 use crate::kernel::fixed::scale::{narrow, quantise, quantise_columns, scaled};
 use crate::kernel::fixed::{Scale, Sums, head as solution, sums};
+use fedspan_protocol::sqrt::sqrtf;
+
 use crate::kernel::least_squares::{gradient_steps, has_diverged};
 use crate::memory::{Fixed, Parts, Shape};
 use crate::source::{SampleSource, Targets};
@@ -52,7 +54,7 @@ pub fn orthonormality_error(parts: &mut Parts<'_>, fixed: &Fixed<'_>, tolerance:
     let Shape { features: d, width: k, .. } = parts.shape;
     let exponent = fixed.scale.exponent();
     #[allow(clippy::cast_precision_loss, reason = "a bound may round")]
-    let rounding = libm::sqrtf(d as f32) * scaled(1, exponent);
+    let rounding = sqrtf(d as f32) * scaled(1, exponent);
     // The comparison is false for a NaN.
     let is_exact_enough = rounding <= tolerance / 2.0;
     if !is_exact_enough {
@@ -99,14 +101,14 @@ pub fn solve_head(
     parts: &mut Parts<'_>,
     fixed: &mut Fixed<'_>,
     head: HeadSolve,
-    fits: &mut HeadFits,
+    solver: &mut HeadSolver,
     id: RoundId,
     sample_set: SampleSet,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
     let cache = ProjectionCache { integers: &mut [0; CACHE_LEN], next: 0, filled: 0, selection: false };
     let mut pass = Pass { parts, fixed, cache, usage: Usage::default() };
-    pass.solve(head, fits, id, sample_set, source)?;
+    pass.solve(head, solver, id, sample_set, source)?;
     copy(pass.parts.head, pass.parts.rhs);
     Ok(pass.usage)
 }
@@ -117,13 +119,13 @@ pub fn run(
     parts: &mut Parts<'_>,
     fixed: &mut Fixed<'_>,
     head: HeadSolve,
-    fits: &mut HeadFits,
+    solver: &mut HeadSolver,
     id: RoundId,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
     let cache = ProjectionCache { integers: &mut [0; CACHE_LEN], next: 0, filled: 0, selection: false };
     let mut pass = Pass { parts, fixed, cache, usage: Usage::default() };
-    pass.solve(head, fits, id, SampleSet::Head, source)?;
+    pass.solve(head, solver, id, SampleSet::Head, source)?;
     pass.compute_residual(id, source)?;
     copy(pass.parts.head, pass.parts.rhs);
     Ok(pass.usage)
@@ -142,7 +144,7 @@ impl Pass<'_, '_, '_> {
     fn solve(
         &mut self,
         head: HeadSolve,
-        fits: &mut HeadFits,
+        solver: &mut HeadSolver,
         id: RoundId,
         sample_set: SampleSet,
         source: &mut dyn SampleSource,
@@ -164,9 +166,10 @@ impl Pass<'_, '_, '_> {
                     let extra = libm::scalbnf(ridge * count(usage), -gram.exponent());
                     factor.iter_mut().step_by((k + 1).max(1)).for_each(|diagonal| *diagonal += extra);
                 }
-                (solution::solve(factor, rhs, z, *pace), ridge)
+                let rank = solution::solve(factor, rhs, z, solver.has_minimum_norm(), *pace);
+                (rank.ok_or(DeclineReason::Undetermined)?, ridge)
             }
-            HeadSolve::Gradient { steps, step_size } => {
+            HeadSolve::Gradient { steps, step_size } if GRADIENT_HEAD => {
                 sums::to_floats(factor, gram.exponent());
                 sums::to_floats(rhs, products.exponent());
                 mirror(factor, k);
@@ -183,7 +186,7 @@ impl Pass<'_, '_, '_> {
             }
             _ => return Err(DeclineReason::Parameter),
         };
-        fits.record(usage, k, rank, ridge);
+        solver.record(usage, k, rank, ridge);
         Ok(())
     }
 

@@ -7,7 +7,7 @@
 use fedspan_protocol::message::{DeclineReason, RoundId};
 
 use super::sample_pass::{SampleSet, count, for_each_in, project_sample};
-use super::{HeadFits, Usage, row_blocks};
+use super::{HeadSolver, Usage, row_blocks};
 use crate::kernel::Four;
 use crate::kernel::constant_column::ConstantColumn;
 use crate::kernel::leave_one_out::LeaveOneOut;
@@ -24,7 +24,7 @@ pub fn solve(
     parts: &mut Parts<'_>,
     spare: &mut [Four],
     constant: &mut ConstantColumn,
-    fits: &mut HeadFits,
+    solver: &mut HeadSolver,
     usage: Usage,
     id: RoundId,
     sample_set: SampleSet,
@@ -73,7 +73,7 @@ pub fn solve(
         return Ok(false);
     }
     let ridge = extra / (directions.scale * directions.scale * count(usage));
-    fits.record(usage, k, directions.rank, ridge);
+    solver.record(usage, k, directions.rank, ridge);
     Ok(true)
 }
 

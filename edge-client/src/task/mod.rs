@@ -16,6 +16,7 @@ mod fixed_point;
 #[cfg(feature = "gather")]
 mod gather;
 mod head_fit;
+mod head_solver;
 #[cfg(feature = "ridge-choice")]
 mod leave_one_out;
 mod linear;
@@ -47,6 +48,7 @@ use crate::source::{SampleSource, Targets};
 use crate::time::Millis;
 
 pub use head_fit::{HeadFit, HeadFits};
+use head_solver::{GRADIENT_HEAD, HeadSolver, MINIMUM_NORM};
 pub use linear::Linear;
 #[cfg(feature = "network")]
 pub use network::{Batches, Network, add_gradient};

@@ -9,13 +9,13 @@
 //! values of sums and factor ([`Clip`]).
 
 use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId};
-use libm::sqrtf;
+use fedspan_protocol::sqrt::sqrtf;
 
 use super::counting_source::CountingSource;
 use super::fedrep;
 use super::quantise::{halved, square};
 use super::sample_pass::count;
-use super::{HeadFits, Usage};
+use super::{HeadSolver, Usage};
 use crate::kernel::gradient::elements;
 use crate::kernel::largest;
 use crate::memory::{Parts, PartsRef};
@@ -36,13 +36,14 @@ const ELEMENT_MAX: f32 = 32_768.0;
 pub fn run(
     parts: &mut Parts<'_>,
     head: HeadSolve,
-    fits: &mut HeadFits,
+    solver: &mut HeadSolver,
     id: RoundId,
     source: &mut CountingSource<'_>,
 ) -> Result<Option<Usage>, DeclineReason> {
-    let result = match fedrep::run(parts, head, fits, id, source) {
+    let result = match fedrep::run(parts, head, solver, id, source) {
         Ok(usage) => Ok(Some(usage)),
-        Err(DeclineReason::NoSamples | DeclineReason::UpdateNonFinite) => {
+        // Every reason that depends on the content of a record.
+        Err(DeclineReason::NoSamples | DeclineReason::UpdateNonFinite | DeclineReason::Undetermined) => {
             // The last pass may have been over the selection for the head, or there was no pass.
             source.count_all(id).map(|()| None)
         }

@@ -11,7 +11,7 @@
 use fedspan_protocol::labelled::is_labelled;
 use fedspan_protocol::limits::{RIDGE_DRAWS, RIDGE_SAMPLES_MAX, RIDGES_MAX};
 use fedspan_protocol::message::{DeclineReason, RoundId, Task as Wire};
-use libm::sqrtf;
+use fedspan_protocol::sqrt::sqrtf;
 
 use super::Usage;
 use super::fedrep::copy;

@@ -5,11 +5,11 @@
 
 use fedspan_protocol::message::{DeclineReason, RoundId};
 
-use super::Usage;
 #[cfg(feature = "gather")]
 use super::gather::Gather;
 use super::projection_cache::{ProjectionCache, Slot};
 use super::row_blocks;
+use super::{MINIMUM_NORM, Usage};
 use crate::kernel::constant_column::ConstantColumn;
 use crate::kernel::gradient::{accumulate, accumulate_four};
 use crate::kernel::least_squares::{add_normal, add_normal_four};
@@ -295,7 +295,9 @@ impl Pass<'_, '_> {
                 add_normal_four(self.parts.factor, self.parts.rhs, z, y);
             }
             PassKind::Triangular => {
-                if !row_blocks::push_four(self.parts, spare, self.constant, self.usage.samples, z, y) {
+                if !MINIMUM_NORM
+                    || !row_blocks::push_four(self.parts, spare, self.constant, self.usage.samples, z, y)
+                {
                     return false;
                 }
             }
@@ -329,6 +331,7 @@ impl Pass<'_, '_> {
                 parts.pace.spend(k * (k / 2 + c + 1));
                 add_normal(parts.factor, parts.rhs, parts.z, parts.y);
             }
+            PassKind::Triangular if !MINIMUM_NORM => {}
             PassKind::Triangular => {
                 row_blocks::push(parts, self.cache.spare(), self.constant, self.usage.samples)
             }

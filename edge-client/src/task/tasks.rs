@@ -1,7 +1,8 @@
 //! Combination of several tasks in one firmware: [`Tasks`] opens each round with one of two tasks.
 
 use fedspan_protocol::message::{
-    self, CHOOSES_RIDGE, Capabilities, DeclineReason, Descriptors, Privacy, RoundId, RoundOpen, TaskKind,
+    self, CHOOSES_RIDGE, Capabilities, DeclineReason, Descriptors, FITS_BY_STEPS, Privacy, RoundId,
+    RoundOpen, TaskKind,
 };
 use fedspan_protocol::tensor::Role;
 
@@ -33,7 +34,7 @@ use crate::time::Millis;
 /// | tasks, roles that may be sent, sizes | of either task |
 /// | model, arithmetic | of the first task |
 /// | encodings, a scale ([`Role::Scale`]) | of both tasks, because they apply to any round |
-/// | choice of a ridge | of every task that fits heads |
+/// | choice of a ridge, heads by gradient steps | of every task that fits heads |
 ///
 /// If both tasks support a kind of round, the first task opens it. If one task supports no kind that the pair
 /// can use, the pair announces the capabilities of the other task. To scale the samples of both tasks, wrap
@@ -150,9 +151,12 @@ const FIT_HEADS: u16 = TaskKind::FedRep.bit() | TaskKind::FitHead.bit() | TaskKi
 /// Returns the capabilities of the pair, from the capabilities of two tasks with the kinds of rounds that
 /// they open.
 fn combine_capabilities(a: &Capabilities, b: &Capabilities) -> Capabilities {
-    // Every task that fits heads must be able to choose the ridge.
-    let chooses = |task: &Capabilities| task.tasks & FIT_HEADS == 0 || task.roles & CHOOSES_RIDGE != 0;
-    let of_both = Role::Scale.bit() | if chooses(a) && chooses(b) { 0 } else { CHOOSES_RIDGE };
+    // Every task that fits heads must have the ability.
+    let has = |task: &Capabilities, ability| task.tasks & FIT_HEADS == 0 || task.roles & ability != 0;
+    let of_both = [CHOOSES_RIDGE, FITS_BY_STEPS]
+        .into_iter()
+        .filter(|ability| !(has(a, *ability) && has(b, *ability)))
+        .fold(Role::Scale.bit(), |roles, ability| roles | ability);
     Capabilities {
         frame_limit: 0,
         model: a.model,

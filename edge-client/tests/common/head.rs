@@ -24,7 +24,7 @@
 //! least subnormal, at any size of the data (Higham, section 2.1): [`underflow_bound`].
 
 use fedspan_client::kernel::constant_column::ConstantColumn;
-use fedspan_client::kernel::least_squares::{add_normal, solve_normal};
+use fedspan_client::kernel::least_squares::{Limits, add_normal, solve_normal};
 use fedspan_client::kernel::qr_update::add_row;
 use fedspan_client::kernel::rank::{RANK_CUT, least_squares};
 use fedspan_client::pace::Pace;
@@ -136,12 +136,12 @@ pub fn fit_by_rotations(z: &[f32], y: &[f32], k: usize, c: usize) -> (Vec<f32>, 
 }
 
 /// Computes the head with the normal equations. Returns `None` if a pivot is too small.
-pub fn fit_by_normal_equations(z: &[f32], y: &[f32], k: usize, c: usize) -> Option<Vec<f32>> {
+pub fn fit_by_normal_equations(z: &[f32], y: &[f32], k: usize, c: usize, limits: Limits) -> Option<Vec<f32>> {
     let (mut gram, mut rhs) = (vec![0.0; k * k], vec![0.0; k * c]);
     for (z, y) in z.chunks(k).zip(y.chunks(c)) {
         add_normal(&mut gram, &mut rhs, z, y);
     }
-    solve_normal(&mut gram, &mut rhs, k, c, Pace::NONE).then_some(rhs)
+    solve_normal(&mut gram, &mut rhs, &mut vec![0.0; k], limits, Pace::NONE).then_some(rhs)
 }
 
 /// Computes the head with the complete client. `B` is the identity, so `Z` equals `X` bit for bit.
@@ -173,6 +173,8 @@ pub fn fit_by_every_method(z: &[f32], y: &[f32], k: usize, c: usize) -> Vec<(&'s
         ("client", fit_by_client(z, y, k, c, EXACT)),
         ("stream", fit_by_stream(z, y, k, c, EXACT)),
     ];
-    heads.extend(fit_by_normal_equations(z, y, k, c).map(|w| ("normal equations", w)));
+    heads.extend(
+        fit_by_normal_equations(z, y, k, c, Limits::WITH_TRIANGULAR).map(|w| ("normal equations", w)),
+    );
     heads
 }

@@ -55,3 +55,9 @@ impl ser::Error for Unsuitable {
         Self
     }
 }
+
+/// Refuses a value that this build cannot read. Attribute of the variants that a [feature](crate) adds.
+#[allow(dead_code, reason = "a build with every task refuses none")]
+pub fn refuse<'de, D: de::Deserializer<'de>, T>(_: D) -> Result<T, D::Error> {
+    Err(de::Error::custom("this build lacks the task"))
+}

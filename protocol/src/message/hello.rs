@@ -61,6 +61,10 @@ const HELLO_TAG: u32 = 0;
 /// a head by leave-one-out ([`HeadSolve::LeaveOneOut`](super::HeadSolve::LeaveOneOut)).
 pub const CHOOSES_RIDGE: u16 = 1 << 15;
 
+/// Bit of [`Capabilities::roles`] that means an ability instead of a role: the device can fit a head of a linear model by gradient
+/// steps ([`HeadSolve::Gradient`](super::HeadSolve::Gradient)).
+pub const FITS_BY_STEPS: u16 = 1 << 14;
+
 /// Capabilities of a device: the tasks, tensors and sizes that it supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capabilities {
@@ -71,9 +75,9 @@ pub struct Capabilities {
     /// Set of [`TaskKind::bit`](super::TaskKind::bit). The bits in
     /// [`PRIVATE_TASKS`](crate::limits::PRIVATE_TASKS) are for private use.
     pub tasks: u16,
-    /// Set of [`Role::bit`](crate::tensor::Role::bit) of the tensors that this device may send, and two flags
+    /// Set of [`Role::bit`](crate::tensor::Role::bit) of the tensors that this device may send, and three flags
     /// for abilities: [`Role::Scale`](crate::tensor::Role::Scale) if the device applies a scale (a scale is
-    /// never sent by a device), and [`CHOOSES_RIDGE`].
+    /// never sent by a device), [`CHOOSES_RIDGE`] and [`FITS_BY_STEPS`].
     pub roles: u16,
     /// Set of [`Encoding::bit`](crate::tensor::Encoding::bit) that the device reads and writes.
     pub encodings: u8,

@@ -14,7 +14,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 pub use hello::{
-    CHOOSES_RIDGE, Capabilities, Hello, HelloPrefix, Numeric, Privacy, Refusal, Requirement, Welcome,
+    CHOOSES_RIDGE, Capabilities, FITS_BY_STEPS, Hello, HelloPrefix, Numeric, Privacy, Refusal, Requirement,
+    Welcome,
 };
 pub use model::{Filters, Image, Model};
 pub use round::{

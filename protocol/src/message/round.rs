@@ -103,6 +103,9 @@ pub enum DeclineReason {
     },
     /// The device has no entropy for the noise that its update needs.
     Entropy,
+    /// The device's samples do not determine the head well enough for the only solver that its firmware has: fewer samples than
+    /// columns of the representation, or projections of the samples that are nearly dependent, with a ridge that is too small.
+    Undetermined,
 }
 
 /// Server's answer to an update.

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+#[allow(unused_imports, reason = "a build with every task refuses none")]
+use crate::codec;
 use crate::limits::PRIVATE_PARAMETERS;
 use crate::tensor::{Encoding, Role};
 
@@ -28,6 +30,7 @@ pub enum Task {
         head: HeadSolve,
     },
     /// FedAvg on one shared linear model. Down and up: representation and shared head.
+    #[cfg_attr(not(feature = "shared-head"), serde(deserialize_with = "codec::refuse"))]
     FedAvg {
         /// Step size of the representation.
         step_size: f32,
@@ -43,6 +46,7 @@ pub enum Task {
     PowerStart,
     /// Rows of the upper half of the moment matrix `(1/m) sum |y|^2 x x^T`. Up: moment. The rows can reveal
     /// single records, so only firmware built with a special feature supports this task.
+    #[cfg_attr(not(feature = "moment-rows"), serde(deserialize_with = "codec::refuse"))]
     MomentRows {
         /// Index of the first row.
         first: u16,
@@ -52,6 +56,7 @@ pub enum Task {
     /// FedPower (Guo et al. 2024, Algorithms 1 to 3): power iterations `Y = A_i Z` with the device's matrix
     /// `A_i = (1/s) M_i^T M_i`, where M_i has s rows of norm at most 1. The next `Z` is the orthonormal
     /// factor of `Y`. Down: subspace. Up: one or two subspaces.
+    #[cfg_attr(not(feature = "power"), serde(deserialize_with = "codec::refuse"))]
     FedPower {
         /// Number of iterations.
         iterations: u16,
@@ -65,6 +70,7 @@ pub enum Task {
     /// Stochastic gradient descent on the cross-entropy of a network. The shared layers are the tensors of
     /// the round, down and up, with one tensor per layer: the body (FedRep, FedPer), the last layers
     /// (LG-FedAvg), all layers (FedAvg) or none.
+    #[cfg_attr(not(feature = "network"), serde(deserialize_with = "codec::refuse"))]
     Sgd {
         /// Step size, momentum and batch size.
         descent: Descent,
@@ -81,6 +87,7 @@ pub enum Task {
     },
     /// Baseline method on a network, for comparisons with simulated devices. Down and up: all layers, with
     /// one tensor per layer.
+    #[cfg_attr(not(feature = "baselines"), serde(deserialize_with = "codec::refuse"))]
     Baseline {
         /// Baseline method and its parameters.
         baseline: Baseline,
@@ -93,6 +100,7 @@ pub enum Task {
     },
     /// First half of RoLoRA (Chen et al. 2025, Algorithm 2): fits the up-projection of a linear model for a
     /// fixed down-projection. Down: adapter-down, unless the device has it. Up: adapter-up.
+    #[cfg_attr(not(feature = "shared-head"), serde(deserialize_with = "codec::refuse"))]
     AdapterUp {
         /// Solver for the up-projection.
         head: HeadSolve,
@@ -101,6 +109,7 @@ pub enum Task {
     },
     /// Second half of RoLoRA: one gradient step on the down-projection of a linear model, with the shared
     /// up-projection fixed. Down: adapter-down, unless the device has it, and adapter-up. Up: adapter-down.
+    #[cfg_attr(not(feature = "shared-head"), serde(deserialize_with = "codec::refuse"))]
     AdapterDown {
         /// Step size.
         step_size: f32,
@@ -110,6 +119,7 @@ pub enum Task {
     /// Sums and sums of squares of some features, as exact integers, from which the server computes one scale
     /// for the fleet. Up: feature sums, `count` x [`SUMS_COLUMNS`](crate::tensor::SUMS_COLUMNS). The sums
     /// reveal the device's means.
+    #[cfg_attr(not(feature = "scale"), serde(deserialize_with = "codec::refuse"))]
     FeatureSums {
         /// Index of the first feature.
         first: u16,
@@ -119,6 +129,7 @@ pub enum Task {
     /// Scores of a geometric grid of ridges. For each ridge the device fits a head on `labels_per_class` of
     /// its samples per class and counts the correct predictions on its other samples. Down: representation,
     /// and scale if the campaign has one. Up: ridge scores, 1 x `count`.
+    #[cfg_attr(not(feature = "ridge-choice"), serde(deserialize_with = "codec::refuse"))]
     RidgeScores {
         /// Number of labelled samples per class on which a head is fitted.
         labels_per_class: u16,
@@ -131,12 +142,16 @@ pub enum Task {
     },
     /// Task for private use, whose meaning no version of the wire protocol defines. Firmware and server that
     /// share a custom task use one of four such numbers, and agree on the tensors and parameters of the task.
+    #[cfg_attr(not(feature = "custom-tasks"), serde(deserialize_with = "codec::refuse"))]
     Private12(PrivateTask),
     /// Task for private use, like [`Self::Private12`].
+    #[cfg_attr(not(feature = "custom-tasks"), serde(deserialize_with = "codec::refuse"))]
     Private13(PrivateTask),
     /// Task for private use, like [`Self::Private12`].
+    #[cfg_attr(not(feature = "custom-tasks"), serde(deserialize_with = "codec::refuse"))]
     Private14(PrivateTask),
     /// Task for private use, like [`Self::Private12`].
+    #[cfg_attr(not(feature = "custom-tasks"), serde(deserialize_with = "codec::refuse"))]
     Private15(PrivateTask),
 }
 
@@ -168,6 +183,15 @@ impl Task {
     #[must_use]
     pub const fn bit(&self) -> u16 {
         self.kind().bit()
+    }
+
+    /// Returns the solver of the task for heads, if it has one.
+    #[must_use]
+    pub const fn head(&self) -> Option<HeadSolve> {
+        match self {
+            Self::FedRep { head, .. } | Self::FitHead { head } | Self::AdapterUp { head, .. } => Some(*head),
+            _ => None,
+        }
     }
 
     /// Returns the task for a device that cannot select ridges ([`CHOOSES_RIDGE`](super::CHOOSES_RIDGE)): its
@@ -286,6 +310,7 @@ pub enum HeadSolve {
     },
     /// Gradient steps from the device's current head (initially zero): the methods GD-GD (one step) and
     /// 10GD-GD (ten steps).
+    #[cfg_attr(not(feature = "gradient-head"), serde(deserialize_with = "codec::refuse"))]
     Gradient {
         /// Number of steps.
         steps: u16,
@@ -294,6 +319,7 @@ pub enum HeadSolve {
     },
     /// Stochastic gradient descent on a network's cross-entropy, from the device's current head. Zero epochs
     /// leave the head unchanged.
+    #[cfg_attr(not(feature = "network"), serde(deserialize_with = "codec::refuse"))]
     Sgd {
         /// Number of epochs. [`UNTIL_PLATEAU`](crate::limits::UNTIL_PLATEAU) trains until the loss stops
         /// decreasing.
@@ -303,6 +329,7 @@ pub enum HeadSolve {
     },
     /// Least squares with the ridge of least leave-one-out error, if every class that occurs has at least two
     /// samples; otherwise with `fallback_ridge`.
+    #[cfg_attr(not(feature = "ridge-choice"), serde(deserialize_with = "codec::refuse"))]
     LeaveOneOut {
         /// Ridge for data in which a class has only one sample, so that leaving the sample out would leave
         /// the class empty; 0 for least squares without a ridge.

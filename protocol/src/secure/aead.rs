@@ -5,8 +5,11 @@
 //! key stream of 256 GiB), and firmware must link without panics. The tests compare this composition with
 //! that crate.
 
-use chacha20::ChaCha20;
-use chacha20::cipher::{KeyIvInit, StreamCipher, StreamCipherSeek};
+use core::slice::from_mut;
+
+use chacha20::cipher::{Block, KeyIvInit, StreamCipherCore};
+use chacha20::variants::Ietf;
+use chacha20::{ChaChaCore, R20};
 use poly1305::Poly1305;
 use poly1305::universal_hash::{KeyInit, UniversalHash};
 use zeroize::Zeroize;
@@ -20,6 +23,9 @@ pub const NONCE: usize = 12;
 /// blocks encrypt the text.
 const BLOCK: usize = 64;
 
+/// Block function of ChaCha20, the one that the noise of private updates uses too.
+type Cipher = ChaChaCore<R20, Ietf>;
+
 /// Returns the nonce of a frame: four zeros and the frame's counter, little endian.
 pub const fn nonce(counter: u64) -> [u8; NONCE] {
     let [a, b, c, d, e, f, g, h] = counter.to_le_bytes();
@@ -29,7 +35,7 @@ pub const fn nonce(counter: u64) -> [u8; NONCE] {
 /// Encrypts `text` in place and returns the tag over `head` and the encrypted text. Returns `None` if `text`
 /// is longer than the key stream; the text is then partly encrypted and must not be sent.
 pub fn encrypt(key: &[u8; KEY], nonce: &[u8; NONCE], head: &[u8], text: &mut [u8]) -> Option<[u8; TAG]> {
-    apply_key_stream(key, nonce, BLOCK, text)?;
+    apply_key_stream(key, nonce, 1, text)?;
     Some(compute_authenticator(key, nonce, head, text)?.finalize().into())
 }
 
@@ -39,16 +45,28 @@ pub fn encrypt(key: &[u8; KEY], nonce: &[u8; NONCE], head: &[u8], text: &mut [u8
 pub fn decrypt(key: &[u8; KEY], nonce: &[u8; NONCE], head: &[u8], text: &mut [u8], tag: &[u8; TAG]) -> bool {
     let Some(mac) = compute_authenticator(key, nonce, head, text) else { return false };
     // The comparison takes constant time.
-    mac.verify(&(*tag).into()).is_ok() && apply_key_stream(key, nonce, BLOCK, text).is_some()
+    mac.verify(&(*tag).into()).is_ok() && apply_key_stream(key, nonce, 1, text).is_some()
 }
 
-/// Applies the key stream from byte `offset`, a multiple of [`BLOCK`]. Not inlined, so that the states of the
-/// cipher and the authenticator are not on a device's stack at the same time.
+/// Applies the key stream from block `first` on. Returns `None` if the stream is shorter than `text`. Not inlined, so that the
+/// states of the cipher and the authenticator are not on a device's stack at the same time.
 #[cfg_attr(target_os = "none", inline(never))]
-fn apply_key_stream(key: &[u8; KEY], nonce: &[u8; NONCE], offset: usize, text: &mut [u8]) -> Option<()> {
-    let mut stream = ChaCha20::new(key.into(), nonce.into());
-    stream.try_seek(offset).ok()?;
-    stream.try_apply_keystream(text).ok()
+fn apply_key_stream(key: &[u8; KEY], nonce: &[u8; NONCE], first: u32, text: &mut [u8]) -> Option<()> {
+    // The cipher's own functions for bytes would compile its rounds a second time.
+    u32::try_from(text.len() / BLOCK).ok()?.checked_add(first)?.checked_add(1)?;
+    let mut cipher = Cipher::new(key.into(), nonce.into());
+    cipher.set_block_pos(first);
+    let (blocks, rest) = Block::<Cipher>::slice_as_chunks_mut(text);
+    cipher.apply_keystream_blocks(blocks);
+    if !rest.is_empty() {
+        let mut last = Block::<Cipher>::default();
+        cipher.apply_keystream_blocks(from_mut(&mut last));
+        for (byte, key_byte) in rest.iter_mut().zip(&last) {
+            *byte ^= key_byte;
+        }
+        last.zeroize();
+    }
+    Some(())
 }
 
 /// Returns the authenticator over `head`, `text`, and the lengths of the two.

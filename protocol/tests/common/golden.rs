@@ -488,6 +488,7 @@ fn messages_to_server() -> Vec<Golden> {
             DeclineReason::Budget { left: 1_000_000 },
         ),
         ("to_server_decline_entropy", "Decline: Entropy", DeclineReason::Entropy),
+        ("to_server_decline_undetermined", "Decline: Undetermined", DeclineReason::Undetermined),
         ("to_server_decline_update_non_finite", "Decline: UpdateNonFinite", DeclineReason::UpdateNonFinite),
     ] {
         add(name, meaning, ToServer::Decline(Decline { id: ID, reason }), no_body());

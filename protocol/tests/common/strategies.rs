@@ -257,6 +257,7 @@ pub fn decline() -> impl Strategy<Value = Decline> {
             DeclineReason::UpdateNonFinite,
             DeclineReason::Device,
             DeclineReason::Entropy,
+            DeclineReason::Undetermined,
         ]),
         u64s().prop_map(|left| DeclineReason::Budget { left }),
         u32s().prop_map(|last| DeclineReason::RoundRepeated { last }),

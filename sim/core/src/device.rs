@@ -60,7 +60,9 @@ pub fn client_session(
     leave_when_fitted: bool,
 ) -> Option<SimSession> {
     let client = dataset.clients.iter().chain(&dataset.newcomers).nth(index)?;
-    let build = DeviceFactory::new(scenario, dataset, scenario.seed, SeedSource::System).ok()?;
+    let mut build = DeviceFactory::new(scenario, dataset, scenario.seed, SeedSource::System).ok()?;
+    // The arithmetic is the client's, whatever number its device has.
+    build.arithmetic.numeric = Some(build.arithmetic.numeric_of(index as u64));
     let frame_limit = build.frame_limit();
     let config =
         Config { frame_limit, leave_when_fitted, sleep: identity.sleep, ..Config::new(identity.device) };

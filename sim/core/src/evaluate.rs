@@ -6,11 +6,11 @@ pub mod ridge;
 
 use fedspan_client::memory::Shape;
 use fedspan_client::source::Targets;
-use fedspan_client::{Linear, Mechanism, Recording, Task};
+use fedspan_client::{Linear, Mechanism, NotReady, Recording, Task};
 use fedspan_engine::Tensor;
 use fedspan_engine::algorithm::Scale;
 use fedspan_engine::linalg::{Matrix, from_f32, orthonormal, principal_angle_distance, to_f32};
-use fedspan_protocol::message::{HeadSolve, Numeric};
+use fedspan_protocol::message::{DeclineReason, HeadSolve, Numeric};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +19,7 @@ pub use predictions::Predictions;
 
 use crate::data::scaled::scaled_client;
 use crate::data::{Client, Dataset, Labels, Set, shape_of};
-use crate::fleet::{HeapWorkspace, SimDevice, SimTask};
+use crate::fleet::{FleetArithmetic, HeapWorkspace, SimDevice, SimTask};
 use crate::least_squares::DroppedDirections;
 use crate::network::{self, SimNetwork};
 
@@ -73,6 +73,8 @@ pub struct ClientScore {
     pub test_mse: Option<f64>,
     /// Directions of the features that the least-squares fit dropped.
     pub dropped: DroppedDirections,
+    /// True if the client's samples determine no head and it has no solver for that ([`FleetArithmetic`]). Its head is zero.
+    pub undetermined: bool,
     /// Predictions for the client's test set.
     pub predictions: Predictions,
 }
@@ -85,20 +87,31 @@ pub fn personal(
     b: &[f32],
     shape: Shape,
     head: HeadSolve,
-    numeric: Numeric,
+    arithmetic: FleetArithmetic,
 ) -> Vec<ClientScore> {
     clients
         .par_iter()
+        .enumerate()
         .map_init(
-            || Linear::new(HeapWorkspace::new(shape, numeric)),
-            |model, client| {
+            || None,
+            |last, (index, client)| {
+                let numeric = arithmetic.numeric_of(index as u64);
+                let new_model =
+                    || (numeric, arithmetic.with_solver(Linear::new(HeapWorkspace::new(shape, numeric))));
+                // Memory is kept for the next client with the same arithmetic.
+                let (_, model) = match last {
+                    Some((of_last, _)) if *of_last != numeric => last.insert(new_model()),
+                    _ => last.get_or_insert_with(new_model),
+                };
                 let _ = model.set_representation(b);
                 // If the client has no samples, a head of zeros is scored.
                 model.head_mut().fill(0.0);
                 let fitted = model.fit_head(head, &mut recording(&client.train, shape));
                 let mut score = score(model, client, shape);
-                if fitted.is_err() && !client.train.is_empty() {
-                    score.loss = f64::NAN;
+                match fitted {
+                    Err(DeclineReason::Undetermined) => score.undetermined = true,
+                    Err(_) if !client.train.is_empty() => score.loss = f64::NAN,
+                    _ => {}
                 }
                 score
             },
@@ -130,13 +143,17 @@ pub fn score<P: Mechanism>(
     #[allow(clippy::cast_precision_loss, reason = "counts of samples")]
     let mean = |sum: f64, count: usize| (count > 0).then(|| sum / count as f64);
     let loss = mean(train.squares, client.train.len()).unwrap_or(0.0) / 2.0;
+    let undetermined = train.has_no_head && model.solves_normal_equations_only();
+    let head =
+        model.head().iter().map(|weight| if undetermined { 0.0 } else { f64::from(*weight) }).collect();
     ClientScore {
-        head: model.head().iter().map(|weight| f64::from(*weight)).collect(),
-        loss: if train.failed_prediction { f64::NAN } else { loss },
+        head,
+        loss: if train.failed_prediction && !undetermined { f64::NAN } else { loss },
         #[allow(clippy::cast_precision_loss, reason = "counts of samples")]
         accuracy: if classification { mean(test.correct as f64, client.test.len()) } else { None },
         test_mse: if classification { None } else { mean(test.squares, client.test.len()) },
         dropped: DroppedDirections::default(),
+        undetermined,
         predictions: test.predictions,
     }
 }
@@ -176,6 +193,7 @@ pub fn score_network(device: &SimNetwork, parameters: &[f32], client: &Client) -
         accuracy: mean(test.correct as f64, test.count),
         test_mse: None,
         dropped: DroppedDirections::default(),
+        undetermined: false,
         predictions: test.predictions,
     }
 }
@@ -221,19 +239,27 @@ struct Errors {
     correct: usize,
     /// True if the model failed to predict a sample.
     failed_prediction: bool,
+    /// True if it failed because it has no head.
+    has_no_head: bool,
     predictions: Predictions,
 }
 
 /// Computes the errors of a model on a set in f32, with the arithmetic of devices.
 fn errors<P: Mechanism>(model: &mut Linear<HeapWorkspace, P>, set: &Set, shape: Shape) -> Errors {
-    let mut total =
-        Errors { squares: 0.0, correct: 0, failed_prediction: false, predictions: Predictions::of(set) };
+    let mut total = Errors {
+        squares: 0.0,
+        correct: 0,
+        failed_prediction: false,
+        has_no_head: false,
+        predictions: Predictions::of(set),
+    };
     let mut out = vec![0.0f32; shape.outputs];
     let samples = set.samples();
     for (index, x) in samples.x.chunks_exact(shape.features.max(1)).enumerate() {
-        if model.predict(x, &mut out).is_err() {
+        if let Err(reason) = model.predict(x, &mut out) {
             out.fill(0.0);
             total.failed_prediction = true;
+            total.has_no_head |= reason == NotReady::NoHead;
         }
         total.predictions.push(&set.y, &out);
         match samples.targets {
@@ -299,13 +325,13 @@ pub fn representation(
     dataset: &Dataset,
     b: &Matrix,
     head: HeadSolve,
-    numeric: Numeric,
+    arithmetic: FleetArithmetic,
 ) -> (Scores, Vec<ClientScore>) {
     if !dataset.has_targets() {
         return (distance(dataset, b), Vec::new());
     }
     let basis = orthonormal(b).unwrap_or_else(|_| b.clone());
-    let clients = personal(&dataset.clients, &to_f32(&basis), shape_of(dataset, b.ncols()), head, numeric);
+    let clients = personal(&dataset.clients, &to_f32(&basis), shape_of(dataset, b.ncols()), head, arithmetic);
     let mut scores = average(&clients);
     scores.distance = distance_of(dataset, &basis);
     (scores, clients)

@@ -1,6 +1,7 @@
 //! Simulated devices. A device consists of the client's session on heap memory and the server's end of its
 //! connection; frames are exchanged in memory.
 
+mod arithmetic;
 mod saved_device;
 mod task;
 
@@ -26,6 +27,7 @@ use fedspan_protocol::tensor::SUMS_COLUMNS;
 use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;
 
+pub use arithmetic::FleetArithmetic;
 pub use saved_device::{SavedDevice, SpentBudget};
 pub use task::SimTask;
 
@@ -146,8 +148,8 @@ pub fn deterministic_rng(seed: u64, device: u64) -> ChaCha8Rng {
 pub struct DeviceFactory {
     /// Sizes of the linear model.
     pub shape: Shape,
-    /// Arithmetic of linear models: f32 or 16-bit fixed point.
-    pub numeric: Numeric,
+    /// Arithmetic of linear models.
+    pub arithmetic: FleetArithmetic,
     /// True if devices have a second d x k buffer, for power iterations and noisy gradients.
     pub extra_matrix: bool,
     /// Noise settings; `None` if the scenario has no section `[privacy]`.
@@ -210,7 +212,7 @@ impl DeviceFactory {
             network,
             scale: scenario.scale != ScaleSource::None,
             shape: data::shape_of(dataset, scenario.model.k),
-            numeric: scenario.algorithm.numeric,
+            arithmetic: FleetArithmetic::of_scenario(scenario),
             extra_matrix: scenario.algorithm.power().is_some() || scenario.privacy.is_some(),
             privacy: noise::settings(scenario, dataset).map_err(BuildError)?,
             seeds,
@@ -318,11 +320,11 @@ impl DeviceFactory {
         if let Some(network) = &self.network {
             return Ok(SimTask::Network(SimNetwork::new(network, device, samples, join_time)));
         }
-        let memory = HeapWorkspace::new(self.shape, self.numeric);
+        let memory = self.arithmetic.memory(device, self.shape);
         let memory = if self.extra_matrix { memory.with_extra_matrix() } else { memory };
         let noise = SimNoise::new(self.privacy, self.seeds, device, seeds_drawn);
         let task = Linear::private(memory, noise).map_err(|error| BuildError(error.to_string()))?;
-        Ok(SimTask::Linear(task))
+        Ok(SimTask::Linear(self.arithmetic.with_solver(task)))
     }
 
     /// Model sizes in the hello of a device.

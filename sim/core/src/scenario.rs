@@ -272,11 +272,11 @@ impl Scenario {
     /// Reads and checks a scenario. If given, `memory_data` replaces the sections `[data]` and `[split]`.
     fn read(source: &Source, memory_data: Option<MemoryData>) -> Result<Self, Problem> {
         let root = source.root();
-        let fleet = read_fleet(&root.section("fleet")?)?;
         let rule = read_aggregation(&root.section("aggregation")?)?;
         let (norm, samples) = read_limits(&root.section("limits")?, rule)?;
         let (model, algorithm, measured) =
             read_linear_or_network(&root.section("model")?, &root.section("algorithm")?)?;
+        let fleet = read_fleet(&root.section("fleet")?, &algorithm)?;
         let data = root.section("data")?;
         let scale = read_scale(&data)?;
         let scenario = Self {
@@ -350,6 +350,11 @@ impl Scenario {
         self.check_network(root)?;
         check_attack(self.attack, &self.algorithm, &self.scale, &root.section("attack")?)?;
         self.check_privacy(root)?;
+        if self.attack.is_some() && self.algorithm.numeric.is_none() {
+            let message =
+                "found \"any\", attacks are measured in one arithmetic; allowed here: \"f32\", \"i16\"";
+            return Err(root.section("algorithm")?.problem("numeric", message));
+        }
         if classification && self.model.init == Init::Moments {
             let message = "found \"moments\", which weighs samples by y^2: regression only; allowed here: \
                            \"random\", \"power\", \"npy:FILE\"";

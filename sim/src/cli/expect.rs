@@ -128,7 +128,7 @@ fn value(name: &str, run: &Summary, scenario: &Scenario, runs: &Runs) -> Option<
         "bytes_down" => Some(run.bytes.down as f64),
         "bytes_per_update" => run.bytes.per_update,
         "ram" => {
-            let linear = scenario.model.network.is_none() && scenario.algorithm.numeric == Numeric::F32;
+            let linear = scenario.model.network.is_none() && scenario.algorithm.numeric == Some(Numeric::F32);
             let (features, outputs) = runs.shape.filter(|_| linear && scenario.is_federated())?;
             Some(Shape { features, width: scenario.model.k, outputs }.arithmetic_minimum() as f64)
         }

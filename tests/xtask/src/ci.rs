@@ -98,6 +98,10 @@ const STAGES: [Stage; 16] = [
             Step::Program(
                 "cargo clippy --workspace --features fedspan-sim/encoder --all-targets --locked -- -D warnings",
             ),
+            Step::Program(
+                "cargo clippy -p fedspan-client --no-default-features --all-targets --locked -- -D warnings",
+            ),
+            Step::Program("cargo test -p fedspan-client --no-default-features --test least --locked --quiet"),
             Step::Program("cargo fmt --manifest-path tests/threads/Cargo.toml --check"),
             Step::Program(
                 "cargo clippy --manifest-path tests/threads/Cargo.toml --target-dir target/threads --release --locked -- -D \

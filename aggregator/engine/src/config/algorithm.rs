@@ -18,7 +18,8 @@ pub const WEIGHTINGS: [(&str, Weighting); 2] =
     [("uniform", Weighting::Uniform), ("samples", Weighting::Samples)];
 
 /// Values of the key `numeric`.
-pub const NUMERICS: [(&str, Numeric); 2] = [("f32", Numeric::F32), ("i16", Numeric::I16)];
+pub const NUMERICS: [(&str, Option<Numeric>); 3] =
+    [("f32", Some(Numeric::F32)), ("i16", Some(Numeric::I16)), ("any", None)];
 
 /// Values of the key `send`.
 pub const SENDS: [(&str, Upload); 2] =
@@ -56,8 +57,8 @@ pub struct AlgorithmSection {
     pub upload: Encoding,
     /// Encoding of downloads.
     pub download: Encoding,
-    /// Arithmetic of the updates.
-    pub numeric: Numeric,
+    /// Arithmetic of the updates; `None` if each device may compute in its own.
+    pub numeric: Option<Numeric>,
 }
 
 /// Algorithm, on a linear model or on a network.
@@ -127,7 +128,6 @@ impl AlgorithmSection {
             send: self.send,
             upload: self.upload,
             download: self.download,
-            numeric: self.numeric,
         }
     }
 }
@@ -248,8 +248,9 @@ pub(super) fn read_linear(
     };
     let checked = method.check(&algorithm.linear_settings());
     checked.map_err(|(key, message)| section.problem(key, message))?;
-    if numeric == Numeric::I16 && !method.supports_i16() {
-        let message = format!("found \"i16\", {:?} is computed in \"f32\" only", method.name());
+    if numeric != Some(Numeric::F32) && !method.supports_i16() {
+        let found = NUMERICS.iter().find(|(_, value)| *value == numeric).map_or("", |(name, _)| name);
+        let message = format!("found {found:?}, {:?} is computed in \"f32\" only", method.name());
         return Err(section.problem("numeric", message));
     }
     Ok((algorithm, measured))
@@ -278,7 +279,7 @@ pub(super) fn read_network_algorithm(
         send: Upload::Representation,
         upload,
         download,
-        numeric: Numeric::F32,
+        numeric: Some(Numeric::F32),
     })
 }
 

@@ -102,9 +102,11 @@ pub fn check_private_algorithm(algorithm: &AlgorithmSection, section: &Section<'
         );
         return Err(section.problem("name", message));
     }
-    if noise == Noise::Gradients && algorithm.numeric != Numeric::F32 {
-        let message =
-            "found \"i16\", in which devices add no noise to gradients; allowed with [privacy]: \"f32\"";
+    if noise == Noise::Gradients && algorithm.numeric != Some(Numeric::F32) {
+        let found = if algorithm.numeric.is_some() { "i16" } else { "any" };
+        let message = format!(
+            "found {found:?}, in which devices add no noise to gradients; allowed with [privacy]: \"f32\""
+        );
         return Err(section.problem("numeric", message));
     }
     Ok(())

@@ -11,10 +11,14 @@ use core::panic::PanicInfo;
 use core::slice::from_mut;
 
 use embedded_io::{ErrorType, Read, ReadReady, Write, WriteReady};
+#[cfg(feature = "flash")]
+use embedded_storage::nor_flash::{NorFlash, NorFlashErrorKind, ReadNorFlash};
 use fedspan_client::Millis;
 #[cfg(feature = "privacy")]
 use fedspan_client::privacy::EntropySource;
+#[cfg(feature = "encryption")]
 use fedspan_client::secure::Key;
+use fedspan_client::session::Protection;
 use rand_core::TryRng;
 
 /// Numbers of features and of columns of the representation.
@@ -37,6 +41,7 @@ const SAMPLES: usize = 0x0008_0000;
 /// Address of the samples' classes.
 const CLASSES: usize = 0x000a_0000;
 /// Address of the device's key.
+#[cfg(feature = "encryption")]
 const KEY: usize = 0x000c_0000;
 /// Address of the registers. They are, in this order: data, status, predictions, and milliseconds since the
 /// start.
@@ -103,11 +108,87 @@ pub fn classes() -> &'static [u8] {
     unsafe { core::slice::from_raw_parts(core::ptr::with_exposed_provenance::<u8>(CLASSES), M) }
 }
 
-/// Returns the device's key.
+/// Returns the device's key, or plaintext without the feature `encryption`.
 #[must_use]
-pub fn key() -> Key {
+pub fn protection() -> Protection {
+    #[cfg(feature = "encryption")]
     // SAFETY: the flash at this address is reserved for the key.
-    Key::new(0, unsafe { core::ptr::with_exposed_provenance::<[u8; 32]>(KEY).read() })
+    return Protection::Key(Key::new(0, unsafe { core::ptr::with_exposed_provenance::<[u8; 32]>(KEY).read() }));
+    #[cfg(not(feature = "encryption"))]
+    Protection::Plaintext
+}
+
+/// Two pages of flash that are written by words.
+#[cfg(feature = "flash")]
+#[derive(Debug)]
+pub struct Flash;
+
+#[cfg(feature = "flash")]
+impl Flash {
+    /// Size of the flash in bytes.
+    pub const SIZE: u32 = 8192;
+    /// Address of the flash.
+    const START: usize = 0x000d_0000;
+    /// Offset of the register that erases the page whose address is written to it.
+    const ERASE: usize = 16;
+
+    /// Returns the address of `length` bytes from `offset` on.
+    fn address(offset: u32, length: usize) -> Result<usize, NorFlashErrorKind> {
+        let offset = offset as usize;
+        match offset.checked_add(length) {
+            Some(end) if end <= Self::SIZE as usize => Ok(Self::START + offset),
+            _ => Err(NorFlashErrorKind::OutOfBounds),
+        }
+    }
+}
+
+#[cfg(feature = "flash")]
+impl embedded_storage::nor_flash::ErrorType for Flash {
+    type Error = NorFlashErrorKind;
+}
+
+#[cfg(feature = "flash")]
+impl ReadNorFlash for Flash {
+    const READ_SIZE: usize = 1;
+
+    fn read(&mut self, offset: u32, bytes: &mut [u8]) -> Result<(), NorFlashErrorKind> {
+        let address = Self::address(offset, bytes.len())?;
+        for (index, byte) in bytes.iter_mut().enumerate() {
+            // SAFETY: the address is in the flash, which is always readable.
+            *byte = unsafe { core::ptr::with_exposed_provenance::<u8>(address + index).read_volatile() };
+        }
+        Ok(())
+    }
+
+    fn capacity(&self) -> usize {
+        Self::SIZE as usize
+    }
+}
+
+#[cfg(feature = "flash")]
+impl NorFlash for Flash {
+    const WRITE_SIZE: usize = 4;
+    const ERASE_SIZE: usize = 4096;
+
+    fn erase(&mut self, from: u32, to: u32) -> Result<(), NorFlashErrorKind> {
+        for page in (from..to).step_by(Self::ERASE_SIZE) {
+            let address = Self::address(page, Self::ERASE_SIZE)?;
+            write_register(Self::ERASE, u32::try_from(address).unwrap_or(0));
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, offset: u32, bytes: &[u8]) -> Result<(), NorFlashErrorKind> {
+        let address = Self::address(offset, bytes.len())?;
+        for (index, word) in bytes.as_chunks::<4>().0.iter().enumerate() {
+            // SAFETY: the address is in the flash, which the controller writes by words.
+            unsafe {
+                core::ptr::with_exposed_provenance_mut::<u32>(address + 4 * index)
+                    .write_volatile(u32::from_le_bytes(*word));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Serial line used by polling.
@@ -202,6 +283,20 @@ impl<T> Once<T> {
         unsafe { &mut *self.0.get() }
     }
 }
+
+// C's `sqrtf`, by the instruction of the core: its argument and its result are in s0.
+#[cfg(feature = "vsqrt")]
+core::arch::global_asm!(
+    ".fpu fpv4-sp-d16",
+    ".section .text.sqrtf,\"ax\",%progbits",
+    ".global sqrtf",
+    ".type sqrtf, %function",
+    ".thumb_func",
+    "sqrtf:",
+    "vsqrt.f32 s0, s0",
+    "bx lr",
+    ".size sqrtf, . - sqrtf",
+);
 
 #[panic_handler]
 fn panic(_: &PanicInfo) -> ! {

@@ -5,10 +5,10 @@
 //! equations, although they square the condition number, are exact enough in f32: the rounding error,
 //! `(2^10)^2 2^-24`, is 6 % of the squared length of the shortest such direction.
 
-use libm::sqrtf;
+use fedspan_protocol::sqrt::sqrtf;
 
-use super::super::least_squares::PIVOT_RATIO;
-use super::super::rank::{minimum_norm, substitute};
+use super::super::least_squares::Limits;
+use super::super::rank::{full_rank, minimum_norm, substitute};
 use super::super::vector::{from, from_mut, subtract};
 use crate::pace::Pace;
 
@@ -17,24 +17,37 @@ pub const CUT: f32 = 1.0 / 1024.0;
 
 /// Solves `Z^T Z W = Z^T Y` for the `W` of least norm. `gram` is the upper triangle of a k x k matrix, with
 /// zeros below; `rhs` (k x c) becomes `W`; `scratch` holds k values. Returns the numerical rank. A head that
-/// f32 cannot represent becomes zero.
+/// f32 cannot represent becomes zero. Without `has_minimum_norm`, returns `None` if the rank is not full; the arguments are then
+/// overwritten.
 ///
 /// The integers of a projection share one scale, so their errors are relative to the largest integer. The
 /// units of columns therefore matter: a column that is shorter than [`CUT`] times the longest is cut and not
 /// counted in the rank.
 #[inline(never)]
-pub fn solve(gram: &mut [f32], rhs: &mut [f32], scratch: &mut [f32], pace: Pace<'_>) -> usize {
+pub fn solve(
+    gram: &mut [f32],
+    rhs: &mut [f32],
+    scratch: &mut [f32],
+    has_minimum_norm: bool,
+    pace: Pace<'_>,
+) -> Option<usize> {
     let k = scratch.len();
-    let Some(c) = rhs.len().checked_div(k) else { return 0 };
+    let Some(c) = rhs.len().checked_div(k) else { return Some(0) };
     if !factorise(gram, rhs, k, c, pace) {
-        return minimum_norm(gram, rhs, scratch, CUT, pace);
+        if has_minimum_norm {
+            return Some(minimum_norm(gram, rhs, scratch, CUT, pace));
+        }
+        if !full_rank(gram, rhs, scratch, CUT, pace) {
+            return None;
+        }
+    } else {
+        substitute(gram, rhs, k, c, pace);
     }
-    substitute(gram, rhs, k, c, pace);
     if rhs.iter().any(|w| !w.is_finite()) {
         rhs.fill(0.0);
-        return 0;
+        return Some(0);
     }
-    k
+    Some(k)
 }
 
 /// Factorises `Z^T Z = R^T R` in place, and replaces `rhs` by `R^-T Z^T Y`. Rows whose pivot is not above the
@@ -70,5 +83,5 @@ fn factorise(gram: &mut [f32], rhs: &mut [f32], k: usize, c: usize, pace: Pace<'
             subtract(factor, rhs_row, rhs, 1);
         }
     }
-    smallest_pivot >= PIVOT_RATIO * largest_pivot && largest_pivot > 0.0
+    smallest_pivot >= Limits::WITH_TRIANGULAR.pivot_ratio * largest_pivot && largest_pivot > 0.0
 }

@@ -9,7 +9,7 @@ use crate::source::SampleSource;
 #[cfg(feature = "i16")]
 use crate::task::fixed_point;
 use crate::task::sample_pass::SampleSet;
-use crate::task::{HeadFits, Usage, fedrep};
+use crate::task::{HeadSolver, Usage, fedrep};
 
 /// Prepares the representation in memory for computations.
 pub(super) fn accept<M: Memory>(memory: &mut M) {
@@ -54,28 +54,28 @@ pub(super) fn project<M: Memory>(memory: &mut M, x: &[f32]) {
 pub(super) fn solve_head<M: Memory>(
     memory: &mut M,
     head: HeadSolve,
-    fits: &mut HeadFits,
+    solver: &mut HeadSolver,
     id: RoundId,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
     #[cfg(feature = "i16")]
     if let Some((mut parts, mut fixed)) = memory.fixed() {
-        return fixed_point::solve_head(&mut parts, &mut fixed, head, fits, id, SampleSet::All, source);
+        return fixed_point::solve_head(&mut parts, &mut fixed, head, solver, id, SampleSet::All, source);
     }
-    fedrep::solve_head(&mut memory.parts(), head, fits, id, SampleSet::All, source)
+    fedrep::solve_head(&mut memory.parts(), head, solver, id, SampleSet::All, source)
 }
 
 /// Computes a whole FedRep round.
 pub(super) fn fedrep<M: Memory>(
     memory: &mut M,
     head: HeadSolve,
-    fits: &mut HeadFits,
+    solver: &mut HeadSolver,
     id: RoundId,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
     #[cfg(feature = "i16")]
     if let Some((mut parts, mut fixed)) = memory.fixed() {
-        return fixed_point::run(&mut parts, &mut fixed, head, fits, id, source);
+        return fixed_point::run(&mut parts, &mut fixed, head, solver, id, source);
     }
-    fedrep::run(&mut memory.parts(), head, fits, id, source)
+    fedrep::run(&mut memory.parts(), head, solver, id, source)
 }

@@ -3,12 +3,14 @@
 #[cfg(feature = "power")]
 use fedspan_protocol::message::PowerUpload;
 use fedspan_protocol::message::{
-    CHOOSES_RIDGE, Capabilities, DeclineReason, Descriptors, HeadSolve, Model, Numeric, Privacy,
-    Task as Wire, TaskKind,
+    CHOOSES_RIDGE, Capabilities, DeclineReason, Descriptors, FITS_BY_STEPS, HeadSolve, Model, Numeric,
+    Privacy, Task as Wire, TaskKind,
 };
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
+use super::POWER_START;
 use crate::memory::Shape;
+use crate::task::GRADIENT_HEAD;
 #[cfg(feature = "reveal-moments")]
 use crate::task::moments;
 #[cfg(feature = "power")]
@@ -18,13 +20,15 @@ use crate::task::ridge_scores;
 
 /// Returns the capabilities of a linear model of this shape; the session fills in the frame limit. `second`
 /// is true if the memory has a second d x k matrix. `privacy` is the noise of updates; a model with noise
-/// sends only noisy tensors. `fed_rep` is true if gradients may be sent.
+/// sends only noisy tensors. `fed_rep` is true if gradients may be sent. Ridges are chosen by the triangular factor, which
+/// `has_minimum_norm` stands for.
 pub(super) fn capabilities(
     shape: Shape,
     numeric: Numeric,
     second: bool,
     privacy: Privacy,
     fed_rep: bool,
+    has_minimum_norm: bool,
 ) -> Capabilities {
     let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
     let elements = u32::try_from(shape.features * shape.width).unwrap_or(u32::MAX);
@@ -35,11 +39,14 @@ pub(super) fn capabilities(
     if fed_rep {
         roles |= Role::Gradient.bit() | Role::Representation.bit();
     }
-    if open {
+    if POWER_START && open {
         tasks |= TaskKind::PowerStart.bit();
         roles |= Role::Subspace.bit();
     }
-    let ridge_choice = cfg!(feature = "ridge-choice");
+    if GRADIENT_HEAD {
+        roles |= FITS_BY_STEPS;
+    }
+    let ridge_choice = cfg!(feature = "ridge-choice") && has_minimum_norm;
     // Classification needs at least two outputs.
     if ridge_choice && open && shape.outputs > 1 {
         tasks |= TaskKind::RidgeScores.bit();
@@ -108,7 +115,7 @@ pub(super) fn expected(shape: Shape, task: &Wire) -> Result<Descriptors, Decline
         Wire::AdapterUp { .. } => Descriptors::from_iter(factors(shape, Encoding::F32)?.into_iter().take(1)),
         #[cfg(feature = "shared-head")]
         Wire::AdapterDown { .. } => Descriptors::from_iter(factors(shape, Encoding::F32)?),
-        Wire::PowerStart => Descriptors::from_iter([of(Role::Subspace, d, k)]),
+        Wire::PowerStart if POWER_START => Descriptors::from_iter([of(Role::Subspace, d, k)]),
         #[cfg(feature = "power")]
         Wire::FedPower { .. } => Descriptors::from_iter([of(Role::Subspace, d, k)]),
         #[cfg(feature = "reveal-moments")]
@@ -239,7 +246,7 @@ fn parameters_of(head: HeadSolve) -> (f32, u16) {
         HeadSolve::LeastSquares { ridge } => (ridge, 1),
         #[cfg(feature = "ridge-choice")]
         HeadSolve::LeaveOneOut { fallback_ridge: otherwise } => (otherwise, 1),
-        HeadSolve::Gradient { steps, step_size } => (step_size, steps),
+        HeadSolve::Gradient { steps, step_size } if GRADIENT_HEAD => (step_size, steps),
         _ => (0.0, 0),
     }
 }

@@ -11,7 +11,7 @@ use fedspan_protocol::frame::crc32c_f32;
 use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId, Task as Wire};
 use fedspan_protocol::tensor::Encoding;
 
-use super::{HeadFits, Usage, representation_hash};
+use super::{HeadFits, HeadSolver, Usage, representation_hash};
 use crate::error::{NotReady, ShapeMismatch, check_finite};
 use crate::kernel::constant_column::ConstantColumn;
 use crate::kernel::project;
@@ -22,6 +22,9 @@ use crate::privacy::PrivacySettingsError;
 use crate::source::SampleSource;
 #[cfg(feature = "power")]
 use crate::task::PowerCounts;
+
+/// True if this build computes an initial representation by power iterations (`PowerStart`).
+const POWER_START: bool = cfg!(feature = "power-start");
 
 /// Linear model `y = W^T B^T x` with the memory `M`. The mechanism `P` protects its updates.
 #[derive(Clone, Debug)]
@@ -49,8 +52,8 @@ struct State {
     keeps_adapter: bool,
     /// Numbers of used and skipped samples of the last round.
     usage: Usage,
-    /// Statistics of head fits.
-    fits: HeadFits,
+    /// Solver of heads, with statistics of the fits.
+    solver: HeadSolver,
     /// Constant column of streamed samples.
     constant: ConstantColumn,
     /// Row counts of the last FedPower round.
@@ -70,7 +73,7 @@ impl State {
             #[cfg(feature = "shared-head")]
             keeps_adapter: false,
             usage: Usage { samples: 0, skipped: 0 },
-            fits: HeadFits::NONE,
+            solver: HeadSolver::NEW,
             constant: ConstantColumn::NONE,
             #[cfg(feature = "power")]
             power: PowerCounts::NOTHING,
@@ -126,7 +129,21 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
 
     /// Returns statistics of head fits, for use by the firmware. The statistics are never sent.
     pub fn head_fits(&self) -> HeadFits {
-        self.state.fits
+        self.state.solver.fits
+    }
+
+    /// Makes the model decline rounds whose samples do not determine the head, as a build without the feature
+    /// `minimum-norm` does ([`DeclineReason::Undetermined`]), so that a simulation decides like such a device. Streamed samples
+    /// are solved by the other method in any case.
+    #[must_use]
+    pub const fn with_normal_equations_only(mut self) -> Self {
+        self.state.solver.full_rank_only = true;
+        self
+    }
+
+    /// Returns true if rounds whose samples do not determine the head are declined.
+    pub fn solves_normal_equations_only(&self) -> bool {
+        !self.state.solver.has_minimum_norm()
     }
 
     /// Returns the sizes of the model.
@@ -206,7 +223,7 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
             return Err(DeclineReason::Tensors);
         }
         let Self { memory, state, .. } = self;
-        let usage = arithmetic::solve_head(memory, head, &mut state.fits, RoundId::default(), samples)?;
+        let usage = arithmetic::solve_head(memory, head, &mut state.solver, RoundId::default(), samples)?;
         self.state.head_is_fitted();
         Ok(usage)
     }

@@ -78,7 +78,7 @@ fn fedrep<M: Memory, P: Mechanism>(
     let Linear { memory, state, .. } = model;
     let parts = &mut memory.parts();
     let mut source = CountingSource::new(source, parts.shape.features);
-    let fitted = private_fedrep::run(parts, head, &mut state.fits, id, &mut source)?;
+    let fitted = private_fedrep::run(parts, head, &mut state.solver, id, &mut source)?;
     let samples = source.samples();
     if fitted.is_some() {
         state.head_is_fitted();
@@ -130,14 +130,15 @@ fn fit_head<M: Memory>(
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
     let mut source = CountingSource::new(source, memory.parts_ref().shape.features);
-    let fitted = arithmetic::solve_head(memory, head, &mut state.fits, id, &mut source);
+    let fitted = arithmetic::solve_head(memory, head, &mut state.solver, id, &mut source);
     let samples = source.samples();
     state.usage = match fitted {
         Ok(usage) => {
             state.head_is_fitted();
             usage
         }
-        Err(DeclineReason::NoSamples | DeclineReason::UpdateNonFinite) => {
+        // Every reason that depends on the content of a record.
+        Err(DeclineReason::NoSamples | DeclineReason::UpdateNonFinite | DeclineReason::Undetermined) => {
             Usage { samples: 0, skipped: samples }
         }
         Err(reason) => return Err(reason),

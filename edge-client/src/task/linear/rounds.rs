@@ -10,7 +10,7 @@ use fedspan_protocol::tensor::{Encoding, TensorDescriptor};
 
 #[cfg(feature = "privacy")]
 use super::noise;
-use super::{Linear, arithmetic, capabilities};
+use super::{Linear, POWER_START, arithmetic, capabilities};
 use crate::kernel::constant_column::ConstantColumn;
 use crate::kernel::{all_within, gradient};
 use crate::mechanism::{Mechanism, declared_privacy, is_private, sends_gradients};
@@ -37,7 +37,15 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
     fn capabilities(&self) -> Capabilities {
         let second = self.memory.parts_ref().extra_matrix.is_some();
         let (numeric, privacy) = (self.memory.numeric(), declared_privacy(&self.mechanism));
-        capabilities::capabilities(self.shape(), numeric, second, privacy, self.supports_fedrep())
+        let has_minimum_norm = self.state.solver.has_minimum_norm();
+        capabilities::capabilities(
+            self.shape(),
+            numeric,
+            second,
+            privacy,
+            self.supports_fedrep(),
+            has_minimum_norm,
+        )
     }
 
     fn streamed_tasks(&self) -> u16 {
@@ -55,6 +63,8 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
             }
             #[cfg(feature = "power")]
             Wire::FedPower { .. } => self.memory.parts_ref().extra_matrix.is_some(),
+            #[cfg(feature = "ridge-choice")]
+            Wire::RidgeScores { .. } => open && self.state.solver.has_minimum_norm(),
             _ => open,
         };
         if !possible {
@@ -173,12 +183,12 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
         let Self { memory, state, .. } = self;
         let usage = match state.task.ok_or(DeclineReason::Task)? {
             Wire::FedRep { head, .. } => {
-                let usage = arithmetic::fedrep(memory, head, &mut state.fits, id, source)?;
+                let usage = arithmetic::fedrep(memory, head, &mut state.solver, id, source)?;
                 state.head_is_fitted();
                 usage
             }
             Wire::FitHead { head } => {
-                let usage = arithmetic::solve_head(memory, head, &mut state.fits, id, source)?;
+                let usage = arithmetic::solve_head(memory, head, &mut state.solver, id, source)?;
                 state.head_is_fitted();
                 usage
             }
@@ -193,7 +203,7 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
                 let usage = fedrep::solve_head(
                     &mut memory.parts(),
                     head,
-                    &mut state.fits,
+                    &mut state.solver,
                     id,
                     SampleSet::All,
                     source,
@@ -214,7 +224,7 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
                 state.head = None;
                 ridge_scores::run(&mut memory.parts(), grid, id, source)?
             }
-            Wire::PowerStart => {
+            Wire::PowerStart if POWER_START => {
                 state.representation = None;
                 moments::power(&mut memory.parts(), id, source)?
             }
@@ -269,7 +279,7 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
         let fitted = usage.samples > 0 && {
             self.state.head = None;
             let Self { memory, state, .. } = self;
-            match fedrep::finish(&mut memory.parts(), head, &mut state.constant, &mut state.fits, usage) {
+            match fedrep::finish(&mut memory.parts(), head, &mut state.constant, &mut state.solver, usage) {
                 Ok(()) => {
                     self.state.head_is_fitted();
                     true

@@ -141,7 +141,7 @@ impl<M: NetworkMemory> Network<M> {
         let body = 0..shape.layers() - 1;
         for layer in body.clone() {
             #[allow(clippy::cast_precision_loss, reason = "a width is far below 2^24")]
-            let bound = 1.0 / libm::sqrtf(shape.layer(layer).init_fan_in() as f32);
+            let bound = 1.0 / fedspan_protocol::sqrt::sqrtf(shape.layer(layer).init_fan_in() as f32);
             for value in parts.parameters.get_mut(shape.range(layer..layer + 1)).unwrap_or_default() {
                 #[allow(clippy::cast_precision_loss, reason = "24 bits")]
                 let unit = (random.next_u32() >> 8) as f32 / 8_388_608.0 - 1.0;

@@ -2,7 +2,7 @@
 
 use fedspan_protocol::message::PowerRows;
 #[cfg(feature = "privacy")]
-use libm::sqrtf;
+use fedspan_protocol::sqrt::sqrtf;
 
 use crate::kernel::vector::dot;
 use crate::source::Targets;

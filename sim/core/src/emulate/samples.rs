@@ -38,7 +38,7 @@ impl<'a> SampleImages<'a> {
             Firmware::Watch => WATCH,
             Firmware::Table => TABLE,
         };
-        if scenario.algorithm.numeric != Numeric::F32 {
+        if scenario.algorithm.numeric != Some(Numeric::F32) {
             return Err(unsuitable(requirement));
         }
         match (plan.core.firmware, &scenario.data) {

@@ -133,6 +133,7 @@ fn score_weights(weights: Vec<f64>, client: &Client, dataset: &Dataset) -> Clien
         test_mse: mean(test.squares, client.test.len()).filter(|_| !classes),
         head: weights,
         dropped: DroppedDirections::default(),
+        undetermined: false,
         predictions: test.predictions,
     }
 }

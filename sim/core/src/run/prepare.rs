@@ -219,6 +219,7 @@ impl<'a> Job<'a> {
         outcome.warnings = self.warnings();
         outcome.warnings.extend(outcome.fits.as_ref().and_then(FitStats::warning));
         outcome.warnings.extend(uncounted_warning(&self.scenario, outcome));
+        outcome.warnings.extend(undetermined_warning(outcome));
         // With a fleet-wide scale features have a size of about 1, so the warning does not apply.
         if self.scenario.scale == ScaleSource::None {
             let of_ridge = |chosen| evaluate::ridge::warning(chosen, &self.dataset);
@@ -492,6 +493,21 @@ fn run_baseline(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Out
     };
     outcome.check_figures()?;
     Ok(outcome)
+}
+
+/// Warning about clients whose samples determine no head, where clients solve the normal equations only.
+fn undetermined_warning(outcome: &Outcome) -> Option<String> {
+    let all = outcome.clients.iter().chain(&outcome.newcomers);
+    let without: Vec<usize> =
+        all.enumerate().filter(|(_, client)| client.undetermined).map(|(index, _)| index).collect();
+    let first = outcome.numbers.get(*without.first()?).map_or(0, |number| number + 1);
+    Some(format!(
+        "{} clients have no head, the first is client {first}, and {} rounds were declined: the samples do not determine one, and \
+         fleet.head_solver = \"normal-equations\" solves nothing else. Their predictions are scored as zero; a larger ridge determines \
+         every head",
+        without.len(),
+        outcome.counters.declined
+    ))
 }
 
 /// Warning about updates that were rejected though no client attacks. It names the client that counts in the fewest of the

@@ -3,11 +3,12 @@
 //! first round.
 
 use fedspan_engine::linalg::{Matrix, orthonormal, to_f32};
-use fedspan_protocol::message::{HeadSolve, Numeric};
+use fedspan_protocol::message::HeadSolve;
 use rayon::prelude::*;
 
 use crate::data::{Client, Dataset, Labels, Set, shape_of};
 use crate::evaluate::{self, ClientScore};
+use crate::fleet::FleetArithmetic;
 use crate::least_squares::{F64_ROUNDOFF, Problem, predict, solve};
 
 /// Number of power iterations. The accuracy is 1 % if the largest eigenvalue is well separated. Otherwise the
@@ -41,7 +42,7 @@ pub fn measure(dataset: &Dataset, b: &Matrix, head: HeadSolve, exact: Option<f64
     let basis = orthonormal(b).ok()?;
     let (d, k) = basis.shape();
     let shape = shape_of(dataset, k);
-    let heads = evaluate::personal(&dataset.clients, &to_f32(&basis), shape, head, Numeric::F32);
+    let heads = evaluate::personal(&dataset.clients, &to_f32(&basis), shape, head, FleetArithmetic::F32);
     let c = dataset.outputs;
     let fitted_clients: Vec<(&Set, Matrix)> = dataset
         .clients
@@ -106,7 +107,7 @@ fn loss_decreases(dataset: &Dataset, basis: &Matrix, head: HeadSolve, step: f64)
     let mut first = None;
     let shape = shape_of(dataset, basis.ncols());
     for _ in 0..TRIAL_ROUNDS {
-        let heads = evaluate::personal(&dataset.clients, &to_f32(&b), shape, head, Numeric::F32);
+        let heads = evaluate::personal(&dataset.clients, &to_f32(&b), shape, head, FleetArithmetic::F32);
         let loss = evaluate::average(&heads).loss.unwrap_or(0.0);
         let first = *first.get_or_insert(loss);
         if loss.is_nan() || loss > previous_loss * (1.0 + LOSS_TOLERANCE) + LOSS_TOLERANCE * first {

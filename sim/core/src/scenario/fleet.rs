@@ -1,6 +1,6 @@
 //! Reader of the section `[fleet]`: computation times, links and dropouts of the devices.
 
-use fedspan_engine::config::{Problem, Section};
+use fedspan_engine::config::{AlgorithmSection, Problem, Section};
 
 use crate::data::sizes::LARGEST_SIGMA;
 
@@ -16,6 +16,9 @@ const LONGEST_CYCLE: f64 = 1e9;
 /// Names of the phases of cycles.
 const PHASES: [(&str, Phases); 3] =
     [("together", Phases::Together), ("even", Phases::Even), ("random", Phases::Random)];
+
+/// Values of the key `head_solver`: whether only the normal equations are solved.
+const HEAD_SOLVERS: [(&str, bool); 2] = [("minimum-norm", false), ("normal-equations", true)];
 
 /// Section `[fleet]`.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,6 +39,10 @@ pub struct FleetSection {
     pub waking: Option<Cycle>,
     /// Window in which devices can be reached, such as a part of the day; `None` if they always can.
     pub window: Option<Cycle>,
+    /// With `algorithm.numeric = "any"`: share of the clients that compute in 16-bit fixed point.
+    pub i16_share: f64,
+    /// True if clients decline rounds that need the solver of minimum norm, as firmware without it does.
+    pub normal_equations_only: bool,
 }
 
 /// Cycle in which a device can be reached for a part of each period.
@@ -160,7 +167,9 @@ pub struct LinkSection {
 ///
 /// # Errors
 /// [`Problem`] for the first error.
-pub fn read_fleet(section: &Section<'_>) -> Result<FleetSection, Problem> {
+pub fn read_fleet(section: &Section<'_>, algorithm: &AlgorithmSection) -> Result<FleetSection, Problem> {
+    let is_mixed = algorithm.numeric.is_none();
+    let fits_heads = algorithm.linear().is_some_and(|method| method.is_federated());
     let compute_times = read_computing(section)?;
     let communication = section.number("communication", Some(0.0), 0.0..=f64::MAX)?;
     let dropout = section.number("dropout", Some(0.0), 0.0..=LARGEST_LOSS)?;
@@ -181,6 +190,9 @@ pub fn read_fleet(section: &Section<'_>) -> Result<FleetSection, Problem> {
         },
         waking: read_waking(section)?,
         window: read_window(section)?,
+        i16_share: if is_mixed { section.number("i16_share", Some(0.5), 0.0..=1.0)? } else { 0.0 },
+        normal_equations_only: fits_heads
+            && section.choice("head_solver", Some("minimum-norm"), &HEAD_SOLVERS)?,
     };
     section.finish()?;
     Ok(fleet)

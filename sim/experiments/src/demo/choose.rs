@@ -9,7 +9,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fedspan_protocol::message::{HeadSolve, Numeric};
+use fedspan_protocol::message::HeadSolve;
 use rayon::prelude::*;
 
 use super::choice::{Choice, Choices, Features, FedRepChoice, RidgeChoice};
@@ -18,6 +18,7 @@ use super::part::{PARTS, Part};
 use super::{DemoError, Progress, scaled};
 use fedspan_sim_core::data::{Client, Dataset, shape_of, watch};
 use fedspan_sim_core::evaluate::{self, average};
+use fedspan_sim_core::fleet::FleetArithmetic;
 use fedspan_sim_core::run::{NoProgress, RunError};
 use fedspan_sim_core::scenario::{DataSection, Scenario};
 
@@ -284,7 +285,8 @@ impl InnerFold {
         let accuracy = |r: f32| {
             self.over_draws(|draw| {
                 let data = if features == Features::Device { &draw.device } else { &draw.logarithmic };
-                average(&evaluate::personal(&data.newcomers, &basis, shape, ridge(r), Numeric::F32)).accuracy
+                average(&evaluate::personal(&data.newcomers, &basis, shape, ridge(r), FleetArithmetic::F32))
+                    .accuracy
             })
         };
         Ok(RIDGES.iter().map(|r| accuracy(*r).unwrap_or(0.0)).collect())

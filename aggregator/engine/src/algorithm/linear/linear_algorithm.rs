@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use fedspan_protocol::message::{HeadSolve, Numeric, Upload};
+use fedspan_protocol::message::{HeadSolve, Upload};
 use fedspan_protocol::tensor::Encoding;
 use toml_edit::Value;
 
@@ -133,8 +133,6 @@ pub struct LinearSettings {
     pub upload: Encoding,
     /// Encoding of downloads.
     pub download: Encoding,
-    /// Arithmetic of the updates.
-    pub numeric: Numeric,
 }
 
 impl LinearSettings {

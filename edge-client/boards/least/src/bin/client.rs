@@ -4,7 +4,7 @@
 #![no_std]
 #![no_main]
 
-#[cfg(feature = "scale")]
+#[cfg(any(feature = "flash", feature = "scale"))]
 use core::hint::spin_loop;
 use core::mem::MaybeUninit;
 
@@ -13,12 +13,17 @@ use fedspan_client::Workspace;
 use fedspan_client::link::{Buffers, run};
 #[cfg(feature = "i16")]
 use fedspan_client::memory::FixedWorkspace as Workspace;
-use fedspan_client::session::{Config, Protection};
+use fedspan_client::session::Config;
+#[cfg(not(feature = "flash"))]
 use fedspan_client::store::NoStore;
+#[cfg(feature = "flash")]
+use fedspan_client::store::{FlashStore, record_len};
 #[cfg(feature = "scale")]
 use fedspan_client::task::{Scaled, scaled_values};
 use fedspan_client::{Linear, Recording, Session};
-use least::{D, K, Lcg, Line, Once, clock, key, report, samples};
+#[cfg(feature = "flash")]
+use least::Flash;
+use least::{D, K, Lcg, Line, Once, clock, protection, report, samples};
 
 /// Session settings of device 1.
 const CONFIG: Config = Config::new(1);
@@ -29,7 +34,11 @@ const TRANSMIT: usize = CONFIG.transmit_capacity();
 type Model = Linear<&'static mut Workspace<D, K>>;
 #[cfg(feature = "scale")]
 type Model = Scaled<Linear<&'static mut Workspace<D, K>>, &'static mut [f32]>;
-type Client = Session<Model, Recording<'static>, NoStore, Lcg>;
+#[cfg(not(feature = "flash"))]
+type Storage = NoStore;
+#[cfg(feature = "flash")]
+type Storage = FlashStore<Flash, { record_len(K, 1).next_multiple_of(4) }>;
+type Client = Session<Model, Recording<'static>, Storage, Lcg>;
 
 /// All static memory of the client.
 struct Statics {
@@ -65,7 +74,15 @@ fn main() -> ! {
             spin_loop();
         }
     };
-    let client = client.write(Session::new(CONFIG, Protection::Key(key()), model, samples, NoStore, Lcg(1)));
+    #[cfg(not(feature = "flash"))]
+    let store = NoStore;
+    #[cfg(feature = "flash")]
+    let Ok(store) = FlashStore::new(Flash, 0..Flash::SIZE) else {
+        loop {
+            spin_loop();
+        }
+    };
+    let client = client.write(Session::new(CONFIG, protection(), model, samples, store, Lcg(1)));
     loop {
         let buffers = Buffers { receive, transmit };
         let closed = run(client, &mut Line, buffers, clock, |_| {});

@@ -8,10 +8,10 @@ use core::mem::MaybeUninit;
 
 use fedspan_client::link::{Buffers, run};
 use fedspan_client::memory::{NetworkShape, NetworkSizes, NetworkWorkspace};
-use fedspan_client::session::{Config, Protection};
+use fedspan_client::session::Config;
 use fedspan_client::store::NoStore;
 use fedspan_client::{Network, Recording, Session};
-use least::{D, Lcg, Line, Once, classes, clock, key, report, samples};
+use least::{D, Lcg, Line, Once, classes, clock, protection, report, samples};
 
 const CONFIG: Config = Config::new(1);
 const RECEIVE: usize = CONFIG.frame_limit as usize;
@@ -57,7 +57,7 @@ fn main() -> ! {
     let Statics { client, workspace, receive, transmit } = unsafe { STATICS.take() };
     let client = client.write(Session::new(
         CONFIG,
-        Protection::Key(key()),
+        protection(),
         Network::new(workspace, 1),
         samples,
         NoStore,

@@ -13,10 +13,10 @@ use fedspan_client::memory::PowerWorkspace;
 use fedspan_client::privacy::{
     Clip, Clipped, EntropySource, Gaussian, MinEntropy, NoiseMultiplier, PrivacySettings,
 };
-use fedspan_client::session::{Config, Protection};
+use fedspan_client::session::Config;
 use fedspan_client::store::NoStore;
 use fedspan_client::{Linear, Recording, Session};
-use least::{D, Entropy, K, Lcg, Line, Once, clock, key, report, samples};
+use least::{D, Entropy, K, Lcg, Line, Once, clock, protection, report, samples};
 
 const CONFIG: Config = Config::new(1);
 const RECEIVE: usize = CONFIG.frame_limit as usize;
@@ -76,7 +76,7 @@ fn main() -> ! {
             spin_loop();
         }
     };
-    let client = client.write(Session::new(CONFIG, Protection::Key(key()), model, samples, NoStore, Lcg(1)));
+    let client = client.write(Session::new(CONFIG, protection(), model, samples, NoStore, Lcg(1)));
     loop {
         let buffers = Buffers { receive, transmit };
         let closed = run(client, &mut Line, buffers, clock, |_| {});

@@ -8,6 +8,7 @@ use fedspan_engine::{Action, Phase};
 use super::Simulation;
 use crate::data::Dataset;
 use crate::evaluate::{self, ClientScore, MetricSet, Scores};
+use crate::fleet::FleetArithmetic;
 use crate::run::{Diverged, RoundRow, RunError, Watcher, check_finite};
 
 impl Simulation<'_> {
@@ -129,9 +130,9 @@ impl Simulation<'_> {
             check_finite(&scores, round)?;
             return Ok((scores, clients));
         }
-        let (head, numeric) = (self.engine.final_head(), algorithm.numeric);
+        let (head, arithmetic) = (self.engine.final_head(), FleetArithmetic::of_scenario(&self.scenario));
         let (mut scores, clients) =
-            evaluate::representation(dataset, self.engine.representation(), head, numeric);
+            evaluate::representation(dataset, self.engine.representation(), head, arithmetic);
         if let Some(w) = self.engine.shared_head() {
             let shared = evaluate::shared(&dataset.clients, self.engine.representation(), w);
             scores.accuracy_global = shared.accuracy;

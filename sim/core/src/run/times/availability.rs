@@ -103,6 +103,8 @@ mod tests {
             link: None,
             waking,
             window,
+            i16_share: 0.0,
+            normal_equations_only: false,
         }
     }
 

@@ -155,6 +155,8 @@ mod tests {
             link: None,
             waking: None,
             window: None,
+            i16_share: 0.0,
+            normal_equations_only: false,
         };
         assert_eq!(Dropouts::check(&fleet, clients), Ok(()));
         Dropouts::new(&fleet, clients, seed)
@@ -267,6 +269,8 @@ mod tests {
             link: None,
             waking: None,
             window: None,
+            i16_share: 0.0,
+            normal_equations_only: false,
         };
         let check = |fleet: &FleetSection, clients| Dropouts::check(fleet, clients).err().unwrap_or_default();
         let (key, message) = check(&fleet(0.9, DropoutPattern::Persistent), 4);

@@ -1,0 +1,83 @@
+/* A device over TCP: trains a linear model of 20 features on its own samples, with an encrypted link. Build it beside the library:
+     cc -Iedge-client/capi/include edge-client/capi/examples/tcp_device.c target/release/libfedspan.a -lm -lpthread -ldl -o tcp_device
+   and start it with the port of a server, the number of the device and its key in hexadecimal digits. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "fedspan.h"
+
+enum { D = 20, K = 2, OUTPUTS = 1, SAMPLES = 20 };
+
+static float x[SAMPLES * D], y[SAMPLES];
+static int socket_fd = -1, has_begun;
+static _Alignas(8) uint8_t memory[FEDSPAN_MEMORY_SIZE(D, K, OUTPUTS, 256)];
+
+static int32_t rewind_samples(void *context, uint32_t round) { (void)context, (void)round; return has_begun = 0; }
+static void next_samples(void *context, fedspan_samples *samples) {
+  (void)context;
+  *samples = (fedspan_samples){.x = x, .targets = y, .count = has_begun++ ? 0 : SAMPLES};
+}
+static void random_bytes(void *context, uint8_t *bytes, size_t length) {
+  (void)context;
+  if (getrandom(bytes, length, 0) != (ssize_t)length) abort();
+}
+static int32_t or_nothing_yet(ssize_t count) { return count > 0 ? (int32_t)count : count < 0 && errno == EAGAIN ? 0 : -1; }
+static int32_t read_link(void *context, uint8_t *bytes, size_t length) {
+  (void)context;
+  return or_nothing_yet(recv(socket_fd, bytes, length, MSG_DONTWAIT));
+}
+static int32_t write_link(void *context, const uint8_t *bytes, size_t length) {
+  (void)context;
+  return or_nothing_yet(send(socket_fd, bytes, length, MSG_DONTWAIT | MSG_NOSIGNAL));
+}
+static uint64_t now_ms(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (uint64_t)time.tv_sec * 1000 + (uint64_t)time.tv_nsec / 1000000;
+}
+static void connect_to(int port) {
+  struct sockaddr_in server = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  if (socket_fd >= 0) close(socket_fd);
+  socket_fd = socket(AF_INET, SOCK_STREAM, 0);
+  if (connect(socket_fd, (struct sockaddr *)&server, sizeof server) != 0) perror("connect");
+}
+
+int main(int argc, char **argv) {
+  if (argc != 4 || strlen(argv[3]) != 64) return fprintf(stderr, "usage: tcp_device PORT DEVICE KEY\n"), 2;
+  uint8_t key[32];
+  for (int i = 0; i < 32; i++) sscanf(argv[3] + 2 * i, "%2hhx", &key[i]);
+  srand((unsigned)atoi(argv[2]));
+  for (int i = 0; i < SAMPLES; i++) {
+    for (int j = 0; j < D; j++) x[i * D + j] = (float)rand() / (float)RAND_MAX - 0.5f;
+    y[i] = 2 * x[i * D] - x[i * D + 1]; /* Put your own samples here. */
+  }
+  fedspan_config config = {.device = (uint64_t)atoll(argv[2]), .key = key, .features = D, .width = K, .outputs = OUTPUTS,
+                           .leave_when_fitted = true,
+                           .platform = {.rewind = rewind_samples, .next = next_samples, .random = random_bytes,
+                                        .read = read_link, .write = write_link}}; /* Real devices have load and save, too. */
+  fedspan_client *client;
+  fedspan_status status = fedspan_start(memory, sizeof memory, &config, &client);
+  if (status != FEDSPAN_OK) return fprintf(stderr, "fedspan_start: %d\n", status), 1;
+  connect_to(atoi(argv[1]));
+  while (!fedspan_is_fitted(client)) {
+    uint64_t until;
+    fedspan_state state = fedspan_step(client, now_ms(), &until);
+    uint64_t wait = until > now_ms() ? until - now_ms() : 0;
+    struct pollfd ready = {.fd = socket_fd, .events = POLLIN};
+    if (state == FEDSPAN_WAIT) poll(&ready, 1, wait > 1000 ? 1000 : (int)wait);
+    if (state == FEDSPAN_CLOSED && !fedspan_is_fitted(client)) poll(NULL, 0, (int)wait), connect_to(atoi(argv[1]));
+  }
+  float prediction;
+  status = fedspan_predict(client, x, D, &prediction, OUTPUTS);
+  printf("device %s: %u rounds, status %d, prediction %.3f of %.3f\n", argv[2], fedspan_last_round(client), status, prediction, y[0]);
+  fedspan_end(client);
+  return 0;
+}

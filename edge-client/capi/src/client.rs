@@ -1,0 +1,315 @@
+//! Functions of a client in the caller's memory.
+
+use core::ptr;
+use core::slice;
+
+use ::fedspan_client::link::{Buffers, Driver, NoSensor, Step};
+use ::fedspan_client::{Linear, Millis, NotReady, Session};
+use fedspan_protocol::message::Refusal;
+
+use crate::config::{fedspan_config, fedspan_status};
+use crate::memory::RawMemory;
+use crate::platform::{
+    Platform, PlatformLink, PlatformRandom, PlatformSource, PlatformStore, fedspan_platform,
+};
+use crate::size::Layout;
+
+/// A client, at the start of the memory that `fedspan_start` was given.
+#[repr(C)]
+#[derive(Debug)]
+#[allow(non_camel_case_types, reason = "a name of C")]
+pub struct fedspan_client {
+    _private: [u8; 0],
+}
+
+/// Mark of memory that holds a client: "FEDC".
+const STARTED: u32 = 0x4344_4546;
+
+/// Content of the memory of a client.
+pub struct Client {
+    /// [`STARTED`].
+    mark: u32,
+    /// Functions of the firmware; the other fields point to it.
+    platform: fedspan_platform,
+    link: PlatformLink,
+    driver: Driver<'static>,
+    session: Session<Linear<RawMemory>, PlatformSource, PlatformStore, PlatformRandom>,
+}
+
+/// What to do after a step.
+#[repr(i32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(non_camel_case_types, reason = "a name of C")]
+pub enum fedspan_state {
+    /// Call `fedspan_step` again at once.
+    FEDSPAN_AGAIN = 0,
+    /// Call `fedspan_step` again at the time, or earlier when bytes have arrived or more can be written.
+    FEDSPAN_WAIT = 1,
+    /// The link has ended. Connect again at the time; the next step begins with the new link.
+    FEDSPAN_CLOSED = 2,
+}
+
+/// Numbers of events since the start. They stop at the largest number.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(non_camel_case_types, reason = "a name of C")]
+pub struct fedspan_counters {
+    /// Rounds whose update was counted by the server.
+    pub counted: u32,
+    /// Rounds whose update arrived too late.
+    pub late: u32,
+    /// Rounds whose update was rejected.
+    pub rejected: u32,
+    /// Rounds that the device declined.
+    pub declined: u32,
+    /// Rounds that were closed before the device had answered.
+    pub closed: u32,
+    /// Links that the device left because no round opened in time.
+    pub unasked: u32,
+    /// Messages that could not be decoded.
+    pub malformed: u32,
+    /// Messages that were not expected.
+    pub unexpected: u32,
+    /// Requests for parts of a message that were lost.
+    pub asked_again: u32,
+    /// Sealed frames that were replayed, forged, or not expected.
+    pub unopened: u32,
+    /// Messages without a seal on a link that has a key.
+    pub unsealed: u32,
+    /// Times that the clock has gone back.
+    pub clock_jumps: u32,
+    /// Failures of the storage.
+    pub storage: u32,
+}
+
+/// Returns the client in memory.
+///
+/// # Safety
+/// `client` is NULL, or memory that `fedspan_start` has filled and nothing else uses.
+unsafe fn started<'a>(client: *mut fedspan_client) -> Option<&'a mut Client> {
+    // SAFETY: the caller guarantees the memory.
+    unsafe { client.cast::<Client>().as_mut() }.filter(|client| client.mark == STARTED)
+}
+
+/// Starts a client in `memory`, which must be aligned to 8 bytes, and belongs to the client until `fedspan_end`. Reads the stored
+/// items, and connects to nothing yet. `*client` becomes the client, or NULL if an error is returned.
+///
+/// # Safety
+/// `memory` has `size` bytes, `config` points to settings, and `client` to a pointer; or they are NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fedspan_start(
+    memory: *mut u8,
+    size: usize,
+    config: *const fedspan_config,
+    client: *mut *mut fedspan_client,
+) -> fedspan_status {
+    if client.is_null() {
+        return fedspan_status::FEDSPAN_NULL;
+    }
+    // SAFETY: the caller guarantees the pointers.
+    let (started, config) = unsafe {
+        *client = ptr::null_mut();
+        (&mut *client, config.as_ref())
+    };
+    let Some(config) = config else { return fedspan_status::FEDSPAN_NULL };
+    if memory.is_null() || !memory.addr().is_multiple_of(8) || !config.platform.is_complete() {
+        return fedspan_status::FEDSPAN_NULL;
+    }
+    let (Some(shape), Some(settings)) = (config.shape(), config.session()) else {
+        return fedspan_status::FEDSPAN_SIZE;
+    };
+    // SAFETY: the caller guarantees the key of the settings.
+    let Some(protection) = (unsafe { config.protection() }) else {
+        return fedspan_status::FEDSPAN_NO_ENCRYPTION;
+    };
+    let Layout { model, receive, transmit, record, end } =
+        Layout::new(shape, usize::from(settings.frame_limit));
+    if size < end {
+        return fedspan_status::FEDSPAN_MEMORY;
+    }
+    let place = memory.cast::<Client>();
+    // SAFETY: the parts of the memory do not overlap, are inside `size`, and are used only by this client. All bytes of a buffer are
+    // written before a slice of it is made.
+    unsafe {
+        let bytes = |from: usize, to: usize| {
+            let start = memory.add(from);
+            start.write_bytes(0, to - from);
+            slice::from_raw_parts_mut(start, to - from)
+        };
+        let platform = &raw mut (*place).platform;
+        platform.write(config.platform);
+        let platform = Platform::new(platform);
+        let buffers = Buffers { receive: bytes(receive, transmit), transmit: bytes(transmit, record) };
+        let linear = Linear::new(RawMemory::new(shape, memory.add(model).cast()));
+        let source = PlatformSource { platform, shape };
+        let store = PlatformStore { platform, record: bytes(record, end) };
+        (&raw mut (*place).link).write(PlatformLink(platform));
+        (&raw mut (*place).driver).write(Driver::new(buffers));
+        let session = Session::new(settings, protection, linear, source, store, PlatformRandom(platform));
+        (&raw mut (*place).session).write(session);
+        (&raw mut (*place).mark).write(STARTED);
+    }
+    *started = memory.cast();
+    fedspan_status::FEDSPAN_OK
+}
+
+/// Ends a client and overwrites its keys. The memory then belongs to the caller.
+///
+/// # Safety
+/// `client` is NULL or came from `fedspan_start`, and is not used by another thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fedspan_end(client: *mut fedspan_client) {
+    // SAFETY: the caller guarantees the client.
+    if let Some(client) = unsafe { started(client) } {
+        client.mark = 0;
+        // SAFETY: the client was started, and its mark prevents a second end.
+        unsafe { ptr::drop_in_place(client) };
+    }
+}
+
+/// Does one step of a client over a link that is connected: handles at most one event, reads or writes some bytes, or computes one
+/// round. Writes to `*until_ms` the time of the next step, on the clock of `now_ms`. The clock is in milliseconds and may wrap or go
+/// back.
+///
+/// # Safety
+/// `client` is NULL or came from `fedspan_start`, and is not used by another thread; `until_ms` points to a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fedspan_step(
+    client: *mut fedspan_client,
+    now_ms: u64,
+    until_ms: *mut u64,
+) -> fedspan_state {
+    // SAFETY: the caller guarantees the pointers.
+    let (client, until) = unsafe { (started(client), until_ms.as_mut()) };
+    let (Some(client), Some(until)) = (client, until) else { return fedspan_state::FEDSPAN_CLOSED };
+    let Client { link, driver, session, .. } = client;
+    let (state, time) = match driver.step_non_blocking(session, link, Millis::new(now_ms), &mut NoSensor) {
+        Step::Again => (fedspan_state::FEDSPAN_AGAIN, Millis::new(now_ms)),
+        Step::Wait(time) => (fedspan_state::FEDSPAN_WAIT, time),
+        Step::Closed(closed) => (fedspan_state::FEDSPAN_CLOSED, closed.retry_at),
+    };
+    *until = time.as_u64();
+    state
+}
+
+/// Computes the prediction of the personal model for one sample: `outputs` values, of which for classes the largest is that of the
+/// predicted class. May be called between any two steps.
+///
+/// # Safety
+/// `client` is NULL or came from `fedspan_start`, and is not used by another thread; `x` has `features` values and `out` has
+/// `outputs`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fedspan_predict(
+    client: *mut fedspan_client,
+    x: *const f32,
+    features: usize,
+    out: *mut f32,
+    outputs: usize,
+) -> fedspan_status {
+    // SAFETY: the caller guarantees the client.
+    let Some(client) = (unsafe { started(client) }) else { return fedspan_status::FEDSPAN_NOT_STARTED };
+    if x.is_null() || out.is_null() {
+        return fedspan_status::FEDSPAN_NULL;
+    }
+    let model = client.session.task_mut();
+    // Lengths are checked before slices are made of them.
+    if features != model.shape().features || outputs != model.shape().outputs {
+        return fedspan_status::FEDSPAN_LENGTH;
+    }
+    // SAFETY: the caller guarantees arrays of these lengths.
+    let (x, out) = unsafe {
+        out.write_bytes(0, outputs);
+        (slice::from_raw_parts(x, features), slice::from_raw_parts_mut(out, outputs))
+    };
+    match model.predict(x, out) {
+        Ok(()) => fedspan_status::FEDSPAN_OK,
+        Err(NotReady::NoRepresentation) => fedspan_status::FEDSPAN_NO_REPRESENTATION,
+        Err(NotReady::NonFinite { .. }) => fedspan_status::FEDSPAN_NOT_FINITE,
+        Err(NotReady::Length { .. }) => fedspan_status::FEDSPAN_LENGTH,
+        Err(_) => fedspan_status::FEDSPAN_NO_HEAD,
+    }
+}
+
+/// Returns true once the final head is fitted and the server has acknowledged it.
+///
+/// # Safety
+/// `client` is NULL or came from `fedspan_start`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fedspan_is_fitted(client: *mut fedspan_client) -> bool {
+    // SAFETY: the caller guarantees the client.
+    unsafe { started(client) }.is_some_and(|client| client.session.is_fitted())
+}
+
+/// Returns a number that changes whenever a round has given the model a new head.
+///
+/// # Safety
+/// `client` is NULL or came from `fedspan_start`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fedspan_head_version(client: *mut fedspan_client) -> u32 {
+    // SAFETY: the caller guarantees the client.
+    unsafe { started(client) }.map_or(0, |client| client.session.head_version())
+}
+
+/// Returns the number of the last round that the device has finished.
+///
+/// # Safety
+/// `client` is NULL or came from `fedspan_start`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fedspan_last_round(client: *mut fedspan_client) -> u32 {
+    // SAFETY: the caller guarantees the client.
+    unsafe { started(client) }.map_or(0, |client| client.session.last_round())
+}
+
+/// Returns why the server has refused the device, which connecting again does not change: 0 if it has not, 1 another version of the
+/// protocol, 2 another build of it, 3 another model, 4 a missing capability, 5 an unknown device or key, 6 the frame limit, 7 a
+/// missing key, 8 a server without keys.
+///
+/// # Safety
+/// `client` is NULL or came from `fedspan_start`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fedspan_refusal(client: *mut fedspan_client) -> u32 {
+    // SAFETY: the caller guarantees the client.
+    match unsafe { started(client) }.and_then(|client| client.session.refusal()) {
+        None => 0,
+        Some(Refusal::WireVersion { .. }) => 1,
+        Some(Refusal::Schema { .. }) => 2,
+        Some(Refusal::Model { .. }) => 3,
+        Some(Refusal::Capability(_)) => 4,
+        Some(Refusal::UnknownDevice) => 5,
+        Some(Refusal::FrameLimit { .. }) => 6,
+        Some(Refusal::KeyNeeded) => 7,
+        Some(_) => 8,
+    }
+}
+
+/// Writes the counters to `*counters`.
+///
+/// # Safety
+/// `client` is NULL or came from `fedspan_start`; `counters` is NULL or points to counters.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fedspan_get_counters(
+    client: *mut fedspan_client,
+    counters: *mut fedspan_counters,
+) -> fedspan_status {
+    // SAFETY: the caller guarantees the pointers.
+    let (client, counters) = unsafe { (started(client), counters.as_mut()) };
+    let Some(client) = client else { return fedspan_status::FEDSPAN_NOT_STARTED };
+    let Some(counters) = counters else { return fedspan_status::FEDSPAN_NULL };
+    let found = client.session.counters();
+    *counters = fedspan_counters {
+        counted: found.counted,
+        late: found.late,
+        rejected: found.rejected,
+        declined: found.declined,
+        closed: found.closed,
+        unasked: found.unasked,
+        malformed: found.malformed,
+        unexpected: found.unexpected,
+        asked_again: found.asked_again,
+        unopened: found.unopened,
+        unsealed: found.unsealed,
+        clock_jumps: found.clock_jumps,
+        storage: found.storage,
+    };
+    fedspan_status::FEDSPAN_OK
+}

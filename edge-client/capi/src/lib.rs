@@ -1,0 +1,26 @@
+#![doc = include_str!("../README.md")]
+#![cfg_attr(target_os = "none", no_std)]
+
+mod client;
+mod config;
+mod memory;
+mod platform;
+mod size;
+
+pub use client::{
+    fedspan_client, fedspan_counters, fedspan_end, fedspan_get_counters, fedspan_head_version,
+    fedspan_is_fitted, fedspan_last_round, fedspan_predict, fedspan_refusal, fedspan_start, fedspan_state,
+    fedspan_step,
+};
+pub use config::{fedspan_config, fedspan_status};
+pub use platform::{fedspan_item, fedspan_platform, fedspan_samples};
+pub use size::{FEDSPAN_CLIENT_SIZE, fedspan_memory_size};
+
+/// A panic cannot be reached: the library is linked into a program that has no handler for it. Loops, so that a watchdog would end it.
+#[cfg(all(target_os = "none", feature = "panic-handler"))]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    loop {
+        core::hint::spin_loop();
+    }
+}

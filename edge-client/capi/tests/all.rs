@@ -1,0 +1,5 @@
+//! Tests of the interface to C.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod header;
+mod interface;
