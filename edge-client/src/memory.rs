@@ -16,6 +16,7 @@ mod network;
 mod power;
 #[cfg(feature = "network")]
 mod sizes;
+mod slices;
 
 use fedspan_protocol::message::Numeric;
 
@@ -31,6 +32,7 @@ pub use gathering::Gathering;
 pub use network::{NetworkMemory, NetworkParts, NetworkShape, NetworkSizes, NetworkWorkspace};
 #[cfg(feature = "power")]
 pub use power::PowerWorkspace;
+pub use slices::SliceMemory;
 
 /// Values of eight samples, one per sample.
 pub type Eight = [f32; 8];

@@ -31,18 +31,19 @@ impl EmulationWatcher for Silent {
 
 /// Firmware of each core, built once and copied, because all cores are built into the same place. The lock
 /// also makes fleets run one after another, because two processor cores cannot run more.
-static FIRMWARE: Mutex<BTreeMap<&str, PathBuf>> = Mutex::const_new(BTreeMap::new());
+static FIRMWARE: Mutex<BTreeMap<String, PathBuf>> = Mutex::const_new(BTreeMap::new());
 
 /// Builds the firmware of a core, or returns the copy of an earlier build.
-async fn build_firmware(core: &Core, built: &mut MutexGuard<'_, BTreeMap<&'static str, PathBuf>>) -> PathBuf {
+async fn build_firmware(core: &Core, built: &mut MutexGuard<'_, BTreeMap<String, PathBuf>>) -> PathBuf {
     let root = root();
-    if let Some(firmware) = built.get(core.name) {
+    let name = core.firmware_name();
+    if let Some(firmware) = built.get(&name) {
         return firmware.clone();
     }
     let fresh = core.build(root).await.expect("firmware");
-    let copy = root.join(format!("target/boards/client-{}", core.name));
+    let copy = root.join(format!("target/boards/{name}"));
     std::fs::copy(fresh, &copy).expect("a copy");
-    built.insert(core.name, copy.clone());
+    built.insert(name, copy.clone());
     copy
 }
 
@@ -72,6 +73,16 @@ impl World {
         let text = Scenario::built_in(name).expect("a scenario");
         let changes = [format!("algorithm.rounds={rounds}")];
         let scenario = Scenario::parse(name, text, &changes).expect("scenario");
+        let scratch = tempfile::tempdir().expect("a directory");
+        Self { core, scenario, boards, link: Link::Pipes, plaintext: false, faults: Vec::new(), scratch }
+    }
+
+    /// Creates a fleet like [`Self::new`] with the client in C.
+    fn in_c(core: &str, boards: usize, rounds: u32) -> Self {
+        let core = CORES.into_iter().find(|known| known.name == core).expect("a core").in_c();
+        let text = Scenario::built_in("smallest").expect("a scenario");
+        let changes = [format!("algorithm.rounds={rounds}")];
+        let scenario = Scenario::parse("smallest", text, &changes).expect("scenario");
         let scratch = tempfile::tempdir().expect("a directory");
         Self { core, scenario, boards, link: Link::Pipes, plaintext: false, faults: Vec::new(), scratch }
     }
@@ -218,6 +229,15 @@ async fn plaintext_fleet_learns_the_same_and_reports_plaintext() {
         assert!(plaintext.number("up") < encrypted.number("up"), "{} {}", plaintext.line, encrypted.line);
     }
     run_without_faults(World::new("m0", 2, 3).with_link(Link::Uart).in_plaintext()).await;
+}
+
+/// Tests the client in C on six cores: it learns the bits of the simulator, and so of the client in Rust.
+#[tokio::test(flavor = "multi_thread")]
+async fn client_in_c_learns_what_the_simulator_learns() {
+    for core in CORES {
+        run_without_faults(World::in_c(core.name, 8, 5)).await;
+    }
+    run_without_faults(World::in_c("m4", 2, 3).with_link(Link::Uart).in_plaintext()).await;
 }
 
 /// Tests the smallest board: (20, 2) must train in 16 KiB of RAM in total.

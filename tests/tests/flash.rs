@@ -20,8 +20,9 @@ const LIST: List = List {
 
 /// Number of programs built for each board of real hardware.
 const PROGRAMS: usize = 2;
-/// Shape of the variant without features, from which the cost of each feature is measured.
-const BASE_SHAPE: &str = "64-4";
+/// Start of the labels of single features, and the label of the client from which their cost is measured.
+const FEATURE: &str = "64-4-";
+const BASE: &str = "64-4-encryption";
 
 /// Formats the table of `FOOTPRINT.md`.
 fn format_flash_table(sizes: &Rows) -> String {
@@ -64,27 +65,47 @@ fn format_network_table(sizes: &Rows) -> String {
 /// Formats the table of the cost of each feature, for the README of the boards.
 fn format_feature_table(sizes: &Rows) -> String {
     let mut text = String::from(
-        "| feature | for | core | flash at (64, 4) | more | static RAM |\n| --- | --- | --- | --- | --- | --- |\n",
+        "| features | for | core | flash at (64, 4) | more | static RAM |\n| --- | --- | --- | --- | --- | --- |\n",
     );
     let look_up =
-        |target: &str, shape: &str| &sizes[&["least/client", target, "s", shape].map(str::to_owned)[..]];
-    let feature_builds: Vec<_> = BOARDS.linked.iter().filter(|linked| linked.purpose.is_some()).collect();
-    // The rows without a feature have the same cores as the rows with one.
-    let base_build = Linked { label: BASE_SHAPE.to_owned(), purpose: None, ..feature_builds[0].clone() };
-    for linked in [&base_build].into_iter().chain(feature_builds) {
-        let feature = linked.label.strip_prefix(BASE_SHAPE).expect("the shape").trim_start_matches('-');
-        let label = if feature.is_empty() { "none of them".to_owned() } else { format!("`{feature}`") };
+        |target: &str, label: &str| &sizes[&["least/client", target, "s", label].map(str::to_owned)[..]];
+    for linked in BOARDS.linked.iter().filter(|linked| linked.purpose.is_some()) {
+        let name =
+            linked.label.strip_prefix(FEATURE).expect("a label of a feature").replace("-vsqrt", "`, `c-sqrt");
+        let features = match name.as_str() {
+            "plain" => "none".to_owned(),
+            "vsqrt" => "`c-sqrt`".to_owned(),
+            name => format!("`{name}`"),
+        };
         let purpose = linked.purpose.as_deref().unwrap_or_default();
         let is_linked = |name: &String| linked.cores.as_ref().is_none_or(|cores| cores.contains(name));
         for core in BOARDS.cores.iter().filter(|core| is_linked(&core.name)) {
-            let name = &core.name;
-            let (base, size) = (look_up(&core.target, BASE_SHAPE), look_up(&core.target, &linked.label));
+            let (base, size) = (look_up(&core.target, BASE), look_up(&core.target, &linked.label));
             let additional_flash = size["flash"] as i64 - base["flash"] as i64;
             let _ = writeln!(
                 text,
-                "| {label} | {purpose} | {name} | {} | {additional_flash} | {} |",
-                size["flash"], size["ram"]
+                "| {features} | {purpose} | {} | {} | {additional_flash} | {} |",
+                core.name, size["flash"], size["ram"]
             );
+        }
+    }
+    text
+}
+
+/// Formats the table of the interface to C, for `FOOTPRINT.md`.
+fn format_interface_table(sizes: &Rows) -> String {
+    let mut text = String::from(
+        "| core | sizes at compile time, in Rust | at run time, in Rust | at run time, through the interface to C | of which the interface |\n\
+         | --- | --- | --- | --- | --- |\n",
+    );
+    let flash = |program: &str, target: &str| {
+        sizes.get(&[program, target, "s", BASE].map(str::to_owned)[..]).map(|size| size["flash"])
+    };
+    for core in &BOARDS.cores {
+        let [client, in_rust, in_c] = ["client", "run_time_sizes", "interface"]
+            .map(|program| flash(&format!("least/{program}"), &core.target));
+        if let (Some(client), Some(in_rust), Some(in_c)) = (client, in_rust, in_c) {
+            let _ = writeln!(text, "| {} | {client} | {in_rust} | {in_c} | {} |", core.name, in_c - in_rust);
         }
     }
     text
@@ -111,6 +132,13 @@ const FLASH_TABLE: GeneratedTable = GeneratedTable {
     end: "<!-- end of flash -->\n",
 };
 
+/// Generated table of the interface to C in `FOOTPRINT.md`.
+const INTERFACE_TABLE: GeneratedTable = GeneratedTable {
+    file: "edge-client/FOOTPRINT.md",
+    begin: "<!-- interface: written by tests/tests/flash.rs -->\n",
+    end: "<!-- end of interface -->\n",
+};
+
 #[test]
 fn firmware_keeps_its_budget() {
     let sizes = LIST.measured(&read_json_lines("target/boards/sizes.jsonl"));
@@ -124,6 +152,7 @@ fn firmware_keeps_its_budget() {
         FLASH_TABLE.write(&format_flash_table(&sizes));
         NETWORKS_TABLE.write(&format_network_table(&sizes));
         FEATURES_TABLE.write(&format_feature_table(&sizes));
+        INTERFACE_TABLE.write(&format_interface_table(&sizes));
     } else {
         LIST.check(&sizes);
     }
@@ -134,4 +163,5 @@ fn pages_show_the_budgets() {
     FLASH_TABLE.check(|| format_flash_table(&LIST.budgets()), "tests/firmware");
     NETWORKS_TABLE.check(|| format_network_table(&LIST.budgets()), "tests/firmware");
     FEATURES_TABLE.check(|| format_feature_table(&LIST.budgets()), "tests/firmware");
+    INTERFACE_TABLE.check(|| format_interface_table(&LIST.budgets()), "tests/firmware");
 }

@@ -1,21 +1,9 @@
-//! C's `sqrtf`, for firmware whose core has an instruction for it (`VSQRT` of a Cortex-M4F, M7 or M33).
+//! C's `sqrtf`, for firmware whose core has an instruction for it (`VSQRT` of a Cortex-M4F, M7 or M33): it replaces 0.5 kB of software.
 //!
-//! The firmware links the function: from a C library, or its board crate defines it. This definition takes one instruction and
-//! replaces 0.5 kB of software:
+//! The firmware links the function. A C library has it, or the board crate defines it by the instruction:
 //!
 //! ```ignore
-//! // The argument and the result are in s0 (targets with "hf").
-//! core::arch::global_asm!(
-//!     ".fpu fpv4-sp-d16",
-//!     ".section .text.sqrtf,\"ax\",%progbits",
-//!     ".global sqrtf",
-//!     ".type sqrtf, %function",
-//!     ".thumb_func",
-//!     "sqrtf:",
-//!     "vsqrt.f32 s0, s0",
-//!     "bx lr",
-//!     ".size sqrtf, . - sqrtf",
-//! );
+//! fedspan_c_math::vsqrt!();
 //! ```
 //!
 //! The result must be correctly rounded, as IEEE 754 requires: devices and server compute the same bits.
@@ -35,4 +23,22 @@ mod c {
 #[inline]
 pub fn sqrtf(x: f32) -> f32 {
     c::sqrtf(x)
+}
+
+/// Defines C's `sqrtf` by the instruction of a core whose target has hardware floating point ("hf"): argument and result are in s0.
+#[macro_export]
+macro_rules! vsqrt {
+    () => {
+        ::core::arch::global_asm!(
+            ".fpu fpv4-sp-d16",
+            ".section .text.sqrtf,\"ax\",%progbits",
+            ".global sqrtf",
+            ".type sqrtf, %function",
+            ".thumb_func",
+            "sqrtf:",
+            "vsqrt.f32 s0, s0",
+            "bx lr",
+            ".size sqrtf, . - sqrtf",
+        );
+    };
 }

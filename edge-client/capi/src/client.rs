@@ -4,15 +4,15 @@ use core::ptr;
 use core::slice;
 
 use ::fedspan_client::link::{Buffers, Driver, NoSensor, Step};
-use ::fedspan_client::{Linear, Millis, NotReady, Session};
+use ::fedspan_client::memory::SliceMemory;
+use ::fedspan_client::{Linear, Millis, NotReady, Session, Task};
 use fedspan_protocol::message::Refusal;
 
 use crate::config::{fedspan_config, fedspan_status};
-use crate::memory::RawMemory;
 use crate::platform::{
     Platform, PlatformLink, PlatformRandom, PlatformSource, PlatformStore, fedspan_platform,
 };
-use crate::size::Layout;
+use crate::size::{FEDSPAN_CLIENT_SIZE, model_size, record_size};
 
 /// A client, at the start of the memory that `fedspan_start` was given.
 #[repr(C)]
@@ -33,7 +33,7 @@ pub struct Client {
     platform: fedspan_platform,
     link: PlatformLink,
     driver: Driver<'static>,
-    session: Session<Linear<RawMemory>, PlatformSource, PlatformStore, PlatformRandom>,
+    session: Session<Linear<SliceMemory<'static>>, PlatformSource, PlatformStore, PlatformRandom>,
 }
 
 /// What to do after a step.
@@ -111,7 +111,8 @@ pub unsafe extern "C" fn fedspan_start(
         *client = ptr::null_mut();
         (&mut *client, config.as_ref())
     };
-    let Some(config) = config else { return fedspan_status::FEDSPAN_NULL };
+    // A copy, because settings could overlap the memory of the client, for all that the compiler knows.
+    let Some(config) = config.copied() else { return fedspan_status::FEDSPAN_NULL };
     if memory.is_null() || !memory.addr().is_multiple_of(8) || !config.platform.is_complete() {
         return fedspan_status::FEDSPAN_NULL;
     }
@@ -122,31 +123,37 @@ pub unsafe extern "C" fn fedspan_start(
     let Some(protection) = (unsafe { config.protection() }) else {
         return fedspan_status::FEDSPAN_NO_ENCRYPTION;
     };
-    let Layout { model, receive, transmit, record, end } =
-        Layout::new(shape, usize::from(settings.frame_limit));
-    if size < end {
+    let limit = usize::from(settings.frame_limit);
+    // SAFETY: the caller guarantees the bytes, which nothing else uses, and all are written before a slice of them is made.
+    let mut rest = unsafe {
+        memory.write_bytes(0, size);
+        slice::from_raw_parts_mut(memory, size)
+    };
+    let parts =
+        [FEDSPAN_CLIENT_SIZE, model_size(shape), limit, settings.transmit_capacity(), record_size(shape)]
+            .map(|length| rest.split_off_mut(..length));
+    let [Some(place), Some(values), Some(receive), Some(transmit), Some(record)] = parts else {
         return fedspan_status::FEDSPAN_MEMORY;
-    }
-    let place = memory.cast::<Client>();
-    // SAFETY: the parts of the memory do not overlap, are inside `size`, and are used only by this client. All bytes of a buffer are
-    // written before a slice of it is made.
+    };
+    // SAFETY: the model is aligned, because the memory and the size of the client are, and any bytes are numbers.
+    let (_, values, _) = unsafe { values.align_to_mut() };
+    let Ok(model) = SliceMemory::new(shape, values) else { return fedspan_status::FEDSPAN_MEMORY };
+    let place = place.as_mut_ptr().cast::<Client>();
+    // SAFETY: the place has the size and the alignment of a client, and is used only by it. The platform is written before a session
+    // loads its record through it.
     unsafe {
-        let bytes = |from: usize, to: usize| {
-            let start = memory.add(from);
-            start.write_bytes(0, to - from);
-            slice::from_raw_parts_mut(start, to - from)
-        };
-        let platform = &raw mut (*place).platform;
-        platform.write(config.platform);
-        let platform = Platform::new(platform);
-        let buffers = Buffers { receive: bytes(receive, transmit), transmit: bytes(transmit, record) };
-        let linear = Linear::new(RawMemory::new(shape, memory.add(model).cast()));
-        let source = PlatformSource { platform, shape };
-        let store = PlatformStore { platform, record: bytes(record, end) };
+        let platform = Platform::new(&raw const (*place).platform);
+        (&raw mut (*place).platform).write(config.platform);
         (&raw mut (*place).link).write(PlatformLink(platform));
-        (&raw mut (*place).driver).write(Driver::new(buffers));
-        let session = Session::new(settings, protection, linear, source, store, PlatformRandom(platform));
-        (&raw mut (*place).session).write(session);
+        (&raw mut (*place).driver).write(Driver::new(Buffers { receive, transmit }));
+        (&raw mut (*place).session).write(Session::new(
+            settings,
+            protection,
+            Linear::new(model),
+            PlatformSource { platform, shape },
+            PlatformStore { platform, record },
+            PlatformRandom(platform),
+        ));
         (&raw mut (*place).mark).write(STARTED);
     }
     *started = memory.cast();
@@ -228,6 +235,18 @@ pub unsafe extern "C" fn fedspan_predict(
         Err(NotReady::Length { .. }) => fedspan_status::FEDSPAN_LENGTH,
         Err(_) => fedspan_status::FEDSPAN_NO_HEAD,
     }
+}
+
+/// Returns the representation, if it is valid, and the head of a client, for tests.
+///
+/// # Safety
+/// `client` is NULL or came from `fedspan_start`, and is not used as long as the result.
+#[doc(hidden)]
+pub unsafe fn model<'a>(client: *mut fedspan_client) -> Option<(&'a [f32], &'a [f32])> {
+    // SAFETY: the caller guarantees the client.
+    let client = unsafe { started(client) }?;
+    let task = client.session.task();
+    Some((task.representation().unwrap_or_default(), task.head()))
 }
 
 /// Returns true once the final head is fitted and the server has acknowledged it.

@@ -3,10 +3,11 @@
 
 mod client;
 mod config;
-mod memory;
 mod platform;
 mod size;
 
+#[doc(hidden)]
+pub use client::model;
 pub use client::{
     fedspan_client, fedspan_counters, fedspan_end, fedspan_get_counters, fedspan_head_version,
     fedspan_is_fitted, fedspan_last_round, fedspan_predict, fedspan_refusal, fedspan_start, fedspan_state,

@@ -35,6 +35,9 @@ pub struct EmulateOptions {
     /// Do not encrypt frames (for a test bench); otherwise each board has a new key
     #[arg(long)]
     plaintext: bool,
+    /// Use the client in C (`edge-client/capi`), which trains on tables of 20 features
+    #[arg(long)]
+    in_c: bool,
     /// Change a key of the scenario, e.g. algorithm.rounds=20; may be given several times
     #[arg(long = "set", value_name = "KEY=VALUE")]
     changes: Vec<String>,
@@ -56,6 +59,7 @@ enum Link {
 pub fn command(options: &EmulateOptions) -> Result<(), CommandError> {
     let core = CORES.into_iter().find(|core| core.name == options.core);
     let core = core.ok_or_else(|| CommandError::Usage(format!("--core {}: unknown", options.core)))?;
+    let core = if options.in_c { core.in_c() } else { core };
     let default_core = match core.firmware {
         Firmware::Watch => "demo",
         Firmware::Table => "smallest",

@@ -1,4 +1,4 @@
-//! Command `cargo xtask bare-metal`: proves that the device's crate builds without an operating system.
+//! Command `cargo xtask bare-metal`: proves that the device's crate, and the library for C, build without an operating system.
 
 use std::time::Instant;
 
@@ -39,7 +39,12 @@ pub fn build(context: &Context, toolchain: &Toolchain) -> Result<(), Failure> {
             .args(toolchain.build_std())
             .args(["--target", &core.target])
             .env("CARGO_TARGET_DIR", context.root.join(FOLDER));
-        let succeeds = context.succeeds(&mut cargo);
+        let mut library = context.command("edge-client/capi/build");
+        library.current_dir(&context.root).arg(&core.target).env("FEDSPAN_CARGO", toolchain.program());
+        library
+            .env("FEDSPAN_CARGO_OPTIONS", toolchain.firmware_options().join(" "))
+            .envs(toolchain.compiler_variables());
+        let succeeds = [context.succeeds(&mut cargo), context.succeeds(&mut library)] == [true; 2];
         failed |= !succeeds;
         let result = if succeeds { "ok" } else { "FAILED" };
         println!("bare-metal {:<28} {result:<6} {:4} s", core.target, start.elapsed().as_secs());

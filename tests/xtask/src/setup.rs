@@ -35,6 +35,9 @@ pub const FOLDER: &str = "target/boards";
 /// File with the variables, relative to the root of the repository.
 pub const ENVIRONMENT: &str = "target/boards/toolchain.env";
 
+/// Compiler of C for every core.
+const C_COMPILER: &str = "clang";
+
 const EMULATORS: [&str; 2] = ["qemu-system-arm", "qemu-system-riscv32"];
 
 /// Compiler and emulators that were found.
@@ -44,6 +47,8 @@ pub struct Toolchain {
     pub compiler: Option<Compiler>,
     /// Files of QEMU's programs; `None` for a program that was not found.
     pub emulators: [Option<PathBuf>; 2],
+    /// Whether there is a compiler for the program in C, which runs on emulated boards.
+    pub has_clang: bool,
     /// Targets that have no library in the sysroot of `rustc`.
     missing_targets: Vec<String>,
     all_targets: Vec<String>,
@@ -78,8 +83,17 @@ pub fn find(context: &Context, arguments: Setup) -> Result<Toolchain, Failure> {
     if install && !arguments.targets_only && find_emulators(context).contains(&None) {
         debian::add_qemu(context)?;
     }
+    if install && !arguments.targets_only && !is_on_path(C_COMPILER) {
+        debian::install_packages(context, &[C_COMPILER])?;
+    }
     let missing_targets = missing_targets(context, &all_targets);
-    let toolchain = Toolchain { compiler, emulators: find_emulators(context), missing_targets, all_targets };
+    let toolchain = Toolchain {
+        compiler,
+        emulators: find_emulators(context),
+        has_clang: is_on_path(C_COMPILER),
+        missing_targets,
+        all_targets,
+    };
     crate::process::write_whole(&context.root.join(ENVIRONMENT), &toolchain.environment())?;
     Ok(toolchain)
 }
@@ -110,6 +124,10 @@ impl Toolchain {
             missing.push(format!("QEMU ({})", EMULATORS.join(", ")));
             by_hand.push("apt-get install qemu-system-arm qemu-system-misc".to_owned());
         }
+        if !arguments.targets_only && !self.has_clang {
+            missing.push("clang".to_owned());
+            by_hand.push("apt-get install clang".to_owned());
+        }
         if missing.is_empty() {
             return None;
         }
@@ -125,7 +143,22 @@ impl Toolchain {
     /// Returns whether boards can be built and emulated.
     #[must_use]
     pub fn can_emulate(&self) -> bool {
-        self.compiler.is_some() && !self.emulators.contains(&None)
+        self.compiler.is_some() && !self.emulators.contains(&None) && self.has_clang
+    }
+
+    /// Returns the program of cargo for bare-metal builds.
+    #[must_use]
+    pub fn program(&self) -> &'static str {
+        if matches!(self.compiler, Some(Compiler::Debian { .. })) { debian::CARGO } else { "cargo" }
+    }
+
+    /// Returns the variables that name the compiler to cargo.
+    #[must_use]
+    pub fn compiler_variables(&self) -> Vec<(&'static str, &'static str)> {
+        match self.compiler {
+            Some(Compiler::Debian { .. }) => vec![("RUSTC", debian::RUSTC), ("RUSTC_BOOTSTRAP", "1")],
+            _ => Vec::new(),
+        }
     }
 
     /// Returns the command of cargo for bare-metal builds, without arguments.
@@ -138,10 +171,9 @@ impl Toolchain {
                 MISSING,
                 "no compiler for bare-metal targets; run tests/setup for what is missing",
             )),
-            Some(Compiler::Sysroot) => Ok(context.command("cargo")),
-            Some(Compiler::Debian { .. }) => {
-                let mut cargo = context.command(debian::CARGO);
-                cargo.env("RUSTC", debian::RUSTC).env("RUSTC_BOOTSTRAP", "1");
+            Some(_) => {
+                let mut cargo = context.command(self.program());
+                cargo.envs(self.compiler_variables());
                 Ok(cargo)
             }
         }
@@ -287,6 +319,7 @@ mod tests {
         Toolchain {
             compiler,
             emulators: [Some(PathBuf::from("/usr/bin/qemu-system-arm")), None],
+            has_clang: true,
             missing_targets: vec!["b".to_owned()],
             all_targets: vec!["a".to_owned(), "b".to_owned()],
         }

@@ -138,7 +138,7 @@ pub fn run_with_table<B: Board>(board: &B, stack: Painted) -> ! {
 }
 
 /// Reports that the data partition holds no usable samples, and exits.
-fn exit_without_data(data_name: &str, problem: FormatError) -> ! {
+pub(crate) fn exit_without_data(data_name: &str, problem: FormatError) -> ! {
     let partition = fedspan_memory_map::recording().as_ptr();
     let message = format_args!(
         "no {data_name} in the partition at {partition:p}: {problem}. QEMU loads one with \
@@ -148,7 +148,7 @@ fn exit_without_data(data_name: &str, problem: FormatError) -> ! {
 }
 
 /// Reads the settings from the command line. Exits if they are wrong.
-fn read_settings() -> Settings {
+pub(crate) fn read_settings() -> Settings {
     let Ok(command_line) = semihosting::experimental::env::args::<COMMAND_LINE>() else {
         fault::exit(
             fault::WRONG,

@@ -107,3 +107,6 @@ fn SysTick() {
 unsafe fn HardFault(frame: &ExceptionFrame) -> ! {
     fault::exit(fault::FAULT, &format_args!("hard fault at {:#010x}", frame.pc()))
 }
+
+#[cfg(target_abi = "eabihf")]
+fedspan_c_math::vsqrt!();

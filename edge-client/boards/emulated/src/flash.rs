@@ -17,23 +17,28 @@ pub struct FlashFile(File);
 /// # Errors
 /// [`NorError`] if the file cannot be used or its size is not that of the flash.
 pub fn open(name: &Name) -> Result<Nor<FlashFile>, NorError> {
-    let existing = OpenOptions::new().read(true).write(true).open(name.as_c_str());
-    let file = match existing {
-        Ok(file) => FlashFile(file),
-        Err(_) => {
-            let mut options = OpenOptions::new();
-            let created = options.read(true).write(true).create(true).truncate(true).open(name.as_c_str());
-            let mut file = FlashFile(created.map_err(|_| NorError::Broken)?);
-            for offset in (0..SIZE).step_by(64) {
-                file.write(offset, &[0xff; 64]).map_err(|Broken| NorError::Broken)?;
-            }
-            file
-        }
-    };
-    Nor::new(file)
+    Nor::new(FlashFile::open(name)?)
 }
 
 impl FlashFile {
+    /// Opens the file. Creates a missing one, with all bytes erased.
+    ///
+    /// # Errors
+    /// [`NorError::Broken`] if the file cannot be used.
+    pub fn open(name: &Name) -> Result<Self, NorError> {
+        let existing = OpenOptions::new().read(true).write(true).open(name.as_c_str());
+        if let Ok(file) = existing {
+            return Ok(Self(file));
+        }
+        let mut options = OpenOptions::new();
+        let created = options.read(true).write(true).create(true).truncate(true).open(name.as_c_str());
+        let mut file = Self(created.map_err(|_| NorError::Broken)?);
+        for offset in (0..SIZE).step_by(64) {
+            file.write(offset, &[0xff; 64]).map_err(|Broken| NorError::Broken)?;
+        }
+        Ok(file)
+    }
+
     fn seek(&mut self, offset: usize) -> Result<(), Broken> {
         self.0.seek(SeekFrom::Start(offset as u64)).map(|_| ()).map_err(|_| Broken)
     }

@@ -11,6 +11,7 @@
 //! | [`nor`], `flash`, `storage`, `reset_count` | the record in a flash that is a host file; state in RAM that survives a reset |
 //! | `identity` | identity of the device: its provisioning record, a host file |
 //! | `campaign`, `client` | takes part in a campaign, then reports the score of the personal model |
+//! | `c_client` | the same for a program in C (feature `c`) |
 //! | [`problem`], [`shape`], [`update`], `measure`, `stack` | cost of one update: instructions, stack, and its exact bits |
 //! | `iteration`, `power` | the same for a FedPower iteration, without and with noise (feature `power`) |
 //! | `descent`, `network` | the same for the training of networks (feature `network` and others) |
@@ -39,6 +40,8 @@ pub mod settings;
 pub mod shape;
 pub mod update;
 
+#[cfg(all(target_os = "none", feature = "c"))]
+mod c_client;
 #[cfg(target_os = "none")]
 pub mod campaign;
 #[cfg(target_os = "none")]

@@ -56,6 +56,16 @@ pub fn client_with_table<B: Board>() -> ! {
     }
 }
 
+/// Program `c_client`: a client in C with a table of samples, as in [`client_with_table`].
+#[cfg(feature = "c")]
+pub fn c_client<B: Board>() -> ! {
+    let stack = stack::paint();
+    match B::with_serial() {
+        Some(board) => crate::c_client::run(board, stack),
+        None => started_twice(),
+    }
+}
+
 /// Program `update`: prints the cost of an update, see [`measure`].
 pub fn update<B: Board + Meter>() -> ! {
     let (Some(board), Some(memory)) = (B::with_counter(), MEMORY.take()) else { started_twice() };

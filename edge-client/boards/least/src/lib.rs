@@ -108,12 +108,19 @@ pub fn classes() -> &'static [u8] {
     unsafe { core::slice::from_raw_parts(core::ptr::with_exposed_provenance::<u8>(CLASSES), M) }
 }
 
+/// Returns the bytes of the device's key.
+#[cfg(feature = "encryption")]
+#[must_use]
+pub fn key_bytes() -> [u8; 32] {
+    // SAFETY: the flash at this address is reserved for the key.
+    unsafe { core::ptr::with_exposed_provenance::<[u8; 32]>(KEY).read() }
+}
+
 /// Returns the device's key, or plaintext without the feature `encryption`.
 #[must_use]
 pub fn protection() -> Protection {
     #[cfg(feature = "encryption")]
-    // SAFETY: the flash at this address is reserved for the key.
-    return Protection::Key(Key::new(0, unsafe { core::ptr::with_exposed_provenance::<[u8; 32]>(KEY).read() }));
+    return Protection::Key(Key::new(0, key_bytes()));
     #[cfg(not(feature = "encryption"))]
     Protection::Plaintext
 }
@@ -284,19 +291,8 @@ impl<T> Once<T> {
     }
 }
 
-// C's `sqrtf`, by the instruction of the core: its argument and its result are in s0.
 #[cfg(feature = "vsqrt")]
-core::arch::global_asm!(
-    ".fpu fpv4-sp-d16",
-    ".section .text.sqrtf,\"ax\",%progbits",
-    ".global sqrtf",
-    ".type sqrtf, %function",
-    ".thumb_func",
-    "sqrtf:",
-    "vsqrt.f32 s0, s0",
-    "bx lr",
-    ".size sqrtf, . - sqrtf",
-);
+fedspan_c_math::vsqrt!();
 
 #[panic_handler]
 fn panic(_: &PanicInfo) -> ! {

@@ -51,3 +51,6 @@ pub fn seed(mut generator: Rng<'_, Blocking>) -> [u8; SEED] {
 }
 
 fedspan_firmware::reset_on_panic!(SCB::sys_reset);
+
+// Square roots by the instruction of the core.
+fedspan_c_math::vsqrt!();

@@ -69,3 +69,6 @@ pub fn seed(converter: Peri<'_, ADC1>) -> [u8; SEED] {
 }
 
 fedspan_firmware::reset_on_panic!(SCB::sys_reset);
+
+// Square roots by the instruction of the core.
+fedspan_c_math::vsqrt!();

@@ -32,6 +32,15 @@ pub struct Core {
     pub(super) partition_size: usize,
     /// Kind of samples that the firmware trains on.
     pub firmware: Firmware,
+    /// Program of the firmware.
+    program: Program,
+}
+
+/// Program of a firmware that is a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Program {
+    Rust,
+    C,
 }
 
 /// Kind of samples that the firmware of a board trains on.
@@ -73,6 +82,7 @@ pub const CORES: [Core; 6] = [
         partition: 0x0020_0000,
         partition_size: MEGABYTES,
         firmware: Firmware::Watch,
+        program: Program::Rust,
     },
     Core {
         name: "m3",
@@ -85,6 +95,7 @@ pub const CORES: [Core; 6] = [
         partition: 0x0020_0000,
         partition_size: MEGABYTES,
         firmware: Firmware::Watch,
+        program: Program::Rust,
     },
     Core {
         name: "m7",
@@ -97,6 +108,7 @@ pub const CORES: [Core; 6] = [
         partition: 0x0020_0000,
         partition_size: MEGABYTES,
         firmware: Firmware::Watch,
+        program: Program::Rust,
     },
     Core {
         name: "m33",
@@ -109,6 +121,7 @@ pub const CORES: [Core; 6] = [
         partition: 0x1020_0000,
         partition_size: MEGABYTES,
         firmware: Firmware::Watch,
+        program: Program::Rust,
     },
     Core {
         name: "rv32imc",
@@ -121,6 +134,7 @@ pub const CORES: [Core; 6] = [
         partition: 0x8020_0000,
         partition_size: MEGABYTES,
         firmware: Firmware::Watch,
+        program: Program::Rust,
     },
     Core {
         name: "m0",
@@ -133,6 +147,7 @@ pub const CORES: [Core; 6] = [
         partition: 0x0003_0000,
         partition_size: 64 << 10,
         firmware: Firmware::Table,
+        program: Program::Rust,
     },
 ];
 
@@ -169,6 +184,18 @@ pub struct BoardArgs<'a> {
 }
 
 impl Core {
+    /// Returns this core with the client in C, which trains on tables. Building it needs clang.
+    #[must_use]
+    pub fn in_c(self) -> Self {
+        Self { firmware: Firmware::Table, program: Program::C, ..self }
+    }
+
+    /// Returns a name of the firmware for this core.
+    #[must_use]
+    pub fn firmware_name(&self) -> String {
+        format!("{}-{}", if self.program == Program::C { "c-client" } else { "client" }, self.name)
+    }
+
     /// Finds QEMU's program on the `PATH`, or in the folder where `tests/setup` installs QEMU.
     ///
     /// # Errors
@@ -189,6 +216,10 @@ impl Core {
     pub async fn build(&self, root: &Path) -> Result<PathBuf, EmulateError> {
         let folder = root.join("edge-client/boards").join(self.folder);
         let target = root.join("target/boards");
+        let program = match self.program {
+            Program::Rust => "client",
+            Program::C => "c_client",
+        };
         let setting = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let mut cargo = Command::new(setting("FEDSPAN_CARGO").as_deref().unwrap_or("cargo"));
         if let Some(compiler) = setting("FEDSPAN_RUSTC") {
@@ -197,7 +228,7 @@ impl Core {
         }
         cargo
             .current_dir(&folder)
-            .args(["build", "--quiet", "--release", "--locked", "--bin", "client", "--target", self.target])
+            .args(["build", "--quiet", "--release", "--locked", "--bin", program, "--target", self.target])
             .env("CARGO_TARGET_DIR", &target)
             .kill_on_drop(true);
         cargo.args(setting("FEDSPAN_BUILD_STD"));
@@ -207,14 +238,17 @@ impl Core {
         if let Some(feature) = self.feature {
             cargo.args(["--no-default-features", "--features", feature]);
         }
+        if self.program == Program::C {
+            cargo.args(["--features", "c"]);
+        }
         let build_error = |reason: String| EmulateError::Build { folder: folder.clone(), reason };
         let status = cargo.status().await.map_err(|error| build_error(error.to_string()))?;
         if !status.success() {
             return Err(build_error(format!(
-                "cargo ended with {status}; `tests/setup --install` installs missing targets"
+                "cargo ended with {status}; `tests/setup --install` installs missing targets and clang"
             )));
         }
-        Ok(target.join(self.target).join("release/client"))
+        Ok(target.join(self.target).join("release").join(program))
     }
 
     /// Starts QEMU for a board. The process is killed when the returned child is dropped.

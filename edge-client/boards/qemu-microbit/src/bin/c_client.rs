@@ -1,0 +1,9 @@
+//! Program `c_client`: a client in C with a table of samples in flash. Settings: `fedspan_emulated::settings`.
+
+#![no_std]
+#![no_main]
+
+#[cortex_m_rt::entry]
+fn main() -> ! {
+    fedspan_emulated::programs::c_client::<qemu_microbit::Board>()
+}

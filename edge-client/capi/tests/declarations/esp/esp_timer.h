@@ -1,0 +1,2 @@
+#include <stdint.h>
+int64_t esp_timer_get_time(void);
