@@ -2,7 +2,7 @@
 //! and a check.
 //!
 //! A frame is `header | message | check`, COBS-encoded and terminated by one zero byte. The header's low
-//! nibble is the protection: 0 is CRC-32C (Castagnoli), 1 and 2 are authenticated encryption
+//! nibble is the protection: 0 is CRC-32C (Castagnoli), 1 to 3 are authenticated encryption
 //! ([`secure`](crate::secure)). The high nibble is the frame format, 1.
 //!
 //! After *any* error (overflow, bad COBS, bad check, unknown header) the decoder discards everything up to
@@ -28,6 +28,9 @@ pub const HEADER_SEALED: u8 = 0x11;
 
 /// Header of the first sealed frame: the server's answer to a hello.
 pub const HEADER_ANSWER: u8 = 0x12;
+
+/// Header of a sealed frame with a short counter and a short tag.
+pub const HEADER_SHORT: u8 = 0x13;
 
 /// Returns the CRC-32C (Castagnoli) of `bytes`.
 #[must_use]
@@ -341,7 +344,7 @@ fn check_frame(frame: &[u8]) -> Result<Decoded, FrameError> {
             Ok(Decoded::Checked(checked.len()))
         }
         Some(&HEADER_CRC32C) => Err(FrameError::Check),
-        Some(&(HEADER_SEALED | HEADER_ANSWER)) => Ok(Decoded::Sealed(frame.len())),
+        Some(&(HEADER_SEALED | HEADER_ANSWER | HEADER_SHORT)) => Ok(Decoded::Sealed(frame.len())),
         Some(&other) => Err(FrameError::Header(other)),
         None => Err(FrameError::Framing),
     }

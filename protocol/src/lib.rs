@@ -9,6 +9,7 @@ pub mod assembly;
 mod checksum;
 mod cobs;
 mod codec;
+pub mod datagram;
 mod error;
 pub mod frame;
 pub mod labelled;

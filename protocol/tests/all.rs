@@ -7,6 +7,7 @@ mod common;
 mod assembly;
 mod c_check;
 mod corruption;
+mod datagram;
 mod exhaustive;
 mod frames;
 mod golden;

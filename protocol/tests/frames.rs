@@ -250,7 +250,7 @@ fn each_frame_error_occurs() {
         (cobs_frame(&[HEADER_CRC32C, 0, 0, 0]), FrameError::Framing),
         (cobs_frame(&wrong_check), FrameError::Check),
         // No kind of frame has these two headers.
-        (with_header(0x13), FrameError::Header(0x13)),
+        (with_header(0x14), FrameError::Header(0x14)),
         (with_header(0x20), FrameError::Header(0x20)),
         (frame_message(&[1; 64]), FrameError::Oversize),
     ] {

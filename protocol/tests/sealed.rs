@@ -5,7 +5,7 @@
 use crate::common;
 use crate::common::exchange::{self, Sealed, run_handshake, seal_frame};
 use crate::common::{Event, Random, feed};
-use fedspan_protocol::frame::{Decoder, HEADER_ANSWER, HEADER_SEALED};
+use fedspan_protocol::frame::{Decoder, HEADER_ANSWER, HEADER_SEALED, HEADER_SHORT};
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{ToServer, decode};
 use fedspan_protocol::secure::{
@@ -291,7 +291,7 @@ fn short_frames_and_other_headers_are_malformed() {
         assert!(frame.iter().all(|byte| *byte == 0));
     }
     let wire = seal_frame(&mut device, &ToServer::Alive, &[]);
-    for header in (0..=255u8).filter(|header| !matches!(*header, HEADER_SEALED | HEADER_ANSWER)) {
+    for header in (0..=255u8).filter(|header| !matches!(*header, HEADER_SEALED | HEADER_ANSWER | HEADER_SHORT)) {
         let mut frame = cobs::decode_vec(&wire[..wire.len() - 1]).unwrap();
         frame[0] = header;
         assert_eq!(server.open(&mut frame), Err(OpenError::Malformed), "{header}");

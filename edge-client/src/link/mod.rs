@@ -11,6 +11,8 @@
 //! at which a lost link is detected then depends on the duration of a computation. A custom driver must do
 //! the same.
 
+#[cfg(feature = "datagrams")]
+mod datagram;
 mod driver;
 mod select;
 
@@ -24,6 +26,8 @@ use crate::store::Store;
 use crate::task::Task;
 use crate::time::Millis;
 
+#[cfg(feature = "datagrams")]
+pub use datagram::{DatagramLink, Packets};
 pub use driver::{Driver, NonBlockingLink, Step};
 
 /// Size of the read buffer, in bytes.

@@ -6,11 +6,14 @@ use core::ops::Range;
 use zeroize::Zeroize;
 
 use super::schedule::Keys;
-use super::{COUNTER, KEY, Key, NONCE, TAG, Window, aead};
+use super::{COUNTER, KEY, Key, NONCE, SHORT_COUNTER, SHORT_TAG, TAG, Window, aead};
 use crate::Error;
-use crate::frame::{Envelope, HEADER_ANSWER, HEADER_SEALED, encode_in};
+use crate::frame::{Envelope, HEADER_ANSWER, HEADER_SEALED, HEADER_SHORT, encode_in};
 use crate::limits::HEADER;
 use crate::message::{Message, ToDevice};
+
+/// True if this build has short seals.
+const SHORT_SEALS: bool = cfg!(feature = "short-seals");
 
 /// Reason why a sealed frame was not opened. The channel is then unchanged, and [`Channel::open`] has zeroed
 /// the frame.
@@ -41,6 +44,21 @@ pub struct Channel {
     next: u64,
     /// Counters of accepted incoming frames.
     window: Window,
+    /// Form of the frames in both directions.
+    seals: Seals,
+}
+
+/// Form of the sealed frames of a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Seals {
+    /// A counter of 8 bytes and a tag of 16.
+    #[default]
+    Full,
+    /// A counter of 2 bytes and a tag of 8, for links on which each byte costs. An attacker forges a frame with probability 2^-64 at
+    /// each attempt (`SECURITY.md`).
+    Short,
+    /// Full, until the peer has sent a short frame; then short. For a server whose devices choose.
+    Either,
 }
 
 impl Channel {
@@ -48,14 +66,33 @@ impl Channel {
     #[must_use]
     pub fn device(key: &Key, transcript: &[u8; 32], nonce: &[u8; NONCE]) -> Self {
         let keys = Keys::derive(key, transcript, nonce);
-        Self { outgoing_key: keys.up, incoming_key: keys.down, next: 0, window: Window::default() }
+        Self {
+            outgoing_key: keys.up,
+            incoming_key: keys.down,
+            next: 0,
+            window: Window::default(),
+            seals: Seals::Full,
+        }
     }
 
     /// Creates the server's side from the `transcript` of the received hello and the server's `nonce`.
     #[must_use]
     pub fn server(key: &Key, transcript: &[u8; 32], nonce: &[u8; NONCE]) -> Self {
         let keys = Keys::derive(key, transcript, nonce);
-        Self { outgoing_key: keys.down, incoming_key: keys.up, next: 0, window: Window::default() }
+        Self {
+            outgoing_key: keys.down,
+            incoming_key: keys.up,
+            next: 0,
+            window: Window::default(),
+            seals: Seals::Full,
+        }
+    }
+
+    /// Returns the channel with this form of frames.
+    #[must_use]
+    pub fn with_seals(mut self, seals: Seals) -> Self {
+        self.seals = seals;
+        self
     }
 
     /// Encodes and seals `message` and its body, like [`encode`](crate::frame::encode) without keys.
@@ -73,11 +110,16 @@ impl Channel {
         let counter = self.next;
         // The counter is advanced before any step that can fail, so that no counter is used twice.
         self.next = counter.checked_add(1).ok_or(Error::Exhausted)?;
-        let envelope = Envelope { before: HEADER + COUNTER, after: TAG };
+        let is_short = SHORT_SEALS && self.seals == Seals::Short;
+        let (header, counter_len, tag_len) = match is_short {
+            true => (HEADER_SHORT, SHORT_COUNTER, SHORT_TAG),
+            false => (HEADER_SEALED, COUNTER, TAG),
+        };
+        let envelope = Envelope { before: HEADER + counter_len, after: tag_len };
         let key = &self.outgoing_key;
         let close = |frame: &mut [u8]| {
-            set_header(frame, HEADER_SEALED, &counter.to_le_bytes());
-            encrypt_frame(key, counter, HEADER + COUNTER, frame);
+            set_header(frame, header, counter.to_le_bytes().get(..counter_len).unwrap_or_default());
+            encrypt_frame(key, counter, envelope, frame);
         };
         encode_in(envelope, message, body_len, &mut fill, close, out)
     }
@@ -101,7 +143,7 @@ impl Channel {
         let key = &self.outgoing_key;
         let close = |frame: &mut [u8]| {
             set_header(frame, HEADER_ANSWER, nonce);
-            encrypt_frame(key, 0, HEADER + NONCE, frame);
+            encrypt_frame(key, 0, envelope, frame);
         };
         encode_in(envelope, message, 0, &mut |_| {}, close, out)
     }
@@ -128,6 +170,11 @@ impl Channel {
     /// # Errors
     /// [`OpenError`] for the reasons of [`Self::open`].
     pub fn try_open(&mut self, frame: &mut [u8]) -> Result<Range<usize>, OpenError> {
+        if SHORT_SEALS && let Some((&HEADER_SHORT, after_header)) = frame.split_first() {
+            let low = after_header.first_chunk().ok_or(OpenError::Malformed)?;
+            let counter = self.window.expand(u16::from_le_bytes(*low));
+            return self.try_open_short(counter, frame);
+        }
         let (before, counter) = match frame.split_first() {
             Some((&HEADER_SEALED, after_header)) => {
                 let counter = after_header.first_chunk().ok_or(OpenError::Malformed)?;
@@ -146,6 +193,29 @@ impl Channel {
             return Err(OpenError::Forged);
         }
         self.window.accept(counter);
+        Ok(before..end)
+    }
+}
+
+impl Channel {
+    /// Opens a frame with a short counter and a short tag.
+    #[cfg_attr(target_os = "none", inline(never))]
+    fn try_open_short(&mut self, counter: u64, frame: &mut [u8]) -> Result<Range<usize>, OpenError> {
+        let before = HEADER + SHORT_COUNTER;
+        let (head, after_header) = frame.split_at_mut_checked(before).ok_or(OpenError::Malformed)?;
+        let (secret, tag) = after_header.split_last_chunk_mut::<SHORT_TAG>().ok_or(OpenError::Malformed)?;
+        if self.seals == Seals::Full {
+            return Err(OpenError::Forged);
+        }
+        if !self.window.admits(counter) {
+            return Err(OpenError::Replayed);
+        }
+        let end = before + secret.len();
+        if !aead::decrypt_short(&self.incoming_key, &aead::nonce(counter), head, secret, tag) {
+            return Err(OpenError::Forged);
+        }
+        self.window.accept(counter);
+        self.seals = Seals::Short;
         Ok(before..end)
     }
 }
@@ -172,15 +242,27 @@ fn set_header(frame: &mut [u8], header: u8, fields: &[u8]) {
     }
 }
 
-/// Encrypts the frame between its first `before` bytes, which are only authenticated, and the tag, and writes
+/// Writes a tag, if it is as long as its place.
+fn write_tag(computed: &[u8], tag: &mut [u8]) -> Option<()> {
+    (computed.len() == tag.len()).then(|| tag.copy_from_slice(computed))
+}
+
+/// Encrypts the frame between what is before the message, which is only authenticated, and the tag, and writes
 /// the tag.
 #[cfg_attr(target_os = "none", inline(never))]
-fn encrypt_frame(key: &[u8; KEY], counter: u64, before: usize, frame: &mut [u8]) {
-    let Some((head, after_header)) = frame.split_at_mut_checked(before) else { return };
-    let Some((secret, tag)) = after_header.split_last_chunk_mut::<TAG>() else { return };
-    match aead::encrypt(key, &aead::nonce(counter), head, secret) {
-        Some(computed_tag) => *tag = computed_tag,
-        None => secret.zeroize(),
+fn encrypt_frame(key: &[u8; KEY], counter: u64, envelope: Envelope, frame: &mut [u8]) {
+    let Some((head, after_header)) = frame.split_at_mut_checked(envelope.before) else { return };
+    let secret_len = after_header.len().saturating_sub(envelope.after);
+    let Some((secret, tag)) = after_header.split_at_mut_checked(secret_len) else { return };
+    let nonce = aead::nonce(counter);
+    let computed_tag = aead::encrypt(key, &nonce, head, secret);
+    let written = match computed_tag {
+        Some(full) if !SHORT_SEALS || tag.len() == TAG => write_tag(&full, tag),
+        Some(full) => aead::shorten_tag(key, &nonce, full).and_then(|short| write_tag(&short, tag)),
+        None => None,
+    };
+    if written.is_none() {
+        secret.zeroize();
     }
 }
 

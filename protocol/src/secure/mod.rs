@@ -26,7 +26,7 @@ mod provision;
 mod schedule;
 mod window;
 
-pub use channel::{Channel, OpenError, answer_nonce, is_answer};
+pub use channel::{Channel, OpenError, Seals, answer_nonce, is_answer};
 pub use handshake_init::{HANDSHAKE_INIT, HandshakeInit, encode_hello, transcript};
 pub use key::{KEY, Key};
 pub use noise::ProvisionedNoise;
@@ -45,3 +45,9 @@ pub const COUNTER: usize = 8;
 
 /// Length of a frame's tag, in bytes.
 pub const TAG: usize = 16;
+
+/// Length of a short counter, in bytes: the low bytes of the counter.
+pub const SHORT_COUNTER: usize = 2;
+
+/// Length of a short tag, in bytes: computed from the whole tag.
+pub const SHORT_TAG: usize = 8;

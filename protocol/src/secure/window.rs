@@ -25,6 +25,19 @@ impl Window {
         behind < WINDOW && self.seen >> behind & 1 == 0
     }
 
+    /// Returns the counter with these low 16 bits that is closest to the next one, as QUIC (RFC 9000, appendix A.3) and DTLS 1.3 do.
+    /// It is the sender's if fewer than 2^15 frames in a row were lost.
+    #[must_use]
+    pub const fn expand(&self, low: u16) -> u64 {
+        // Distance of the candidate ahead of the next counter, from -2^15 to 2^15 - 1.
+        let ahead = low.wrapping_sub(self.end as u16) as i16;
+        match self.end.checked_add_signed(ahead as i64) {
+            Some(counter) => counter,
+            // Before the first 2^15 frames nothing is behind zero.
+            None => low as u64,
+        }
+    }
+
     /// Records a counter if [`Self::admits`] returns true for it; otherwise does nothing.
     pub const fn accept(&mut self, counter: u64) {
         if !self.admits(counter) {

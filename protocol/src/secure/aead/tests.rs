@@ -9,7 +9,7 @@ use chacha20poly1305::aead::inout::InOutBuf;
 use chacha20poly1305::{AeadInOut, ChaCha20Poly1305, KeyInit};
 use proptest::prelude::*;
 
-use super::{KEY, NONCE, TAG, decrypt, encrypt, nonce};
+use super::{KEY, NONCE, TAG, decrypt, decrypt_short, encrypt, nonce, shorten_tag};
 
 const VECTORS: &str = include_str!("../../../tests/data/chacha20_poly1305.txt");
 
@@ -63,6 +63,43 @@ fn nonce_is_four_zeros_and_the_counter() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// Tests short tags against the stream cipher of the `chacha20` crate, and that no flipped bit is accepted.
+    #[test]
+    fn short_tag_is_a_key_stream_under_a_key_of_the_frame(
+        key: [u8; KEY],
+        counter: u64,
+        head in prop::collection::vec(any::<u8>(), 0..20),
+        text in prop::collection::vec(any::<u8>(), 0..300),
+        flip: prop::sample::Index,
+    ) {
+        use chacha20::cipher::{KeyIvInit, StreamCipher, StreamCipherSeek};
+        let nonce = nonce(counter);
+        let mut ciphertext = text.clone();
+        let full = encrypt(&key, &nonce, &head, &mut ciphertext).unwrap();
+        let tag = shorten_tag(&key, &nonce, full).unwrap();
+
+        let mut first = [0; 64];
+        chacha20::ChaCha20::new(&key.into(), &nonce.into()).apply_keystream(&mut first);
+        let input: [u8; NONCE] = full[..NONCE].try_into().unwrap();
+        let frame_key: [u8; KEY] = first[KEY..].try_into().unwrap();
+        let mut cipher = chacha20::ChaCha20::new(&frame_key.into(), &input.into());
+        let block = u32::from_le_bytes(full[NONCE..].try_into().unwrap());
+        let mut expected = [0; 8];
+        if cipher.try_seek(64 * u64::from(block)).is_ok() && cipher.try_apply_keystream(&mut expected).is_ok() {
+            prop_assert_eq!(tag, expected);
+        }
+
+        let (mut changed_head, mut changed, mut changed_tag) = (head.clone(), ciphertext.clone(), tag);
+        let bit = flip.index(8 * (head.len() + ciphertext.len() + tag.len()));
+        let all_bytes = changed_head.iter_mut().chain(&mut changed).chain(&mut changed_tag);
+        *all_bytes.into_iter().nth(bit / 8).unwrap() ^= 1 << (bit % 8);
+        let before = changed.clone();
+        prop_assert!(!decrypt_short(&key, &nonce, &changed_head, &mut changed, &changed_tag));
+        prop_assert_eq!(changed, before);
+        prop_assert!(decrypt_short(&key, &nonce, &head, &mut ciphertext, &tag));
+        prop_assert_eq!(ciphertext, text);
+    }
 
     #[test]
     fn composition_matches_the_chacha20poly1305_crate(
