@@ -37,6 +37,8 @@ use tokio::time::Instant;
 pub struct Running {
     /// Address on which the server listens.
     pub address: SocketAddr,
+    /// Address for packets over UDP, if the configuration has one.
+    pub udp: Option<SocketAddr>,
     /// Channel that shuts the server down before the end of the campaign when a message is sent.
     pub stop: oneshot::Sender<()>,
     /// Handle of the server's task; it yields the final status.
@@ -69,6 +71,7 @@ pub async fn start_with(
         server.attach_link(format!("line {index}"), line);
     }
     let address = server.address().map_err(|error| error.to_string())?;
+    let udp = server.udp_address();
     let (stop, stopped) = oneshot::channel::<()>();
     let shutdown = async {
         // Dropping the sender must not stop the server.
@@ -77,7 +80,7 @@ pub async fn start_with(
         }
     };
     let end = tokio::spawn(server.serve(shutdown, until_finished));
-    Ok(Running { address, stop, end })
+    Ok(Running { address, udp, stop, end })
 }
 
 /// Returns the `fleet.toml` that serves the campaign of a scenario.

@@ -11,6 +11,7 @@ mod nor_flash;
 mod torn_flash;
 
 mod cuts;
+mod datagrams;
 mod device_keys;
 mod disasters;
 mod documents;

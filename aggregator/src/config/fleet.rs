@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use fedspan_protocol::datagram::PACKET_MIN;
 use fedspan_protocol::limits::FRAME_LIMIT_MAX;
 use fedspan_protocol::message::{Image, Model};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
@@ -42,6 +43,12 @@ pub struct Fleet {
     pub journal: bool,
     /// Address of the TCP listener.
     pub tcp: String,
+    /// Address for packets over UDP; `None` if there is none.
+    pub udp: Option<String>,
+    /// Longest packet over UDP, in bytes.
+    pub packet: usize,
+    /// Whether devices may seal frames with short tags.
+    pub short_tags: bool,
     /// Paths of serial ports.
     pub serial: Vec<String>,
     /// Speed of the serial ports, in bits per second.
@@ -98,7 +105,7 @@ impl Fleet {
         let (listen, devices) = (root.section("listen")?, root.section("devices")?);
         let plaintext = security::read_plaintext(&listen)?;
         let key_files = security::read_key_files(&devices)?;
-        let (tcp, serial, baud) = read_listen(&listen)?;
+        let Listen { tcp, udp, packet, short_tags, serial, baud } = read_listen(&listen)?;
         let rounds = read_rounds(&root.section("rounds")?)?;
         let (expected, allowed, held_out, absence) = read_devices(&devices, rounds.every)?;
         let state = PathBuf::from(root.string("state", Some("fedspan-state"), "a directory")?);
@@ -112,6 +119,9 @@ impl Fleet {
             state,
             journal: root.boolean("journal", true)?,
             tcp,
+            udp,
+            packet,
+            short_tags,
             serial,
             baud,
             security,
@@ -351,10 +361,38 @@ impl Fleet {
     }
 }
 
-/// Reads `[listen]`: the TCP address, the serial ports and their speed.
-fn read_listen(section: &Section<'_>) -> Result<(String, Vec<String>, u32), Problem> {
-    let allowed = "an address with a port, like \"127.0.0.1:4410\"";
-    let tcp = section.string("tcp", Some("127.0.0.1:4410"), allowed)?;
+/// Settings of `[listen]`.
+struct Listen {
+    tcp: String,
+    udp: Option<String>,
+    packet: usize,
+    short_tags: bool,
+    serial: Vec<String>,
+    baud: u32,
+}
+
+/// Longest packet over UDP that needs no fragments of IP on any link (RFC 8200, section 5: 1,280 bytes with their headers of 48).
+const PACKET_DEFAULT: usize = 1232;
+
+/// Form of an address in `[listen]`.
+const ADDRESS: &str = "an address with a port, like \"127.0.0.1:4410\"";
+
+/// Returns the address of this key, if it has a host and a port.
+fn read_address(section: &Section<'_>, key: &str, default: Option<&str>) -> Result<String, Problem> {
+    let address = section.string(key, default, ADDRESS)?;
+    let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+    if port.is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
+        return Err(section.problem(key, format!("found {address:?}, allowed: {ADDRESS}")));
+    }
+    Ok(address)
+}
+
+/// Reads `[listen]`.
+fn read_listen(section: &Section<'_>) -> Result<Listen, Problem> {
+    let tcp = read_address(section, "tcp", Some("127.0.0.1:4410"))?;
+    let udp = section.has("udp").then(|| read_address(section, "udp", None)).transpose()?;
+    let packet = section.size("packet", Some(PACKET_DEFAULT), PACKET_MIN..=65_507)?;
+    let short_tags = section.boolean("short_tags", true)?;
     let ports = "a list of serial ports, like [\"/dev/ttyACM0\"]";
     let serial = section.list("serial", ports, |v| v.as_str().map(str::to_owned))?.unwrap_or_default();
     let baud = section.integer("baud", Some(115_200), 300..=20_000_000)?;
@@ -366,11 +404,7 @@ fn read_listen(section: &Section<'_>) -> Result<(String, Vec<String>, u32), Prob
         let message = format!("found {serial:?}, allowed: {ports}, each once");
         return Err(section.problem("serial", message));
     }
-    let port = tcp.rsplit_once(':').filter(|(host, _)| !host.is_empty());
-    if port.is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
-        return Err(section.problem("tcp", format!("found {tcp:?}, allowed: {allowed}")));
-    }
-    Ok((tcp, serial, u32::try_from(baud).unwrap_or(u32::MAX)))
+    Ok(Listen { tcp, udp, packet, short_tags, serial, baud: u32::try_from(baud).unwrap_or(u32::MAX) })
 }
 
 /// Settings of `[devices]`: the number of expected devices, the allowed and the held-out devices, and the time of absence.

@@ -71,6 +71,11 @@ impl FleetBuilder {
         self.set("listen.tcp", address)
     }
 
+    /// Sets the address for packets over UDP, beside TCP; with port 0 the system chooses a free one.
+    pub fn udp(self, address: &str) -> Self {
+        self.set("listen.udp", address)
+    }
+
     /// Admits devices without keys and sends frames without encryption, for test benches.
     pub fn plaintext(self) -> Self {
         self.set("listen.plaintext", true)

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use fedspan_protocol::limits::HELLO_FRAME_MAX;
 use fedspan_protocol::message::{Hello, Refusal, Welcome};
-use fedspan_protocol::secure::NONCE;
+use fedspan_protocol::secure::{NONCE, Seals};
 
 use crate::keys::{ActiveKeys, Entropy};
 use fedspan_engine::admission::Requirements;
@@ -22,13 +22,15 @@ pub struct Acceptor {
     welcome: Welcome,
     /// Keys and nonces; `None` if frames are not encrypted.
     secrets: Option<Secrets>,
+    /// True if devices may seal with short tags.
+    short_tags: bool,
 }
 
 impl Acceptor {
     /// Creates an acceptor without encryption, for test benches and simulations.
     #[must_use]
     pub fn plaintext(requirements: Requirements, welcome: Welcome) -> Self {
-        Self { requirements, welcome, secrets: None }
+        Self { requirements, welcome, secrets: None, short_tags: true }
     }
 
     /// Creates an acceptor that requires devices to prove their keys. `entropy` supplies the server's nonces.
@@ -39,7 +41,20 @@ impl Acceptor {
         keys: ActiveKeys,
         entropy: Box<dyn Entropy>,
     ) -> Self {
-        Self { requirements, welcome, secrets: Some(Secrets { keys, entropy: Mutex::new(entropy) }) }
+        let secrets = Some(Secrets { keys, entropy: Mutex::new(entropy) });
+        Self { requirements, welcome, secrets, short_tags: true }
+    }
+
+    /// Returns the acceptor with or without short tags: without them, frames that a device seals with short tags are dropped and
+    /// counted as forged. They are allowed by default.
+    #[must_use]
+    pub fn with_short_tags(self, short_tags: bool) -> Self {
+        Self { short_tags, ..self }
+    }
+
+    /// Returns the forms of sealed frames that are accepted.
+    pub(super) fn seals(&self) -> Seals {
+        if self.short_tags { Seals::Either } else { Seals::Full }
     }
 
     /// Returns the keys; `None` if frames are not encrypted.

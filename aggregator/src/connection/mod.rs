@@ -64,9 +64,11 @@ pub struct Connection {
     decoder: Decoder<Vec<u8>>,
     secure: SecureLayer,
     limit: usize,
-    /// Whether the link outlasts this connection. On such a link the connection requests a hello when the
-    /// device begins with another message.
+    /// Whether the link outlasts this connection.
     persistent: bool,
+    /// Whether the connection requests a hello when the device begins with another message, because the device
+    /// cannot know that an earlier connection has ended.
+    requests_hello: bool,
     /// Whether a hello was accepted.
     greeted: bool,
     /// Device that has said hello.
@@ -100,6 +102,7 @@ impl Connection {
             secure: SecureLayer::new(acceptor, persistent),
             limit: HELLO_FRAME_MAX,
             persistent,
+            requests_hello: persistent,
             greeted: false,
             device: None,
             chooses_ridge: false,
@@ -120,6 +123,13 @@ impl Connection {
         let mut connection = Self::with_persistence(acceptor, true);
         connection.send(ToDevice::Fault(Fault::Greet));
         connection
+    }
+
+    /// Creates a connection to an address from which packets arrive. As on a persistent link, the device does not learn when a
+    /// connection ends; otherwise it is like [`Self::new`].
+    #[must_use]
+    pub fn datagrams(acceptor: Arc<Acceptor>) -> Self {
+        Self { requests_hello: true, ..Self::new(acceptor) }
     }
 
     /// Returns true if the link outlasts the connection.

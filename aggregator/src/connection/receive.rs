@@ -111,9 +111,9 @@ impl Connection {
         }
     }
 
-    /// Requests a hello from the device on a persistent link.
+    /// Requests a hello from a device that does not know of this connection.
     fn request_hello(&mut self) {
-        if self.persistent && !self.greeted && self.outbox.is_empty() {
+        if self.requests_hello && !self.greeted && self.outbox.is_empty() {
             self.send(ToDevice::Fault(Fault::Greet));
         }
     }

@@ -10,6 +10,7 @@ use getrandom::SysRng;
 
 use super::control::Control;
 use super::listener;
+use super::udp::UdpListener;
 use super::{Listener, Protection, ServeError, Server, open_store, slot_limits};
 use crate::config::{Fleet, Security};
 use crate::keys::{Entropy, KeyError};
@@ -121,7 +122,15 @@ impl ServerBuilder {
         let listener = listener::bind(address, waiting)
             .await
             .map_err(|error| ServeError::Listen { address: address.clone(), error })?;
-        Server::with_store(parts, listener, store)
+        let udp = match &parts.fleet.udp {
+            Some(address) => Some(
+                UdpListener::bind(address, parts.fleet.packet)
+                    .await
+                    .map_err(|error| ServeError::Listen { address: address.clone(), error })?,
+            ),
+            None => None,
+        };
+        Server::with_store(parts, listener, udp, store)
     }
 
     /// Creates a server as [`Self::bind`] does, with an existing listener instead of the configured address.
@@ -130,7 +139,7 @@ impl ServerBuilder {
     /// [`ServeError`] as for [`Self::bind`].
     pub fn over<L: Listener>(self, listener: L) -> Result<Server<L>, ServeError> {
         let (parts, store) = self.open()?;
-        Server::with_store(parts, listener, store)
+        Server::with_store(parts, listener, None, store)
     }
 
     /// Checks the custom parts and the protection, and opens the store.

@@ -18,6 +18,7 @@ mod listener;
 mod peer;
 mod query;
 mod serial;
+mod udp;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -32,6 +33,7 @@ use self::builder::ServerParts;
 use self::clock::Clock;
 use self::control::Control;
 use self::peer::PeerContext;
+use self::udp::UdpListener;
 use crate::config::{Fleet, Limits};
 use crate::core::{CoreError, ServerCore, Timeouts};
 use crate::durable_engine::ResumeError;
@@ -120,6 +122,8 @@ pub struct Server<L = TcpListener> {
     control: Option<Control>,
     fleet: Fleet,
     listener: L,
+    /// Listener for packets, if one is configured.
+    udp: Option<UdpListener>,
     core: ServerCore,
     /// Clock that starts when the campaign is begun or resumed.
     clock: Clock,
@@ -204,7 +208,12 @@ impl<L: Listener> Server<L> {
     }
 
     /// Creates a server from its parts, a listener and an open store.
-    fn with_store(parts: ServerParts, listener: L, store: Store) -> Result<Self, ServeError> {
+    fn with_store(
+        parts: ServerParts,
+        listener: L,
+        udp: Option<UdpListener>,
+        store: Store,
+    ) -> Result<Self, ServeError> {
         let ServerParts { fleet, custom, protection, campaign, control } = parts;
         let (key_store, nonces) = match protection {
             Protection::Plaintext => (None, None),
@@ -216,7 +225,7 @@ impl<L: Listener> Server<L> {
         if let Some(control) = &control {
             control.end_start();
         }
-        Ok(Self { control, fleet, listener, core, clock: Clock::new(), key_store, links: Vec::new() })
+        Ok(Self { control, fleet, listener, udp, core, clock: Clock::new(), key_store, links: Vec::new() })
     }
 
     /// Returns the status of the campaign.
@@ -247,6 +256,12 @@ impl<L: Listener> Server<L> {
         self.listener.address().map_err(unknown)
     }
 
+    /// Returns the address for packets over UDP; `None` if none is configured.
+    #[must_use]
+    pub fn udp_address(&self) -> Option<SocketAddr> {
+        self.udp.as_ref().map(UdpListener::address)
+    }
+
     /// Runs the server until `shutdown` completes or the campaign fails. With `until_finished`, the server
     /// also stops once every known device has fitted its head.
     ///
@@ -257,7 +272,7 @@ impl<L: Listener> Server<L> {
         shutdown: impl Future<Output = ()>,
         until_finished: bool,
     ) -> Result<Status, ServeError> {
-        let Self { fleet, mut listener, mut core, clock, key_store, links: attached, control } = self;
+        let Self { fleet, mut listener, mut udp, mut core, clock, key_store, links: attached, control } = self;
         let limits = fleet.limits;
         let (inbox, mut events) = mpsc::channel(INBOX_CAPACITY);
         let (snapshot_sender, mut snapshot_requests) = mpsc::channel::<export_stream::SnapshotRequest>(1);
@@ -329,6 +344,13 @@ impl<L: Listener> Server<L> {
                 Some(_) = controls.join_next(), if !controls.is_empty() => {}
                 Some(_) = link_tasks.join_next(), if !link_tasks.is_empty() => {}
                 () = clock.sleep_until(accept_after), if accept_after.is_some() => accept_after = None,
+                (stream, address) = udp::accept(&mut udp) => match slots.enter(address) {
+                    Some(slot) => {
+                        let context = context.clone();
+                        drop(peers.spawn(peer::run_datagrams(peer_ids.next(), stream, address, context, slot)));
+                    }
+                    None => core.connection_dropped(),
+                },
                 accepted = listener.accept(), if accept_after.is_none() => match accepted {
                     Ok((socket, address)) => match slots.enter(address) {
                         Some(slot) => {

@@ -55,7 +55,24 @@ pub(super) fn run(
     context: PeerContext,
     slot: Slot<IpAddr>,
 ) -> impl Future<Output = ()> {
-    let mut peer = Peer::new(id, Origin::Address(address), socket, context, Some(slot));
+    let connection = Connection::new(Arc::clone(&context.acceptor));
+    serve(Peer::new(id, Origin::Address(address), socket, context, connection, Some(slot)))
+}
+
+/// Serves the packets from one address until the session ends, and frees its slot.
+pub(super) fn run_datagrams(
+    id: u64,
+    socket: impl AsyncRead + AsyncWrite + Unpin,
+    address: SocketAddr,
+    context: PeerContext,
+    slot: Slot<IpAddr>,
+) -> impl Future<Output = ()> {
+    let connection = Connection::datagrams(Arc::clone(&context.acceptor));
+    serve(Peer::new(id, Origin::Address(address), socket, context, connection, Some(slot)))
+}
+
+/// Runs the session of a connection.
+fn serve<S: AsyncRead + AsyncWrite + Unpin>(mut peer: Peer<S>) -> impl Future<Output = ()> {
     async move {
         let reason = peer.run_session().await;
         if matches!(reason, DisconnectReason::Ended | DisconnectReason::Refused)
@@ -63,7 +80,7 @@ pub(super) fn run(
         {
             peer.linger().await;
         }
-        tracing::debug!(peer = id, from = %peer.session.from(), ?reason, "connection ended");
+        tracing::debug!(peer = peer.id, from = %peer.session.from(), ?reason, "connection ended");
         peer.report_end(reason).await;
         // The socket is closed only after the report is sent and the slot is freed, so that a client whose
         // connection is closed can reconnect at once.
@@ -80,7 +97,8 @@ pub(super) async fn run_on_link(
     link: impl AsyncRead + AsyncWrite + Unpin,
     context: PeerContext,
 ) -> DisconnectReason {
-    let mut peer = Peer::new(id, Origin::Link(name), link, context, None);
+    let connection = Connection::persistent(Arc::clone(&context.acceptor));
+    let mut peer = Peer::new(id, Origin::Link(name), link, context, connection, None);
     let reason = peer.run_session().await;
     peer.report_end(reason).await;
     reason
@@ -88,6 +106,8 @@ pub(super) async fn run_on_link(
 
 /// Session with its stream and channels.
 struct Peer<S> {
+    /// Number of the session.
+    id: u64,
     session: PeerSession,
     /// Receiving end of the command queue.
     commands: Receiver<Command>,
@@ -99,12 +119,17 @@ struct Peer<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
-    fn new(id: u64, from: Origin, socket: S, context: PeerContext, slot: Option<Slot<IpAddr>>) -> Self {
-        let PeerContext { acceptor, timeouts, clock, inbox } = context;
-        let connection =
-            if slot.is_none() { Connection::persistent(acceptor) } else { Connection::new(acceptor) };
+    fn new(
+        id: u64,
+        from: Origin,
+        socket: S,
+        context: PeerContext,
+        connection: Connection,
+        slot: Option<Slot<IpAddr>>,
+    ) -> Self {
+        let PeerContext { timeouts, clock, inbox, .. } = context;
         let (session, commands) = PeerSession::new(id, from, connection, timeouts, clock.now());
-        Self { session, commands, socket, slot, clock, inbox }
+        Self { id, session, commands, socket, slot, clock, inbox }
     }
 
     /// Sends the last event of the session to the core.

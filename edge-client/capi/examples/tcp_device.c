@@ -1,6 +1,5 @@
-/* A device over TCP: trains a linear model of 20 features on its own samples, with an encrypted link. Build it beside the library:
-     cc -Iedge-client/capi/include edge-client/capi/examples/tcp_device.c target/release/libfedspan.a -lm -lpthread -ldl -o tcp_device
-   and start it with the port of a server, the number of the device and its key in hexadecimal digits. */
+/* A device over TCP: trains a linear model of 20 features on its own samples, with an encrypted link. edge-client/capi/README.md has the
+   commands that build it. Its arguments are the port of a server, the number of the device and its key in hexadecimal digits. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
@@ -21,9 +20,10 @@ static int socket_fd = -1, has_begun;
 static _Alignas(8) uint8_t memory[FEDSPAN_MEMORY_SIZE(D, K, OUTPUTS, 256)];
 
 static int32_t rewind_samples(void *context, uint32_t round) { (void)context, (void)round; return has_begun = 0; }
-static void next_samples(void *context, fedspan_samples *samples) {
+static int32_t next_samples(void *context, fedspan_samples *samples) {
   (void)context;
   *samples = (fedspan_samples){.x = x, .targets = y, .count = has_begun++ ? 0 : SAMPLES};
+  return 0;
 }
 static void random_bytes(void *context, uint8_t *bytes, size_t length) {
   (void)context;
@@ -73,6 +73,7 @@ int main(int argc, char **argv) {
     uint64_t wait = until > now_ms() ? until - now_ms() : 0;
     struct pollfd ready = {.fd = socket_fd, .events = POLLIN};
     if (state == FEDSPAN_WAIT) poll(&ready, 1, wait > 1000 ? 1000 : (int)wait);
+    if (fedspan_refusal(client) != 0) return fprintf(stderr, "refused: reason %u of fedspan_refusal\n", fedspan_refusal(client)), 1;
     if (state == FEDSPAN_CLOSED && !fedspan_is_fitted(client)) poll(NULL, 0, (int)wait), connect_to(atoi(argv[1]));
   }
   float prediction;

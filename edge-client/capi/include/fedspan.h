@@ -7,14 +7,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* A client, in the memory that fedspan_start() was given. */
+typedef struct fedspan_client fedspan_client;
+
 /* Bytes of a client without its model and its buffers: an upper bound. */
 #define FEDSPAN_CLIENT_SIZE (sizeof(void *) == 4 ? 1280 : 1536)
 
 /* Bytes of memory for a client with these sizes, as a constant; fedspan_memory_size() computes it for settings. */
+#define FEDSPAN_FRAME(frame_limit) ((frame_limit) == 0 ? 256u : (frame_limit))
 #define FEDSPAN_MEMORY_SIZE(features, width, outputs, frame_limit) \
   (FEDSPAN_CLIENT_SIZE + \
    4u * (3u * (width) * (outputs) + (features) * ((width) + (outputs)) + (width) * ((width) + 1u) + (outputs)) + \
-   2u * (frame_limit) + (frame_limit) / 254u + 32u)
+   2u * FEDSPAN_FRAME(frame_limit) + FEDSPAN_FRAME(frame_limit) / 254u + 32u)
 
 
 /*
@@ -46,7 +50,8 @@ enum fedspan_status
    */
   FEDSPAN_NO_ENCRYPTION = 4,
   /*
-   There is no representation yet: no round has reached the device.
+   There is no representation: no round has brought one since the start, or a new one has arrived in part. It is not stored;
+   `fedspan_set_representation` sets one that the firmware has kept.
    */
   FEDSPAN_NO_REPRESENTATION = 5,
   /*
@@ -65,6 +70,10 @@ enum fedspan_status
    The memory holds no client: it was never started, or has ended.
    */
   FEDSPAN_NOT_STARTED = 9,
+  /*
+   Two arrays overlap.
+   */
+  FEDSPAN_OVERLAP = 10,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -119,6 +128,10 @@ enum fedspan_state
    The link has ended. Connect again at the time; the next step begins with the new link.
    */
   FEDSPAN_CLOSED = 2,
+  /*
+   There is no client, because it was not started or has ended, or `until_ms` is NULL.
+   */
+  FEDSPAN_STOPPED = 3,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -166,9 +179,10 @@ typedef struct fedspan_platform {
    */
   int32_t (*rewind)(void *context, uint32_t round);
   /*
-   Returns the next samples of the pass.
+   Writes the next samples of the pass to `*samples`, which has been cleared. Returns 0, or another number if the samples cannot be
+   read: the round is then declined.
    */
-  void (*next)(void *context, struct fedspan_samples *samples);
+  int32_t (*next)(void *context, struct fedspan_samples *samples);
   /*
    Fills bytes from a cryptographic random number generator.
    */
@@ -225,25 +239,25 @@ typedef struct fedspan_config {
    */
   uint16_t frame_limit;
   /*
-   True to close the link once the final head is fitted and acknowledged.
+   1 to close the link once the final head is fitted and acknowledged, 0 to stay connected.
    */
-  bool leave_when_fitted;
+  uint8_t leave_when_fitted;
   /*
-   Time in milliseconds between two wake-ups of a device that sleeps between rounds; 0 to stay connected.
+   Time in milliseconds between two wake-ups of a device that sleeps between rounds; 0 to stay connected. The device closes the
+   link after one round, or after `sleep_wait_ms` without a round, and connects again at the time that the server has named for
+   the next round, or after this time.
    */
   uint32_t sleep_ms;
+  /*
+   Time in milliseconds for which a device that sleeps waits for a round: 0 for 2000. If the server takes longer to open a round,
+   the device never trains, and `counters.unasked` grows.
+   */
+  uint32_t sleep_wait_ms;
   /*
    Functions of the firmware. They are copied; what `context` points to must live as long as the client.
    */
   struct fedspan_platform platform;
 } fedspan_config;
-
-/*
- A client, at the start of the memory that `fedspan_start` was given.
- */
-typedef struct fedspan_client {
-  uint8_t _private[0];
-} fedspan_client;
 
 /*
  Numbers of events since the start. They stop at the largest number.
@@ -290,7 +304,8 @@ typedef struct fedspan_counters {
    */
   uint32_t unopened;
   /*
-   Messages without a seal on a link that has a key.
+   Messages without a seal on a link that has a key. If the device never takes part and this grows, the server may have refused it
+   for a reason that it cannot prove to the device: see `fedspan_refusal`.
    */
   uint32_t unsealed;
   /*
@@ -301,6 +316,10 @@ typedef struct fedspan_counters {
    Failures of the storage.
    */
   uint32_t storage;
+  /*
+   Samples that `next` could not read or has described wrongly. The round is then declined.
+   */
+  uint32_t unread;
 } fedspan_counters;
 
 #ifdef __cplusplus
@@ -317,7 +336,7 @@ extern "C" {
 fedspan_status fedspan_start(uint8_t *memory,
                              size_t size,
                              const struct fedspan_config *config,
-                             struct fedspan_client **client);
+                             fedspan_client **client);
 
 /*
  Ends a client and overwrites its keys. The memory then belongs to the caller.
@@ -325,33 +344,55 @@ fedspan_status fedspan_start(uint8_t *memory,
  # Safety
  `client` is NULL or came from `fedspan_start`, and is not used by another thread.
  */
-void fedspan_end(struct fedspan_client *client);
+void fedspan_end(fedspan_client *client);
 
 /*
  Does one step of a client over a link that is connected: handles at most one event, reads or writes some bytes, or computes one
- round. Writes to `*until_ms` the time of the next step, on the clock of `now_ms`. The clock is in milliseconds and may wrap or go
- back.
+ round. Writes to `*until_ms` the time of the next step, on the clock of `now_ms`. The clock counts milliseconds in 64 bits and may
+ jump or go back, but a clock of 32 bits must be extended, because the time of the next step can be one that it never shows.
 
  # Safety
  `client` is NULL or came from `fedspan_start`, and is not used by another thread; `until_ms` points to a number.
  */
-fedspan_state fedspan_step(struct fedspan_client *client,
+fedspan_state fedspan_step(fedspan_client *client,
                            uint64_t now_ms,
                            uint64_t *until_ms);
 
 /*
  Computes the prediction of the personal model for one sample: `outputs` values, of which for classes the largest is that of the
- predicted class. May be called between any two steps.
+ predicted class. May be called between any two steps. The arrays must not overlap.
 
  # Safety
  `client` is NULL or came from `fedspan_start`, and is not used by another thread; `x` has `features` values and `out` has
  `outputs`.
  */
-fedspan_status fedspan_predict(struct fedspan_client *client,
+fedspan_status fedspan_predict(fedspan_client *client,
                                const float *x,
                                size_t features,
                                float *out,
                                size_t outputs);
+
+/*
+ Copies the representation, `features * width` values by rows, to `out`, so that the firmware can keep it over a reset. It changes
+ with each round.
+
+ # Safety
+ `client` is NULL or came from `fedspan_start`, and is not used by another thread; `out` has `length` values.
+ */
+fedspan_status fedspan_get_representation(fedspan_client *client,
+                                          float *out,
+                                          size_t length);
+
+/*
+ Sets the representation to values from `fedspan_get_representation`. If they are those for which the stored head was fitted, the
+ device can predict without a server.
+
+ # Safety
+ `client` is NULL or came from `fedspan_start`, and is not used by another thread; `values` has `length` values.
+ */
+fedspan_status fedspan_set_representation(fedspan_client *client,
+                                          const float *values,
+                                          size_t length);
 
 /*
  Returns true once the final head is fitted and the server has acknowledged it.
@@ -359,7 +400,7 @@ fedspan_status fedspan_predict(struct fedspan_client *client,
  # Safety
  `client` is NULL or came from `fedspan_start`.
  */
-bool fedspan_is_fitted(struct fedspan_client *client);
+bool fedspan_is_fitted(fedspan_client *client);
 
 /*
  Returns a number that changes whenever a round has given the model a new head.
@@ -367,7 +408,7 @@ bool fedspan_is_fitted(struct fedspan_client *client);
  # Safety
  `client` is NULL or came from `fedspan_start`.
  */
-uint32_t fedspan_head_version(struct fedspan_client *client);
+uint32_t fedspan_head_version(fedspan_client *client);
 
 /*
  Returns the number of the last round that the device has finished.
@@ -375,17 +416,18 @@ uint32_t fedspan_head_version(struct fedspan_client *client);
  # Safety
  `client` is NULL or came from `fedspan_start`.
  */
-uint32_t fedspan_last_round(struct fedspan_client *client);
+uint32_t fedspan_last_round(fedspan_client *client);
 
 /*
  Returns why the server has refused the device, which connecting again does not change: 0 if it has not, 1 another version of the
  protocol, 2 another build of it, 3 another model, 4 a missing capability, 5 an unknown device or key, 6 the frame limit, 7 a
- missing key, 8 a server without keys.
+ missing key, 8 a server without keys. A device with a key believes only a server that knows the key, which can refuse it for 3, 4
+ and 6; for the other reasons the result stays 0, the device tries again, and `counters.unsealed` grows.
 
  # Safety
  `client` is NULL or came from `fedspan_start`.
  */
-uint32_t fedspan_refusal(struct fedspan_client *client);
+uint32_t fedspan_refusal(fedspan_client *client);
 
 /*
  Writes the counters to `*counters`.
@@ -393,7 +435,7 @@ uint32_t fedspan_refusal(struct fedspan_client *client);
  # Safety
  `client` is NULL or came from `fedspan_start`; `counters` is NULL or points to counters.
  */
-fedspan_status fedspan_get_counters(struct fedspan_client *client, struct fedspan_counters *counters);
+fedspan_status fedspan_get_counters(fedspan_client *client, struct fedspan_counters *counters);
 
 /*
  Returns the bytes of memory that a client with these settings needs; 0 if the settings are NULL or their sizes are not allowed.

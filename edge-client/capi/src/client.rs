@@ -12,9 +12,9 @@ use crate::config::{fedspan_config, fedspan_status};
 use crate::platform::{
     Platform, PlatformLink, PlatformRandom, PlatformSource, PlatformStore, fedspan_platform,
 };
-use crate::size::{FEDSPAN_CLIENT_SIZE, model_size, record_size};
+use crate::size::{CLIENT_SIZE, model_size, record_size};
 
-/// A client, at the start of the memory that `fedspan_start` was given.
+/// A client, at the start of the memory that `fedspan_start` was given. Its declaration in the header has no content.
 #[repr(C)]
 #[derive(Debug)]
 #[allow(non_camel_case_types, reason = "a name of C")]
@@ -29,8 +29,6 @@ const STARTED: u32 = 0x4344_4546;
 pub struct Client {
     /// [`STARTED`].
     mark: u32,
-    /// Functions of the firmware; the other fields point to it.
-    platform: fedspan_platform,
     link: PlatformLink,
     driver: Driver<'static>,
     session: Session<Linear<SliceMemory<'static>>, PlatformSource, PlatformStore, PlatformRandom>,
@@ -47,6 +45,8 @@ pub enum fedspan_state {
     FEDSPAN_WAIT = 1,
     /// The link has ended. Connect again at the time; the next step begins with the new link.
     FEDSPAN_CLOSED = 2,
+    /// There is no client, because it was not started or has ended, or `until_ms` is NULL.
+    FEDSPAN_STOPPED = 3,
 }
 
 /// Numbers of events since the start. They stop at the largest number.
@@ -74,12 +74,15 @@ pub struct fedspan_counters {
     pub asked_again: u32,
     /// Sealed frames that were replayed, forged, or not expected.
     pub unopened: u32,
-    /// Messages without a seal on a link that has a key.
+    /// Messages without a seal on a link that has a key. If the device never takes part and this grows, the server may have refused it
+    /// for a reason that it cannot prove to the device: see `fedspan_refusal`.
     pub unsealed: u32,
     /// Times that the clock has gone back.
     pub clock_jumps: u32,
     /// Failures of the storage.
     pub storage: u32,
+    /// Samples that `next` could not read or has described wrongly. The round is then declined.
+    pub unread: u32,
 }
 
 /// Returns the client in memory.
@@ -87,8 +90,12 @@ pub struct fedspan_counters {
 /// # Safety
 /// `client` is NULL, or memory that `fedspan_start` has filled and nothing else uses.
 unsafe fn started<'a>(client: *mut fedspan_client) -> Option<&'a mut Client> {
-    // SAFETY: the caller guarantees the memory.
-    unsafe { client.cast::<Client>().as_mut() }.filter(|client| client.mark == STARTED)
+    let client = client.cast::<Client>();
+    // SAFETY: the caller guarantees the memory, which holds a client if it has the mark.
+    unsafe {
+        let is_started = !client.is_null() && (&raw const (*client).mark).read() == STARTED;
+        if is_started { client.as_mut() } else { None }
+    }
 }
 
 /// Starts a client in `memory`, which must be aligned to 8 bytes, and belongs to the client until `fedspan_end`. Reads the stored
@@ -129,28 +136,34 @@ pub unsafe extern "C" fn fedspan_start(
         memory.write_bytes(0, size);
         slice::from_raw_parts_mut(memory, size)
     };
-    let parts =
-        [FEDSPAN_CLIENT_SIZE, model_size(shape), limit, settings.transmit_capacity(), record_size(shape)]
-            .map(|length| rest.split_off_mut(..length));
-    let [Some(place), Some(values), Some(receive), Some(transmit), Some(record)] = parts else {
+    let lengths = [
+        CLIENT_SIZE,
+        size_of::<fedspan_platform>(),
+        model_size(shape),
+        limit,
+        settings.transmit_capacity(),
+        record_size(shape),
+    ];
+    let parts = lengths.map(|length| rest.split_off_mut(..length));
+    let [Some(place), Some(functions), Some(values), Some(receive), Some(transmit), Some(record)] = parts else {
         return fedspan_status::FEDSPAN_MEMORY;
     };
     // SAFETY: the model is aligned, because the memory and the size of the client are, and any bytes are numbers.
     let (_, values, _) = unsafe { values.align_to_mut() };
     let Ok(model) = SliceMemory::new(shape, values) else { return fedspan_status::FEDSPAN_MEMORY };
-    let place = place.as_mut_ptr().cast::<Client>();
-    // SAFETY: the place has the size and the alignment of a client, and is used only by it. The platform is written before a session
-    // loads its record through it.
+    let (place, functions) = (place.as_mut_ptr().cast::<Client>(), functions.as_mut_ptr().cast::<fedspan_platform>());
+    // SAFETY: both places have the size and the alignment of their content, and are used only for it. The functions are not a part of
+    // the client, because the client is used exclusively while its parts call them. They are written before a session loads its record.
     unsafe {
-        let platform = Platform::new(&raw const (*place).platform);
-        (&raw mut (*place).platform).write(config.platform);
+        functions.write(config.platform);
+        let platform = Platform::new(functions);
         (&raw mut (*place).link).write(PlatformLink(platform));
         (&raw mut (*place).driver).write(Driver::new(Buffers { receive, transmit }));
         (&raw mut (*place).session).write(Session::new(
             settings,
             protection,
             Linear::new(model),
-            PlatformSource { platform, shape },
+            PlatformSource::new(platform, shape),
             PlatformStore { platform, record },
             PlatformRandom(platform),
         ));
@@ -175,8 +188,8 @@ pub unsafe extern "C" fn fedspan_end(client: *mut fedspan_client) {
 }
 
 /// Does one step of a client over a link that is connected: handles at most one event, reads or writes some bytes, or computes one
-/// round. Writes to `*until_ms` the time of the next step, on the clock of `now_ms`. The clock is in milliseconds and may wrap or go
-/// back.
+/// round. Writes to `*until_ms` the time of the next step, on the clock of `now_ms`. The clock counts milliseconds in 64 bits and may
+/// jump or go back, but a clock of 32 bits must be extended, because the time of the next step can be one that it never shows.
 ///
 /// # Safety
 /// `client` is NULL or came from `fedspan_start`, and is not used by another thread; `until_ms` points to a number.
@@ -188,7 +201,9 @@ pub unsafe extern "C" fn fedspan_step(
 ) -> fedspan_state {
     // SAFETY: the caller guarantees the pointers.
     let (client, until) = unsafe { (started(client), until_ms.as_mut()) };
-    let (Some(client), Some(until)) = (client, until) else { return fedspan_state::FEDSPAN_CLOSED };
+    let Some(until) = until else { return fedspan_state::FEDSPAN_STOPPED };
+    *until = now_ms;
+    let Some(client) = client else { return fedspan_state::FEDSPAN_STOPPED };
     let Client { link, driver, session, .. } = client;
     let (state, time) = match driver.step_non_blocking(session, link, Millis::new(now_ms), &mut NoSensor) {
         Step::Again => (fedspan_state::FEDSPAN_AGAIN, Millis::new(now_ms)),
@@ -200,7 +215,7 @@ pub unsafe extern "C" fn fedspan_step(
 }
 
 /// Computes the prediction of the personal model for one sample: `outputs` values, of which for classes the largest is that of the
-/// predicted class. May be called between any two steps.
+/// predicted class. May be called between any two steps. The arrays must not overlap.
 ///
 /// # Safety
 /// `client` is NULL or came from `fedspan_start`, and is not used by another thread; `x` has `features` values and `out` has
@@ -223,7 +238,12 @@ pub unsafe extern "C" fn fedspan_predict(
     if features != model.shape().features || outputs != model.shape().outputs {
         return fedspan_status::FEDSPAN_LENGTH;
     }
-    // SAFETY: the caller guarantees arrays of these lengths.
+    let (first_x, first_out) = (x.addr(), out.addr());
+    let lengths = (size_of_val(&0.0f32) * features, size_of_val(&0.0f32) * outputs);
+    if first_x < first_out.saturating_add(lengths.1) && first_out < first_x.saturating_add(lengths.0) {
+        return fedspan_status::FEDSPAN_OVERLAP;
+    }
+    // SAFETY: the caller guarantees arrays of these lengths, and they do not overlap.
     let (x, out) = unsafe {
         out.write_bytes(0, outputs);
         (slice::from_raw_parts(x, features), slice::from_raw_parts_mut(out, outputs))
@@ -234,6 +254,64 @@ pub unsafe extern "C" fn fedspan_predict(
         Err(NotReady::NonFinite { .. }) => fedspan_status::FEDSPAN_NOT_FINITE,
         Err(NotReady::Length { .. }) => fedspan_status::FEDSPAN_LENGTH,
         Err(_) => fedspan_status::FEDSPAN_NO_HEAD,
+    }
+}
+
+/// Copies the representation, `features * width` values by rows, to `out`, so that the firmware can keep it over a reset. It changes
+/// with each round.
+///
+/// # Safety
+/// `client` is NULL or came from `fedspan_start`, and is not used by another thread; `out` has `length` values.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fedspan_get_representation(
+    client: *mut fedspan_client,
+    out: *mut f32,
+    length: usize,
+) -> fedspan_status {
+    // SAFETY: the caller guarantees the client.
+    let Some(client) = (unsafe { started(client) }) else { return fedspan_status::FEDSPAN_NOT_STARTED };
+    let Some(values) = client.session.task().representation() else {
+        return fedspan_status::FEDSPAN_NO_REPRESENTATION;
+    };
+    if out.is_null() {
+        return fedspan_status::FEDSPAN_NULL;
+    }
+    if length != values.len() {
+        return fedspan_status::FEDSPAN_LENGTH;
+    }
+    // SAFETY: the caller guarantees an array of this length, which is not the client's memory.
+    unsafe { out.copy_from_nonoverlapping(values.as_ptr(), length) };
+    fedspan_status::FEDSPAN_OK
+}
+
+/// Sets the representation to values from `fedspan_get_representation`. If they are those for which the stored head was fitted, the
+/// device can predict without a server.
+///
+/// # Safety
+/// `client` is NULL or came from `fedspan_start`, and is not used by another thread; `values` has `length` values.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fedspan_set_representation(
+    client: *mut fedspan_client,
+    values: *const f32,
+    length: usize,
+) -> fedspan_status {
+    // SAFETY: the caller guarantees the client.
+    let Some(client) = (unsafe { started(client) }) else { return fedspan_status::FEDSPAN_NOT_STARTED };
+    if values.is_null() {
+        return fedspan_status::FEDSPAN_NULL;
+    }
+    let model = client.session.task_mut();
+    if length != model.shape().features * model.shape().width {
+        return fedspan_status::FEDSPAN_LENGTH;
+    }
+    // SAFETY: the caller guarantees an array of this length.
+    let values = unsafe { slice::from_raw_parts(values, length) };
+    if values.iter().any(|value| !value.is_finite()) {
+        return fedspan_status::FEDSPAN_NOT_FINITE;
+    }
+    match model.set_representation(values) {
+        Ok(()) => fedspan_status::FEDSPAN_OK,
+        Err(_) => fedspan_status::FEDSPAN_LENGTH,
     }
 }
 
@@ -281,7 +359,8 @@ pub unsafe extern "C" fn fedspan_last_round(client: *mut fedspan_client) -> u32 
 
 /// Returns why the server has refused the device, which connecting again does not change: 0 if it has not, 1 another version of the
 /// protocol, 2 another build of it, 3 another model, 4 a missing capability, 5 an unknown device or key, 6 the frame limit, 7 a
-/// missing key, 8 a server without keys.
+/// missing key, 8 a server without keys. A device with a key believes only a server that knows the key, which can refuse it for 3, 4
+/// and 6; for the other reasons the result stays 0, the device tries again, and `counters.unsealed` grows.
 ///
 /// # Safety
 /// `client` is NULL or came from `fedspan_start`.
@@ -329,6 +408,7 @@ pub unsafe extern "C" fn fedspan_get_counters(
         unsealed: found.unsealed,
         clock_jumps: found.clock_jumps,
         storage: found.storage,
+        unread: client.session.source_mut().failures,
     };
     fedspan_status::FEDSPAN_OK
 }

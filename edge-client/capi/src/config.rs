@@ -32,10 +32,15 @@ pub struct fedspan_config {
     pub outputs: u16,
     /// Largest frame that can be received, in bytes: 128 to 16384; 0 for 256.
     pub frame_limit: u16,
-    /// True to close the link once the final head is fitted and acknowledged.
-    pub leave_when_fitted: bool,
-    /// Time in milliseconds between two wake-ups of a device that sleeps between rounds; 0 to stay connected.
+    /// 1 to close the link once the final head is fitted and acknowledged, 0 to stay connected.
+    pub leave_when_fitted: u8,
+    /// Time in milliseconds between two wake-ups of a device that sleeps between rounds; 0 to stay connected. The device closes the
+    /// link after one round, or after `sleep_wait_ms` without a round, and connects again at the time that the server has named for
+    /// the next round, or after this time.
     pub sleep_ms: u32,
+    /// Time in milliseconds for which a device that sleeps waits for a round: 0 for 2000. If the server takes longer to open a round,
+    /// the device never trains, and `counters.unasked` grows.
+    pub sleep_wait_ms: u32,
     /// Functions of the firmware. They are copied; what `context` points to must live as long as the client.
     pub platform: fedspan_platform,
 }
@@ -55,7 +60,8 @@ pub enum fedspan_status {
     FEDSPAN_SIZE = 3,
     /// The library was built without encryption, and the settings have a key.
     FEDSPAN_NO_ENCRYPTION = 4,
-    /// There is no representation yet: no round has reached the device.
+    /// There is no representation: no round has brought one since the start, or a new one has arrived in part. It is not stored;
+    /// `fedspan_set_representation` sets one that the firmware has kept.
     FEDSPAN_NO_REPRESENTATION = 5,
     /// There is no head for the present representation.
     FEDSPAN_NO_HEAD = 6,
@@ -65,6 +71,8 @@ pub enum fedspan_status {
     FEDSPAN_NOT_FINITE = 8,
     /// The memory holds no client: it was never started, or has ended.
     FEDSPAN_NOT_STARTED = 9,
+    /// Two arrays overlap.
+    FEDSPAN_OVERLAP = 10,
 }
 
 impl fedspan_config {
@@ -81,8 +89,12 @@ impl fedspan_config {
     pub(crate) fn session(&self) -> Option<Config> {
         let default = Config::new(self.device);
         let frame_limit = if self.frame_limit == 0 { default.frame_limit } else { self.frame_limit };
-        let sleep = (self.sleep_ms > 0).then_some(Sleep::once_in(self.sleep_ms));
-        let config = Config { frame_limit, leave_when_fitted: self.leave_when_fitted, sleep, ..default };
+        let mut sleep = Sleep::once_in(self.sleep_ms);
+        if self.sleep_wait_ms > 0 {
+            sleep.wait = self.sleep_wait_ms;
+        }
+        let sleep = (self.sleep_ms > 0).then_some(sleep);
+        let config = Config { frame_limit, leave_when_fitted: self.leave_when_fitted != 0, sleep, ..default };
         (FRAME_LIMIT_MIN..=FRAME_LIMIT_MAX).contains(&usize::from(frame_limit)).then_some(config)
     }
 

@@ -9,8 +9,8 @@ mod size;
 #[doc(hidden)]
 pub use client::model;
 pub use client::{
-    fedspan_client, fedspan_counters, fedspan_end, fedspan_get_counters, fedspan_head_version,
-    fedspan_is_fitted, fedspan_last_round, fedspan_predict, fedspan_refusal, fedspan_start, fedspan_state,
+    fedspan_client, fedspan_counters, fedspan_end, fedspan_get_counters, fedspan_get_representation,
+    fedspan_head_version, fedspan_is_fitted, fedspan_last_round, fedspan_predict, fedspan_refusal, fedspan_set_representation, fedspan_start, fedspan_state,
     fedspan_step,
 };
 pub use config::{fedspan_config, fedspan_status};

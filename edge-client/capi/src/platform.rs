@@ -49,8 +49,9 @@ pub struct fedspan_platform {
     /// Starts a pass over the samples of a round; every pass of a round has the same samples in the same order. Returns 0, or
     /// another number if the samples cannot be read.
     pub rewind: Option<unsafe extern "C" fn(context: *mut c_void, round: u32) -> i32>,
-    /// Returns the next samples of the pass.
-    pub next: Option<unsafe extern "C" fn(context: *mut c_void, samples: *mut fedspan_samples)>,
+    /// Writes the next samples of the pass to `*samples`, which has been cleared. Returns 0, or another number if the samples cannot be
+    /// read: the round is then declined.
+    pub next: Option<unsafe extern "C" fn(context: *mut c_void, samples: *mut fedspan_samples) -> i32>,
     /// Fills bytes from a cryptographic random number generator.
     pub random: Option<unsafe extern "C" fn(context: *mut c_void, bytes: *mut u8, length: usize)>,
     /// Reads an item, at most `length` bytes. Returns its length, 0 if it was never written, a negative number if reading fails.
@@ -106,30 +107,48 @@ impl Platform {
 pub struct PlatformSource {
     pub(crate) platform: Platform,
     pub(crate) shape: Shape,
+    /// Round in which samples could not be read. Its other passes fail, so that no update of fewer samples is sent.
+    pub(crate) failed: Option<RoundId>,
+    /// Round of the present pass.
+    pub(crate) round: RoundId,
+    /// Number of batches that could not be read.
+    pub(crate) failures: u32,
 }
 
-impl SampleSource for PlatformSource {
-    fn rewind(&mut self, id: RoundId) -> Result<(), SourceError> {
-        let platform = self.platform.get();
-        let rewind = platform.rewind.ok_or(SourceError::Device)?;
-        // SAFETY: a function of the firmware, as the header describes it.
-        match unsafe { rewind(platform.context, id.round) } {
-            0 => Ok(()),
-            _ => Err(SourceError::Device),
-        }
+impl PlatformSource {
+    /// Creates a source for samples of this shape.
+    pub(crate) const fn new(platform: Platform, shape: Shape) -> Self {
+        Self { platform, shape, failed: None, round: RoundId { round: 0, stage: 0 }, failures: 0 }
     }
 
-    fn next(&mut self) -> Option<Samples<'_>> {
-        let platform = self.platform.get();
+    /// Returns the next samples, `Ok(None)` at the end of the pass.
+    ///
+    /// # Errors
+    /// The firmware cannot read them, or describes them wrongly.
+    fn read<'a>(platform: Platform, shape: Shape) -> Result<Option<Samples<'a>>, SourceError> {
+        let platform = platform.get();
+        let next = platform.next.ok_or(SourceError::Device)?;
         let mut found =
             fedspan_samples { x: ptr::null(), targets: ptr::null(), classes: ptr::null(), count: 0 };
         // SAFETY: a function of the firmware, as the header describes it.
-        unsafe { platform.next?(platform.context, &raw mut found) };
-        let count = usize::try_from(found.count).ok()?;
-        let Shape { features, outputs, .. } = self.shape;
-        let (values, targets) = (count.checked_mul(features)?, count.checked_mul(outputs)?);
-        if count == 0 || found.x.is_null() || found.targets.is_null() == found.classes.is_null() {
-            return None;
+        let is_read = unsafe { next(platform.context, &raw mut found) } == 0;
+        let Shape { features, outputs, .. } = shape;
+        // No array is longer than the address space has room for.
+        let length = |each: usize| {
+            let count = usize::try_from(found.count).ok()?;
+            count.checked_mul(each).filter(|length| *length <= isize::MAX as usize / size_of::<f32>())
+        };
+        let (Some(values), Some(targets), Some(count)) = (length(features), length(outputs), length(1)) else {
+            return Err(SourceError::Device);
+        };
+        if !is_read {
+            return Err(SourceError::Device);
+        }
+        if count == 0 {
+            return Ok(None);
+        }
+        if found.x.is_null() || found.targets.is_null() == found.classes.is_null() {
+            return Err(SourceError::Device);
         }
         // SAFETY: the firmware guarantees arrays of these lengths until its next call.
         let (x, targets) = unsafe {
@@ -140,7 +159,33 @@ impl SampleSource for PlatformSource {
             };
             (slice::from_raw_parts(found.x, values), targets)
         };
-        Some(Samples { x, targets })
+        Ok(Some(Samples { x, targets }))
+    }
+}
+
+impl SampleSource for PlatformSource {
+    fn rewind(&mut self, id: RoundId) -> Result<(), SourceError> {
+        if self.failed == Some(id) {
+            return Err(SourceError::Device);
+        }
+        self.round = id;
+        let platform = self.platform.get();
+        let rewind = platform.rewind.ok_or(SourceError::Device)?;
+        // SAFETY: a function of the firmware, as the header describes it.
+        match unsafe { rewind(platform.context, id.round) } {
+            0 => Ok(()),
+            _ => Err(SourceError::Device),
+        }
+    }
+
+    fn next(&mut self) -> Option<Samples<'_>> {
+        if self.failed == Some(self.round) {
+            return None;
+        }
+        Self::read(self.platform, self.shape).unwrap_or_else(|_| {
+            (self.failed, self.failures) = (Some(self.round), self.failures.saturating_add(1));
+            None
+        })
     }
 }
 

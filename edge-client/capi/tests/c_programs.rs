@@ -44,6 +44,7 @@ fn structures_have_the_layout_of_the_library() {
         ("fedspan_config.frame_limit", offset_of!(fedspan_config, frame_limit)),
         ("fedspan_config.leave_when_fitted", offset_of!(fedspan_config, leave_when_fitted)),
         ("fedspan_config.sleep_ms", offset_of!(fedspan_config, sleep_ms)),
+        ("fedspan_config.sleep_wait_ms", offset_of!(fedspan_config, sleep_wait_ms)),
         ("fedspan_config.platform", offset_of!(fedspan_config, platform)),
         ("fedspan_platform", size_of::<fedspan_platform>()),
         ("fedspan_platform.random", offset_of!(fedspan_platform, random)),
@@ -61,14 +62,14 @@ fn structures_have_the_layout_of_the_library() {
 #[test]
 fn programs_and_packages_compile() {
     for standard in ["c99", "c11", "c17"] {
-        compile("cc", &format!("-std={standard} -fsyntax-only tests/layout.c"));
+        compile("cc", &format!("-std={standard} -pedantic-errors -fsyntax-only tests/layout.c"));
     }
-    compile("c++", "-std=c++11 -fsyntax-only -x c++ tests/layout.c");
+    compile("c++", "-std=c++11 -pedantic-errors -fsyntax-only -x c++ tests/layout.c");
     compile("cc", "-std=c11 -D_GNU_SOURCE -fsyntax-only examples/tcp_device.c");
     compile("cc", "-std=c11 -fsyntax-only -ffreestanding examples/board/main.c");
     compile("cc", "-std=c11 -fsyntax-only -Izephyr -Itests/declarations zephyr/fedspan_zephyr.c");
     compile("cc", "-std=c11 -fsyntax-only -Iesp-idf -Itests/declarations/esp esp-idf/fedspan_esp.c");
-    let sketch = "-std=c++17 -fsyntax-only -Iarduino/src -Itests/declarations/arduino -x c++ arduino/examples/Train/Train.ino";
+    let sketch = "-std=c++17 -fsyntax-only -Iarduino/src -Iinclude -Itests/declarations/arduino -x c++ arduino/examples/Train/Train.ino";
     compile("c++", sketch);
 }
 

@@ -41,12 +41,12 @@ fn constants_of_the_header_are_those_of_the_library() {
     for (features, width, outputs) in
         [(1, 1, 1), (20, 2, 1), (57, 8, 7), (128, 8, 1), (6, 4, 256), (65_535, 2, 1)]
     {
-        for frame_limit in [128, 254, 256, 1024, 16_384] {
+        for frame_limit in [0, 128, 254, 256, 1024, 16_384] {
             let mut config = settings(features, width, outputs);
             config.frame_limit = frame_limit;
             // SAFETY: settings.
             let exact = unsafe { fedspan_memory_size(&raw const config) };
-            let [d, k, c, limit] = [features, width, outputs, frame_limit].map(usize::from);
+            let [d, k, c, limit] = [features, width, outputs, if frame_limit == 0 { 256 } else { frame_limit }].map(usize::from);
             let of_macro = FEDSPAN_CLIENT_SIZE
                 + 4 * (3 * k * c + d * (k + c) + k * (k + 1) + c)
                 + 2 * limit

@@ -31,6 +31,7 @@ struct Firmware {
     sent: Vec<u8>,
     items: BTreeMap<i32, Vec<u8>>,
     is_lost: bool,
+    fault: Fault,
     storage_fails: bool,
 }
 
@@ -61,15 +62,38 @@ unsafe extern "C" fn rewind(context: *mut c_void, _round: u32) -> i32 {
     0
 }
 
-unsafe extern "C" fn next(context: *mut c_void, samples: *mut fedspan_samples) {
+unsafe extern "C" fn next(context: *mut c_void, samples: *mut fedspan_samples) -> i32 {
     // SAFETY: the context of `platform`, and samples to write.
     let (firmware, samples) = unsafe { (firmware(context), &mut *samples) };
     let first = firmware.position;
+    match firmware.fault {
+        Fault::Error if first > 0 => return -1,
+        Fault::NoTargets if first > 0 => {
+            (samples.x, samples.count) = (firmware.x.as_ptr(), 1);
+            return 0;
+        }
+        Fault::Count if first > 0 => {
+            (samples.x, samples.classes, samples.count) = (firmware.x.as_ptr(), firmware.classes.as_ptr(), u32::MAX);
+            return if size_of::<usize>() == 4 { 0 } else { -1 };
+        }
+        _ => {}
+    }
     let count = firmware.at_once.min(SAMPLES - first);
     firmware.position += count;
     samples.x = firmware.x[first * D..].as_ptr();
     samples.classes = firmware.classes[first..].as_ptr();
     samples.count = count as u32;
+    0
+}
+
+/// What is wrong with the second batch of a pass.
+#[derive(Clone, Copy, Debug, Default)]
+enum Fault {
+    #[default]
+    None,
+    Error,
+    NoTargets,
+    Count,
 }
 
 unsafe extern "C" fn random(_context: *mut c_void, bytes: *mut u8, length: usize) {
@@ -129,8 +153,9 @@ pub fn settings(features: u16, width: u16, outputs: u16) -> fedspan_config {
         width,
         outputs,
         frame_limit: 512,
-        leave_when_fitted: true,
+        leave_when_fitted: 1,
         sleep_ms: 0,
+        sleep_wait_ms: 0,
         platform: fedspan_platform {
             context: ptr::null_mut(),
             rewind: Some(rewind),
@@ -364,7 +389,7 @@ fn wrong_arguments_are_refused() {
         // No client at all.
         let (mut until, mut out, x) = (0, [0.0f32; C], [0.0f32; D]);
         let none = ptr::null_mut();
-        assert_eq!(fedspan_step(none, 0, &raw mut until), fedspan_state::FEDSPAN_CLOSED);
+        assert_eq!(fedspan_step(none, 0, &raw mut until), fedspan_state::FEDSPAN_STOPPED);
         assert_eq!(fedspan_predict(none, x.as_ptr(), D, out.as_mut_ptr(), C), FEDSPAN_NOT_STARTED);
         assert_eq!(fedspan_get_counters(none, ptr::null_mut()), FEDSPAN_NOT_STARTED);
         assert!(!fedspan_is_fitted(none));
@@ -422,4 +447,102 @@ fn failures_of_the_platform_are_counted() {
     assert!(!firmware.sent.is_empty() && firmware.items.contains_key(&1));
     // SAFETY: a started client.
     unsafe { fedspan_end(client) };
+}
+
+/// Tests that samples that cannot be read, or are described wrongly, decline the round and are counted, and that the next round is
+/// answered.
+#[test]
+fn unreadable_samples_decline_the_round() {
+    for fault in [Fault::Error, Fault::NoTargets, Fault::Count] {
+        let mut firmware = Firmware::new(4);
+        firmware.fault = fault;
+        let settings = config(&mut firmware);
+        let mut memory = Memory::new(&settings);
+        let (_, client) = memory.start(&settings);
+        run(client);
+        sent(&mut firmware);
+        let (open, body) = opening(3, fed_rep());
+        firmware.arrived = [frame(&welcome(), &[]), frame(&open, &body)].concat();
+        run(client);
+        let answer = sent(&mut firmware);
+        assert!(matches!(answer[..], [(ToServer::Decline(_), _)]), "{fault:?}: {answer:?}");
+        let mut counters = fedspan_counters::default();
+        // SAFETY: a started client and counters.
+        unsafe { fedspan_get_counters(client, &raw mut counters) };
+        assert_eq!((counters.unread, counters.declined), (1, 1), "{fault:?}");
+        firmware.fault = Fault::None;
+        let (open, body) = opening(4, fed_rep());
+        firmware.arrived = frame(&open, &body);
+        run(client);
+        assert!(matches!(sent(&mut firmware)[0], (ToServer::Update(_), _)), "{fault:?}");
+    }
+}
+
+/// Tests that arrays that overlap are refused, and that arrays side by side are not.
+#[test]
+fn overlapping_arrays_are_refused() {
+    let mut firmware = Firmware::new(4);
+    let settings = config(&mut firmware);
+    let mut memory = Memory::new(&settings);
+    let (_, client) = memory.start(&settings);
+    let mut values = [0.5f32; D + C];
+    let pointer = values.as_mut_ptr();
+    for start in 0..=C {
+        // SAFETY: a started client; the arrays are within `values`.
+        let status = unsafe { fedspan_predict(client, pointer.add(start), D, pointer, C) };
+        let expected = if start == C { fedspan_status::FEDSPAN_NO_REPRESENTATION } else { fedspan_status::FEDSPAN_OVERLAP };
+        assert_eq!(status, expected, "{start}");
+    }
+}
+
+/// Tests that a device that has kept its representation predicts the same after a reset.
+#[test]
+fn kept_representation_predicts_after_a_reset() {
+    let mut firmware = Firmware::new(4);
+    let settings = config(&mut firmware);
+    let mut memory = Memory::new(&settings);
+    let (_, client) = memory.start(&settings);
+    let mut kept = [0.0f32; D * K];
+    // SAFETY: a started client, and arrays of these lengths; the same below.
+    let absent = unsafe { fedspan_get_representation(client, kept.as_mut_ptr(), kept.len()) };
+    assert_eq!(absent, fedspan_status::FEDSPAN_NO_REPRESENTATION);
+    run(client);
+    let (open, body) = opening(3, fed_rep());
+    firmware.arrived = [frame(&welcome(), &[]), frame(&open, &body)].concat();
+    run(client);
+    let predict = |client, firmware: &Firmware| {
+        let mut out = [0.0f32; C];
+        // SAFETY: see above.
+        let status = unsafe { fedspan_predict(client, firmware.x.as_ptr(), D, out.as_mut_ptr(), C) };
+        (status, out.map(f32::to_bits))
+    };
+    let before = predict(client, &firmware);
+    assert_eq!(before.0, fedspan_status::FEDSPAN_OK);
+    // SAFETY: see above.
+    unsafe {
+        assert_eq!(fedspan_get_representation(client, kept.as_mut_ptr(), 3), fedspan_status::FEDSPAN_LENGTH);
+        assert_eq!(fedspan_get_representation(client, kept.as_mut_ptr(), D * K), fedspan_status::FEDSPAN_OK);
+        fedspan_end(client);
+    }
+    let (_, client) = memory.start(&settings);
+    assert_eq!(predict(client, &firmware).0, fedspan_status::FEDSPAN_NO_REPRESENTATION);
+    // SAFETY: see above.
+    unsafe {
+        assert_eq!(fedspan_set_representation(client, kept.as_ptr(), 3), fedspan_status::FEDSPAN_LENGTH);
+        assert_eq!(fedspan_set_representation(client, [f32::NAN; D * K].as_ptr(), D * K), fedspan_status::FEDSPAN_NOT_FINITE);
+        assert_eq!(fedspan_set_representation(client, kept.as_ptr(), D * K), fedspan_status::FEDSPAN_OK);
+    }
+    assert_eq!(predict(client, &firmware), before);
+}
+
+/// Tests that a step without a client is told from the end of a link, and names a time.
+#[test]
+fn step_without_a_client_says_so() {
+    let mut until = 0;
+    // SAFETY: NULL is allowed.
+    unsafe {
+        assert_eq!(fedspan_step(ptr::null_mut(), 7, &raw mut until), fedspan_state::FEDSPAN_STOPPED);
+        assert_eq!(fedspan_step(ptr::null_mut(), 7, ptr::null_mut()), fedspan_state::FEDSPAN_STOPPED);
+    }
+    assert_eq!(until, 7);
 }

@@ -14,6 +14,7 @@ int main(void) {
   FIELD(fedspan_config, frame_limit);
   FIELD(fedspan_config, leave_when_fitted);
   FIELD(fedspan_config, sleep_ms);
+  FIELD(fedspan_config, sleep_wait_ms);
   FIELD(fedspan_config, platform);
   printf("fedspan_platform %zu\n", sizeof(fedspan_platform));
   FIELD(fedspan_platform, random);

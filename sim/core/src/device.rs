@@ -42,6 +42,16 @@ impl Identity {
         Self { device, protection: Protection::Key(key), random: Some(random), sleep: None }
     }
 
+    /// Lets a device with a key seal its frames with short counters and tags.
+    #[must_use]
+    pub fn with_short_tags(self) -> Self {
+        let protection = match self.protection {
+            Protection::Key(key) => Protection::ShortTags(key),
+            other => other,
+        };
+        Self { protection, ..self }
+    }
+
     /// Lets the device sleep between rounds; with `None` it stays connected.
     #[must_use]
     pub fn with_sleep(self, sleep: Option<Sleep>) -> Self {
@@ -61,7 +71,7 @@ pub fn client_session(
 ) -> Option<SimSession> {
     let client = dataset.clients.iter().chain(&dataset.newcomers).nth(index)?;
     let mut build = DeviceFactory::new(scenario, dataset, scenario.seed, SeedSource::System).ok()?;
-    // The arithmetic is the client's, whatever number its device has.
+    // The arithmetic is the client's, for every number of its device.
     build.arithmetic.numeric = Some(build.arithmetic.numeric_of(index as u64));
     let frame_limit = build.frame_limit();
     let config =

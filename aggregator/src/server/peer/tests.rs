@@ -109,7 +109,8 @@ async fn begin_session() -> BegunSession {
     let address = SocketAddr::from(([192, 0, 2, 7], 1));
     let slot = ConnectionSlots::new(slot_limits(&fleet.limits)).enter(address).unwrap();
     let (mut device, link) = tokio::io::duplex(64);
-    let mut peer = Peer::new(0, Origin::Address(address), link, context, Some(slot));
+    let connection = Connection::new(Arc::clone(&context.acceptor));
+    let mut peer = Peer::new(0, Origin::Address(address), link, context, connection, Some(slot));
     let session = tokio::spawn(async move { peer.run_session().await });
     device.write_all(&hello_frame()).await.unwrap();
     let PeerEventKind::Hello(_, _, commands) = events.recv().await.unwrap().kind else { panic!("a hello") };
@@ -190,6 +191,7 @@ async fn endless_frame_times_out() {
     let address = SocketAddr::from(([192, 0, 2, 7], 1));
     let slot = ConnectionSlots::new(slot_limits(&fleet.limits)).enter(address).unwrap();
     let link = EndlessLink { hello: hello_frame(), reads: 0 };
-    let mut peer = Peer::new(0, Origin::Address(address), link, context, Some(slot));
+    let connection = Connection::new(Arc::clone(&context.acceptor));
+    let mut peer = Peer::new(0, Origin::Address(address), link, context, connection, Some(slot));
     assert_eq!(peer.run_session().await, DisconnectReason::Idle);
 }

@@ -236,7 +236,7 @@ extern "C" fn board_rewind(_context: *mut c_void, round: u32) -> i32 {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn board_next(_context: *mut c_void, samples: *mut fedspan_samples) {
+extern "C" fn board_next(_context: *mut c_void, samples: *mut fedspan_samples) -> i32 {
     let next = state().training.next();
     // SAFETY: the client passes samples to write.
     let samples = unsafe { &mut *samples };
@@ -246,6 +246,7 @@ extern "C" fn board_next(_context: *mut c_void, samples: *mut fedspan_samples) {
     {
         (samples.x, samples.targets, samples.count) = (next.x.as_ptr(), targets.as_ptr(), 1);
     }
+    0
 }
 
 #[unsafe(no_mangle)]

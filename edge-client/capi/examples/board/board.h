@@ -15,7 +15,7 @@ void board_connect(void);
 
 /* Samples in flash, random numbers, storage and link. */
 int32_t board_rewind(void *context, uint32_t round);
-void board_next(void *context, fedspan_samples *samples);
+int32_t board_next(void *context, fedspan_samples *samples);
 void board_random(void *context, uint8_t *bytes, size_t length);
 int32_t board_load(void *context, fedspan_item item, uint8_t *bytes, size_t length);
 int32_t board_save(void *context, fedspan_item item, const uint8_t *bytes, size_t length);

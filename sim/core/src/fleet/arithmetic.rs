@@ -35,7 +35,8 @@ impl FleetArithmetic {
     #[must_use]
     #[allow(clippy::cast_precision_loss, reason = "numbers of clients are below 2^53")]
     pub fn numeric_of(&self, client: u64) -> Numeric {
-        let count_before = |number: u64| (number as f64 * self.i16_share).floor();
+        // A share such as 0.29 is stored rounded, and 100 times it is a little less than 29.
+        let count_before = |number: u64| (number as f64 * self.i16_share + 1e-9).floor();
         match self.numeric {
             Some(numeric) => numeric,
             None if count_before(client.saturating_add(1)) > count_before(client) => Numeric::I16,

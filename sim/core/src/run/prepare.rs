@@ -219,7 +219,7 @@ impl<'a> Job<'a> {
         outcome.warnings = self.warnings();
         outcome.warnings.extend(outcome.fits.as_ref().and_then(FitStats::warning));
         outcome.warnings.extend(uncounted_warning(&self.scenario, outcome));
-        outcome.warnings.extend(undetermined_warning(outcome));
+        outcome.warnings.extend(undetermined_warning(&self.scenario, outcome));
         // With a fleet-wide scale features have a size of about 1, so the warning does not apply.
         if self.scenario.scale == ScaleSource::None {
             let of_ridge = |chosen| evaluate::ridge::warning(chosen, &self.dataset);
@@ -496,10 +496,18 @@ fn run_baseline(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Out
 }
 
 /// Warning about clients whose samples determine no head, where clients solve the normal equations only.
-fn undetermined_warning(outcome: &Outcome) -> Option<String> {
+fn undetermined_warning(scenario: &Scenario, outcome: &Outcome) -> Option<String> {
     let all = outcome.clients.iter().chain(&outcome.newcomers);
     let without: Vec<usize> =
         all.enumerate().filter(|(_, client)| client.undetermined).map(|(index, _)| index).collect();
+    if without.is_empty() && scenario.fleet.normal_equations_only && outcome.counters.declined > 0 {
+        return Some(format!(
+            "{} rounds were declined by clients whose samples do not determine a head for training, since fleet.head_solver = \
+             \"normal-equations\" solves nothing else. The representation is trained without them; a larger algorithm.ridge \
+             determines every head",
+            outcome.counters.declined
+        ));
+    }
     let first = outcome.numbers.get(*without.first()?).map_or(0, |number| number + 1);
     Some(format!(
         "{} clients have no head, the first is client {first}, and {} rounds were declined: the samples do not determine one, and \

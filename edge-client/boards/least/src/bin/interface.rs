@@ -51,13 +51,14 @@ unsafe extern "C" fn rewind(pointer: *mut c_void, _round: u32) -> i32 {
     0
 }
 
-unsafe extern "C" fn next(pointer: *mut c_void, found: *mut fedspan_samples) {
+unsafe extern "C" fn next(pointer: *mut c_void, found: *mut fedspan_samples) -> i32 {
     let (x, y) = samples();
     // SAFETY: the context of the settings, and samples to write.
     let (context, found) = unsafe { (context(pointer), &mut *found) };
     (found.x, found.targets) = (x.as_ptr(), y.as_ptr());
     found.count = if context.has_begun { 0 } else { y.len() as u32 };
     context.has_begun = true;
+    0
 }
 
 unsafe extern "C" fn random(pointer: *mut c_void, bytes: *mut u8, length: usize) {
@@ -107,8 +108,9 @@ fn main() -> ! {
         width: K as u16,
         outputs: 1,
         frame_limit: LIMIT as u16,
-        leave_when_fitted: false,
+        leave_when_fitted: 0,
         sleep_ms: 0,
+        sleep_wait_ms: 0,
         platform: fedspan_platform {
             context: (&raw mut context).cast(),
             rewind: Some(rewind),

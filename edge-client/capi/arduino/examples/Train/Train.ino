@@ -1,13 +1,13 @@
 // Trains a linear model of 6 features with a server that is connected to the serial line, and predicts. Replace the samples, and the random
 // numbers and the storage by those of your board: a device with a key needs both.
-#include <FedSpan.h>
+#include <FedSpanArduino.h>
 
 constexpr uint16_t FEATURES = 6, WIDTH = 2, OUTPUTS = 1, SAMPLES = 16, FRAME_LIMIT = 256;
 
 alignas(8) static uint8_t memory[FEDSPAN_MEMORY_SIZE(FEATURES, WIDTH, OUTPUTS, FRAME_LIMIT)];
 static float x[SAMPLES * FEATURES], y[SAMPLES];
 static fedspan_client *client = nullptr;
-static bool hasBegun = false;
+static bool hasBegun = false, isClosed = false;
 static uint64_t nextStep = 0;
 
 static int32_t rewindSamples(void *, uint32_t) {
@@ -15,12 +15,13 @@ static int32_t rewindSamples(void *, uint32_t) {
   return 0;
 }
 
-static void nextSamples(void *, fedspan_samples *samples) {
+static int32_t nextSamples(void *, fedspan_samples *samples) {
   samples->x = x;
   samples->targets = y;
   samples->classes = nullptr;
   samples->count = hasBegun ? 0 : SAMPLES;
   hasBegun = true;
+  return 0;
 }
 
 static void randomBytes(void *, uint8_t *bytes, size_t length) {
@@ -43,15 +44,17 @@ void setup() {
   config.platform.random = randomBytes;
   config.platform.read = fedspanRead;
   config.platform.write = fedspanWrite;
-  fedspan_start(memory, sizeof memory, &config, &client);
+  if (fedspan_start(memory, sizeof memory, &config, &client) != FEDSPAN_OK) Serial.println("fedspan_start: wrong settings");
 }
 
 void loop() {
   // The serial line has no connection: after a link has ended, the next one begins at the time that the step names.
-  const uint64_t now = millis();
-  if (now < nextStep && Serial.available() == 0) return;
+  const uint64_t now = fedspanMillis();
+  if (now < nextStep && (isClosed || Serial.available() == 0)) return;
   uint64_t until = now;
   const fedspan_state state = fedspan_step(client, now, &until);
+  if (state == FEDSPAN_STOPPED) return;
+  isClosed = state == FEDSPAN_CLOSED;
   nextStep = state == FEDSPAN_AGAIN ? 0 : until;
   float prediction = 0;
   if (fedspan_predict(client, x, FEATURES, &prediction, OUTPUTS) == FEDSPAN_OK) digitalWrite(LED_BUILTIN, prediction > 0);

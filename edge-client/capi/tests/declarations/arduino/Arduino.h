@@ -6,7 +6,7 @@ class Stream {
  public:
   virtual int available() = 0;
   virtual int read() = 0;
-  virtual int availableForWrite() = 0;
+  virtual int availableForWrite() { return 0; }
   virtual size_t write(const uint8_t *buffer, size_t size) = 0;
 };
 class HardwareSerial : public Stream {
@@ -14,7 +14,7 @@ class HardwareSerial : public Stream {
   void begin(unsigned long baud);
   int available() override;
   int read() override;
-  int availableForWrite() override;
+  size_t println(const char *text);
   size_t write(const uint8_t *buffer, size_t size) override;
 };
 extern HardwareSerial Serial;

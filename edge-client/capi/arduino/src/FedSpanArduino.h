@@ -19,10 +19,20 @@ inline int32_t fedspanRead(void *, uint8_t *bytes, size_t length) {
   return static_cast<int32_t>(count);
 }
 
+// Some cores do not say how much room there is and return 0. A few bytes are written then, which may wait until they are sent.
 inline int32_t fedspanWrite(void *, const uint8_t *bytes, size_t length) {
-  const int room = fedspanStream()->availableForWrite();
-  if (room <= 0) return 0;
-  return static_cast<int32_t>(fedspanStream()->write(bytes, length < static_cast<size_t>(room) ? length : static_cast<size_t>(room)));
+  const int known = fedspanStream()->availableForWrite();
+  const size_t room = known > 0 ? static_cast<size_t>(known) : 16;
+  return static_cast<int32_t>(fedspanStream()->write(bytes, length < room ? length : room));
+}
+
+// Milliseconds in 64 bits: millis() begins again after 49 days. To be called at least that often.
+inline uint64_t fedspanMillis() {
+  static uint32_t last = 0, periods = 0;
+  const uint32_t now = static_cast<uint32_t>(millis());
+  if (now < last) periods++;
+  last = now;
+  return static_cast<uint64_t>(periods) << 32 | now;
 }
 
 #endif

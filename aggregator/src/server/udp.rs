@@ -1,0 +1,196 @@
+//! Listener for devices that send packets over UDP: one stream for each address.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use fedspan_protocol::datagram::{FRAME_MAX, PacketReader, PacketWriter};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::UdpSocket;
+use tokio::sync::mpsc;
+
+/// Number of packets of one address that wait for its session. More are dropped, as by a full queue in a network.
+const WAITING_PACKETS: usize = 64;
+
+/// Number of new addresses that wait for a session.
+const WAITING_ADDRESSES: usize = 1024;
+
+/// Pause after an error of the socket.
+const ERROR_PAUSE: Duration = Duration::from_millis(10);
+
+/// Number of addresses from which ended sessions are removed; later twice the number that remained.
+const SWEEP_MIN: usize = 64;
+
+/// Socket for packets, and the task that distributes them.
+#[derive(Debug)]
+pub(super) struct UdpListener {
+    accepted: mpsc::Receiver<(UdpStream, SocketAddr)>,
+    address: SocketAddr,
+    distributor: tokio::task::JoinHandle<()>,
+}
+
+impl UdpListener {
+    /// Binds an address. `packet` is the longest packet in bytes.
+    ///
+    /// # Errors
+    /// The error of the socket.
+    pub(super) async fn bind(address: &str, packet: usize) -> std::io::Result<Self> {
+        let socket = Arc::new(UdpSocket::bind(address).await?);
+        let address = socket.local_addr()?;
+        let (sender, accepted) = mpsc::channel(WAITING_ADDRESSES);
+        let distributor = tokio::spawn(distribute(socket, packet, sender));
+        Ok(Self { accepted, address, distributor })
+    }
+
+    /// Returns the local address.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for UdpListener {
+    fn drop(&mut self) {
+        self.distributor.abort();
+    }
+}
+
+/// Waits for packets from a new address; for ever if there is no listener. Cancel-safe.
+pub(super) async fn accept(listener: &mut Option<UdpListener>) -> (UdpStream, SocketAddr) {
+    match listener {
+        Some(listener) => match listener.accepted.recv().await {
+            Some(accepted) => accepted,
+            None => std::future::pending().await,
+        },
+        None => std::future::pending().await,
+    }
+}
+
+/// Distributes packets to the streams of their addresses, and begins a stream for each new address.
+async fn distribute(socket: Arc<UdpSocket>, packet: usize, accepted: mpsc::Sender<(UdpStream, SocketAddr)>) {
+    let mut streams: HashMap<SocketAddr, Inbox> = HashMap::new();
+    let mut sweep_at = SWEEP_MIN;
+    // A longer packet is cut to one byte more, which no session accepts.
+    let mut bytes = vec![0; packet + 1];
+    loop {
+        // The error of an earlier packet that could not be delivered, or of an interface that is down and may come up again.
+        let Ok((length, address)) = socket.recv_from(&mut bytes).await else {
+            tokio::time::sleep(ERROR_PAUSE).await;
+            continue;
+        };
+        let content: Box<[u8]> = bytes.get(..length).filter(|bytes| bytes.len() <= packet).unwrap_or_default().into();
+        let content = match streams.get(&address) {
+            None => content,
+            Some(inbox) => match inbox.packets.try_send(content) {
+                Ok(()) => continue,
+                Err(mpsc::error::TrySendError::Full(_)) => {
+                    inbox.dropped.fetch_add(1, Ordering::Relaxed);
+                    continue;
+                }
+                // The session has ended.
+                Err(mpsc::error::TrySendError::Closed(content)) => content,
+            },
+        };
+        if streams.len() >= sweep_at {
+            streams.retain(|_, inbox| !inbox.packets.is_closed());
+            sweep_at = SWEEP_MIN.max(2 * streams.len());
+        }
+        let (packets, received) = mpsc::channel(WAITING_PACKETS);
+        let dropped = Arc::new(AtomicU64::new(0));
+        let stream = UdpStream {
+            socket: Arc::clone(&socket),
+            address,
+            received,
+            dropped: Arc::clone(&dropped),
+            writer: PacketWriter::new(packet),
+            reader: PacketReader::new(vec![0; FRAME_MAX]),
+            packet,
+        };
+        // The channel is new and has room.
+        let _ = packets.try_send(content);
+        match accepted.try_send((stream, address)) {
+            Ok(()) => drop(streams.insert(address, Inbox { packets, dropped })),
+            Err(mpsc::error::TrySendError::Full(_)) => {
+                tracing::debug!(from = %address, "packet dropped: too many new addresses");
+            }
+            Err(mpsc::error::TrySendError::Closed(_)) => return,
+        }
+    }
+}
+
+/// Distributor's end of a stream.
+struct Inbox {
+    packets: mpsc::Sender<Box<[u8]>>,
+    /// Number of packets that were dropped because too many were waiting.
+    dropped: Arc<AtomicU64>,
+}
+
+/// Byte stream over the packets of one address.
+#[derive(Debug)]
+pub(super) struct UdpStream {
+    socket: Arc<UdpSocket>,
+    address: SocketAddr,
+    received: mpsc::Receiver<Box<[u8]>>,
+    dropped: Arc<AtomicU64>,
+    writer: PacketWriter,
+    reader: PacketReader<Vec<u8>>,
+    /// Longest packet, in bytes.
+    packet: usize,
+}
+
+impl AsyncRead for UdpStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        out: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        let Self { received, reader, .. } = self.get_mut();
+        while !reader.has_frame() {
+            match ready!(received.poll_recv(context)) {
+                Some(packet) => reader.receive(&packet),
+                None => return Poll::Ready(Ok(())),
+            }
+        }
+        let read = reader.read(out.initialize_unfilled());
+        out.advance(read);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for UdpStream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        encoded: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        let stream = self.get_mut();
+        let (mut writer, mut rest) = (stream.writer, encoded);
+        let mut packet = vec![0; stream.packet.min(FRAME_MAX)];
+        let Some(length) = writer.write(&mut rest, &mut packet) else {
+            let message = format!("the frame is longer than the {FRAME_MAX} bytes that packets can carry");
+            return Poll::Ready(Err(std::io::Error::other(message)));
+        };
+        // A packet that the network refuses is lost, like one that it drops later.
+        let _ = ready!(stream.socket.poll_send_to(context, packet.get(..length).unwrap_or_default(), stream.address));
+        stream.writer = writer;
+        Poll::Ready(Ok(encoded.len() - rest.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for UdpStream {
+    fn drop(&mut self) {
+        let (packets, dropped) = (self.reader.counters(), self.dropped.load(Ordering::Relaxed));
+        tracing::debug!(from = %self.address, ?packets, dropped, "stream of packets ended");
+    }
+}

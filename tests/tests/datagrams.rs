@@ -1,0 +1,204 @@
+//! Tests of a fleet that sends packets over UDP. Packets are lost, repeated and reordered; the fleet learns the same bits as the
+//! simulator.
+
+use std::collections::VecDeque;
+use std::net::{SocketAddr, UdpSocket};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use fedspan_aggregator::server::Protection;
+use fedspan_aggregator::store;
+use fedspan_client::Millis;
+use fedspan_client::link::{Buffers, DatagramLink, Driver, NoSensor, Packets, Step};
+use fedspan_engine::linalg::{Matrix, orthonormal};
+use fedspan_engine::random::{Purpose, Stream, stream};
+use fedspan_protocol::datagram::PacketCounters;
+use fedspan_sim_core::data::Dataset;
+use fedspan_sim_core::device::client_session;
+use fedspan_sim_core::fleet::SimSession;
+use fedspan_sim_core::run::{NoProgress, run};
+use fedspan_sim_core::scenario::Scenario;
+use fedspan_tests::keys::{identity, keys};
+use fedspan_tests::{Running, fleet_of, start_with};
+
+const DEVICES: u64 = 4;
+
+const SCENARIO: &str = "seed = 3\n[data]\nkind = \"linear-regression\"\nclients = 4\nd = 20\nk = 2\nsamples = 20\n\
+    noise_std = 0.1\n";
+
+const CAMPAIGN: &str = "[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 4\nstep_size = 0.25\n";
+
+/// Number of milliseconds of a device's clock in one of the server's, so that devices repeat what was lost after a tenth of a second.
+const HASTE: u64 = 20;
+
+/// Socket of a device, between two networks that lose, repeat and reorder packets.
+struct LossyUdp {
+    socket: UdpSocket,
+    /// One of so many packets is lost, one is repeated, and one waits for the next; 0 for none.
+    one_in: u64,
+    random: Stream,
+    /// Packets that were received and are not delivered yet.
+    received: VecDeque<Vec<u8>>,
+    /// Packet that is sent after the next.
+    delayed: Option<Vec<u8>>,
+    longest_sent: usize,
+    sent: u64,
+}
+
+impl LossyUdp {
+    fn new(server: SocketAddr, one_in: u64, seed: u64) -> Self {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        socket.connect(server).expect("an address");
+        socket.set_read_timeout(Some(Duration::from_millis(5))).expect("a timeout");
+        let random = stream(seed, Purpose::Device, 0);
+        Self { socket, one_in, random, received: VecDeque::new(), delayed: None, longest_sent: 0, sent: 0 }
+    }
+
+    /// Returns true for one of `one_in` packets.
+    fn happens(&mut self) -> bool {
+        self.one_in > 0 && self.random.bits().is_multiple_of(self.one_in)
+    }
+}
+
+impl Packets for LossyUdp {
+    type Error = std::io::Error;
+
+    fn send(&mut self, packet: &[u8]) -> std::io::Result<bool> {
+        self.longest_sent = self.longest_sent.max(packet.len());
+        self.sent += 1;
+        if self.happens() {
+            return Ok(true);
+        }
+        // An error says that an earlier packet could not be delivered.
+        if self.happens() && self.delayed.is_none() {
+            self.delayed = Some(packet.to_vec());
+            return Ok(true);
+        }
+        let _ = self.socket.send(packet);
+        if self.happens() {
+            let _ = self.socket.send(packet);
+        }
+        if let Some(delayed) = self.delayed.take() {
+            let _ = self.socket.send(&delayed);
+        }
+        Ok(true)
+    }
+
+    fn receive(&mut self, packet: &mut [u8]) -> std::io::Result<Option<usize>> {
+        let mut bytes = [0; 2048];
+        if self.received.is_empty()
+            && let Ok(length) = self.socket.recv(&mut bytes)
+        {
+            let copies = match (self.happens(), self.happens()) {
+                (true, _) => 0,
+                (_, true) => 2,
+                _ => 1,
+            };
+            self.received.extend((0..copies).map(|_| bytes[..length].to_vec()));
+        }
+        Ok(self.received.pop_front().filter(|received| received.len() <= packet.len()).map(|received| {
+            packet[..received.len()].copy_from_slice(&received);
+            received.len()
+        }))
+    }
+}
+
+/// What a device has seen.
+struct Report {
+    packets: PacketCounters,
+    longest_sent: usize,
+    sent: u64,
+    fitted: bool,
+}
+
+/// Runs a session over packets until its head is fitted, or for half a minute.
+fn run_device(mut session: SimSession, udp: LossyUdp, longest: usize) -> Report {
+    let config = session.config();
+    let frame = usize::from(config.frame_limit);
+    let (mut receive, mut transmit) = (vec![0; frame], vec![0; config.transmit_capacity()]);
+    let (mut packet, mut collected) = (vec![0; longest], vec![0; frame]);
+    let mut driver = Driver::new(Buffers { receive: &mut receive, transmit: &mut transmit });
+    let mut link = DatagramLink::new(udp, &mut packet, &mut collected);
+    let began = Instant::now();
+    let mut fitted = false;
+    while began.elapsed() < Duration::from_secs(30) && !fitted {
+        let now = Millis::new(HASTE * Millis::from(began.elapsed()).as_u64());
+        match driver.step_non_blocking(&mut session, &mut link, now, &mut NoSensor) {
+            // The socket has waited already.
+            Step::Again | Step::Wait(_) => {}
+            Step::Closed(_) => {
+                fitted = session.is_fitted();
+                link.reset();
+            }
+        }
+    }
+    let packets = link.counters();
+    let udp = link.packets_mut();
+    Report { packets, longest_sent: udp.longest_sent, sent: udp.sent, fitted }
+}
+
+/// Starts a server whose devices send packets of at most `packet` bytes.
+async fn serve(
+    scenario: &Scenario,
+    dataset: &Dataset,
+    state: &Path,
+    packet: usize,
+    protection: Protection,
+) -> Running {
+    let fleet = fleet_of(scenario, dataset, state, &format!("{CAMPAIGN}[rounds]\ndeadline = 0\n[limits]\nidle = 5\nrepeat = 0.5\n"));
+    let udp = format!("[listen]\nudp = \"127.0.0.1:0\"\npacket = {packet}\n");
+    start_with(&fleet.replace("[listen]\n", &udp), protection, Vec::new(), false).await.expect("server")
+}
+
+/// Runs a campaign of devices over packets and checks it against the simulation.
+async fn run_campaign(one_in: u64, packet: usize, short_tags: bool) -> Vec<Report> {
+    let scenario = Scenario::parse("test", &format!("{SCENARIO}{CAMPAIGN}"), &[]).expect("scenario");
+    let dataset = scenario.dataset(scenario.seed).expect("data");
+    let state = tempfile::tempdir().expect("a directory");
+    let (protection, keys) = keys(state.path(), DEVICES).expect("keys");
+    let server = serve(&scenario, &dataset, state.path(), packet, protection).await;
+    let mut devices = Vec::new();
+    for index in 0..DEVICES {
+        let identity = identity(index, &keys[&index], 0);
+        let identity = if short_tags { identity.with_short_tags() } else { identity };
+        let session = client_session(&scenario, &dataset, index as usize, identity, true).expect("client");
+        let udp = LossyUdp::new(server.udp.expect("an address"), one_in, index);
+        devices.push(tokio::task::spawn_blocking(move || run_device(session, udp, packet)));
+    }
+    let mut reports = Vec::new();
+    for device in devices {
+        reports.push(device.await.expect("no panic"));
+    }
+    server.stop.send(()).expect("running");
+    let status = server.end.await.expect("no panic").expect("served");
+    assert_eq!(status.phase, "finished");
+    let simulated = run(&scenario, scenario.seed, &mut NoProgress).expect("simulation");
+    let committed = store::read(state.path()).expect("readable").expect("committed");
+    let served = Matrix::from_column_slice(20, 2, &committed.checkpoint.expect("a checkpoint").state[..40]);
+    let bits = |matrix: &Matrix| matrix.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+    let served = orthonormal(&served).expect("full rank");
+    assert_eq!(bits(&served), bits(&simulated.representation.expect("a representation")));
+    for report in &reports {
+        assert!(report.fitted && report.longest_sent <= packet);
+    }
+    reports
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fleet_over_udp_learns_the_same_bits_as_the_simulator() {
+    for (packet, short_tags) in [(1232, false), (244, true), (51, true)] {
+        let reports = run_campaign(0, packet, short_tags).await;
+        assert!(reports.iter().all(|report| report.packets.malformed == 0 && report.packets.incomplete == 0));
+    }
+}
+
+/// Tests that lost, repeated and reordered packets only slow a campaign down, also when frames have many fragments.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lossy_network_only_slows_a_campaign_down() {
+    for (packet, short_tags) in [(244, true), (100, false)] {
+        let reports = run_campaign(20, packet, short_tags).await;
+        let repeated: u32 = reports.iter().map(|report| report.packets.repeated).sum();
+        let sent: u64 = reports.iter().map(|report| report.sent).sum();
+        println!("packets of {packet} bytes: {sent} sent, {repeated} fragments received twice");
+    }
+}
