@@ -4,6 +4,8 @@
 use std::collections::VecDeque;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use fedspan_aggregator::server::Protection;
@@ -30,6 +32,9 @@ const CAMPAIGN: &str = "[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds =
 
 /// Number of milliseconds of a device's clock in one of the server's, so that devices repeat what was lost after a tenth of a second.
 const HASTE: u64 = 20;
+
+/// Address at which the system chooses a port.
+const ANY_PORT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
 /// Socket of a device, between two networks that lose, repeat and reorder packets.
 struct LossyUdp {
@@ -112,7 +117,7 @@ struct Report {
 }
 
 /// Runs a session over packets until its head is fitted, or for half a minute.
-fn run_device(mut session: SimSession, udp: LossyUdp, longest: usize) -> Report {
+fn run_device(mut session: SimSession, udp: LossyUdp, longest: usize, frames: &AtomicU32) -> Report {
     let config = session.config();
     let frame = usize::from(config.frame_limit);
     let (mut receive, mut transmit) = (vec![0; frame], vec![0; config.transmit_capacity()]);
@@ -123,6 +128,7 @@ fn run_device(mut session: SimSession, udp: LossyUdp, longest: usize) -> Report 
     let mut fitted = false;
     while began.elapsed() < Duration::from_secs(30) && !fitted {
         let now = Millis::new(HASTE * Millis::from(began.elapsed()).as_u64());
+        frames.store(link.counters().frames, Ordering::Relaxed);
         match driver.step_non_blocking(&mut session, &mut link, now, &mut NoSensor) {
             // The socket has waited already.
             Step::Again | Step::Wait(_) => {}
@@ -142,11 +148,11 @@ async fn serve(
     scenario: &Scenario,
     dataset: &Dataset,
     state: &Path,
-    packet: usize,
+    (udp, packet): (SocketAddr, usize),
     protection: Protection,
 ) -> Running {
     let fleet = fleet_of(scenario, dataset, state, &format!("{CAMPAIGN}[rounds]\ndeadline = 0\n[limits]\nidle = 5\nrepeat = 0.5\n"));
-    let udp = format!("[listen]\nudp = \"127.0.0.1:0\"\npacket = {packet}\n");
+    let udp = format!("[listen]\nudp = \"{udp}\"\npacket = {packet}\n");
     start_with(&fleet.replace("[listen]\n", &udp), protection, Vec::new(), false).await.expect("server")
 }
 
@@ -156,32 +162,37 @@ async fn run_campaign(one_in: u64, packet: usize, short_tags: bool) -> Vec<Repor
     let dataset = scenario.dataset(scenario.seed).expect("data");
     let state = tempfile::tempdir().expect("a directory");
     let (protection, keys) = keys(state.path(), DEVICES).expect("keys");
-    let server = serve(&scenario, &dataset, state.path(), packet, protection).await;
+    let server = serve(&scenario, &dataset, state.path(), (ANY_PORT, packet), protection).await;
     let mut devices = Vec::new();
     for index in 0..DEVICES {
         let identity = identity(index, &keys[&index], 0);
         let identity = if short_tags { identity.with_short_tags() } else { identity };
         let session = client_session(&scenario, &dataset, index as usize, identity, true).expect("client");
         let udp = LossyUdp::new(server.udp.expect("an address"), one_in, index);
-        devices.push(tokio::task::spawn_blocking(move || run_device(session, udp, packet)));
+        devices.push(tokio::task::spawn_blocking(move || run_device(session, udp, packet, &AtomicU32::new(0))));
     }
     let mut reports = Vec::new();
     for device in devices {
         reports.push(device.await.expect("no panic"));
     }
-    server.stop.send(()).expect("running");
-    let status = server.end.await.expect("no panic").expect("served");
-    assert_eq!(status.phase, "finished");
-    let simulated = run(&scenario, scenario.seed, &mut NoProgress).expect("simulation");
-    let committed = store::read(state.path()).expect("readable").expect("committed");
-    let served = Matrix::from_column_slice(20, 2, &committed.checkpoint.expect("a checkpoint").state[..40]);
-    let bits = |matrix: &Matrix| matrix.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
-    let served = orthonormal(&served).expect("full rank");
-    assert_eq!(bits(&served), bits(&simulated.representation.expect("a representation")));
+    finish(server, &scenario, state.path()).await;
     for report in &reports {
         assert!(report.fitted && report.longest_sent <= packet);
     }
     reports
+}
+
+/// Stops the server and checks the representation against the simulation.
+async fn finish(server: Running, scenario: &Scenario, state: &Path) {
+    server.stop.send(()).expect("running");
+    let status = server.end.await.expect("no panic").expect("served");
+    assert_eq!(status.phase, "finished");
+    let simulated = run(scenario, scenario.seed, &mut NoProgress).expect("simulation");
+    let committed = store::read(state).expect("readable").expect("committed");
+    let served = Matrix::from_column_slice(20, 2, &committed.checkpoint.expect("a checkpoint").state[..40]);
+    let bits = |matrix: &Matrix| matrix.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+    let served = orthonormal(&served).expect("full rank");
+    assert_eq!(bits(&served), bits(&simulated.representation.expect("a representation")));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -201,4 +212,36 @@ async fn lossy_network_only_slows_a_campaign_down() {
         let sent: u64 = reports.iter().map(|report| report.sent).sum();
         println!("packets of {packet} bytes: {sent} sent, {repeated} fragments received twice");
     }
+}
+
+/// Tests that devices notice that the server was restarted, though no packet tells them that a connection has ended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn devices_return_to_a_restarted_server() {
+    let scenario = Scenario::parse("test", &format!("{SCENARIO}{CAMPAIGN}"), &[]).expect("scenario");
+    let dataset = scenario.dataset(scenario.seed).expect("data");
+    let state = tempfile::tempdir().expect("a directory");
+    let (protection, device_keys) = keys(state.path(), DEVICES).expect("keys");
+    let server = serve(&scenario, &dataset, state.path(), (ANY_PORT, 244), protection).await;
+    let address = server.udp.expect("an address");
+    let start = |index: u64, frames: &Arc<AtomicU32>| {
+        let identity = identity(index, &device_keys[&index], 0).with_short_tags();
+        let session = client_session(&scenario, &dataset, index as usize, identity, true).expect("client");
+        let (udp, frames) = (LossyUdp::new(address, 0, index), Arc::clone(frames));
+        tokio::task::spawn_blocking(move || run_device(session, udp, 244, &frames))
+    };
+    // All but one device connect, so no round opens.
+    let answered: Vec<Arc<AtomicU32>> = (1..DEVICES).map(|_| Arc::default()).collect();
+    let mut devices: Vec<_> = (1..DEVICES).zip(&answered).map(|(index, frames)| start(index, frames)).collect();
+    while answered.iter().any(|frames| frames.load(Ordering::Relaxed) == 0) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    server.stop.send(()).expect("running");
+    server.end.await.expect("no panic").expect("served");
+    let (protection, _) = keys(state.path(), DEVICES).expect("keys");
+    let server = serve(&scenario, &dataset, state.path(), (address, 244), protection).await;
+    devices.push(start(0, &Arc::default()));
+    for device in devices {
+        assert!(device.await.expect("no panic").fitted);
+    }
+    finish(server, &scenario, state.path()).await;
 }
