@@ -121,7 +121,11 @@ fn only_known_headers_are_accepted() {
         let message = events[0] == Event::Message(vec![7, 1, 0]);
         assert_eq!(message, header == HEADER_CRC32C, "{header:#x}: {events:?}");
         let sealed = events[0] == Event::Sealed(frame);
-        assert_eq!(sealed, matches!(header, HEADER_SEALED | HEADER_ANSWER | HEADER_SHORT), "{header:#x}: {events:?}");
+        assert_eq!(
+            sealed,
+            matches!(header, HEADER_SEALED | HEADER_ANSWER | HEADER_SHORT),
+            "{header:#x}: {events:?}"
+        );
         assert_eq!((counters.accepted, counters.sealed), (u32::from(message), u32::from(sealed)));
         let dropped = matches!(events[0], Event::Dropped(FrameError::Header(other)) if other == header);
         assert_eq!((dropped, counters.header), (!message && !sealed, u32::from(dropped)), "{events:?}");

@@ -291,7 +291,9 @@ fn short_frames_and_other_headers_are_malformed() {
         assert!(frame.iter().all(|byte| *byte == 0));
     }
     let wire = seal_frame(&mut device, &ToServer::Alive, &[]);
-    for header in (0..=255u8).filter(|header| !matches!(*header, HEADER_SEALED | HEADER_ANSWER | HEADER_SHORT)) {
+    for header in
+        (0..=255u8).filter(|header| !matches!(*header, HEADER_SEALED | HEADER_ANSWER | HEADER_SHORT))
+    {
         let mut frame = cobs::decode_vec(&wire[..wire.len() - 1]).unwrap();
         frame[0] = header;
         assert_eq!(server.open(&mut frame), Err(OpenError::Malformed), "{header}");

@@ -46,8 +46,9 @@ struct LossyUdp {
     received: VecDeque<Vec<u8>>,
     /// Packet that is sent after the next.
     delayed: Option<Vec<u8>>,
-    longest_sent: usize,
-    sent: u64,
+    /// Lengths of packets that were sent and received.
+    sent: Vec<usize>,
+    arrived: Vec<usize>,
 }
 
 impl LossyUdp {
@@ -56,7 +57,15 @@ impl LossyUdp {
         socket.connect(server).expect("an address");
         socket.set_read_timeout(Some(Duration::from_millis(5))).expect("a timeout");
         let random = stream(seed, Purpose::Device, 0);
-        Self { socket, one_in, random, received: VecDeque::new(), delayed: None, longest_sent: 0, sent: 0 }
+        Self {
+            socket,
+            one_in,
+            random,
+            received: VecDeque::new(),
+            delayed: None,
+            sent: Vec::new(),
+            arrived: Vec::new(),
+        }
     }
 
     /// Returns true for one of `one_in` packets.
@@ -69,8 +78,7 @@ impl Packets for LossyUdp {
     type Error = std::io::Error;
 
     fn send(&mut self, packet: &[u8]) -> std::io::Result<bool> {
-        self.longest_sent = self.longest_sent.max(packet.len());
-        self.sent += 1;
+        self.sent.push(packet.len());
         if self.happens() {
             return Ok(true);
         }
@@ -102,6 +110,7 @@ impl Packets for LossyUdp {
             self.received.extend((0..copies).map(|_| bytes[..length].to_vec()));
         }
         Ok(self.received.pop_front().filter(|received| received.len() <= packet.len()).map(|received| {
+            self.arrived.push(received.len());
             packet[..received.len()].copy_from_slice(&received);
             received.len()
         }))
@@ -111,8 +120,8 @@ impl Packets for LossyUdp {
 /// What a device has seen.
 struct Report {
     packets: PacketCounters,
-    longest_sent: usize,
-    sent: u64,
+    sent: Vec<usize>,
+    arrived: Vec<usize>,
     fitted: bool,
 }
 
@@ -140,7 +149,7 @@ fn run_device(mut session: SimSession, udp: LossyUdp, longest: usize, frames: &A
     }
     let packets = link.counters();
     let udp = link.packets_mut();
-    Report { packets, longest_sent: udp.longest_sent, sent: udp.sent, fitted }
+    Report { packets, sent: udp.sent.clone(), arrived: udp.arrived.clone(), fitted }
 }
 
 /// Starts a server whose devices send packets of at most `packet` bytes.
@@ -148,10 +157,16 @@ async fn serve(
     scenario: &Scenario,
     dataset: &Dataset,
     state: &Path,
+    campaign: &str,
     (udp, packet): (SocketAddr, usize),
     protection: Protection,
 ) -> Running {
-    let fleet = fleet_of(scenario, dataset, state, &format!("{CAMPAIGN}[rounds]\ndeadline = 0\n[limits]\nidle = 5\nrepeat = 0.5\n"));
+    let fleet = fleet_of(
+        scenario,
+        dataset,
+        state,
+        &format!("{campaign}[rounds]\ndeadline = 0\n[limits]\nidle = 5\nrepeat = 0.5\n"),
+    );
     let udp = format!("[listen]\nudp = \"{udp}\"\npacket = {packet}\n");
     start_with(&fleet.replace("[listen]\n", &udp), protection, Vec::new(), false).await.expect("server")
 }
@@ -159,25 +174,37 @@ async fn serve(
 /// Runs a campaign of devices over packets and checks it against the simulation.
 async fn run_campaign(one_in: u64, packet: usize, short_tags: bool) -> Vec<Report> {
     let scenario = Scenario::parse("test", &format!("{SCENARIO}{CAMPAIGN}"), &[]).expect("scenario");
+    run_scenario(&scenario, CAMPAIGN, one_in, packet, short_tags).await
+}
+
+/// Runs the campaign of a scenario, whose sections are `campaign`.
+async fn run_scenario(
+    scenario: &Scenario,
+    campaign: &str,
+    one_in: u64,
+    packet: usize,
+    short_tags: bool,
+) -> Vec<Report> {
     let dataset = scenario.dataset(scenario.seed).expect("data");
     let state = tempfile::tempdir().expect("a directory");
     let (protection, keys) = keys(state.path(), DEVICES).expect("keys");
-    let server = serve(&scenario, &dataset, state.path(), (ANY_PORT, packet), protection).await;
+    let server = serve(scenario, &dataset, state.path(), campaign, (ANY_PORT, packet), protection).await;
     let mut devices = Vec::new();
     for index in 0..DEVICES {
         let identity = identity(index, &keys[&index], 0);
         let identity = if short_tags { identity.with_short_tags() } else { identity };
-        let session = client_session(&scenario, &dataset, index as usize, identity, true).expect("client");
+        let session = client_session(scenario, &dataset, index as usize, identity, true).expect("client");
         let udp = LossyUdp::new(server.udp.expect("an address"), one_in, index);
-        devices.push(tokio::task::spawn_blocking(move || run_device(session, udp, packet, &AtomicU32::new(0))));
+        devices
+            .push(tokio::task::spawn_blocking(move || run_device(session, udp, packet, &AtomicU32::new(0))));
     }
     let mut reports = Vec::new();
     for device in devices {
         reports.push(device.await.expect("no panic"));
     }
-    finish(server, &scenario, state.path()).await;
+    finish(server, scenario, state.path()).await;
     for report in &reports {
-        assert!(report.fitted && report.longest_sent <= packet);
+        assert!(report.fitted && report.sent.iter().all(|length| *length <= packet));
     }
     reports
 }
@@ -189,10 +216,12 @@ async fn finish(server: Running, scenario: &Scenario, state: &Path) {
     assert_eq!(status.phase, "finished");
     let simulated = run(scenario, scenario.seed, &mut NoProgress).expect("simulation");
     let committed = store::read(state).expect("readable").expect("committed");
-    let served = Matrix::from_column_slice(20, 2, &committed.checkpoint.expect("a checkpoint").state[..40]);
+    let simulated = simulated.representation.expect("a representation");
+    let (d, k) = simulated.shape();
+    let served = Matrix::from_column_slice(d, k, &committed.checkpoint.expect("a checkpoint").state[..d * k]);
     let bits = |matrix: &Matrix| matrix.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
     let served = orthonormal(&served).expect("full rank");
-    assert_eq!(bits(&served), bits(&simulated.representation.expect("a representation")));
+    assert_eq!(bits(&served), bits(&simulated));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -209,7 +238,7 @@ async fn lossy_network_only_slows_a_campaign_down() {
     for (packet, short_tags) in [(244, true), (100, false)] {
         let reports = run_campaign(20, packet, short_tags).await;
         let repeated: u32 = reports.iter().map(|report| report.packets.repeated).sum();
-        let sent: u64 = reports.iter().map(|report| report.sent).sum();
+        let sent: usize = reports.iter().map(|report| report.sent.len()).sum();
         println!("packets of {packet} bytes: {sent} sent, {repeated} fragments received twice");
     }
 }
@@ -221,7 +250,7 @@ async fn devices_return_to_a_restarted_server() {
     let dataset = scenario.dataset(scenario.seed).expect("data");
     let state = tempfile::tempdir().expect("a directory");
     let (protection, device_keys) = keys(state.path(), DEVICES).expect("keys");
-    let server = serve(&scenario, &dataset, state.path(), (ANY_PORT, 244), protection).await;
+    let server = serve(&scenario, &dataset, state.path(), CAMPAIGN, (ANY_PORT, 244), protection).await;
     let address = server.udp.expect("an address");
     let start = |index: u64, frames: &Arc<AtomicU32>| {
         let identity = identity(index, &device_keys[&index], 0).with_short_tags();
@@ -231,17 +260,44 @@ async fn devices_return_to_a_restarted_server() {
     };
     // All but one device connect, so no round opens.
     let answered: Vec<Arc<AtomicU32>> = (1..DEVICES).map(|_| Arc::default()).collect();
-    let mut devices: Vec<_> = (1..DEVICES).zip(&answered).map(|(index, frames)| start(index, frames)).collect();
+    let mut devices: Vec<_> =
+        (1..DEVICES).zip(&answered).map(|(index, frames)| start(index, frames)).collect();
     while answered.iter().any(|frames| frames.load(Ordering::Relaxed) == 0) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     server.stop.send(()).expect("running");
     server.end.await.expect("no panic").expect("served");
     let (protection, _) = keys(state.path(), DEVICES).expect("keys");
-    let server = serve(&scenario, &dataset, state.path(), (address, 244), protection).await;
+    let server = serve(&scenario, &dataset, state.path(), CAMPAIGN, (address, 244), protection).await;
     devices.push(start(0, &Arc::default()));
     for device in devices {
         assert!(device.await.expect("no panic").fitted);
     }
     finish(server, &scenario, state.path()).await;
+}
+
+/// Tests how many bytes a round of a (16, 4) model in 8 bits takes, sealed, with the acknowledgement: each message is one packet that
+/// fits into a notification of BLE.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn round_in_8_bits_takes_two_notifications() {
+    let rounds = [4, 8];
+    let mut bytes = Vec::new();
+    for rounds in rounds {
+        let campaign = format!(
+            "[model]\nk = 4\n[algorithm]\nname = \"fedrep\"\nrounds = {rounds}\nstep_size = 0.25\nupload = \"i8\"\n\
+             download = \"i8\"\n"
+        );
+        let data = SCENARIO.replace("d = 20", "d = 16").replace("k = 2", "k = 4");
+        let scenario = Scenario::parse("test", &format!("{data}{campaign}"), &[]).expect("scenario");
+        let reports = run_scenario(&scenario, &campaign, 0, 244, true).await;
+        // Without messages that only keep the connection alive: header, counter, one byte, tag.
+        let sum =
+            |lengths: &[usize]| lengths.iter().filter(|length| **length != 1 + 2 + 1 + 8).sum::<usize>();
+        bytes.push((sum(&reports[0].sent), sum(&reports[0].arrived)));
+        assert!(reports[0].sent.iter().chain(&reports[0].arrived).all(|length| *length <= 244));
+    }
+    let added = rounds[1] - rounds[0];
+    let (up, down) = ((bytes[1].0 - bytes[0].0) / added, (bytes[1].1 - bytes[0].1) / added);
+    println!("bytes of a round at (16, 4) in 8 bits, sealed: up {up}, down {down}");
+    assert!(up <= 95 && down <= 125, "{up} {down}");
 }

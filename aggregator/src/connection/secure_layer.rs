@@ -188,8 +188,7 @@ impl SecureLayer {
     ) -> Option<Decrypted<'static>> {
         self.handshakes = self.handshakes.saturating_add(1);
         let nonce = self.acceptor.nonce()?;
-        let mut channel =
-            Channel::server(key.key(), &transcript, &nonce).with_seals(self.acceptor.seals());
+        let mut channel = Channel::server(key.key(), &transcript, &nonce).with_seals(self.acceptor.seals());
         let admission = self.acceptor.admit(&hello);
         let message = match admission {
             Ok(()) => ToDevice::Welcome(self.acceptor.welcome()),

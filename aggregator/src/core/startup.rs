@@ -103,10 +103,8 @@ impl ServerCore {
                 );
                 Acceptor::plaintext(requirements, welcome)
             }
-            Some((key_store, nonces)) => {
-                Acceptor::encrypted(requirements, welcome, key_store.keys(), nonces)
-                    .with_short_tags(fleet.short_tags)
-            }
+            Some((key_store, nonces)) => Acceptor::encrypted(requirements, welcome, key_store.keys(), nonces)
+                .with_short_tags(fleet.short_tags),
         };
         let mut core = Self {
             durable,

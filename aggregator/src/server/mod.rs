@@ -272,7 +272,8 @@ impl<L: Listener> Server<L> {
         shutdown: impl Future<Output = ()>,
         until_finished: bool,
     ) -> Result<Status, ServeError> {
-        let Self { fleet, mut listener, mut udp, mut core, clock, key_store, links: attached, control } = self;
+        let Self { fleet, mut listener, mut udp, mut core, clock, key_store, links: attached, control } =
+            self;
         let limits = fleet.limits;
         let (inbox, mut events) = mpsc::channel(INBOX_CAPACITY);
         let (snapshot_sender, mut snapshot_requests) = mpsc::channel::<export_stream::SnapshotRequest>(1);

@@ -81,7 +81,8 @@ async fn distribute(socket: Arc<UdpSocket>, packet: usize, accepted: mpsc::Sende
             tokio::time::sleep(ERROR_PAUSE).await;
             continue;
         };
-        let content: Box<[u8]> = bytes.get(..length).filter(|bytes| bytes.len() <= packet).unwrap_or_default().into();
+        let content: Box<[u8]> =
+            bytes.get(..length).filter(|bytes| bytes.len() <= packet).unwrap_or_default().into();
         let content = match streams.get(&address) {
             None => content,
             Some(inbox) => match inbox.packets.try_send(content) {
@@ -174,7 +175,11 @@ impl AsyncWrite for UdpStream {
             return Poll::Ready(Err(std::io::Error::other(message)));
         };
         // A packet that the network refuses is lost, like one that it drops later.
-        let _ = ready!(stream.socket.poll_send_to(context, packet.get(..length).unwrap_or_default(), stream.address));
+        let _ = ready!(stream.socket.poll_send_to(
+            context,
+            packet.get(..length).unwrap_or_default(),
+            stream.address
+        ));
         stream.writer = writer;
         Poll::Ready(Ok(encoded.len() - rest.len()))
     }

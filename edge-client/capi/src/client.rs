@@ -145,13 +145,15 @@ pub unsafe extern "C" fn fedspan_start(
         record_size(shape),
     ];
     let parts = lengths.map(|length| rest.split_off_mut(..length));
-    let [Some(place), Some(functions), Some(values), Some(receive), Some(transmit), Some(record)] = parts else {
+    let [Some(place), Some(functions), Some(values), Some(receive), Some(transmit), Some(record)] = parts
+    else {
         return fedspan_status::FEDSPAN_MEMORY;
     };
     // SAFETY: the model is aligned, because the memory and the size of the client are, and any bytes are numbers.
     let (_, values, _) = unsafe { values.align_to_mut() };
     let Ok(model) = SliceMemory::new(shape, values) else { return fedspan_status::FEDSPAN_MEMORY };
-    let (place, functions) = (place.as_mut_ptr().cast::<Client>(), functions.as_mut_ptr().cast::<fedspan_platform>());
+    let (place, functions) =
+        (place.as_mut_ptr().cast::<Client>(), functions.as_mut_ptr().cast::<fedspan_platform>());
     // SAFETY: both places have the size and the alignment of their content, and are used only for it. The functions are not a part of
     // the client, because the client is used exclusively while its parts call them. They are written before a session loads its record.
     unsafe {

@@ -10,8 +10,8 @@ mod size;
 pub use client::model;
 pub use client::{
     fedspan_client, fedspan_counters, fedspan_end, fedspan_get_counters, fedspan_get_representation,
-    fedspan_head_version, fedspan_is_fitted, fedspan_last_round, fedspan_predict, fedspan_refusal, fedspan_set_representation, fedspan_start, fedspan_state,
-    fedspan_step,
+    fedspan_head_version, fedspan_is_fitted, fedspan_last_round, fedspan_predict, fedspan_refusal,
+    fedspan_set_representation, fedspan_start, fedspan_state, fedspan_step,
 };
 pub use config::{fedspan_config, fedspan_status};
 pub use platform::{fedspan_item, fedspan_platform, fedspan_samples};

@@ -138,7 +138,8 @@ impl PlatformSource {
             let count = usize::try_from(found.count).ok()?;
             count.checked_mul(each).filter(|length| *length <= isize::MAX as usize / size_of::<f32>())
         };
-        let (Some(values), Some(targets), Some(count)) = (length(features), length(outputs), length(1)) else {
+        let (Some(values), Some(targets), Some(count)) = (length(features), length(outputs), length(1))
+        else {
             return Err(SourceError::Device);
         };
         if !is_read {

@@ -13,7 +13,8 @@ pub const FEDSPAN_CLIENT_SIZE: usize = if size_of::<usize>() == 4 { 1280 } else 
 /// Bytes of the client; the functions of the platform follow.
 pub const CLIENT_SIZE: usize = FEDSPAN_CLIENT_SIZE - size_of::<fedspan_platform>();
 
-const _: () = assert!(size_of::<Client>() <= CLIENT_SIZE && align_of::<Client>() <= 8 && CLIENT_SIZE.is_multiple_of(8));
+const _: () =
+    assert!(size_of::<Client>() <= CLIENT_SIZE && align_of::<Client>() <= 8 && CLIENT_SIZE.is_multiple_of(8));
 
 /// Returns the bytes of a model, saturating: the largest sizes overflow a processor of 32 bits.
 pub fn model_size(shape: Shape) -> usize {

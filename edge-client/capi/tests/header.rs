@@ -46,7 +46,8 @@ fn constants_of_the_header_are_those_of_the_library() {
             config.frame_limit = frame_limit;
             // SAFETY: settings.
             let exact = unsafe { fedspan_memory_size(&raw const config) };
-            let [d, k, c, limit] = [features, width, outputs, if frame_limit == 0 { 256 } else { frame_limit }].map(usize::from);
+            let [d, k, c, limit] =
+                [features, width, outputs, if frame_limit == 0 { 256 } else { frame_limit }].map(usize::from);
             let of_macro = FEDSPAN_CLIENT_SIZE
                 + 4 * (3 * k * c + d * (k + c) + k * (k + 1) + c)
                 + 2 * limit

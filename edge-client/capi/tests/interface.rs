@@ -73,7 +73,8 @@ unsafe extern "C" fn next(context: *mut c_void, samples: *mut fedspan_samples) -
             return 0;
         }
         Fault::Count if first > 0 => {
-            (samples.x, samples.classes, samples.count) = (firmware.x.as_ptr(), firmware.classes.as_ptr(), u32::MAX);
+            (samples.x, samples.classes, samples.count) =
+                (firmware.x.as_ptr(), firmware.classes.as_ptr(), u32::MAX);
             return if size_of::<usize>() == 4 { 0 } else { -1 };
         }
         _ => {}
@@ -490,7 +491,11 @@ fn overlapping_arrays_are_refused() {
     for start in 0..=C {
         // SAFETY: a started client; the arrays are within `values`.
         let status = unsafe { fedspan_predict(client, pointer.add(start), D, pointer, C) };
-        let expected = if start == C { fedspan_status::FEDSPAN_NO_REPRESENTATION } else { fedspan_status::FEDSPAN_OVERLAP };
+        let expected = if start == C {
+            fedspan_status::FEDSPAN_NO_REPRESENTATION
+        } else {
+            fedspan_status::FEDSPAN_OVERLAP
+        };
         assert_eq!(status, expected, "{start}");
     }
 }
@@ -529,7 +534,10 @@ fn kept_representation_predicts_after_a_reset() {
     // SAFETY: see above.
     unsafe {
         assert_eq!(fedspan_set_representation(client, kept.as_ptr(), 3), fedspan_status::FEDSPAN_LENGTH);
-        assert_eq!(fedspan_set_representation(client, [f32::NAN; D * K].as_ptr(), D * K), fedspan_status::FEDSPAN_NOT_FINITE);
+        assert_eq!(
+            fedspan_set_representation(client, [f32::NAN; D * K].as_ptr(), D * K),
+            fedspan_status::FEDSPAN_NOT_FINITE
+        );
         assert_eq!(fedspan_set_representation(client, kept.as_ptr(), D * K), fedspan_status::FEDSPAN_OK);
     }
     assert_eq!(predict(client, &firmware), before);

@@ -20,7 +20,8 @@ use rand_core::Rng;
 /// Frame limit in bytes.
 const LIMIT: usize = 256;
 /// Memory of the client, as the macro of the header computes it for one output.
-const SIZE: usize = FEDSPAN_CLIENT_SIZE + 4 * (3 * K + D * (K + 1) + K * (K + 1) + 1) + 2 * LIMIT + LIMIT / 254 + 32;
+const SIZE: usize =
+    FEDSPAN_CLIENT_SIZE + 4 * (3 * K + D * (K + 1) + K * (K + 1) + 1) + 2 * LIMIT + LIMIT / 254 + 32;
 
 #[repr(align(8))]
 struct Memory(UnsafeCell<[u8; SIZE]>);
@@ -128,7 +129,8 @@ fn main() -> ! {
     let (x, _) = samples();
     loop {
         // SAFETY: the client that was started, or NULL.
-        if unsafe { fedspan_step(client, clock().as_u64(), &raw mut until) } == fedspan_state::FEDSPAN_CLOSED {
+        if unsafe { fedspan_step(client, clock().as_u64(), &raw mut until) } == fedspan_state::FEDSPAN_CLOSED
+        {
             let mut out = 0.0;
             // SAFETY: as above; the sample has D values.
             unsafe { fedspan_predict(client, x.as_ptr(), D, &raw mut out, 1) };
