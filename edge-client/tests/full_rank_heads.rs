@@ -50,7 +50,7 @@ fn dependent(m: usize, distance: f32, seed: u64) -> Vec<f32> {
 }
 
 #[test]
-fn what_does_not_determine_a_head_is_declined_and_the_old_head_stays() {
+fn undetermined_heads_are_declined_and_the_old_head_stays() {
     let targets = Random(2).normals(20);
     let cases = [
         ("fewer samples than columns", Random(1).normals((K - 1) * K), EXACT),

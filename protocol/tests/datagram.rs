@@ -89,7 +89,7 @@ proptest! {
         prop_assert_eq!(receiver.counters().frames as usize, lengths.len());
     }
 
-    /// Of frames that lose packets, the others arrive; those with losses never arrive with wrong bytes.
+    /// Tests that a lost packet loses only its own frame, and that a frame with a loss never arrives with wrong bytes.
     #[test]
     fn losses_cost_only_their_own_frame(
         lost in prop::collection::vec(any::<bool>(), 40),

@@ -179,7 +179,7 @@ fn mixed_fleet_reaches_the_distance_of_f32() {
     assert!((mixed - float).abs() < 0.02, "{mixed} against {float}");
 }
 
-/// Every second client of a mixed fleet computes in fixed point, whatever number its device has at a server.
+/// Every second client of a mixed fleet computes in fixed point, for every number that its device has at a server.
 #[test]
 fn share_is_of_clients_in_order() {
     let scenario = scenario("linear", &["algorithm.numeric=\"any\""]);

@@ -117,7 +117,7 @@ impl Packets for LossyUdp {
     }
 }
 
-/// What a device has seen.
+/// Packets and result of a device.
 struct Report {
     packets: PacketCounters,
     sent: Vec<usize>,
@@ -243,7 +243,7 @@ async fn lossy_network_only_slows_a_campaign_down() {
     }
 }
 
-/// Tests that devices notice that the server was restarted, though no packet tells them that a connection has ended.
+/// Tests that devices notice that the server was restarted, though no packet reports the end of their connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn devices_return_to_a_restarted_server() {
     let scenario = Scenario::parse("test", &format!("{SCENARIO}{CAMPAIGN}"), &[]).expect("scenario");

@@ -71,7 +71,7 @@ impl FleetBuilder {
         self.set("listen.tcp", address)
     }
 
-    /// Sets the address for packets over UDP, beside TCP; with port 0 the system chooses a free one.
+    /// Sets the address for packets over UDP, in addition to TCP; with port 0 the system chooses a free one.
     pub fn udp(self, address: &str) -> Self {
         self.set("listen.udp", address)
     }

@@ -87,7 +87,7 @@ unsafe extern "C" fn next(context: *mut c_void, samples: *mut fedspan_samples) -
     0
 }
 
-/// What is wrong with the second batch of a pass.
+/// Fault of the second batch of a pass.
 #[derive(Clone, Copy, Debug, Default)]
 enum Fault {
     #[default]
@@ -543,7 +543,7 @@ fn kept_representation_predicts_after_a_reset() {
     assert_eq!(predict(client, &firmware), before);
 }
 
-/// Tests that a step without a client is told from the end of a link, and names a time.
+/// Tests that a step without a client returns another state than the end of a link, and a time.
 #[test]
 fn step_without_a_client_says_so() {
     let mut until = 0;

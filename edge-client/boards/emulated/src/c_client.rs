@@ -36,7 +36,7 @@ unsafe extern "C" {
 /// Bytes of an item in the file of the flash: its length and its content.
 const ITEM: usize = 1024;
 
-/// What a board does for the program, for any board.
+/// Services of a board for the program, for any board.
 trait Services {
     fn now(&self) -> Millis;
     fn wait(&self, until: Millis);

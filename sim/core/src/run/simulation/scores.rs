@@ -130,7 +130,7 @@ impl Simulation<'_> {
             check_finite(&scores, round)?;
             return Ok((scores, clients));
         }
-        let (head, arithmetic) = (self.engine.final_head(), FleetArithmetic::of_scenario(&self.scenario));
+        let (head, arithmetic) = (self.engine.final_head(), FleetArithmetic::of_scenario(self.scenario));
         let (mut scores, clients) =
             evaluate::representation(dataset, self.engine.representation(), head, arithmetic);
         if let Some(w) = self.engine.shared_head() {
