@@ -1,9 +1,9 @@
 //! Command `cargo xtask licences`: checks licences and sources of every crate that is built against
 //! `deny.toml`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use toml_edit::DocumentMut;
+use toml_edit::{DocumentMut, Value};
 
 use super::{Package, RULES, manifests, not_run, packages, report, spdx};
 use crate::process::{Context, Failure};
@@ -12,6 +12,8 @@ use crate::process::{Context, Failure};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Rules {
     licences: BTreeSet<String>,
+    /// Licences that are allowed for one crate in addition.
+    exceptions: BTreeMap<String, BTreeSet<String>>,
     /// Allowed registries. `None` has the same meaning as for cargo-deny: only the registry that needs no
     /// name is allowed.
     registries: Option<BTreeSet<String>>,
@@ -67,7 +69,13 @@ impl Rules {
             list.map(Some).ok_or_else(|| format!("{table}.{key} must be a list of words"))
         };
         let licences = list("licenses", "allow")?.ok_or("found no licenses.allow, a list of words")?;
-        Ok(Self { licences, registries: list("sources", "allow-registry")? })
+        let exceptions = document.get("licenses").and_then(|table| table.get("exceptions"));
+        let exceptions = exceptions.map_or(Some(BTreeMap::new()), |exceptions| {
+            exceptions.as_array()?.iter().map(parse_exception).collect()
+        });
+        let exceptions = exceptions
+            .ok_or("licenses.exceptions must be a list like [{ crate = \"a\", allow = [\"MIT\"] }]")?;
+        Ok(Self { licences, exceptions, registries: list("sources", "allow-registry")? })
     }
 
     /// Returns the reason why a crate may not be used, or `None`.
@@ -93,7 +101,9 @@ impl Rules {
         let Some(licence) = licence else {
             return Some(format!("{name} {version}: states no licence"));
         };
-        match spdx::is_allowed(licence, &self.licences) {
+        let exceptions = self.exceptions.get(name).into_iter().flatten();
+        let allowed = self.licences.iter().chain(exceptions).cloned().collect();
+        match spdx::is_allowed(licence, &allowed) {
             Ok(true) => None,
             Ok(false) => Some(format!(
                 "{name} {version}: found licence {licence:?}, allowed: those of {RULES}, licenses.allow"
@@ -103,6 +113,14 @@ impl Rules {
             }
         }
     }
+}
+
+/// Returns the crate and the licences of an exception.
+fn parse_exception(exception: &Value) -> Option<(String, BTreeSet<String>)> {
+    let exception = exception.as_inline_table()?;
+    let allowed = exception.get("allow")?.as_array()?.iter();
+    let allowed: Option<BTreeSet<String>> = allowed.map(|word| word.as_str().map(str::to_owned)).collect();
+    Some((exception.get("crate")?.as_str()?.to_owned(), allowed?))
 }
 
 #[cfg(test)]
@@ -156,5 +174,25 @@ mod tests {
         assert!(fault(Some("MIT"), Some("registry+https://d")).is_some());
         assert!(Rules::parse("[sources]\nallow-registry = []").is_err());
         assert!(Rules::parse(&format!("{LICENCES}[sources]\nallow-registry = \"https://x\"")).is_err());
+    }
+
+    #[test]
+    fn exceptions_are_for_one_crate_and_one_licence() {
+        let with = |exceptions: &str| format!("{LICENCES}exceptions = {exceptions}\n");
+        for (exception, is_allowed) in [
+            ("[{ crate = \"a\", allow = [\"MPL-2.0\"] }]", true),
+            ("[{ crate = \"b\", allow = [\"MPL-2.0\"] }]", false),
+            ("[{ crate = \"a\", allow = [\"GPL-3.0\"] }]", false),
+            ("[]", false),
+        ] {
+            assert_eq!(
+                fault_by(&with(exception), Some("MPL-2.0"), None).is_none(),
+                is_allowed,
+                "{exception}"
+            );
+        }
+        for wrong in ["1", "[1]", "[{ crate = \"a\" }]", "[{ crate = 1, allow = [] }]"] {
+            assert!(Rules::parse(&with(wrong)).is_err(), "{wrong}");
+        }
     }
 }
