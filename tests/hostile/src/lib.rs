@@ -25,6 +25,7 @@ mod honest;
 mod host;
 mod message;
 pub mod mutate;
+mod packets;
 mod random;
 pub mod reference;
 mod script;
@@ -41,6 +42,7 @@ pub use files::data_files;
 pub use flash::flash_image;
 pub use host::host_connection;
 pub use message::{to_device, to_server};
+pub use packets::packets;
 pub use random::Random;
 pub use sealed::sealed;
 pub use secrets::{key_lines, provision};
@@ -92,9 +94,10 @@ pub fn seed_fuzzer(name: &str) {
 }
 
 /// All attack surfaces.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 13] = [
     Target { name: "frame", run: frame, seeds: stream::frame_seeds },
     Target { name: "accumulator", run: accumulator, seeds: stream::accumulator_seeds },
+    Target { name: "packets", run: packets, seeds: packets::seeds },
     Target { name: "to_server", run: to_server, seeds: message::to_server_seeds },
     Target { name: "to_device", run: to_device, seeds: message::to_device_seeds },
     Target { name: "device_session", run: device_session, seeds: device::seeds },

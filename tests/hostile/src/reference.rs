@@ -1,7 +1,7 @@
 //! Second implementation of the frame layer: a literal transcription of `protocol/SPEC.md` without state. It
 //! decodes a whole sequence between two delimiters, and the streaming decoder must agree with it.
 
-use fedspan_protocol::frame::{HEADER_ANSWER, HEADER_CRC32C, HEADER_SEALED};
+use fedspan_protocol::frame::{HEADER_ANSWER, HEADER_CRC32C, HEADER_SEALED, HEADER_SHORT};
 
 /// CRC of each byte value.
 const TABLE: [u32; 256] = {
@@ -101,7 +101,7 @@ pub fn read(sequence: &[u8], limit: usize) -> Option<Frame> {
         (&HEADER_CRC32C, message) if crc32c(checked).to_le_bytes() == *check => {
             Some(Frame::Checked(message.to_vec()))
         }
-        (&(HEADER_SEALED | HEADER_ANSWER), _) => Some(Frame::Sealed(plain)),
+        (&(HEADER_SEALED | HEADER_ANSWER | HEADER_SHORT), _) => Some(Frame::Sealed(plain)),
         _ => None,
     }
 }

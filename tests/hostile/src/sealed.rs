@@ -4,10 +4,12 @@
 
 use std::collections::BTreeSet;
 
-use fedspan_protocol::frame::{HEADER_ANSWER, HEADER_SEALED};
+use fedspan_protocol::frame::{HEADER_ANSWER, HEADER_SEALED, HEADER_SHORT};
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::ToServer;
-use fedspan_protocol::secure::{COUNTER, Channel, Key, NONCE, OpenError, TAG, WINDOW, Window};
+use fedspan_protocol::secure::{
+    COUNTER, Channel, Key, NONCE, OpenError, SHORT_COUNTER, SHORT_TAG, Seals, TAG, WINDOW, Window,
+};
 
 use crate::script::Script;
 use crate::{Work, reference};
@@ -20,6 +22,13 @@ impl Model {
     fn admits(&self, counter: u64) -> bool {
         let behind = self.0.last().is_some_and(|last| last.saturating_sub(counter) >= WINDOW);
         counter != u64::MAX && !behind && !self.0.contains(&counter)
+    }
+
+    /// Returns the counter with these low bits that is closest to the next one: from 2^15 behind it to 2^15 - 1 ahead.
+    fn expand(&self, low: u16) -> u64 {
+        let next = self.0.last().map_or(0, |last| last + 1);
+        let first = next.saturating_sub(1 << 15);
+        (first..first + (1 << 16)).find(|counter| *counter as u16 == low).expect("every low part occurs once")
     }
 }
 
@@ -43,6 +52,8 @@ struct Bench {
     frames: Vec<Frame>,
     /// Next counter of each sender.
     counters: [u64; 4],
+    /// Form of the frames of the senders, and the forms that the receiver accepts.
+    seals: (Seals, Seals),
     work: Work,
 }
 
@@ -56,18 +67,22 @@ pub fn sealed(bytes: &[u8]) -> Work {
     let key = |byte| Key::new(0, [byte; 32]);
     let (transcript, nonce) = ([script.byte(); 32], [script.byte(); NONCE]);
     let other_nonce = [!nonce[0]; NONCE];
+    let sent = if nonce[0] & 1 == 1 { Seals::Short } else { Seals::Full };
+    let accepted = if nonce[0] & 2 == 2 { Seals::Full } else { Seals::Either };
     let mut bench = Bench {
         senders: [
             Channel::device(&key(1), &transcript, &nonce),
             Channel::server(&key(1), &transcript, &nonce),
             Channel::device(&key(2), &transcript, &nonce),
             Channel::device(&key(1), &transcript, &other_nonce),
-        ],
-        receiver: Channel::server(&key(1), &transcript, &nonce),
-        twin: Channel::server(&key(1), &transcript, &nonce),
+        ]
+        .map(|channel| channel.with_seals(sent)),
+        receiver: Channel::server(&key(1), &transcript, &nonce).with_seals(accepted),
+        twin: Channel::server(&key(1), &transcript, &nonce).with_seals(accepted),
         model: Model::default(),
         frames: Vec::new(),
         counters: [0; 4],
+        seals: (sent, accepted),
         work: Work::default(),
     };
     let (mut window, mut model) = (Window::default(), Model::default());
@@ -86,7 +101,7 @@ pub fn sealed(bytes: &[u8]) -> Work {
                 bench.deliver(ago, |frame| script.damage(frame));
             }
             5 => {
-                let header = [HEADER_SEALED, HEADER_ANSWER, kind][usize::from(kind / 8 % 3)];
+                let header = [HEADER_SEALED, HEADER_ANSWER, HEADER_SHORT, kind][usize::from(kind / 8 % 4)];
                 let length = script.index();
                 bench.open(&[&[header], script.take(length)].concat());
             }
@@ -129,7 +144,9 @@ impl Bench {
         let fill = |buffer: &mut [u8]| buffer.copy_from_slice(body);
         let sent = self.senders[sender].seal(&ToServer::Alive, body.len(), fill, &mut wire).expect("room");
         let plain = reference::unstuff(&wire[..sent - 1]).expect("a frame");
-        assert_eq!(plain.len(), 1 + COUNTER + 1 + body.len() + TAG);
+        let (counter_len, tag_len) =
+            if self.seals.0 == Seals::Short { (SHORT_COUNTER, SHORT_TAG) } else { (COUNTER, TAG) };
+        assert_eq!(plain.len(), 1 + counter_len + 1 + body.len() + tag_len);
         self.frames.push(Frame { sender, counter, plain, body: body.to_vec() });
     }
 
@@ -168,16 +185,23 @@ impl Bench {
 
     /// Returns the result that SPEC.md requires; the checks are of shape, then counter, then tag.
     fn expected(&mut self, bytes: &[u8]) -> Result<Vec<u8>, OpenError> {
-        let (head, counter) = match bytes.split_first() {
+        let (head, counter, tag) = match bytes.split_first() {
             Some((&HEADER_SEALED, after_header)) => {
                 let counter = after_header.first_chunk().ok_or(OpenError::Malformed)?;
-                (1 + COUNTER, u64::from_le_bytes(*counter))
+                (1 + COUNTER, u64::from_le_bytes(*counter), TAG)
             }
-            Some((&HEADER_ANSWER, _)) => (1 + NONCE, 0),
+            Some((&HEADER_SHORT, after_header)) => {
+                let low = after_header.first_chunk().ok_or(OpenError::Malformed)?;
+                (1 + SHORT_COUNTER, self.model.expand(u16::from_le_bytes(*low)), SHORT_TAG)
+            }
+            Some((&HEADER_ANSWER, _)) => (1 + NONCE, 0, TAG),
             _ => return Err(OpenError::Malformed),
         };
-        if bytes.len() < head + TAG {
+        if bytes.len() < head + tag {
             return Err(OpenError::Malformed);
+        }
+        if tag == SHORT_TAG && self.seals.1 == Seals::Full {
+            return Err(OpenError::Forged);
         }
         if !self.model.admits(counter) {
             return Err(OpenError::Replayed);

@@ -9,7 +9,7 @@ use fedspan_client::session::{Config, Counters, Protection, Sampling, Sleep};
 use fedspan_client::source::{SampleSource, Samples, Targets};
 use fedspan_client::store::{Record, RecordHeader, Store, StoreError};
 use fedspan_client::{Event, Linear, Memory, Progress, Session, SourceError, Task as _};
-use fedspan_protocol::frame::{Decoder, FeedResult, HEADER_ANSWER, HEADER_SEALED};
+use fedspan_protocol::frame::{Decoder, FeedResult, HEADER_ANSWER, HEADER_SEALED, HEADER_SHORT};
 use fedspan_protocol::limits::{CHUNKS_MAX, MISSING_MAX};
 use fedspan_protocol::message::{Capabilities, Refusal, RoundId, ToDevice, ToServer, decode};
 use rand_chacha::ChaCha8Rng;
@@ -157,7 +157,7 @@ impl<A: Memory> Bench<A> {
             14 => server.seal_message(&honest[usize::from(script.word()) % honest.len()]),
             15 => server.foreign_frame(script.byte(), &honest[usize::from(script.word()) % honest.len()]),
             16 => {
-                let header = [HEADER_SEALED, HEADER_ANSWER][script.index() % 2];
+                let header = [HEADER_SEALED, HEADER_ANSWER, HEADER_SHORT][script.index() % 3];
                 let length = script.index();
                 [&[header], script.take(length)].concat()
             }
@@ -190,8 +190,10 @@ impl<A: Memory> Bench<A> {
 
     /// Delivers a sealed frame. The device must either accept it, or count it, zero it, and keep its state.
     fn deliver_sealed(&mut self, frame: &mut [u8]) {
-        // The decoder passes on only these two kinds of sealed frames.
-        if !matches!(frame.first(), Some(&(HEADER_SEALED | HEADER_ANSWER))) || self.server.is_none() {
+        // The decoder passes on only these kinds of sealed frames.
+        if !matches!(frame.first(), Some(&(HEADER_SEALED | HEADER_ANSWER | HEADER_SHORT)))
+            || self.server.is_none()
+        {
             return;
         }
         self.work.frames += 1;
