@@ -379,8 +379,10 @@ impl PeerSession {
     /// Advances to the next received message once the current one has been answered.
     fn advance(&mut self, now: Millis) -> State {
         let errors = self.connection.traffic().protocol_errors();
-        // The speed of a serial link limits a flood, and noise on the link is not the device's fault.
-        if errors > FAULTS_MAX && !self.persistent {
+        // The speed of a serial link limits a flood, and noise on the link is not the device's fault. Packets with a forged address must
+        // not end the session of a device.
+        let is_forgivable = self.persistent || self.connection.is_open_to_strangers() && !self.awaits_hello();
+        if errors > FAULTS_MAX && !is_forgivable {
             return State::Closed(DisconnectReason::Flood);
         }
         if errors >= self.reported.protocol_errors().saturating_add(ERRORS_BEFORE_REPORT) {
@@ -437,8 +439,11 @@ impl PeerSession {
                 self.hellos = self.hellos.saturating_add(1);
                 State::Report(PeerEventKind::HelloAgain(hello.capabilities.privacy))
             }
-            // The session ends; the second device will repeat its hello in a new session.
-            PeerMessage::OtherDevice if self.persistent => State::Closed(DisconnectReason::Ended),
+            // The session ends; the second device will repeat its hello in a new session. An address of packets can pass to another
+            // device, too.
+            PeerMessage::OtherDevice if self.connection.is_open_to_strangers() => {
+                State::Closed(DisconnectReason::Ended)
+            }
             PeerMessage::Refused(refusal) => {
                 State::FinalReply(PeerEventKind::Refused(refusal), DisconnectReason::Refused)
             }

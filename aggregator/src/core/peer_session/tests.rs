@@ -39,6 +39,13 @@ fn begin_session(persistent: bool, now: Millis) -> (PeerSession, Receiver<Comman
     PeerSession::new(7, Origin::Link("bench".into()), connection, TIMEOUTS, now)
 }
 
+/// Begins a session on an address from which packets arrive.
+fn begin_packet_session(now: Millis) -> (PeerSession, Receiver<Command>) {
+    let requirements = Requirements::new(MODEL, &fleet().engine().requests(), None);
+    let acceptor = Arc::new(Acceptor::plaintext(requirements, Welcome { campaign: 1, idle_milliseconds: 1 }));
+    PeerSession::new(7, Origin::Link("bench".into()), Connection::datagrams(acceptor), TIMEOUTS, now)
+}
+
 /// Encodes an unsealed frame of a device.
 fn encode_frame(message: &ToServer) -> Vec<u8> {
     let mut buffer = vec![0; 200];
@@ -222,6 +229,21 @@ fn repeated_hellos_end_socket_sessions_only() {
         let (expected_end, expected_reports) =
             if persistent { (None, 100) } else { (Some(DisconnectReason::Flood), 17) };
         assert_eq!((ended_by, reports), (expected_end, expected_reports));
+    }
+}
+
+/// Tests that packets with a forged address do not end the session of a device, and that a peer that never says hello is ended like
+/// one on a socket.
+#[test]
+fn forged_packets_end_only_sessions_without_a_device() {
+    for says_hello in [false, true] {
+        let (mut session, _commands) = begin_packet_session(Millis::ZERO);
+        if says_hello {
+            let _ = feed_bytes(&mut session, Millis::ZERO, &hello_frame(3));
+        }
+        let ended_by =
+            (0..200).find_map(|now| feed_bytes(&mut session, Millis::new(now), &[9, 9, 9, 0]).ended_by);
+        assert_eq!(ended_by, (!says_hello).then_some(DisconnectReason::Flood));
     }
 }
 
