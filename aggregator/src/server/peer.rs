@@ -71,20 +71,23 @@ pub(super) fn run_datagrams(
     serve(Peer::new(id, Origin::Address(address), socket, context, connection, Some(slot)))
 }
 
-/// Runs the session of a connection.
-async fn serve<S: AsyncRead + AsyncWrite + Unpin>(mut peer: Peer<S>) {
-    let reason = peer.run_session().await;
-    if matches!(reason, DisconnectReason::Ended | DisconnectReason::Refused)
-        && peer.slot.as_mut().is_some_and(Slot::may_linger)
-    {
-        peer.linger().await;
+/// Runs the session of a connection. Not an `async fn`, for the reason in [`run`].
+fn serve<S: AsyncRead + AsyncWrite + Unpin>(peer: Peer<S>) -> impl Future<Output = ()> {
+    let mut peer = peer;
+    async move {
+        let reason = peer.run_session().await;
+        if matches!(reason, DisconnectReason::Ended | DisconnectReason::Refused)
+            && peer.slot.as_mut().is_some_and(Slot::may_linger)
+        {
+            peer.linger().await;
+        }
+        tracing::debug!(peer = peer.id, from = %peer.session.from(), ?reason, "connection ended");
+        peer.report_end(reason).await;
+        // The socket is closed only after the report is sent and the slot is freed, so that a client whose
+        // connection is closed can reconnect at once.
+        peer.slot = None;
+        drop(peer);
     }
-    tracing::debug!(peer = peer.id, from = %peer.session.from(), ?reason, "connection ended");
-    peer.report_end(reason).await;
-    // The socket is closed only after the report is sent and the slot is freed, so that a client whose
-    // connection is closed can reconnect at once.
-    peer.slot = None;
-    drop(peer);
 }
 
 /// Runs one session on a persistent link, which stays open. [`DisconnectReason::Closed`] means that the link

@@ -109,7 +109,7 @@ typedef int32_t fedspan_item;
 #endif // __cplusplus
 
 /*
- What to do after a step.
+ Result of a step: the next action of the firmware.
  */
 enum fedspan_state
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -421,7 +421,7 @@ uint32_t fedspan_last_round(fedspan_client *client);
 /*
  Returns why the server has refused the device, which connecting again does not change: 0 if it has not, 1 another version of the
  protocol, 2 another build of it, 3 another model, 4 a missing capability, 5 an unknown device or key, 6 the frame limit, 7 a
- missing key, 8 a server without keys. A device with a key believes only a server that knows the key, which can refuse it for 3, 4
+ missing key, 8 a server without keys. A device with a key accepts only reasons from a server that knows the key: 3, 4
  and 6; for the other reasons the result stays 0, the device tries again, and `counters.unsealed` grows.
 
  # Safety

@@ -235,6 +235,8 @@ fn check(scenario: &Scenario) -> Result<(), EmulateError> {
         reason
     } else if scenario.privacy.is_some() {
         "boards add no noise: leave out [privacy]"
+    } else if scenario.fleet.normal_equations_only {
+        "the emulated firmware has every solver: leave out fleet.head_solver"
     } else if simulated_stop {
         "of [stop] a server knows \"change\" only: leave the other keys out"
     } else {
