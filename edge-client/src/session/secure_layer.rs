@@ -4,7 +4,9 @@ use core::ops::Range;
 
 use fedspan_protocol::Error;
 use fedspan_protocol::message::ToServer;
-use fedspan_protocol::secure::{Channel, HandshakeInit, Key, NONCE, Seals, answer_nonce, encode_hello};
+#[cfg(feature = "datagrams")]
+use fedspan_protocol::secure::Seals;
+use fedspan_protocol::secure::{Channel, HandshakeInit, Key, NONCE, answer_nonce, encode_hello};
 use rand_core::Rng;
 
 use crate::store::{Store, StoreError};
@@ -32,6 +34,7 @@ pub struct SecureLayer {
     /// Pre-shared key; `None` for plaintext.
     key: Option<Key>,
     /// Form of sealed frames.
+    #[cfg(feature = "datagrams")]
     seals: Seals,
     /// Range of reserved but unused handshake numbers, which a reset never reuses. `None` until the range is
     /// first read from storage.
@@ -47,13 +50,26 @@ pub struct SecureLayer {
 impl SecureLayer {
     /// Creates the layer before the first connection.
     pub fn new(protection: Protection) -> Self {
-        let (key, seals) = match protection {
-            Protection::Plaintext => (None, Seals::Full),
-            Protection::Key(key) => (Some(key), Seals::Full),
-            #[cfg(feature = "datagrams")]
-            Protection::ShortTags(key) => (Some(key), Seals::Short),
+        #[cfg(feature = "datagrams")]
+        let seals = match protection {
+            Protection::ShortTags(_) => Seals::Short,
+            Protection::Plaintext | Protection::Key(_) => Seals::Full,
         };
-        Self { key, seals, reserved: None, greeting: None, transcript: None, channel: None }
+        let key = match protection {
+            Protection::Plaintext => None,
+            Protection::Key(key) => Some(key),
+            #[cfg(feature = "datagrams")]
+            Protection::ShortTags(key) => Some(key),
+        };
+        Self {
+            key,
+            #[cfg(feature = "datagrams")]
+            seals,
+            reserved: None,
+            greeting: None,
+            transcript: None,
+            channel: None,
+        }
     }
 
     /// Returns true if frames are not encrypted.
@@ -128,7 +144,11 @@ impl SecureLayer {
     pub fn decrypt<'a>(&mut self, frame: &'a mut [u8], awaiting_welcome: bool) -> Option<&'a [u8]> {
         match (&self.key, &self.transcript, answer_nonce(frame), &mut self.channel) {
             (Some(key), Some(transcript), Some(nonce), _) if awaiting_welcome => {
-                let mut channel = Channel::device(key, transcript, &nonce).with_seals(self.seals);
+                let mut channel = Channel::device(key, transcript, &nonce);
+                #[cfg(feature = "datagrams")]
+                {
+                    channel = channel.with_seals(self.seals);
+                }
                 let message = channel.open(frame).ok()?;
                 self.channel = Some(channel);
                 Some(message)

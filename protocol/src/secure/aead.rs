@@ -14,7 +14,9 @@ use poly1305::Poly1305;
 use poly1305::universal_hash::{KeyInit, UniversalHash};
 use zeroize::Zeroize;
 
-use super::{KEY, SHORT_TAG, TAG};
+#[cfg(feature = "short-seals")]
+use super::SHORT_TAG;
+use super::{KEY, TAG};
 
 /// Length of a nonce, in bytes.
 pub const NONCE: usize = 12;
@@ -49,6 +51,7 @@ pub fn decrypt(key: &[u8; KEY], nonce: &[u8; NONCE], head: &[u8], text: &mut [u8
 }
 
 /// Verifies a short tag, and only then decrypts, like [`decrypt`].
+#[cfg(feature = "short-seals")]
 #[must_use]
 pub fn decrypt_short(
     key: &[u8; KEY],
@@ -71,6 +74,7 @@ pub fn decrypt_short(
 /// Therefore the tag is the input, nonce and block number, of a block of ChaCha20 under the second half of the block whose first half is
 /// the key of Poly1305. That key is used for this frame only. Two frames have the same input with probability at most 2^-92 (theorem
 /// 3.3, frames of up to 16 KiB), and the first bytes of the output are as unpredictable as a key stream.
+#[cfg(feature = "short-seals")]
 #[cfg_attr(target_os = "none", inline(never))]
 pub fn shorten_tag(key: &[u8; KEY], nonce: &[u8; NONCE], tag: [u8; TAG]) -> Option<[u8; SHORT_TAG]> {
     let mut block = [0; BLOCK];

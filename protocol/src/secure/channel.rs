@@ -6,14 +6,15 @@ use core::ops::Range;
 use zeroize::Zeroize;
 
 use super::schedule::Keys;
-use super::{COUNTER, KEY, Key, NONCE, SHORT_COUNTER, SHORT_TAG, TAG, Window, aead};
+use super::{COUNTER, KEY, Key, NONCE, TAG, Window, aead};
+#[cfg(feature = "short-seals")]
+use super::{SHORT_COUNTER, SHORT_TAG};
 use crate::Error;
-use crate::frame::{Envelope, HEADER_ANSWER, HEADER_SEALED, HEADER_SHORT, encode_in};
+#[cfg(feature = "short-seals")]
+use crate::frame::HEADER_SHORT;
+use crate::frame::{Envelope, HEADER_ANSWER, HEADER_SEALED, encode_in};
 use crate::limits::HEADER;
 use crate::message::{Message, ToDevice};
-
-/// True if this build has short seals.
-const SHORT_SEALS: bool = cfg!(feature = "short-seals");
 
 /// Reason why a sealed frame was not opened. The channel is then unchanged, and [`Channel::open`] has zeroed
 /// the frame.
@@ -45,10 +46,12 @@ pub struct Channel {
     /// Counters of accepted incoming frames.
     window: Window,
     /// Form of the frames in both directions.
+    #[cfg(feature = "short-seals")]
     seals: Seals,
 }
 
 /// Form of the sealed frames of a connection.
+#[cfg(feature = "short-seals")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Seals {
     /// A counter of 8 bytes and a tag of 16.
@@ -71,6 +74,7 @@ impl Channel {
             incoming_key: keys.down,
             next: 0,
             window: Window::default(),
+            #[cfg(feature = "short-seals")]
             seals: Seals::Full,
         }
     }
@@ -84,11 +88,13 @@ impl Channel {
             incoming_key: keys.up,
             next: 0,
             window: Window::default(),
+            #[cfg(feature = "short-seals")]
             seals: Seals::Full,
         }
     }
 
     /// Returns the channel with this form of frames.
+    #[cfg(feature = "short-seals")]
     #[must_use]
     pub fn with_seals(mut self, seals: Seals) -> Self {
         self.seals = seals;
@@ -110,16 +116,15 @@ impl Channel {
         let counter = self.next;
         // The counter is advanced before any step that can fail, so that no counter is used twice.
         self.next = counter.checked_add(1).ok_or(Error::Exhausted)?;
-        let is_short = SHORT_SEALS && self.seals == Seals::Short;
-        let (header, counter_len, tag_len) = match is_short {
-            true => (HEADER_SHORT, SHORT_COUNTER, SHORT_TAG),
-            false => (HEADER_SEALED, COUNTER, TAG),
-        };
-        let envelope = Envelope { before: HEADER + counter_len, after: tag_len };
+        #[cfg(feature = "short-seals")]
+        if self.seals == Seals::Short {
+            return self.seal_short(counter, message, body_len, &mut fill, out);
+        }
+        let envelope = Envelope { before: HEADER + COUNTER, after: TAG };
         let key = &self.outgoing_key;
         let close = |frame: &mut [u8]| {
-            set_header(frame, header, counter.to_le_bytes().get(..counter_len).unwrap_or_default());
-            encrypt_frame(key, counter, envelope, frame);
+            set_header(frame, HEADER_SEALED, &counter.to_le_bytes());
+            encrypt_frame(key, counter, envelope.before, frame);
         };
         encode_in(envelope, message, body_len, &mut fill, close, out)
     }
@@ -143,7 +148,7 @@ impl Channel {
         let key = &self.outgoing_key;
         let close = |frame: &mut [u8]| {
             set_header(frame, HEADER_ANSWER, nonce);
-            encrypt_frame(key, 0, envelope, frame);
+            encrypt_frame(key, 0, envelope.before, frame);
         };
         encode_in(envelope, message, 0, &mut |_| {}, close, out)
     }
@@ -170,7 +175,8 @@ impl Channel {
     /// # Errors
     /// [`OpenError`] for the reasons of [`Self::open`].
     pub fn try_open(&mut self, frame: &mut [u8]) -> Result<Range<usize>, OpenError> {
-        if SHORT_SEALS && let Some((&HEADER_SHORT, after_header)) = frame.split_first() {
+        #[cfg(feature = "short-seals")]
+        if let Some((&HEADER_SHORT, after_header)) = frame.split_first() {
             let low = after_header.first_chunk().ok_or(OpenError::Malformed)?;
             let counter = self.window.expand(u16::from_le_bytes(*low));
             return self.try_open_short(counter, frame);
@@ -197,7 +203,30 @@ impl Channel {
     }
 }
 
+#[cfg(feature = "short-seals")]
 impl Channel {
+    /// Seals a message with a short counter and a short tag.
+    fn seal_short(
+        &self,
+        counter: u64,
+        message: &impl Message,
+        body_len: usize,
+        fill: &mut dyn FnMut(&mut [u8]),
+        out: &mut [u8],
+    ) -> Result<usize, Error> {
+        let envelope = Envelope { before: HEADER + SHORT_COUNTER, after: SHORT_TAG };
+        let key = &self.outgoing_key;
+        let close = |frame: &mut [u8]| {
+            set_header(
+                frame,
+                HEADER_SHORT,
+                counter.to_le_bytes().first_chunk::<SHORT_COUNTER>().unwrap_or(&[0; SHORT_COUNTER]),
+            );
+            encrypt_short(key, counter, envelope.before, frame);
+        };
+        encode_in(envelope, message, body_len, fill, close, out)
+    }
+
     /// Opens a frame with a short counter and a short tag.
     #[cfg_attr(target_os = "none", inline(never))]
     fn try_open_short(&mut self, counter: u64, frame: &mut [u8]) -> Result<Range<usize>, OpenError> {
@@ -242,27 +271,29 @@ fn set_header(frame: &mut [u8], header: u8, fields: &[u8]) {
     }
 }
 
-/// Writes a tag, if it is as long as its place.
-fn write_tag(computed: &[u8], tag: &mut [u8]) -> Option<()> {
-    (computed.len() == tag.len()).then(|| tag.copy_from_slice(computed))
-}
-
-/// Encrypts the frame between what is before the message, which is only authenticated, and the tag, and writes
+/// Encrypts the frame between its first `before` bytes, which are only authenticated, and the tag, and writes
 /// the tag.
 #[cfg_attr(target_os = "none", inline(never))]
-fn encrypt_frame(key: &[u8; KEY], counter: u64, envelope: Envelope, frame: &mut [u8]) {
-    let Some((head, after_header)) = frame.split_at_mut_checked(envelope.before) else { return };
-    let secret_len = after_header.len().saturating_sub(envelope.after);
-    let Some((secret, tag)) = after_header.split_at_mut_checked(secret_len) else { return };
+fn encrypt_frame(key: &[u8; KEY], counter: u64, before: usize, frame: &mut [u8]) {
+    let Some((head, after_header)) = frame.split_at_mut_checked(before) else { return };
+    let Some((secret, tag)) = after_header.split_last_chunk_mut::<TAG>() else { return };
+    match aead::encrypt(key, &aead::nonce(counter), head, secret) {
+        Some(computed_tag) => *tag = computed_tag,
+        None => secret.zeroize(),
+    }
+}
+
+/// Encrypts a frame like [`encrypt_frame`], with a short tag.
+#[cfg(feature = "short-seals")]
+#[cfg_attr(target_os = "none", inline(never))]
+fn encrypt_short(key: &[u8; KEY], counter: u64, before: usize, frame: &mut [u8]) {
+    let Some((head, after_header)) = frame.split_at_mut_checked(before) else { return };
+    let Some((secret, tag)) = after_header.split_last_chunk_mut::<SHORT_TAG>() else { return };
     let nonce = aead::nonce(counter);
-    let computed_tag = aead::encrypt(key, &nonce, head, secret);
-    let written = match computed_tag {
-        Some(full) if !SHORT_SEALS || tag.len() == TAG => write_tag(&full, tag),
-        Some(full) => aead::shorten_tag(key, &nonce, full).and_then(|short| write_tag(&short, tag)),
-        None => None,
-    };
-    if written.is_none() {
-        secret.zeroize();
+    let full = aead::encrypt(key, &nonce, head, secret);
+    match full.and_then(|full| aead::shorten_tag(key, &nonce, full)) {
+        Some(computed_tag) => *tag = computed_tag,
+        None => secret.zeroize(),
     }
 }
 

@@ -26,7 +26,9 @@ mod provision;
 mod schedule;
 mod window;
 
-pub use channel::{Channel, OpenError, Seals, answer_nonce, is_answer};
+#[cfg(feature = "short-seals")]
+pub use channel::Seals;
+pub use channel::{Channel, OpenError, answer_nonce, is_answer};
 pub use handshake_init::{HANDSHAKE_INIT, HandshakeInit, encode_hello, transcript};
 pub use key::{KEY, Key};
 pub use noise::ProvisionedNoise;

@@ -14,10 +14,13 @@ use crate::{Work, reference};
 #[derive(Default)]
 struct Model {
     limit: usize,
-    /// Number, bytes by unit of 16, and end of the frame that is collected.
-    frame: Option<(u8, BTreeMap<usize, Vec<u8>>, Option<usize>)>,
+    /// Frame that is collected.
+    frame: Option<Unfinished>,
     counters: PacketCounters,
 }
+
+/// Number of a frame, its bytes by units of 16, and its end.
+type Unfinished = (u8, BTreeMap<usize, Vec<u8>>, Option<usize>);
 
 impl Model {
     fn receive(&mut self, packet: &[u8]) -> Option<Vec<u8>> {
