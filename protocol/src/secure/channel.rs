@@ -206,6 +206,7 @@ impl Channel {
 #[cfg(feature = "short-seals")]
 impl Channel {
     /// Seals a message with a short counter and a short tag.
+    #[cfg_attr(target_os = "none", inline(never))]
     fn seal_short(
         &self,
         counter: u64,
