@@ -50,6 +50,15 @@ fn clients_with_too_few_samples_decline() {
     assert!(without.iter().all(|client| client.head.iter().all(|w| *w == 0.0) && client.loss.is_finite()));
     let warning = lean.warnings.iter().find(|warning| warning.contains("have no head")).unwrap();
     assert!(warning.contains("fleet.head_solver = \"normal-equations\""), "{warning}");
+    // A ridge for final heads only leaves declined rounds, which are not hidden.
+    let changes = ["algorithm.final_ridge=0.1", NORMAL];
+    let lean = outcome("linear", &[&few[..4], &changes].concat());
+    assert!(lean.counters.declined > 0 && lean.clients.iter().all(|client| !client.undetermined));
+    assert!(
+        lean.warnings.iter().any(|warning| warning.contains("rounds were declined")),
+        "{:?}",
+        lean.warnings
+    );
     // A ridge in training and at the end determines every head.
     let ridge = ["algorithm.ridge=0.1", "algorithm.final_ridge=0.1"];
     let lean = outcome("linear", &[&few[..], &ridge, &[NORMAL]].concat());

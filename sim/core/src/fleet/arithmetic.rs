@@ -63,7 +63,9 @@ mod tests {
 
     #[test]
     fn clients_in_fixed_point_are_spread_evenly() {
-        for (share, expected) in [(0.0, 0), (0.25, 25), (0.5, 50), (0.9, 90), (1.0, 100)] {
+        for (share, expected) in
+            [(0.0, 0), (0.25, 25), (0.29, 29), (0.5, 50), (0.57, 57), (0.58, 58), (0.9, 90), (1.0, 100)]
+        {
             let fleet = FleetArithmetic { numeric: None, i16_share: share, normal_equations_only: false };
             let in_fixed_point: Vec<_> =
                 (0..100).map(|client| fleet.numeric_of(client) == Numeric::I16).collect();
