@@ -243,13 +243,14 @@ async fn lossy_network_only_slows_a_campaign_down() {
 }
 
 /// Tests that devices notice that the server was restarted, though no packet reports the end of their connection.
+/// The server sends shorter packets than the devices.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn devices_return_to_a_restarted_server() {
     let scenario = Scenario::parse("test", &format!("{SCENARIO}{CAMPAIGN}"), &[]).expect("scenario");
     let dataset = scenario.dataset(scenario.seed).expect("data");
     let state = tempfile::tempdir().expect("a directory");
     let (protection, device_keys) = keys(state.path(), DEVICES).expect("keys");
-    let server = serve(&scenario, &dataset, state.path(), CAMPAIGN, (ANY_PORT, 244), protection).await;
+    let server = serve(&scenario, &dataset, state.path(), CAMPAIGN, (ANY_PORT, 100), protection).await;
     let address = server.udp.expect("an address");
     let start = |index: u64, frames: &Arc<AtomicU32>| {
         let identity = identity(index, &device_keys[&index], 0).with_short_tags();
@@ -267,7 +268,7 @@ async fn devices_return_to_a_restarted_server() {
     server.stop.send(()).expect("running");
     server.end.await.expect("no panic").expect("served");
     let (protection, _) = keys(state.path(), DEVICES).expect("keys");
-    let server = serve(&scenario, &dataset, state.path(), CAMPAIGN, (address, 244), protection).await;
+    let server = serve(&scenario, &dataset, state.path(), CAMPAIGN, (address, 100), protection).await;
     devices.push(start(0, &Arc::default()));
     for device in devices {
         device.await.expect("no panic");

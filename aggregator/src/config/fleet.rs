@@ -45,7 +45,7 @@ pub struct Fleet {
     pub tcp: String,
     /// Address for packets over UDP; `None` if there is none.
     pub udp: Option<String>,
-    /// Longest packet over UDP, in bytes.
+    /// Longest packet that is sent over UDP, in bytes.
     pub packet: usize,
     /// Whether devices may seal frames with short tags.
     pub short_tags: bool,

@@ -132,8 +132,8 @@ impl Connection {
         Self { requests_hello: true, ..Self::new(acceptor) }
     }
 
-    /// Returns true if the link has no connection that a stranger could not write into: it is persistent, or packets only name
-    /// their address. Its errors are then not the device's.
+    /// Returns true if others than the device can write into the link: noise on a persistent link, or senders of packets that forge
+    /// the address. Its errors are then not the device's.
     #[must_use]
     pub fn is_open_to_strangers(&self) -> bool {
         self.requests_hello

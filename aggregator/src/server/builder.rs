@@ -133,12 +133,16 @@ impl ServerBuilder {
         Server::with_store(parts, listener, udp, store)
     }
 
-    /// Creates a server as [`Self::bind`] does, with an existing listener instead of the configured address.
+    /// Creates a server as [`Self::bind`] does, with an existing listener instead of the configured addresses. Packets over UDP
+    /// (`[listen] udp`) are not served.
     ///
     /// # Errors
     /// [`ServeError`] as for [`Self::bind`].
     pub fn over<L: Listener>(self, listener: L) -> Result<Server<L>, ServeError> {
         let (parts, store) = self.open()?;
+        if let Some(address) = &parts.fleet.udp {
+            tracing::warn!(address, "[listen] udp is ignored, because the server was given its listener");
+        }
         Server::with_store(parts, listener, None, store)
     }
 

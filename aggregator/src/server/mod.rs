@@ -35,6 +35,7 @@ use self::control::Control;
 use self::peer::PeerContext;
 use self::udp::UdpListener;
 use crate::config::{Fleet, Limits};
+use crate::connection::Connection;
 use crate::core::{CoreError, ServerCore, Timeouts};
 use crate::durable_engine::ResumeError;
 use crate::journal::Journal;
@@ -347,16 +348,18 @@ impl<L: Listener> Server<L> {
                 () = clock.sleep_until(accept_after), if accept_after.is_some() => accept_after = None,
                 (stream, address) = udp::accept(&mut udp) => match slots.enter(address) {
                     Some(slot) => {
+                        let connection = Connection::datagrams(core.acceptor());
                         let context = context.clone();
-                        drop(peers.spawn(peer::run_datagrams(peer_ids.next(), stream, address, context, slot)));
+                        drop(peers.spawn(peer::run(peer_ids.next(), stream, address, context, connection, slot)));
                     }
                     None => core.connection_dropped(),
                 },
                 accepted = listener.accept(), if accept_after.is_none() => match accepted {
                     Ok((socket, address)) => match slots.enter(address) {
                         Some(slot) => {
+                            let connection = Connection::new(core.acceptor());
                             let context = context.clone();
-                            drop(peers.spawn(peer::run(peer_ids.next(), socket, address, context, slot)));
+                            drop(peers.spawn(peer::run(peer_ids.next(), socket, address, context, connection, slot)));
                         }
                         None => core.connection_dropped(),
                     },

@@ -53,27 +53,10 @@ pub(super) fn run(
     socket: impl AsyncRead + AsyncWrite + Unpin,
     address: SocketAddr,
     context: PeerContext,
+    connection: Connection,
     slot: Slot<IpAddr>,
 ) -> impl Future<Output = ()> {
-    let connection = Connection::new(Arc::clone(&context.acceptor));
-    serve(Peer::new(id, Origin::Address(address), socket, context, connection, Some(slot)))
-}
-
-/// Serves the packets from one address until the session ends, and frees its slot.
-pub(super) fn run_datagrams(
-    id: u64,
-    socket: impl AsyncRead + AsyncWrite + Unpin,
-    address: SocketAddr,
-    context: PeerContext,
-    slot: Slot<IpAddr>,
-) -> impl Future<Output = ()> {
-    let connection = Connection::datagrams(Arc::clone(&context.acceptor));
-    serve(Peer::new(id, Origin::Address(address), socket, context, connection, Some(slot)))
-}
-
-/// Runs the session of a connection. Not an `async fn`, for the reason in [`run`].
-fn serve<S: AsyncRead + AsyncWrite + Unpin>(peer: Peer<S>) -> impl Future<Output = ()> {
-    let mut peer = peer;
+    let mut peer = Peer::new(id, Origin::Address(address), socket, context, connection, Some(slot));
     async move {
         let reason = peer.run_session().await;
         if matches!(reason, DisconnectReason::Ended | DisconnectReason::Refused)
@@ -81,7 +64,7 @@ fn serve<S: AsyncRead + AsyncWrite + Unpin>(peer: Peer<S>) -> impl Future<Output
         {
             peer.linger().await;
         }
-        tracing::debug!(peer = peer.id, from = %peer.session.from(), ?reason, "connection ended");
+        tracing::debug!(peer = id, from = %peer.session.from(), ?reason, "connection ended");
         peer.report_end(reason).await;
         // The socket is closed only after the report is sent and the slot is freed, so that a client whose
         // connection is closed can reconnect at once.
@@ -107,8 +90,6 @@ pub(super) async fn run_on_link(
 
 /// Session with its stream and channels.
 struct Peer<S> {
-    /// Number of the session.
-    id: u64,
     session: PeerSession,
     /// Receiving end of the command queue.
     commands: Receiver<Command>,
@@ -130,7 +111,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
     ) -> Self {
         let PeerContext { timeouts, clock, inbox, .. } = context;
         let (session, commands) = PeerSession::new(id, from, connection, timeouts, clock.now());
-        Self { id, session, commands, socket, slot, clock, inbox }
+        Self { session, commands, socket, slot, clock, inbox }
     }
 
     /// Sends the last event of the session to the core.

@@ -19,6 +19,9 @@ const WAITING_PACKETS: usize = 64;
 /// Number of new addresses that wait for a session.
 const WAITING_ADDRESSES: usize = 1024;
 
+/// Longest packet that is received, in bytes: a whole frame, for devices with longer packets than the server sends.
+const LONGEST_RECEIVED: usize = FRAME_MAX;
+
 /// Pause after an error of the socket.
 const ERROR_PAUSE: Duration = Duration::from_millis(10);
 
@@ -34,13 +37,14 @@ pub(super) struct UdpListener {
 }
 
 impl UdpListener {
-    /// Binds an address. `packet` is the longest packet in bytes.
+    /// Binds an address. `packet` is the longest packet that is sent, in bytes.
     ///
     /// # Errors
     /// The error of the socket.
     pub(super) async fn bind(address: &str, packet: usize) -> std::io::Result<Self> {
         let socket = Arc::new(UdpSocket::bind(address).await?);
         let address = socket.local_addr()?;
+        tracing::info!(%address, packet, "listening for packets over UDP");
         let (sender, accepted) = mpsc::channel(WAITING_ADDRESSES);
         let distributor = tokio::spawn(distribute(socket, packet, sender));
         Ok(Self { accepted, address, distributor })
@@ -73,16 +77,16 @@ pub(super) async fn accept(listener: &mut Option<UdpListener>) -> (UdpStream, So
 async fn distribute(socket: Arc<UdpSocket>, packet: usize, accepted: mpsc::Sender<(UdpStream, SocketAddr)>) {
     let mut streams: HashMap<SocketAddr, Inbox> = HashMap::new();
     let mut sweep_at = SWEEP_MIN;
-    // A longer packet is cut to one byte more, which no session accepts.
-    let mut bytes = vec![0; packet + 1];
+    let mut bytes = vec![0; LONGEST_RECEIVED + 1];
     loop {
         // The error of an earlier packet that could not be delivered, or of an interface that is down and may come up again.
         let Ok((length, address)) = socket.recv_from(&mut bytes).await else {
             tokio::time::sleep(ERROR_PAUSE).await;
             continue;
         };
-        let content: Box<[u8]> =
-            bytes.get(..length).filter(|bytes| bytes.len() <= packet).unwrap_or_default().into();
+        // A packet that was cut becomes an empty one, which the session counts as malformed.
+        let received = bytes.get(..length).filter(|bytes| bytes.len() <= LONGEST_RECEIVED);
+        let content: Box<[u8]> = received.unwrap_or_default().into();
         let content = match streams.get(&address) {
             None => content,
             Some(inbox) => match inbox.packets.try_send(content) {
@@ -138,7 +142,7 @@ pub(super) struct UdpStream {
     dropped: Arc<AtomicU64>,
     writer: PacketWriter,
     reader: PacketReader<Vec<u8>>,
-    /// Longest packet, in bytes.
+    /// Longest packet that is sent, in bytes.
     packet: usize,
 }
 

@@ -241,7 +241,7 @@ pub unsafe extern "C" fn fedspan_predict(
         return fedspan_status::FEDSPAN_LENGTH;
     }
     let (first_x, first_out) = (x.addr(), out.addr());
-    let lengths = (size_of_val(&0.0f32) * features, size_of_val(&0.0f32) * outputs);
+    let lengths = (size_of::<f32>() * features, size_of::<f32>() * outputs);
     if first_x < first_out.saturating_add(lengths.1) && first_out < first_x.saturating_add(lengths.0) {
         return fedspan_status::FEDSPAN_OVERLAP;
     }

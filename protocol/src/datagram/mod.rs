@@ -8,7 +8,7 @@
 //! | 1 | offset in the frame, in units of 16 bytes |
 //! | up to the packet's end | bytes of the frame; a multiple of 16 except in the last fragment |
 //!
-//! Fragments of different frames cannot be mixed into a frame that is accepted: a frame has a checksum or a tag over all its bytes.
+//! A frame that is mixed from fragments of two frames is dropped later, because its checksum or tag differs.
 //! Lost packets are repaired by the session, which asks for chunks and repeats messages.
 
 mod reassembler;

@@ -26,7 +26,7 @@ impl Window {
     }
 
     /// Returns the counter with these low 16 bits that is closest to the next one, as QUIC (RFC 9000, appendix A.3) and DTLS 1.3 do.
-    /// It is the sender's if fewer than 2^15 frames in a row were lost.
+    /// Equal to the sender's counter if fewer than 2^15 frames in a row were lost.
     #[cfg(feature = "short-seals")]
     #[must_use]
     pub const fn expand(&self, low: u16) -> u64 {

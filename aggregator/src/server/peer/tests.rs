@@ -59,8 +59,8 @@ async fn device_memory_is_bounded() {
     let address = listener.local_addr().unwrap();
     let socket = TcpStream::connect(address).await.unwrap();
     let slot = ConnectionSlots::new(slot_limits(&fleet.limits)).enter(address).unwrap();
-    let task = size_of_val(&run(0, socket, address, context, slot));
     let on_heap = connection.memory_max() - size_of::<Connection>();
+    let task = size_of_val(&run(0, socket, address, context, connection, slot));
     let commands = command_queue_memory::<Command>(COMMAND_CAPACITY);
     // A round that is being written, an update in the core's inbox, and the unprocessed part of a read.
     let in_transit = wire_capacity(longest) + (64 * 4 * 4 + 256) + READ_LEN;
