@@ -102,6 +102,27 @@ fn keys_and_plaintext_exclude_each_other() {
     assert_eq!(Security::Plaintext.check_store(), Ok(()));
 }
 
+/// Tests that wrong settings of packets are refused in a line, and that right ones are read.
+#[test]
+fn settings_of_packets_are_checked() {
+    for (listen, part) in [
+        ("udp = \"4411\"", "listen.udp: found \"4411\", allowed: an address with a port"),
+        ("udp = \"0.0.0.0:99999\"", "listen.udp: found"),
+        (
+            "udp = \"0.0.0.0:4411\"\npacket = 17",
+            "listen.packet: found 17, allowed: an integer from 18 to 65507",
+        ),
+        ("packet = 244", "listen.packet: the length of packets over UDP, which needs `udp`"),
+        ("short_tags = 8", "listen.short_tags: found 8"),
+    ] {
+        let found = message("", &format!("[listen]\n{listen}"));
+        assert!(found.contains(part), "{found}");
+    }
+    let text = format!("{BASE}[listen]\nudp = \"0.0.0.0:4411\"\npacket = 244\nshort_tags = false\n");
+    let fleet = Fleet::parse("fleet.toml", &text).unwrap();
+    assert_eq!((fleet.udp.as_deref(), fleet.packet, fleet.short_tags), (Some("0.0.0.0:4411"), 244, false));
+}
+
 /// An aggregation rule that does not fit the uploads, or does not exist, is refused.
 #[test]
 fn rules_must_fit_uploads() {

@@ -392,6 +392,9 @@ fn read_listen(section: &Section<'_>) -> Result<Listen, Problem> {
     let tcp = read_address(section, "tcp", Some("127.0.0.1:4410"))?;
     let udp = section.has("udp").then(|| read_address(section, "udp", None)).transpose()?;
     let packet = section.size("packet", Some(PACKET_DEFAULT), PACKET_MIN..=65_507)?;
+    if section.has("packet") && udp.is_none() {
+        return Err(section.problem("packet", "the length of packets over UDP, which needs `udp`".to_owned()));
+    }
     let short_tags = section.boolean("short_tags", true)?;
     let ports = "a list of serial ports, like [\"/dev/ttyACM0\"]";
     let serial = section.list("serial", ports, |v| v.as_str().map(str::to_owned))?.unwrap_or_default();
