@@ -10,7 +10,7 @@ impl fmt::Display for Requirement {
         match *self {
             Self::Tasks(set) => write!(f, "tasks {set:#010b}"),
             Self::Roles(set) => write_roles(f, set),
-            Self::Encodings(set) => write!(f, "encodings {set:#05b}"),
+            Self::Encodings(set) => write!(f, "encodings {set:#06b}"),
             Self::Numeric(numeric) => write!(f, "arithmetic {numeric:?}"),
             Self::TensorElements(count) => write!(f, "tensors of {count} elements"),
             Self::Tensors(count) => write!(f, "{count} tensors in one direction of a round"),

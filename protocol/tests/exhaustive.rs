@@ -12,7 +12,7 @@ use fedspan_protocol::limits::{
 use fedspan_protocol::message::{Descriptors, RoundId, ToDevice, Welcome, decode};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
-const ENCODINGS: [Encoding; 3] = [Encoding::F32, Encoding::F16, Encoding::I8];
+const ENCODINGS: [Encoding; 4] = [Encoding::F32, Encoding::F16, Encoding::I8, Encoding::I8TopK];
 
 /// Decodes a varint of at most `bits` bits as SPEC.md defines it: seven bits per byte, the lowest first, with
 /// the top bit set if more bytes follow. Returns the number and the remaining bytes. Returns `None` if the

@@ -1,5 +1,5 @@
 //! Property tests of encodings and descriptors: f32 is exact, f16 is the nearest value, i8 is within half a
-//! step; byte lengths are exact, chunks tile a tensor, and impossible descriptors are rejected.
+//! step, top-k keeps the largest quarter of each block; byte lengths are exact, chunks tile a tensor, and impossible descriptors are rejected.
 
 use crate::common::{Random, strategies};
 use fedspan_protocol::Error;
@@ -8,7 +8,7 @@ use fedspan_protocol::tensor::{Encoding, I8_BLOCK, Role, TensorDescriptor};
 use half::f16;
 use proptest::prelude::*;
 
-const ALL_ENCODINGS: [Encoding; 3] = [Encoding::F32, Encoding::F16, Encoding::I8];
+const ALL_ENCODINGS: [Encoding; 4] = [Encoding::F32, Encoding::F16, Encoding::I8, Encoding::I8TopK];
 
 /// Encodes values.
 fn encode_to_vec(encoding: Encoding, values: &[f32]) -> Result<Vec<u8>, Error> {
@@ -85,6 +85,51 @@ proptest! {
         }
     }
 
+    /// Tests that top-k keeps the largest quarter of each block, the lower index of equal ones, with the error of i8, and that the
+    /// squared error is at most three quarters of the squared norm plus the rounding, which error feedback needs.
+    #[test]
+    fn top_k_keeps_the_largest_quarter(
+        exponent in -100..100i32,
+        units in prop::collection::vec(prop_oneof![-1.0f32..1.0, prop::sample::select(vec![0.0f32, -0.0, 0.5, -0.5, 1.0])], 1..100),
+    ) {
+        let values: Vec<f32> = units.iter().map(|u| u * 2.0f32.powi(exponent)).collect();
+        let decoded = round_trip(Encoding::I8TopK, &values);
+        for (block, decoded_block) in values.chunks(I8_BLOCK).zip(decoded.chunks(I8_BLOCK)) {
+            let mut order: Vec<usize> = (0..block.len()).collect();
+            order.sort_by(|&a, &b| block[b].abs().total_cmp(&block[a].abs()));
+            let (kept, dropped) = order.split_at(block.len().div_ceil(4));
+            prop_assert!(dropped.iter().all(|&index| decoded_block[index].to_bits() == 0));
+            let pick = |values: &[f32]| kept.iter().map(|&index| values[index]).collect::<Vec<f32>>();
+            prop_assert_eq!(pick(decoded_block), round_trip(Encoding::I8, &pick(block)));
+            let square = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>();
+            let error = square(&mut block.iter().zip(decoded_block).map(|(a, b)| f64::from(a - b)));
+            let norm = square(&mut block.iter().map(|value| f64::from(*value)));
+            prop_assert!(error <= (0.75 + 1e-4) * norm, "{error:e} of {norm:e}");
+        }
+    }
+
+    /// Tests that every block of bytes is decoded or refused, that the mask decides, and that decoded values are those of the bytes.
+    #[test]
+    fn top_k_refuses_masks_of_another_size(elements in 1..=32usize, bytes in prop::collection::vec(any::<u8>(), 16)) {
+        let bytes = &bytes[..Encoding::I8TopK.byte_len(elements)];
+        let mask: Vec<usize> =
+            (0..8 * elements.div_ceil(8)).filter(|&index| bytes[4 + index / 8] >> (index % 8) & 1 == 1).collect();
+        let mut decoded = vec![f32::NAN; elements];
+        let result = Encoding::I8TopK.decode(bytes, &mut decoded);
+        if mask.len() == elements.div_ceil(4) && mask.iter().all(|&index| index < elements) {
+            prop_assert_eq!(result, Ok(()));
+            let scale = f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+            let mut expected = vec![0.0f32; elements];
+            for (&index, byte) in mask.iter().zip(&bytes[4 + elements.div_ceil(8)..]) {
+                expected[index] = scale * f32::from(byte.cast_signed());
+            }
+            let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<u32>>();
+            prop_assert!(scale.is_nan() || bits(&decoded) == bits(&expected));
+        } else {
+            prop_assert_eq!(result, Err(Error::Malformed));
+        }
+    }
+
     #[test]
     fn non_finite_value_is_reported_by_index(
         encoding in strategies::encoding(),
@@ -103,6 +148,9 @@ proptest! {
         let mismatch = Err(Error::LengthMismatch { expected, got });
         let expected_result = if got == expected { Ok(()) } else { mismatch };
         prop_assert_eq!(encoding.encode(&vec![0.5; elements], &mut vec![0; got]), expected_result);
+        // The empty mask of these bytes is refused.
+        let no_mask = encoding == Encoding::I8TopK && elements > 0;
+        let expected_result = if no_mask && got == expected { Err(Error::Malformed) } else { expected_result };
         prop_assert_eq!(encoding.decode(&vec![0; got], &mut vec![0.0; elements]), expected_result);
     }
 
@@ -154,6 +202,8 @@ fn byte_lengths_match_the_specification() {
         assert_eq!(Encoding::F32.byte_len(n), 4 * n);
         assert_eq!(Encoding::F16.byte_len(n), 2 * n);
         assert_eq!(Encoding::I8.byte_len(n), n + 4 * n.div_ceil(32));
+        let block = |n: usize| if n == 0 { 0 } else { 4 + n.div_ceil(8) + n.div_ceil(4) };
+        assert_eq!(Encoding::I8TopK.byte_len(n), n / 32 * 16 + block(n % 32));
     }
 }
 
@@ -161,8 +211,10 @@ fn byte_lengths_match_the_specification() {
 #[test]
 fn byte_lengths_do_not_wrap() {
     for encoding in ALL_ENCODINGS {
-        assert_eq!(encoding.byte_len(usize::MAX), usize::MAX);
-        assert!(encoding.byte_len(usize::MAX / 2) >= usize::MAX / 2);
+        // The largest length of top-k is half of the number of elements.
+        let least = if encoding == Encoding::I8TopK { usize::MAX / 2 } else { usize::MAX };
+        assert!(encoding.byte_len(usize::MAX) >= least);
+        assert!(encoding.byte_len(usize::MAX / 2) >= least / 2);
     }
 }
 
@@ -279,5 +331,5 @@ fn bits_of_a_set_are_distinct() {
         roles |= role.bit();
     }
     assert_eq!(roles, 0x7FF);
-    assert_eq!(ALL_ENCODINGS.map(Encoding::bit), [1, 2, 4]);
+    assert_eq!(ALL_ENCODINGS.map(Encoding::bit), [1, 2, 4, 8]);
 }

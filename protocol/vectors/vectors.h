@@ -696,6 +696,13 @@ static const uint8_t to_server_update_gradient_i8[66] = {
     0x5e, 0x00,
 };
 
+/* Update of round 7, stage 1: 20 samples, the largest quarter of the 20 x 2 gradient as i8 in the body (8 of a block of 32, and 2 of one of 8). */
+static const uint8_t to_server_update_gradient_i8_top_k[41] = {
+    0x06, 0x10, 0x01, 0x07, 0x01, 0x14, 0x06, 0x01, 0x01, 0x03, 0x14, 0x02, 0x05, 0xc4, 0xff, 0x7b,
+    0x3a, 0x17, 0xc0, 0x19, 0x51, 0x70, 0xb3, 0xb2, 0xb5, 0x8b, 0x6c, 0x81, 0x5f, 0x3e, 0x7d, 0x7c,
+    0x3a, 0x60, 0x81, 0x68, 0xda, 0x9d, 0xec, 0x9b, 0x00,
+};
+
 /* Update of round 7, stage 1: 300 samples, 2 skipped, a new 20 x 2 representation as f32 in the body. */
 static const uint8_t to_server_update_representation[179] = {
     0x09, 0x10, 0x01, 0x07, 0x01, 0xac, 0x02, 0x02, 0x01, 0x01, 0x03, 0x14, 0x02, 0xa5, 0x8b, 0x2e,
@@ -937,6 +944,7 @@ static const struct fedspan_vector fedspan_vectors[] = {
     {"to_server_update_gradient_f16", to_server_update_gradient_f16, 98},
     {"to_server_update_gradient_f32", to_server_update_gradient_f32, 178},
     {"to_server_update_gradient_i8", to_server_update_gradient_i8, 66},
+    {"to_server_update_gradient_i8_top_k", to_server_update_gradient_i8_top_k, 41},
     {"to_server_update_representation", to_server_update_representation, 179},
     {"to_server_update_ridge_scores", to_server_update_ridge_scores, 34},
 };

@@ -129,6 +129,7 @@ fn device_declares_its_arithmetic() {
             seeds: SeedSource::System,
             network: None,
             scale: false,
+            error_feedback: false,
         };
         let session = build
             .session(

@@ -4,6 +4,8 @@ use fedspan_protocol::assembly::{Assembly, plan, split_body};
 use fedspan_protocol::message::{
     self, Chunk, Decline, DeclineReason, Descriptors, RoundOpen, ToDevice, decode,
 };
+#[cfg(feature = "top-k")]
+use fedspan_protocol::tensor::Encoding;
 use rand_core::Rng;
 
 use super::Session;
@@ -27,6 +29,11 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
                 self.handle_round_open(now, open, body)
             }
             (ToDevice::Chunk(chunk), Phase::Receiving { .. }) => self.handle_chunk(now, chunk, body),
+            (ToDevice::Ack(ack), _) => {
+                if self.state.handle_ack(now, ack) {
+                    self.task.counted();
+                }
+            }
             _ => self.state.handle_control_message(now, &message),
         }
     }
@@ -90,6 +97,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         // The task is opened last, because accepting this round discards the task's previous round.
         let accepted = Assembly::new(&open.tensors)
             .map_err(|_| DeclineReason::Tensors)
+            .and_then(|assembly| self.check_encoding(&open.task).map(|()| assembly))
             .and_then(|assembly| self.check_budget(cost).map(|()| assembly))
             .and_then(|assembly| self.ensure_saved(cost, last).map(|()| assembly))
             .and_then(|assembly| self.task.open(open).map(|()| assembly));
@@ -109,6 +117,18 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
                 Err(reason) => self.state.decline_round(open.id, reason),
             }
         }
+    }
+
+    /// Declines a task whose upload would leave values out, unless the device's task announces it.
+    #[cfg_attr(not(feature = "top-k"), allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "no such encoding"))]
+    fn check_encoding(&self, _task: &message::Task) -> Result<(), DeclineReason> {
+        #[cfg(feature = "top-k")]
+        if _task.encoding() == Some(Encoding::I8TopK)
+            && self.task.capabilities().encodings & Encoding::I8TopK.bit() == 0
+        {
+            return Err(DeclineReason::Parameter);
+        }
+        Ok(())
     }
 
     /// Decodes the tensors in the body of a `RoundOpen` into the task's buffers.

@@ -219,7 +219,6 @@ impl SessionState {
             {
                 self.resend = Some(missing.clone());
             }
-            (ToDevice::Ack(ack), _) => self.handle_ack(now, ack),
             (ToDevice::RoundClosed(id), _) => self.handle_round_closed(now, *id),
             (ToDevice::NextRound { milliseconds }, _) => {
                 self.next_round_at = now + Millis::from(*milliseconds);
@@ -256,12 +255,15 @@ impl SessionState {
         self.enter(Phase::Greeting { hello_sent: false });
     }
 
-    /// Handles the acknowledgement of an update: counts the outcome and finishes the round.
-    fn handle_ack(&mut self, now: Millis, ack: &Ack) {
+    /// Handles the acknowledgement of an update: counts the outcome and finishes the round. Returns true if the server counted
+    /// the update.
+    pub fn handle_ack(&mut self, now: Millis, ack: &Ack) -> bool {
         let waiting = matches!(self.phase, Phase::AwaitingAck | Phase::Sending { .. });
         if !waiting || ack.id != self.round {
-            return self.unexpected();
+            self.unexpected();
+            return false;
         }
+        let is_counted = matches!(ack.outcome, AckOutcome::Counted | AckOutcome::Duplicate);
         let counter = match ack.outcome {
             AckOutcome::Counted | AckOutcome::Duplicate => {
                 self.fitted |= self.fitting;
@@ -273,6 +275,7 @@ impl SessionState {
         };
         count(counter);
         self.finish_round(now);
+        is_counted
     }
 
     /// Handles the end of a round on the server.

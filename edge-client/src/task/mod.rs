@@ -5,11 +5,13 @@
 //! the computation of an initial representation; with features also FedAvg, RoLoRA, FedPower and the
 //! selection of a ridge. `Network` (with a feature) implements it for networks: FedRep and FedPer; with a
 //! feature also FedAvg and LG-FedAvg. `Scaled` (with a feature) wraps any task and scales the samples as they
-//! are read. [`Tasks`] combines two tasks, for example a model and a custom task under a number for private
+//! are read; `ErrorFeedback` (with a feature) adds to a gradient what earlier uploads left out. [`Tasks`] combines two tasks, for example a model and a custom task under a number for private
 //! use (`examples/own_device_task.rs`).
 
 #[cfg(feature = "privacy")]
 mod counting_source;
+#[cfg(feature = "top-k")]
+mod error_feedback;
 mod fedrep;
 #[cfg(feature = "i16")]
 mod fixed_point;
@@ -47,6 +49,8 @@ use crate::release::Release;
 use crate::source::{SampleSource, Targets};
 use crate::time::Millis;
 
+#[cfg(feature = "top-k")]
+pub use error_feedback::ErrorFeedback;
 pub use head_fit::{HeadFit, HeadFits};
 use head_solver::{GRADIENT_HEAD, HeadSolver, MINIMUM_NORM};
 pub use linear::Linear;
@@ -134,6 +138,10 @@ pub trait Task {
     /// Fills `out` with elements of outgoing tensor `index`, starting at element `first`. The values do not
     /// change until the next round opens, so that a retry sends the same bytes.
     fn emit(&self, index: usize, first: usize, out: &mut [f32]);
+
+    /// Records that the server has counted the update of the last round. Called before another round opens, at most once for a
+    /// round.
+    fn counted(&mut self) {}
 
     /// Returns the privacy cost of a round of `task`, in the units of
     /// [`Privacy`](fedspan_protocol::message::Privacy); 0 if nothing is uploaded or no noise is added. The

@@ -243,6 +243,10 @@ impl<A: Task, B: Task> Task for Tasks<A, B> {
         of_open!(self.emit(index, first, out));
     }
 
+    fn counted(&mut self) {
+        of_open!(self.counted());
+    }
+
     fn cost(&self, task: &message::Task) -> u64 {
         match self.member(task.kind()) {
             Some(Member::First) => self.first.cost(task),

@@ -194,6 +194,28 @@ impl Task {
         }
     }
 
+    /// Returns the encoding of the upload, or `None` for a task that uploads nothing, or f32 in any case.
+    #[must_use]
+    pub const fn encoding(&self) -> Option<Encoding> {
+        match self {
+            Self::FedRep { encoding, .. }
+            | Self::FedAvg { encoding, .. }
+            | Self::FedPower { encoding, .. }
+            | Self::Sgd { encoding, .. }
+            | Self::Baseline { encoding, .. }
+            | Self::AdapterUp { encoding, .. }
+            | Self::AdapterDown { encoding, .. } => Some(*encoding),
+            Self::Private12(task) | Self::Private13(task) | Self::Private14(task) | Self::Private15(task) => {
+                Some(task.encoding)
+            }
+            Self::FitHead { .. }
+            | Self::PowerStart
+            | Self::MomentRows { .. }
+            | Self::FeatureSums { .. }
+            | Self::RidgeScores { .. } => None,
+        }
+    }
+
     /// Returns the task for a device that cannot select ridges ([`CHOOSES_RIDGE`](super::CHOOSES_RIDGE)): its
     /// head is fitted with the fallback ridge. Returns `None` if the device does not choose the ridge of this
     /// task.

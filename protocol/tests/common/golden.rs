@@ -198,9 +198,9 @@ fn feature_sums() -> Vec<f32> {
 /// Part of the names of messages with tasks for private use, which the schema hash excludes.
 pub const PRIVATE_USE: &str = "_private_use_";
 
-/// Names of messages that a peer may ignore, which the schema hash excludes: a build that does not know them counts
-/// them as malformed, and goes on.
-pub const IGNORABLE: [&str; 1] = ["to_device_next_round"];
+/// Names of messages that not every peer knows, which the schema hash excludes. A device that does not know the first counts it
+/// as malformed, and goes on; only a device that announces the encoding of the second sends it.
+pub const OPTIONAL: [&str; 2] = ["to_device_next_round", "to_server_update_gradient_i8_top_k"];
 
 /// Returns every golden message, in the order of file names.
 pub fn all_messages() -> Vec<Golden> {
@@ -403,6 +403,12 @@ fn messages_to_server() -> Vec<Golden> {
             "Update of round 7, stage 1: 20 samples, the 20 x 2 gradient as i8 in the body \
              (a block of 32 and one of 8)",
             Encoding::I8,
+        ),
+        (
+            "to_server_update_gradient_i8_top_k",
+            "Update of round 7, stage 1: 20 samples, the largest quarter of the 20 x 2 gradient as i8 in the body \
+             (8 of a block of 32, and 2 of one of 8)",
+            Encoding::I8TopK,
         ),
     ] {
         let tensor = inline_tensor(Role::Gradient, encoding, 20, 2);

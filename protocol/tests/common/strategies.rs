@@ -35,7 +35,7 @@ pub fn round_id() -> impl Strategy<Value = RoundId> {
 }
 
 pub fn encoding() -> impl Strategy<Value = Encoding> {
-    select(vec![Encoding::F32, Encoding::F16, Encoding::I8])
+    select(vec![Encoding::F32, Encoding::F16, Encoding::I8, Encoding::I8TopK])
 }
 
 pub fn role() -> impl Strategy<Value = Role> {

@@ -173,6 +173,7 @@ pub fn score_device(task: &mut SimTask, client: &Client, shape: Shape) -> Client
             let scaled_samples = scale.map(|scale| scaled_client(client, &scale));
             score_device(scaled.task_mut(), scaled_samples.as_ref().unwrap_or(client), shape)
         }
+        SimTask::ErrorFeedback(feedback) => score_device(feedback.task_mut(), client, shape),
     }
 }
 
@@ -217,7 +218,7 @@ pub fn score_shared_layers(
             };
             score_network(network, &scored, client)
         }
-        SimTask::Linear(_) | SimTask::Scaled(_) => ClientScore::default(),
+        _ => ClientScore::default(),
     };
     devices.par_iter().zip(clients).map(score_client).collect()
 }
@@ -228,7 +229,7 @@ pub fn score_shared_layers(
 pub fn score_own_networks(clients: &[Client], devices: &[SimDevice]) -> Vec<ClientScore> {
     let score_client = |(device, client): (&SimDevice, &Client)| match device.session.task().model() {
         SimTask::Network(network) => score_network(network, network.own(), client),
-        SimTask::Linear(_) | SimTask::Scaled(_) => ClientScore::default(),
+        _ => ClientScore::default(),
     };
     devices.par_iter().zip(clients).map(score_client).collect()
 }

@@ -15,7 +15,7 @@ use fedspan_client::memory::{Fixed, Memory, Parts, PartsRef, Shape};
 use fedspan_client::pace::Pace;
 use fedspan_client::session::{Config, Protection};
 use fedspan_client::store::Store;
-use fedspan_client::task::{Scaled, scaled_values};
+use fedspan_client::task::{ErrorFeedback, Scaled, scaled_values};
 use fedspan_client::{Event, Linear, Session, Task};
 use fedspan_engine::algorithm::ScaleSource;
 use fedspan_engine::config::network_parameters;
@@ -23,7 +23,7 @@ use fedspan_engine::random::{Purpose, stream};
 use fedspan_protocol::frame::{Decoder, FeedResult};
 use fedspan_protocol::limits::FRAME_LIMIT_MAX;
 use fedspan_protocol::message::{Descriptors, Model, Numeric, RoundId, RoundOpen, Task as Asked};
-use fedspan_protocol::tensor::SUMS_COLUMNS;
+use fedspan_protocol::tensor::{Encoding, SUMS_COLUMNS};
 use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;
 
@@ -160,6 +160,8 @@ pub struct DeviceFactory {
     pub network: Option<NetworkConfig>,
     /// True if devices standardise their samples.
     pub scale: bool,
+    /// True if devices send only the largest values of their gradients, and the others later.
+    pub error_feedback: bool,
 }
 
 /// Reason why a device cannot be built with the scenario's settings.
@@ -211,6 +213,7 @@ impl DeviceFactory {
         Ok(Self {
             network,
             scale: scenario.scale != ScaleSource::None,
+            error_feedback: scenario.algorithm.upload == Encoding::I8TopK,
             shape: data::shape_of(dataset, scenario.model.k),
             arithmetic: FleetArithmetic::of_scenario(scenario),
             extra_matrix: scenario.algorithm.power().is_some() || scenario.privacy.is_some(),
@@ -280,12 +283,20 @@ impl DeviceFactory {
         seeds_drawn: u32,
     ) -> Result<SimTask, BuildError> {
         let task = self.model_task(device, samples, join_time, seeds_drawn)?;
-        if !self.scale {
+        let task = if self.scale {
+            let values = vec![0.0; scaled_values(self.shape.features)];
+            let scaled = Scaled::new(task, values).map_err(|error| BuildError(error.to_string()))?;
+            SimTask::Scaled(Box::new(scaled))
+        } else {
+            task
+        };
+        if !self.error_feedback {
             return Ok(task);
         }
-        let values = vec![0.0; scaled_values(self.shape.features)];
-        let scaled = Scaled::new(task, values).map_err(|error| BuildError(error.to_string()))?;
-        Ok(SimTask::Scaled(Box::new(scaled)))
+        let elements = usize::try_from(task.capabilities().tensor_elements).unwrap_or(usize::MAX);
+        let feedback =
+            ErrorFeedback::new(task, vec![0.0; elements]).map_err(|error| BuildError(error.to_string()))?;
+        Ok(SimTask::ErrorFeedback(Box::new(feedback)))
     }
 
     /// Number of samples, and the feature sums that the device of a client would upload for a range of

@@ -7,6 +7,7 @@ use crate::algorithm::Uploads;
 use crate::reader::Problem;
 use crate::reader::Section;
 use crate::types::Weighting;
+use fedspan_protocol::tensor::Encoding;
 
 /// Reads the section `[aggregation]`.
 ///
@@ -52,6 +53,13 @@ pub fn check_aggregation(
         }
         Method::Linear(method) => method,
     };
+    if algorithm.upload == Encoding::I8TopK && algorithm.is_federated() && !matches!(rule, Rule::Mean(_)) {
+        return mismatch(
+            "but with upload = \"i8-top-k\" three quarters of each upload are zero, which this rule would take for values; \
+             allowed: \"mean\""
+                .to_owned(),
+        );
+    }
     if !rule.is_for_subspaces() {
         return Ok(());
     }

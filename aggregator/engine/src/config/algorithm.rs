@@ -7,7 +7,7 @@ use fedspan_protocol::tensor::Encoding;
 use super::algorithm_names::read_name;
 use super::model::ModelSection;
 use super::network::{NetworkSection, read_network};
-use crate::algorithm::{FedPowerSettings, LinearMethod, LinearSettings};
+use crate::algorithm::{FedPowerSettings, LinearMethod, LinearSettings, Uploads};
 use crate::reader::Problem;
 use crate::reader::Section;
 use crate::rounds::DEFAULT_RIDGE;
@@ -25,8 +25,12 @@ pub const NUMERICS: [(&str, Option<Numeric>); 3] =
 pub const SENDS: [(&str, Upload); 2] =
     [("gradient", Upload::Gradient), ("representation", Upload::Representation)];
 
-/// Values of the keys `upload` and `download`.
-pub const ENCODINGS: [(&str, Encoding); 3] =
+/// Values of the key `upload`. Only gradients of a linear model may leave values out.
+pub const ENCODINGS: [(&str, Encoding); 4] =
+    [("f32", Encoding::F32), ("f16", Encoding::F16), ("i8", Encoding::I8), ("i8-top-k", Encoding::I8TopK)];
+
+/// Values of the key `download`, and of `upload` in networks.
+const DENSE_ENCODINGS: [(&str, Encoding); 3] =
     [("f32", Encoding::F32), ("f16", Encoding::F16), ("i8", Encoding::I8)];
 
 /// Settings of the section `[algorithm]`.
@@ -219,7 +223,8 @@ pub(super) fn read_linear(
     let weighting = read_weighting(section)?;
     let numeric = section.choice("numeric", Some("f32"), &NUMERICS)?;
     let send = section.choice("send", Some("gradient"), &SENDS)?;
-    let (upload, download) = (read_encoding(section, "upload")?, read_encoding(section, "download")?);
+    let upload = section.choice("upload", Some("f32"), &ENCODINGS)?;
+    let download = read_dense_encoding(section, "download")?;
     section.finish()?;
     #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
     let to_f32 = |value: f64| value as f32;
@@ -253,6 +258,15 @@ pub(super) fn read_linear(
         let message = format!("found {found:?}, {:?} is computed in \"f32\" only", method.name());
         return Err(section.problem("numeric", message));
     }
+    let sends_gradients = method.uploads(&algorithm.linear_settings()) == Uploads::Gradients;
+    if upload == Encoding::I8TopK && is_federated && !sends_gradients {
+        let message = format!(
+            "found \"i8-top-k\", but {:?} uploads no gradients, and values that are left out are only made up for in gradients; \
+             allowed: \"f32\", \"f16\", \"i8\"",
+            method.name()
+        );
+        return Err(section.problem("upload", message));
+    }
     Ok((algorithm, measured))
 }
 
@@ -263,7 +277,7 @@ pub(super) fn read_network_algorithm(
 ) -> Result<AlgorithmSection, Problem> {
     let rounds = section.integer("rounds", None, 1..=10_000_000)?;
     let weighting = read_weighting(section)?;
-    let (upload, download) = (read_encoding(section, "upload")?, read_encoding(section, "download")?);
+    let (upload, download) = (read_dense_encoding(section, "upload")?, read_dense_encoding(section, "download")?);
     section.finish()?;
     let descent = network.descent;
     Ok(AlgorithmSection {
@@ -287,8 +301,8 @@ fn read_weighting(section: &Section<'_>) -> Result<Weighting, Problem> {
     section.choice("weighting", Some("uniform"), &WEIGHTINGS)
 }
 
-fn read_encoding(section: &Section<'_>, key: &str) -> Result<Encoding, Problem> {
-    section.choice(key, Some("f32"), &ENCODINGS)
+fn read_dense_encoding(section: &Section<'_>, key: &str) -> Result<Encoding, Problem> {
+    section.choice(key, Some("f32"), &DENSE_ENCODINGS)
 }
 
 fn to_u16(value: u64) -> u16 {

@@ -4,6 +4,7 @@
 use std::ops::RangeInclusive;
 
 use fedspan_protocol::message::Numeric;
+use fedspan_protocol::tensor::Encoding;
 
 use super::algorithm::AlgorithmSection;
 use crate::algorithm::Noise;
@@ -108,6 +109,10 @@ pub fn check_private_algorithm(algorithm: &AlgorithmSection, section: &Section<'
             "found {found:?}, in which devices add no noise to gradients; allowed with [privacy]: \"f32\""
         );
         return Err(section.problem("numeric", message));
+    }
+    if algorithm.upload == Encoding::I8TopK {
+        let message = "found \"i8-top-k\", in which devices send no noisy gradients; allowed with [privacy]: \"f32\", \"f16\", \"i8\"";
+        return Err(section.problem("upload", message));
     }
     Ok(())
 }

@@ -336,6 +336,10 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Task for Scaled<T, V> {
         }
     }
 
+    fn counted(&mut self) {
+        self.task.counted();
+    }
+
     fn cost(&self, task: &message::Task) -> u64 {
         self.task.cost(task)
     }

@@ -15,6 +15,8 @@ pub struct SavedDevice {
     /// Privacy budget that the device has spent.
     pub spent: u64,
     task: SavedTask,
+    /// Residual of error feedback, d x k; empty without it.
+    residual: Vec<f32>,
 }
 
 /// State of the model's task.
@@ -45,10 +47,14 @@ impl SavedDevice {
                 seeds_drawn: linear.mechanism().seeds_drawn(),
             },
             SimTask::Network(network) => SavedTask::Network(network.saved()),
-            // The task of a scaled task is a model.
-            SimTask::Scaled(_) => SavedTask::Network(SavedNetwork::default()),
+            // These contain a model.
+            SimTask::Scaled(_) | SimTask::ErrorFeedback(_) => SavedTask::Network(SavedNetwork::default()),
         };
-        Self { spent, task }
+        let residual = match device.session.task() {
+            SimTask::ErrorFeedback(feedback) => feedback.residual().to_vec(),
+            _ => Vec::new(),
+        };
+        Self { spent, task, residual }
     }
 
     /// Number of seeds that the device has drawn for noise.
@@ -62,6 +68,9 @@ impl SavedDevice {
     /// Restores the state in a new task. Returns false if the task is of another kind or has other sizes.
     pub(super) fn restore(&self, task: &mut SimTask) -> bool {
         match (task, &self.task) {
+            (SimTask::ErrorFeedback(feedback), _) => {
+                feedback.set_residual(&self.residual).is_ok() && self.restore(feedback.task_mut())
+            }
             (SimTask::Scaled(scaled), _) => self.restore(scaled.task_mut()),
             (SimTask::Linear(linear), SavedTask::Linear { representation, head, seeds_drawn: _ }) => {
                 restore_linear(linear, representation.as_deref(), head)

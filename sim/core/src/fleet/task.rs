@@ -2,7 +2,7 @@
 
 use fedspan_client::Millis;
 use fedspan_client::source::{SampleSource, Targets};
-use fedspan_client::task::{Scaled, Usage};
+use fedspan_client::task::{ErrorFeedback, Scaled, Usage};
 use fedspan_client::{Linear, Release, Task};
 use fedspan_protocol::message::{self, Capabilities, DeclineReason, Descriptors, RoundId, RoundOpen};
 
@@ -20,14 +20,17 @@ pub enum SimTask {
     Network(SimNetwork),
     /// Task of a linear model or a network on standardised samples.
     Scaled(Box<Scaled<SimTask, Vec<f32>>>),
+    /// One of the others, whose uploads leave values out.
+    ErrorFeedback(Box<ErrorFeedback<SimTask, Vec<f32>>>),
 }
 
 impl SimTask {
-    /// Task of the model, without the scaling of samples.
+    /// Task of the model, without the scaling of samples and the feedback of errors.
     #[must_use]
     pub fn model(&self) -> &Self {
         match self {
-            Self::Scaled(scaled) => scaled.task(),
+            Self::Scaled(scaled) => scaled.task().model(),
+            Self::ErrorFeedback(feedback) => feedback.task().model(),
             own => own,
         }
     }
@@ -40,6 +43,7 @@ macro_rules! delegate {
             SimTask::Linear($task) => $does,
             SimTask::Network($task) => $does,
             SimTask::Scaled($task) => $does,
+            SimTask::ErrorFeedback($task) => $does,
         }
     };
 }
@@ -87,6 +91,10 @@ impl Task for SimTask {
 
     fn emit(&self, index: usize, first: usize, out: &mut [f32]) {
         delegate!(self, task => task.emit(index, first, out));
+    }
+
+    fn counted(&mut self) {
+        delegate!(self, task => task.counted());
     }
 
     fn cost(&self, task_message: &message::Task) -> u64 {

@@ -4,6 +4,9 @@
 //! larger tensor is sent in `Chunk`s of a fixed number of elements. Each chunk is a whole number of encoding
 //! blocks, so that a receiver can decode every chunk directly to its final position, in any order.
 
+#[cfg(feature = "top-k")]
+mod top_k;
+
 use half::f16;
 use serde::{Deserialize, Serialize};
 
@@ -64,6 +67,10 @@ pub enum Encoding {
     /// Blocks of 32 elements (the last may be shorter): a binary32 scale, then one signed byte per element. A
     /// value is `scale * byte`, and the scale is the largest magnitude divided by 127.
     I8,
+    /// The largest quarter of each block of 32 elements as signed bytes; the other elements are zero. 16 bytes a block. Only for
+    /// gradients, from devices that add what was not sent to their next gradient (error feedback).
+    #[cfg(feature = "top-k")]
+    I8TopK,
 }
 
 /// Number of elements that share one scale in [`Encoding::I8`].
@@ -84,6 +91,8 @@ impl Encoding {
             Self::F32 => elements.saturating_mul(4),
             Self::F16 => elements.saturating_mul(2),
             Self::I8 => elements.saturating_add(elements.div_ceil(I8_BLOCK).saturating_mul(4)),
+            #[cfg(feature = "top-k")]
+            Self::I8TopK => top_k::byte_len(elements),
         }
     }
 
@@ -93,6 +102,8 @@ impl Encoding {
         match self {
             Self::F32 | Self::F16 => 1,
             Self::I8 => I8_BLOCK,
+            #[cfg(feature = "top-k")]
+            Self::I8TopK => I8_BLOCK,
         }
     }
 
@@ -104,6 +115,8 @@ impl Encoding {
             Self::F32 => room / 4,
             Self::F16 => room / 2,
             Self::I8 => room / (I8_BLOCK + 4) * I8_BLOCK,
+            #[cfg(feature = "top-k")]
+            Self::I8TopK => top_k::elements_within(room),
         }
     }
 
@@ -114,6 +127,9 @@ impl Encoding {
         match self {
             Self::F32 | Self::F16 => 1e-3,
             Self::I8 => 2e-2,
+            // A representation is never sent in this encoding.
+            #[cfg(feature = "top-k")]
+            Self::I8TopK => 0.0,
         }
     }
 
@@ -126,6 +142,8 @@ impl Encoding {
             Self::F16 => 65520.0f32.next_down(),
             // A scale that was rounded up can overflow in decoding.
             Self::I8 => f32::MAX.next_down(),
+            #[cfg(feature = "top-k")]
+            Self::I8TopK => f32::MAX.next_down(),
         }
     }
 
@@ -162,15 +180,18 @@ impl Encoding {
                     encode_i8_block(block, target);
                 }
             }
+            #[cfg(feature = "top-k")]
+            Self::I8TopK => top_k::encode(values, out),
         }
         Ok(())
     }
 
-    /// Decodes `bytes` into `out`. Accepts every bit pattern; the receiver must check that the values are
-    /// finite.
+    /// Decodes `bytes` into `out`. Accepts every bit pattern, except for a mask of [`Self::I8TopK`] with another number of
+    /// elements than a block keeps; the receiver must check that the values are finite.
     ///
     /// # Errors
-    /// [`Error::LengthMismatch`] unless the length of `bytes` is [`Self::byte_len`] for the length of `out`.
+    /// [`Error::LengthMismatch`] unless the length of `bytes` is [`Self::byte_len`] for the length of `out`; [`Error::Malformed`]
+    /// for such a mask.
     pub fn decode(self, bytes: &[u8], out: &mut [f32]) -> Result<(), Error> {
         let expected = self.byte_len(out.len());
         if bytes.len() != expected {
@@ -197,6 +218,8 @@ impl Encoding {
                     }
                 }
             }
+            #[cfg(feature = "top-k")]
+            Self::I8TopK => top_k::decode(bytes, out)?,
         }
         Ok(())
     }
@@ -212,12 +235,17 @@ fn encode_i8_block(block: &[f32], target: &mut [u8]) {
     let scale = largest / 127.0;
     let Some((head, quanta)) = target.split_first_chunk_mut() else { return };
     *head = scale.to_le_bytes();
-    for (quantum, value) in quanta.iter_mut().zip(block) {
-        // The scale underflows to zero if all values of the block are very small.
-        let steps = if scale > 0.0 { (value / scale).clamp(-127.0, 127.0) } else { 0.0 };
-        let [byte, ..] = (steps + TO_INTEGER).to_le_bytes();
-        *quantum = byte;
+    for (target, value) in quanta.iter_mut().zip(block) {
+        *target = quantum(*value, scale);
     }
+}
+
+/// Returns a value in steps of the scale, as a signed byte.
+fn quantum(value: f32, scale: f32) -> u8 {
+    // The scale underflows to zero if all values of the block are very small.
+    let steps = if scale > 0.0 { (value / scale).clamp(-127.0, 127.0) } else { 0.0 };
+    let [byte, ..] = (steps + TO_INTEGER).to_le_bytes();
+    byte
 }
 
 /// Description of one tensor of a round, in one direction.
