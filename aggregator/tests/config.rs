@@ -416,6 +416,16 @@ fn every_mistake_has_a_message() {
             "numeric = \"i16\"\nname = \"fedavg\"",
             "fleet.toml:10: algorithm.numeric: found \"i16\", \"fedavg\" is computed in \"f32\" only",
         ),
+        (
+            "name = \"fedrep\"",
+            "upload = \"i8-top-k\"\nsend = \"representation\"\nname = \"fedrep\"",
+            "fleet.toml:10: algorithm.upload: found \"i8-top-k\", but \"fedrep\" uploads no gradients",
+        ),
+        (
+            "name = \"fedrep\"",
+            "download = \"i8-top-k\"\nname = \"fedrep\"",
+            "fleet.toml:10: algorithm.download: found \"i8-top-k\", allowed: \"f32\", \"f16\", \"i8\"",
+        ),
         ("\"fedrep\"", "\"pooled\"", "fleet.toml:10: algorithm.name: \"pooled\" has no rounds to serve"),
         (
             "expected = 2",

@@ -39,6 +39,7 @@ mod dense_network;
 mod discrete_gaussian;
 mod driver;
 mod entropy;
+mod error_feedback;
 mod extremes;
 mod falsifier;
 mod fedrep_neighbours;

@@ -130,6 +130,7 @@ fn linear(Sizes { d, k, c }: Sizes) {
         ("init = \"random\"", "name = \"fedrep\"\nsend = \"representation\""),
         ("init = \"power\"", "name = \"fedrep\"\nupload = \"i8\"\ndownload = \"f16\""),
         ("init = \"moments\"", "name = \"gd-gd\""),
+        ("init = \"power\"", "name = \"fedrep\"\nupload = \"i8-top-k\"\nnumeric = \"i16\""),
         ("init = \"power\"", "name = \"fedrep\"\nnumeric = \"i16\""),
         ("", "name = \"fedavg\""),
         ("init = \"power\"", "name = \"fedavg\"\nupload = \"f16\"\ndownload = \"f16\""),

@@ -3,6 +3,7 @@
 use fedspan_client::source::{SampleSource, Targets};
 use fedspan_engine::linalg::{Matrix, orthonormal, principal_angle_distance};
 use fedspan_protocol::message::{HeadSolve, RoundId};
+use fedspan_protocol::tensor::Encoding;
 use fedspan_sim_core::data::Dataset;
 use fedspan_sim_core::data::eigenspace::{Gram, pooled_truth};
 use fedspan_sim_core::evaluate::{self, Scores};
@@ -91,7 +92,8 @@ fn distance_is_the_only_figure_without_targets() {
         let start = orthonormal(&Matrix::from_fn(dataset.features, 3, |i, j| (i * j + i + 1) as f64 % 7.0));
         let start = start.unwrap();
         let head = HeadSolve::LeastSquares { ridge: 0.0 };
-        let (scores, clients) = evaluate::representation(&dataset, &start, head, FleetArithmetic::F32);
+        let (scores, clients) =
+            evaluate::representation(&dataset, &start, Encoding::F32, head, FleetArithmetic::F32);
         let distance = Some(principal_angle_distance(&start, &truth));
         assert_eq!(scores, Scores { distance, ..Scores::default() });
         assert!(clients.is_empty());

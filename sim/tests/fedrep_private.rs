@@ -64,6 +64,10 @@ fn private_runs_refuse_unprotected_options() {
             "algorithm.numeric: found \"i16\", in which devices add no noise to gradients",
         ),
         (
+            &["algorithm.upload=\"i8-top-k\""],
+            "algorithm.upload: found \"i8-top-k\", in which devices send no noisy gradients",
+        ),
+        (
             &["privacy.calibration=\"paper\""],
             "privacy.calibration: found \"paper\", which is the calibration of FedPower's paper",
         ),

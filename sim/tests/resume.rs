@@ -105,9 +105,24 @@ fn interrupted_comparison_continues() {
 #[test]
 fn finished_run_is_extended_like_one_that_was_longer_from_the_beginning() {
     let folder = empty_directory("resume-extend");
+    // Error feedback, whose residuals are saved.
+    let upload = "algorithm.upload=i8-top-k";
     let run_rounds = |rounds: &str, out: &str| {
         let rounds = format!("algorithm.rounds={rounds}");
-        run(&folder, &["run", "digits", "--set", &rounds, "--seeds", "2", "--out", out, "--keep-states"]);
+        let set = [
+            "run",
+            "digits",
+            "--set",
+            &rounds,
+            "--set",
+            upload,
+            "--seeds",
+            "2",
+            "--out",
+            out,
+            "--keep-states",
+        ];
+        run(&folder, &set);
     };
     run_rounds("9", "a");
     run_rounds("21", "longer");

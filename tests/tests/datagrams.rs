@@ -276,15 +276,13 @@ async fn devices_return_to_a_restarted_server() {
     finish(server, &scenario, state.path()).await;
 }
 
-/// Tests how many bytes a round of a (16, 4) model in 8 bits takes, sealed, with the acknowledgement: each message is one packet that
-/// fits into a notification of BLE.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn round_in_8_bits_takes_two_notifications() {
+/// Measures the bytes of a round of a (16, 4) model in 8 bits, sealed, with the acknowledgement, towards the server and back.
+async fn bytes_of_a_round(upload: &str) -> (usize, usize) {
     let rounds = [4, 8];
     let mut bytes = Vec::new();
     for rounds in rounds {
         let campaign = format!(
-            "[model]\nk = 4\n[algorithm]\nname = \"fedrep\"\nrounds = {rounds}\nstep_size = 0.25\nupload = \"i8\"\n\
+            "[model]\nk = 4\n[algorithm]\nname = \"fedrep\"\nrounds = {rounds}\nstep_size = 0.25\nupload = \"{upload}\"\n\
              download = \"i8\"\n"
         );
         let data = SCENARIO.replace("d = 20", "d = 16").replace("k = 2", "k = 4");
@@ -298,6 +296,15 @@ async fn round_in_8_bits_takes_two_notifications() {
     }
     let added = rounds[1] - rounds[0];
     let (up, down) = ((bytes[1].0 - bytes[0].0) / added, (bytes[1].1 - bytes[0].1) / added);
-    println!("bytes of a round at (16, 4) in 8 bits, sealed: up {up}, down {down}");
+    println!("bytes of a round at (16, 4), upload {upload:?}, sealed: up {up}, down {down}");
+    (up, down)
+}
+
+/// Tests how many bytes a round takes in 8 bits: each message is one packet that fits into a notification of BLE.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn round_in_8_bits_takes_two_notifications() {
+    let (up, down) = bytes_of_a_round("i8").await;
     assert!(up <= 95 && down <= 125, "{up} {down}");
+    let (up, down) = bytes_of_a_round("i8-top-k").await;
+    assert!(up <= 60 && down <= 125, "{up} {down}");
 }

@@ -120,7 +120,10 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     }
 
     /// Declines a task whose upload would leave values out, unless the device's task announces it.
-    #[cfg_attr(not(feature = "top-k"), allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "no such encoding"))]
+    #[cfg_attr(
+        not(feature = "top-k"),
+        allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "no such encoding")
+    )]
     fn check_encoding(&self, _task: &message::Task) -> Result<(), DeclineReason> {
         #[cfg(feature = "top-k")]
         if _task.encoding() == Some(Encoding::I8TopK)

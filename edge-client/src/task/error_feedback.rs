@@ -169,7 +169,11 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Task for ErrorFeedback<T, V> {
             // The update was sent, so its values are finite.
             let is_encoded = Encoding::I8TopK.encode(sum, bytes).is_ok();
             if is_encoded && Encoding::I8TopK.decode(bytes, sent).is_ok() {
-                residual.iter_mut().zip(sum).zip(sent).for_each(|((target, sum), sent)| *target = *sum - *sent);
+                residual
+                    .iter_mut()
+                    .zip(sum)
+                    .zip(sent)
+                    .for_each(|((target, sum), sent)| *target = *sum - *sent);
             }
         }
     }

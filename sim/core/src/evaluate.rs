@@ -9,8 +9,10 @@ use fedspan_client::source::Targets;
 use fedspan_client::{Linear, Mechanism, NotReady, Recording, Task};
 use fedspan_engine::Tensor;
 use fedspan_engine::algorithm::Scale;
+use fedspan_engine::algorithm::decoded_representation;
 use fedspan_engine::linalg::{Matrix, from_f32, orthonormal, principal_angle_distance, to_f32};
 use fedspan_protocol::message::{DeclineReason, HeadSolve, Numeric};
+use fedspan_protocol::tensor::Encoding;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -320,11 +322,13 @@ fn mean(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
 }
 
 /// Computes the metrics of a representation on a data set, and the scores of the clients. If the data set has
-/// no targets, only the distance is computed and no head is fitted.
+/// no targets, only the distance is computed and no head is fitted. Clients fit heads on the representation that devices decode from
+/// `download`; the distance is that of the server's.
 #[must_use]
 pub fn representation(
     dataset: &Dataset,
     b: &Matrix,
+    download: Encoding,
     head: HeadSolve,
     arithmetic: FleetArithmetic,
 ) -> (Scores, Vec<ClientScore>) {
@@ -332,7 +336,8 @@ pub fn representation(
         return (distance(dataset, b), Vec::new());
     }
     let basis = orthonormal(b).unwrap_or_else(|_| b.clone());
-    let clients = personal(&dataset.clients, &to_f32(&basis), shape_of(dataset, b.ncols()), head, arithmetic);
+    let on_devices = decoded_representation(&basis, download).values;
+    let clients = personal(&dataset.clients, &on_devices, shape_of(dataset, b.ncols()), head, arithmetic);
     let mut scores = average(&clients);
     scores.distance = distance_of(dataset, &basis);
     (scores, clients)

@@ -7,7 +7,8 @@ use crate::linalg::{Matrix, to_f32};
 use crate::types::Tensor;
 
 /// Returns the representation, as every device has it after decoding, as a tensor.
-pub(super) fn decoded_representation(representation: &Matrix, encoding: Encoding) -> Tensor {
+#[must_use]
+pub fn decoded_representation(representation: &Matrix, encoding: Encoding) -> Tensor {
     let mut values = as_decoded(to_f32(representation), encoding);
     if encoding == Encoding::I8 {
         let _ = orthonormalise(&mut values, representation.ncols());

@@ -14,6 +14,7 @@ mod start;
 use fedspan_protocol::message::HeadSolve;
 use fedspan_protocol::tensor::Role;
 
+pub use decoded::decoded_representation;
 pub use linear::*;
 pub use names::{algorithms, network_only_names};
 pub use scale::{Scale, ScaleSource};

@@ -277,7 +277,8 @@ pub(super) fn read_network_algorithm(
 ) -> Result<AlgorithmSection, Problem> {
     let rounds = section.integer("rounds", None, 1..=10_000_000)?;
     let weighting = read_weighting(section)?;
-    let (upload, download) = (read_dense_encoding(section, "upload")?, read_dense_encoding(section, "download")?);
+    let (upload, download) =
+        (read_dense_encoding(section, "upload")?, read_dense_encoding(section, "download")?);
     section.finish()?;
     let descent = network.descent;
     Ok(AlgorithmSection {

@@ -7,6 +7,7 @@ use fedspan_client::recording::table::{Rows, Split, Table};
 use fedspan_client::recording::{FormatError, Recording, WearerSource};
 use fedspan_client::source::{SampleSource, Targets};
 use fedspan_client::store::record_len;
+use fedspan_client::task::ErrorFeedback;
 use fedspan_client::{Linear, Task, Workspace};
 use fedspan_protocol::frame::crc32c_f32;
 use semihosting::{eprintln, println, process};
@@ -33,6 +34,8 @@ type WatchMemory = Gathering<Workspace<FEATURES, WATCH_WIDTH, WATCH_CLASSES>, FE
 
 /// The model's memory, initialised in place: its twelve kilobytes would otherwise be built on the stack and moved.
 static WATCH_MEMORY: Once<WatchMemory> = Once::new(Gathering::new(Workspace::new()));
+/// Residual of error feedback of the demonstration.
+static WATCH_RESIDUAL: Once<[f32; FEATURES * WATCH_WIDTH]> = Once::new([0.0; FEATURES * WATCH_WIDTH]);
 /// Features per sample on the smallest board.
 pub const SMALL_FEATURES: usize = 20;
 /// Width of the representation on the smallest board; the head has one output.
@@ -66,8 +69,10 @@ pub fn run_with_recording<B: Board>(board: &B, stack: Painted, cache: &'static m
         eprintln!("the features of {windows} windows do not fit in RAM; computing them on every pass");
     }
     let windows = source.windows();
-    let Some(memory) = WATCH_MEMORY.take() else { fault::exit(fault::FAULT, &"started twice") };
-    let model = Linear::new(memory);
+    let (Some(memory), Some(residual)) = (WATCH_MEMORY.take(), WATCH_RESIDUAL.take()) else {
+        fault::exit(fault::FAULT, &"started twice")
+    };
+    let model = with_feedback(Linear::new(memory), residual.as_mut_slice());
     let mut session = session::<_, _, WATCH_RECORD>(&settings, identity, model, source);
     let traffic = take_part(board, &settings, &mut session);
 
@@ -75,7 +80,7 @@ pub fn run_with_recording<B: Board>(board: &B, stack: Painted, cache: &'static m
     let (mut tested, mut correct) = (0u32, 0u32);
     while let Some(window) = usize::try_from(tested).ok().and_then(|number| recording.test(number)) {
         recording.features(&window, &mut x);
-        if let Err(problem) = session.task_mut().predict(&x, &mut out) {
+        if let Err(problem) = session.task_mut().task_mut().predict(&x, &mut out) {
             fault::exit(fault::WRONG, &problem);
         }
         correct += u32::from(index_of_largest(&out) == usize::from(window.class));
@@ -107,6 +112,7 @@ pub fn run_with_table<B: Board>(board: &B, stack: Painted) -> ! {
     };
     let (training, mut test) = (part(Split::Training), part(Split::Test));
     let model = Linear::new(Workspace::<SMALL_FEATURES, SMALL_WIDTH>::new());
+    let model = with_feedback(model, [0.0; SMALL_FEATURES * SMALL_WIDTH]);
     let mut session = session::<_, _, SMALL_RECORD>(&settings, identity, model, training);
     let traffic = take_part(board, &settings, &mut session);
 
@@ -117,7 +123,7 @@ pub fn run_with_table<B: Board>(board: &B, stack: Painted) -> ! {
             Targets::Values(&[expected]) => expected,
             _ => 0.0,
         };
-        if let Err(problem) = session.task_mut().predict(sample.x, &mut out) {
+        if let Err(problem) = session.task_mut().task_mut().predict(sample.x, &mut out) {
             fault::exit(fault::WRONG, &problem);
         }
         let [prediction] = out;
@@ -135,6 +141,14 @@ pub fn run_with_table<B: Board>(board: &B, stack: Painted) -> ! {
     let score = format_args!("\"squared_error\":{integer_part}.{decimals:06}");
     let trained = table.rows(Split::Training);
     print_report_and_exit(board, &session, &Report { stack, traffic, trained, tested, score })
+}
+
+/// Adds error feedback to a model, for campaigns in which devices upload only the largest values.
+fn with_feedback<M: Memory, V: AsRef<[f32]> + AsMut<[f32]>>(
+    model: Linear<M>,
+    residual: V,
+) -> ErrorFeedback<Linear<M>, V> {
+    ErrorFeedback::new(model, residual).unwrap_or_else(|mismatch| fault::exit(fault::WRONG, &mismatch))
 }
 
 /// Reports that the data partition holds no usable samples, and exits.
@@ -171,14 +185,17 @@ struct Report<'a> {
 }
 
 /// Prints the results as one line of JSON and exits with code 0.
-fn print_report_and_exit<B: Board, M: Memory, S: SampleSource, const N: usize>(
+fn print_report_and_exit<B: Board, M: Memory, V, S: SampleSource, const N: usize>(
     board: &B,
-    session: &BoardSession<Linear<M>, S, N>,
+    session: &BoardSession<ErrorFeedback<Linear<M>, V>, S, N>,
     report: &Report<'_>,
-) -> ! {
+) -> !
+where
+    V: AsRef<[f32]> + AsMut<[f32]>,
+{
     let Report { stack, traffic, trained, tested, score } = report;
     let counters = session.counters();
-    let model = session.task();
+    let model = session.task().task();
     let (storage, erased) = (session.store().counters, session.store().erased());
     let ram = fedspan_memory_map::ram();
     let (statics, stack) =

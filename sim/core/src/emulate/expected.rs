@@ -1,8 +1,7 @@
 //! Expected results of emulated boards, which are computed by simulating the scenario.
 
-use fedspan_engine::linalg::to_f32;
+use fedspan_engine::algorithm::decoded_representation;
 use fedspan_protocol::frame::crc32c_f32;
-use fedspan_protocol::tensor::Encoding;
 
 use super::BoardReport;
 use crate::run::{NoProgress, Outcome, RunError, run};
@@ -15,10 +14,10 @@ pub struct Expected {
     pub accuracy: Option<f64>,
     /// Mean squared error on the test samples; `None` for classification.
     pub test_mse: Option<f64>,
-    /// CRC-32C of the representation; `None` if downloads are rounded.
+    /// CRC-32C of the representation that devices decode; `None` without one.
     pub representation: Option<String>,
-    /// CRC-32C of the head; `None` if downloads are rounded.
-    pub head: Option<String>,
+    /// CRC-32C of the head.
+    pub head: String,
 }
 
 /// Simulates the scenario. Returns the outcome of the simulation and the expected result of each client.
@@ -27,12 +26,13 @@ pub struct Expected {
 /// [`RunError`] if the simulation fails.
 pub fn expected(scenario: &Scenario) -> Result<(Outcome, Vec<Expected>), RunError> {
     let outcome = run(scenario, scenario.seed, &mut NoProgress)?;
-    let is_unrounded = scenario.algorithm.download == Encoding::F32;
-    let hash = |values: &[f32]| is_unrounded.then(|| format!("{:08x}", crc32c_f32(values)));
+    let hash = |values: &[f32]| format!("{:08x}", crc32c_f32(values));
+    let download = scenario.algorithm.download;
     // The heads in the scores are f32 values that were converted to f64, so the conversion back is exact.
     #[allow(clippy::cast_possible_truncation, reason = "the same number")]
     let narrow_head = |head: &[f64]| head.iter().map(|weight| *weight as f32).collect::<Vec<f32>>();
-    let representation = outcome.representation.as_ref().and_then(|b| hash(&to_f32(b)));
+    let representation =
+        outcome.representation.as_ref().map(|b| hash(&decoded_representation(b, download).values));
     let expected_results = outcome.clients.iter().map(|client| Expected {
         accuracy: client.accuracy,
         test_mse: client.test_mse,
@@ -48,16 +48,15 @@ impl Expected {
     /// accuracy is the same.
     #[must_use]
     pub fn agrees(&self, report: &BoardReport) -> bool {
-        let matches_report = |key: &str, expected: &Option<String>| match expected {
-            Some(expected) => report.line.get(key).and_then(|reported| reported.as_str()) == Some(expected),
-            None => true,
+        let matches_report = |key: &str, expected: &str| {
+            report.line.get(key).and_then(|reported| reported.as_str()) == Some(expected)
         };
         let accurate = match self.accuracy {
             Some(expected) => report.accuracy().is_some_and(|reported| (reported - expected).abs() < 1e-12),
             None => true,
         };
         accurate
-            && matches_report("representation", &self.representation)
+            && self.representation.as_ref().is_none_or(|expected| matches_report("representation", expected))
             && matches_report("head", &self.head)
     }
 }

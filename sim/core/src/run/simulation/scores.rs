@@ -131,8 +131,13 @@ impl Simulation<'_> {
             return Ok((scores, clients));
         }
         let (head, arithmetic) = (self.engine.final_head(), FleetArithmetic::of_scenario(self.scenario));
-        let (mut scores, clients) =
-            evaluate::representation(dataset, self.engine.representation(), head, arithmetic);
+        let (mut scores, clients) = evaluate::representation(
+            dataset,
+            self.engine.representation(),
+            algorithm.download,
+            head,
+            arithmetic,
+        );
         if let Some(w) = self.engine.shared_head() {
             let shared = evaluate::shared(&dataset.clients, self.engine.representation(), w);
             scores.accuracy_global = shared.accuracy;
