@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use fedspan_aggregator::store;
 use fedspan_engine::DeviceId;
-use fedspan_engine::linalg::{Matrix, orthonormal, to_f32};
+use fedspan_engine::algorithm::decoded_representation;
+use fedspan_engine::linalg::{Matrix, from_f32, orthonormal, to_f32};
 use fedspan_engine::random::{Purpose, stream};
 use fedspan_protocol::frame::crc32c_f32;
 use fedspan_sim_core::data::Dataset;
@@ -131,12 +132,20 @@ impl World {
             bits(&b),
             "{word}: the served representation differs from the replay"
         );
+        let shape = self.core.firmware.shape();
+        let on_boards = from_f32(shape.features, shape.width, &b);
+        let on_boards = decoded_representation(&on_boards, self.scenario.algorithm.download).values;
         for board in &emulated.boards {
             assert_eq!(board.number("lost"), 0, "{}", board.line);
             assert_eq!(board.number("storage"), 0, "{}", board.line);
             assert_eq!(board.line["sealed"], !self.plaintext, "{}", board.line);
             assert_eq!(board.stderr.contains("PLAINTEXT"), self.plaintext, "{}", board.stderr);
-            assert_eq!(board.line["representation"], format!("{:08x}", crc32c_f32(&b)), "{}", board.line);
+            assert_eq!(
+                board.line["representation"],
+                format!("{:08x}", crc32c_f32(&on_boards)),
+                "{}",
+                board.line
+            );
         }
         emulated
     }
@@ -249,6 +258,24 @@ async fn smallest_board_trains_in_16_kib() {
             let (statics, stack) = (board.number("static"), board.number("stack"));
             assert!(statics > 0 && stack > 0 && statics + stack <= 16 << 10, "{}", board.line);
         }
+    }
+}
+
+/// Tests boards that upload the largest quarter of a gradient, with error feedback, and receive 8 bits a value: the representation,
+/// the heads and the scores have the bits of the simulation.
+#[tokio::test(flavor = "multi_thread")]
+async fn boards_upload_the_largest_values() {
+    for (core, rounds) in [("m0", 20), ("m4", 4)] {
+        let mut world = World::new(core, 8, rounds);
+        let changes = [
+            format!("algorithm.rounds={rounds}"),
+            "algorithm.upload=i8-top-k".to_owned(),
+            "algorithm.download=i8".to_owned(),
+        ];
+        let name = world.scenario.name.clone();
+        let text = Scenario::built_in(&name).expect("a scenario");
+        world.scenario = Scenario::parse(&name, text, &changes).expect("scenario");
+        run_without_faults(world).await;
     }
 }
 
