@@ -29,12 +29,11 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
                 self.handle_round_open(now, open, body)
             }
             (ToDevice::Chunk(chunk), Phase::Receiving { .. }) => self.handle_chunk(now, chunk, body),
-            (ToDevice::Ack(ack), _) => {
-                if self.state.handle_ack(now, ack) {
-                    self.task.counted();
-                }
-            }
             _ => self.state.handle_control_message(now, &message),
+        }
+        #[cfg(feature = "top-k")]
+        if core::mem::take(&mut self.state.is_counted) {
+            self.task.counted();
         }
     }
 

@@ -122,6 +122,9 @@ pub struct SessionState {
     pub idle_since: Millis,
     /// Earliest opening of the next round, as far as the server has named one on this link.
     pub next_round_at: Millis,
+    /// True if the server has counted an update, and the task does not know it yet.
+    #[cfg(feature = "top-k")]
+    pub is_counted: bool,
     /// Refusal of this device by the server, authenticated if the link has a key.
     pub refusal: Option<Refusal>,
     /// Counters of events.
@@ -169,6 +172,8 @@ impl SessionState {
             rounds_on_link: 0,
             idle_since: Millis::ZERO,
             next_round_at: Millis::ZERO,
+            #[cfg(feature = "top-k")]
+            is_counted: false,
             refusal: None,
             counters: Counters::default(),
         }
@@ -219,6 +224,7 @@ impl SessionState {
             {
                 self.resend = Some(missing.clone());
             }
+            (ToDevice::Ack(ack), _) => self.handle_ack(now, ack),
             (ToDevice::RoundClosed(id), _) => self.handle_round_closed(now, *id),
             (ToDevice::NextRound { milliseconds }, _) => {
                 self.next_round_at = now + Millis::from(*milliseconds);
@@ -255,19 +261,20 @@ impl SessionState {
         self.enter(Phase::Greeting { hello_sent: false });
     }
 
-    /// Handles the acknowledgement of an update: counts the outcome and finishes the round. Returns true if the server counted
-    /// the update.
-    pub fn handle_ack(&mut self, now: Millis, ack: &Ack) -> bool {
+    /// Handles the acknowledgement of an update: counts the outcome and finishes the round.
+    fn handle_ack(&mut self, now: Millis, ack: &Ack) {
         let waiting = matches!(self.phase, Phase::AwaitingAck | Phase::Sending { .. });
         if !waiting || ack.id != self.round {
-            self.unexpected();
-            return false;
+            return self.unexpected();
         }
-        let is_counted = matches!(ack.outcome, AckOutcome::Counted | AckOutcome::Duplicate);
         let counter = match ack.outcome {
             AckOutcome::Counted | AckOutcome::Duplicate => {
                 self.fitted |= self.fitting;
                 self.close |= self.fitting && self.leave_when_fitted;
+                #[cfg(feature = "top-k")]
+                {
+                    self.is_counted = true;
+                }
                 &mut self.counters.counted
             }
             AckOutcome::Late => &mut self.counters.late,
@@ -275,7 +282,6 @@ impl SessionState {
         };
         count(counter);
         self.finish_round(now);
-        is_counted
     }
 
     /// Handles the end of a round on the server.

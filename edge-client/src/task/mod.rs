@@ -139,8 +139,9 @@ pub trait Task {
     /// change until the next round opens, so that a retry sends the same bytes.
     fn emit(&self, index: usize, first: usize, out: &mut [f32]);
 
-    /// Records that the server has counted the update of the last round. Called before another round opens, at most once for a
+    /// Records that the server has counted the update of the last round (feature `top-k`). Called before another round opens, at most once for a
     /// round.
+    #[cfg(feature = "top-k")]
     fn counted(&mut self) {}
 
     /// Returns the privacy cost of a round of `task`, in the units of

@@ -243,6 +243,7 @@ impl<A: Task, B: Task> Task for Tasks<A, B> {
         of_open!(self.emit(index, first, out));
     }
 
+    #[cfg(feature = "top-k")]
     fn counted(&mut self) {
         of_open!(self.counted());
     }

@@ -336,6 +336,7 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Task for Scaled<T, V> {
         }
     }
 
+    #[cfg(feature = "top-k")]
     fn counted(&mut self) {
         self.task.counted();
     }

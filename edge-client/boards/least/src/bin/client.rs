@@ -4,7 +4,7 @@
 #![no_std]
 #![no_main]
 
-#[cfg(any(feature = "flash", feature = "scale"))]
+#[cfg(any(feature = "flash", feature = "scale", feature = "top-k"))]
 use core::hint::spin_loop;
 use core::mem::MaybeUninit;
 
@@ -20,6 +20,8 @@ use fedspan_client::store::NoStore;
 use fedspan_client::store::{FlashStore, record_len};
 #[cfg(feature = "scale")]
 use fedspan_client::task::{Scaled, scaled_values};
+#[cfg(feature = "top-k")]
+use fedspan_client::task::ErrorFeedback;
 use fedspan_client::{Linear, Recording, Session};
 #[cfg(feature = "flash")]
 use least::Flash;
@@ -30,8 +32,10 @@ const CONFIG: Config = Config::new(1);
 const RECEIVE: usize = CONFIG.frame_limit as usize;
 const TRANSMIT: usize = CONFIG.transmit_capacity();
 
-#[cfg(not(feature = "scale"))]
+#[cfg(not(any(feature = "scale", feature = "top-k")))]
 type Model = Linear<&'static mut Workspace<D, K>>;
+#[cfg(feature = "top-k")]
+type Model = ErrorFeedback<Linear<&'static mut Workspace<D, K>>, &'static mut [f32]>;
 #[cfg(feature = "scale")]
 type Model = Scaled<Linear<&'static mut Workspace<D, K>>, &'static mut [f32]>;
 #[cfg(not(feature = "flash"))]
@@ -46,6 +50,8 @@ struct Statics {
     workspace: Workspace<D, K>,
     #[cfg(feature = "scale")]
     scale: [f32; scaled_values(D)],
+    #[cfg(feature = "top-k")]
+    residual: [f32; D * K],
     receive: [u8; RECEIVE],
     transmit: [u8; TRANSMIT],
 }
@@ -55,6 +61,8 @@ static STATICS: Once<Statics> = Once::new(Statics {
     workspace: Workspace::new(),
     #[cfg(feature = "scale")]
     scale: [0.0; scaled_values(D)],
+    #[cfg(feature = "top-k")]
+    residual: [0.0; D * K],
     receive: [0; RECEIVE],
     transmit: [0; TRANSMIT],
 });
@@ -74,6 +82,12 @@ fn main() -> ! {
             spin_loop();
         }
     };
+    #[cfg(feature = "top-k")]
+    let Ok(model) = ErrorFeedback::new(model, &mut statics.residual[..]) else {
+        loop {
+            spin_loop();
+        }
+    };
     #[cfg(not(feature = "flash"))]
     let store = NoStore;
     #[cfg(feature = "flash")]
@@ -88,10 +102,22 @@ fn main() -> ! {
         let closed = run(client, &mut Line, buffers, clock, |_| {});
         let mut out = [0.0];
         if let Some(sample) = x.get(..D)
-            && client.task_mut().predict(sample, &mut out).is_ok()
+            && model_of(client).predict(sample, &mut out).is_ok()
         {
             report(out[0]);
         }
         while clock() < closed.retry_at {}
     }
+}
+
+/// Returns the model that predicts.
+#[cfg(not(feature = "top-k"))]
+fn model_of(client: &mut Client) -> &mut Model {
+    client.task_mut()
+}
+
+/// Returns the model that predicts.
+#[cfg(feature = "top-k")]
+fn model_of(client: &mut Client) -> &mut Linear<&'static mut Workspace<D, K>> {
+    client.task_mut().task_mut()
 }
