@@ -8,7 +8,7 @@ pub const WIRE_VERSION: u16 = 2;
 /// the order of their file names in `vectors/`). Three kinds of golden messages are excluded:
 /// `to_server_hello`, which contains this number, the tasks for private use, which not every peer has to
 /// support, and messages that a peer may ignore (`to_device_next_round`) or need not know
-/// (`to_server_update_gradient_i8_top_k`, an encoding that devices announce). A test recomputes the hash, so a change
+/// (`to_server_update_gradient_i8_top_k` and `to_device_announced`, for devices that say that they do). A test recomputes the hash, so a change
 /// of a message without a new hash fails.
 pub const SCHEMA_HASH: u32 = 0xc35a_84d0;
 
@@ -77,6 +77,9 @@ pub const MISSING_MAX: usize = 16;
 
 /// Largest frame that is read from a peer before it is welcomed, in bytes.
 pub const HELLO_FRAME_MAX: usize = 128;
+
+/// Length of the tag of a beacon, in bytes.
+pub const BEACON_TAG: usize = 8;
 
 /// Returns the maximum number of bytes that COBS adds to a frame of `n` bytes, including the delimiter.
 #[must_use]

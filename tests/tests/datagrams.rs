@@ -5,16 +5,18 @@ use std::collections::VecDeque;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use fedspan_aggregator::server::Protection;
 use fedspan_aggregator::store;
 use fedspan_client::Millis;
 use fedspan_client::link::{Buffers, DatagramLink, Driver, NoSensor, Packets, Step};
+use fedspan_client::session::Counters;
 use fedspan_engine::linalg::{Matrix, orthonormal};
 use fedspan_engine::random::{Purpose, Stream, stream};
 use fedspan_protocol::datagram::PacketCounters;
+use fedspan_protocol::frame::crc32c;
 use fedspan_sim_core::data::Dataset;
 use fedspan_sim_core::device::client_session;
 use fedspan_sim_core::fleet::SimSession;
@@ -49,6 +51,8 @@ struct LossyUdp {
     /// Lengths of packets that were sent and received.
     sent: Vec<usize>,
     arrived: Vec<usize>,
+    /// Socket at which beacons arrive; `None` for a device that hears none.
+    beacons: Option<UdpSocket>,
 }
 
 impl LossyUdp {
@@ -65,6 +69,7 @@ impl LossyUdp {
             delayed: None,
             sent: Vec::new(),
             arrived: Vec::new(),
+            beacons: None,
         }
     }
 
@@ -99,6 +104,10 @@ impl Packets for LossyUdp {
 
     fn receive(&mut self, packet: &mut [u8]) -> std::io::Result<Option<usize>> {
         let mut bytes = [0; 2048];
+        // The socket of beacons does not wait.
+        if let Some(Ok(length)) = self.beacons.as_ref().map(|socket| socket.recv(packet)) {
+            return Ok(Some(length));
+        }
         if self.received.is_empty()
             && let Ok(length) = self.socket.recv(&mut bytes)
         {
@@ -120,6 +129,7 @@ impl Packets for LossyUdp {
 /// Packets and result of a device.
 struct Report {
     packets: PacketCounters,
+    counters: Counters,
     sent: Vec<usize>,
     arrived: Vec<usize>,
 }
@@ -148,7 +158,7 @@ fn run_device(mut session: SimSession, udp: LossyUdp, longest: usize, frames: &A
     }
     let packets = link.counters();
     let udp = link.packets_mut();
-    Report { packets, sent: udp.sent.clone(), arrived: udp.arrived.clone() }
+    Report { packets, counters: session.counters(), sent: udp.sent.clone(), arrived: udp.arrived.clone() }
 }
 
 /// Starts a server whose devices send packets of at most `packet` bytes.
@@ -158,6 +168,7 @@ async fn serve(
     state: &Path,
     campaign: &str,
     (udp, packet): (SocketAddr, usize),
+    beacon: Option<SocketAddr>,
     protection: Protection,
 ) -> Running {
     let fleet = fleet_of(
@@ -166,14 +177,51 @@ async fn serve(
         state,
         &format!("{campaign}[rounds]\ndeadline = 0\n[limits]\nidle = 5\nrepeat = 0.5\n"),
     );
-    let udp = format!("[listen]\nudp = \"{udp}\"\npacket = {packet}\n");
+    let beacon = beacon.map_or_else(String::new, |to| format!("beacon = \"{to}\"\nbeacon_delay = 0.05\n"));
+    let udp = format!("[listen]\nudp = \"{udp}\"\npacket = {packet}\n{beacon}");
     start_with(&fleet.replace("[listen]\n", &udp), protection, Vec::new(), false).await.expect("server")
 }
 
 /// Runs a campaign of devices over packets and checks it against the simulation.
 async fn run_campaign(one_in: u64, packet: usize, short_tags: bool) -> Vec<Report> {
     let scenario = Scenario::parse("test", &format!("{SCENARIO}{CAMPAIGN}"), &[]).expect("scenario");
-    run_scenario(&scenario, CAMPAIGN, one_in, packet, short_tags).await
+    run_scenario(&scenario, CAMPAIGN, one_in, packet, short_tags, None).await
+}
+
+/// Fate of beacons on their way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Beacons {
+    Delivered,
+    Lost,
+    /// A byte of each is changed, with a correct checksum.
+    Forged,
+}
+
+/// Gateway of a radio: passes each packet that arrives on to all devices. Returns the number of packets and their bytes once `stop` is
+/// set.
+fn run_gateway(
+    gateway: &UdpSocket,
+    devices: &[SocketAddr],
+    fate: Beacons,
+    stop: &AtomicBool,
+) -> (usize, usize) {
+    let (mut count, mut sum) = (0, 0);
+    let mut bytes = [0; 2048];
+    gateway.set_read_timeout(Some(Duration::from_millis(5))).expect("a timeout");
+    while !stop.load(Ordering::Relaxed) {
+        let Ok(length) = gateway.recv(&mut bytes) else { continue };
+        let packet = &mut bytes[..length];
+        (count, sum) = (count + 1, sum + length);
+        if fate == Beacons::Forged {
+            let (content, check) = packet.split_at_mut(length - 4);
+            *content.last_mut().expect("a body") ^= 1;
+            check.copy_from_slice(&crc32c(content).to_le_bytes());
+        }
+        for device in devices.iter().filter(|_| fate != Beacons::Lost) {
+            gateway.send_to(packet, device).expect("sent");
+        }
+    }
+    (count, sum)
 }
 
 /// Runs the campaign of a scenario, whose sections are `campaign`.
@@ -183,23 +231,46 @@ async fn run_scenario(
     one_in: u64,
     packet: usize,
     short_tags: bool,
+    beacons: Option<Beacons>,
 ) -> Vec<Report> {
     let dataset = scenario.dataset(scenario.seed).expect("data");
     let state = tempfile::tempdir().expect("a directory");
     let (protection, keys) = keys(state.path(), DEVICES).expect("keys");
-    let server = serve(scenario, &dataset, state.path(), campaign, (ANY_PORT, packet), protection).await;
+    let gateway = beacons.map(|fate| (fate, UdpSocket::bind(ANY_PORT).expect("a socket")));
+    let to_gateway = gateway.as_ref().map(|(_, socket)| socket.local_addr().expect("an address"));
+    let server =
+        serve(scenario, &dataset, state.path(), campaign, (ANY_PORT, packet), to_gateway, protection).await;
     let mut devices = Vec::new();
+    let mut ears = Vec::new();
     for index in 0..DEVICES {
         let identity = identity(index, &keys[&index], 0);
         let identity = if short_tags { identity.with_short_tags() } else { identity };
+        let identity = if beacons.is_some() { identity.with_beacons() } else { identity };
         let session = client_session(scenario, &dataset, index as usize, identity, true).expect("client");
-        let udp = LossyUdp::new(server.udp.expect("an address"), one_in, index);
+        let mut udp = LossyUdp::new(server.udp.expect("an address"), one_in, index);
+        if beacons.is_some() {
+            let ear = UdpSocket::bind(ANY_PORT).expect("a socket");
+            ear.set_nonblocking(true).expect("a socket that does not wait");
+            ears.push(ear.local_addr().expect("an address"));
+            udp.beacons = Some(ear);
+        }
         devices
             .push(tokio::task::spawn_blocking(move || run_device(session, udp, packet, &AtomicU32::new(0))));
     }
+    let stop = Arc::new(AtomicBool::new(false));
+    let gateway = gateway.map(|(fate, socket)| {
+        let stop = Arc::clone(&stop);
+        tokio::task::spawn_blocking(move || run_gateway(&socket, &ears, fate, &stop))
+    });
     let mut reports = Vec::new();
     for device in devices {
         reports.push(device.await.expect("no panic"));
+    }
+    stop.store(true, Ordering::Relaxed);
+    if let Some(gateway) = gateway {
+        let (count, bytes) = gateway.await.expect("no panic");
+        println!("{count} beacons of {} bytes", bytes / count.max(1));
+        assert!(count >= scenario.algorithm.rounds as usize, "{count} beacons");
     }
     finish(server, scenario, state.path()).await;
     for report in &reports {
@@ -250,7 +321,7 @@ async fn devices_return_to_a_restarted_server() {
     let dataset = scenario.dataset(scenario.seed).expect("data");
     let state = tempfile::tempdir().expect("a directory");
     let (protection, device_keys) = keys(state.path(), DEVICES).expect("keys");
-    let server = serve(&scenario, &dataset, state.path(), CAMPAIGN, (ANY_PORT, 100), protection).await;
+    let server = serve(&scenario, &dataset, state.path(), CAMPAIGN, (ANY_PORT, 100), None, protection).await;
     let address = server.udp.expect("an address");
     let start = |index: u64, frames: &Arc<AtomicU32>| {
         let identity = identity(index, &device_keys[&index], 0).with_short_tags();
@@ -268,7 +339,7 @@ async fn devices_return_to_a_restarted_server() {
     server.stop.send(()).expect("running");
     server.end.await.expect("no panic").expect("served");
     let (protection, _) = keys(state.path(), DEVICES).expect("keys");
-    let server = serve(&scenario, &dataset, state.path(), CAMPAIGN, (address, 100), protection).await;
+    let server = serve(&scenario, &dataset, state.path(), CAMPAIGN, (address, 100), None, protection).await;
     devices.push(start(0, &Arc::default()));
     for device in devices {
         device.await.expect("no panic");
@@ -277,7 +348,7 @@ async fn devices_return_to_a_restarted_server() {
 }
 
 /// Measures the bytes of a round of a (16, 4) model in 8 bits, sealed, with the acknowledgement, towards the server and back.
-async fn bytes_of_a_round(upload: &str) -> (usize, usize) {
+async fn bytes_of_a_round(upload: &str, beacons: Option<Beacons>) -> (usize, usize) {
     let rounds = [4, 8];
     let mut bytes = Vec::new();
     for rounds in rounds {
@@ -287,7 +358,7 @@ async fn bytes_of_a_round(upload: &str) -> (usize, usize) {
         );
         let data = SCENARIO.replace("d = 20", "d = 16").replace("k = 2", "k = 4");
         let scenario = Scenario::parse("test", &format!("{data}{campaign}"), &[]).expect("scenario");
-        let reports = run_scenario(&scenario, &campaign, 0, 244, true).await;
+        let reports = run_scenario(&scenario, &campaign, 0, 244, true, beacons).await;
         // Without messages that only keep the connection alive: header, counter, one byte, tag.
         let sum =
             |lengths: &[usize]| lengths.iter().filter(|length| **length != 1 + 2 + 1 + 8).sum::<usize>();
@@ -296,15 +367,45 @@ async fn bytes_of_a_round(upload: &str) -> (usize, usize) {
     }
     let added = rounds[1] - rounds[0];
     let (up, down) = ((bytes[1].0 - bytes[0].0) / added, (bytes[1].1 - bytes[0].1) / added);
-    println!("bytes of a round at (16, 4), upload {upload:?}, sealed: up {up}, down {down}");
+    println!(
+        "bytes of a round at (16, 4), upload {upload:?}, beacons {beacons:?}, sealed: up {up}, down {down}"
+    );
     (up, down)
 }
 
 /// Tests how many bytes a round takes in 8 bits: each message is one packet that fits into a notification of BLE.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn round_in_8_bits_takes_two_notifications() {
-    let (up, down) = bytes_of_a_round("i8").await;
+    let (up, down) = bytes_of_a_round("i8", None).await;
     assert!(up <= 95 && down <= 125, "{up} {down}");
-    let (up, down) = bytes_of_a_round("i8-top-k").await;
+    let (up, down) = bytes_of_a_round("i8-top-k", None).await;
     assert!(up <= 60 && down <= 125, "{up} {down}");
+}
+
+/// Tests beacons: one packet opens a round on the whole fleet, and each device receives little beside it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn beacon_opens_a_round_on_the_whole_fleet() {
+    let (up, down) = bytes_of_a_round("i8-top-k", Some(Beacons::Delivered)).await;
+    assert!(up <= 60 && down <= 40, "{up} {down}");
+}
+
+/// Tests that the rounds of lost and forged beacons open on each device alone, with the same bits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lost_and_forged_beacons_only_cost_time() {
+    let scenario = Scenario::parse("test", &format!("{SCENARIO}{CAMPAIGN}"), &[]).expect("scenario");
+    for fate in [Beacons::Delivered, Beacons::Lost, Beacons::Forged] {
+        let reports = run_scenario(&scenario, CAMPAIGN, 0, 244, true, Some(fate)).await;
+        // All training rounds and the fit of the head, unless the network has delayed one.
+        let heard: Vec<u32> = reports.iter().map(|report| report.counters.beacons).collect();
+        let unsealed: Vec<u32> = reports.iter().map(|report| report.counters.unsealed).collect();
+        println!("{fate:?}: beacons {heard:?}, unsealed {unsealed:?}");
+        match fate {
+            Beacons::Delivered => assert!(heard.iter().all(|heard| *heard >= 1), "{heard:?}"),
+            Beacons::Lost => assert_eq!((heard, unsealed), (vec![0; 4], vec![0; 4])),
+            Beacons::Forged => {
+                assert_eq!(heard, [0; 4]);
+                assert!(unsealed.iter().all(|count| *count >= 4), "{unsealed:?}");
+            }
+        }
+    }
 }

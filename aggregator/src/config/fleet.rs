@@ -49,6 +49,10 @@ pub struct Fleet {
     pub packet: usize,
     /// Whether devices may seal frames with short tags.
     pub short_tags: bool,
+    /// Address to which beacons are sent as packets; `None` if none are sent.
+    pub beacon: Option<String>,
+    /// Time from the first announcement of a round to its beacon.
+    pub beacon_delay: Duration,
     /// Paths of serial ports.
     pub serial: Vec<String>,
     /// Speed of the serial ports, in bits per second.
@@ -105,7 +109,8 @@ impl Fleet {
         let (listen, devices) = (root.section("listen")?, root.section("devices")?);
         let plaintext = security::read_plaintext(&listen)?;
         let key_files = security::read_key_files(&devices)?;
-        let Listen { tcp, udp, packet, short_tags, serial, baud } = read_listen(&listen)?;
+        let Listen { tcp, udp, packet, short_tags, beacon, beacon_delay, serial, baud } =
+            read_listen(&listen)?;
         let rounds = read_rounds(&root.section("rounds")?)?;
         let (expected, allowed, held_out, absence) = read_devices(&devices, rounds.every)?;
         let state = PathBuf::from(root.string("state", Some("fedspan-state"), "a directory")?);
@@ -122,6 +127,8 @@ impl Fleet {
             udp,
             packet,
             short_tags,
+            beacon,
+            beacon_delay,
             serial,
             baud,
             security,
@@ -367,6 +374,8 @@ struct Listen {
     udp: Option<String>,
     packet: usize,
     short_tags: bool,
+    beacon: Option<String>,
+    beacon_delay: Duration,
     serial: Vec<String>,
     baud: u32,
 }
@@ -392,9 +401,15 @@ fn read_listen(section: &Section<'_>) -> Result<Listen, Problem> {
     let tcp = read_address(section, "tcp", Some("127.0.0.1:4410"))?;
     let udp = section.has("udp").then(|| read_address(section, "udp", None)).transpose()?;
     let packet = section.size("packet", Some(PACKET_DEFAULT), PACKET_MIN..=65_507)?;
-    if section.has("packet") && udp.is_none() {
-        return Err(section.problem("packet", "the length of packets over UDP, which needs `udp`".to_owned()));
+    let beacon = section.has("beacon").then(|| read_address(section, "beacon", None)).transpose()?;
+    if section.has("packet") && udp.is_none() && beacon.is_none() {
+        let message = "the length of packets over UDP, which needs `udp` or `beacon`".to_owned();
+        return Err(section.problem("packet", message));
     }
+    if section.has("beacon_delay") && beacon.is_none() {
+        return Err(section.problem("beacon_delay", "the time to a beacon, which needs `beacon`".to_owned()));
+    }
+    let beacon_delay = Duration::from_secs_f64(section.number("beacon_delay", Some(0.2), 0.0..=3600.0)?);
     let short_tags = section.boolean("short_tags", true)?;
     let ports = "a list of serial ports, like [\"/dev/ttyACM0\"]";
     let serial = section.list("serial", ports, |v| v.as_str().map(str::to_owned))?.unwrap_or_default();
@@ -407,7 +422,8 @@ fn read_listen(section: &Section<'_>) -> Result<Listen, Problem> {
         let message = format!("found {serial:?}, allowed: {ports}, each once");
         return Err(section.problem("serial", message));
     }
-    Ok(Listen { tcp, udp, packet, short_tags, serial, baud: u32::try_from(baud).unwrap_or(u32::MAX) })
+    let baud = u32::try_from(baud).unwrap_or(u32::MAX);
+    Ok(Listen { tcp, udp, packet, short_tags, beacon, beacon_delay, serial, baud })
 }
 
 /// Settings of `[devices]`: the number of expected devices, the allowed and the held-out devices, and the time of absence.

@@ -24,13 +24,15 @@ pub struct Acceptor {
     secrets: Option<Secrets>,
     /// True if devices may seal with short tags.
     short_tags: bool,
+    /// Longest beacon in bytes of the decoded frame; `None` if no beacons are sent.
+    longest_beacon: Option<usize>,
 }
 
 impl Acceptor {
     /// Creates an acceptor without encryption, for test benches and simulations.
     #[must_use]
     pub fn plaintext(requirements: Requirements, welcome: Welcome) -> Self {
-        Self { requirements, welcome, secrets: None, short_tags: true }
+        Self { requirements, welcome, secrets: None, short_tags: true, longest_beacon: None }
     }
 
     /// Creates an acceptor that requires devices to prove their keys. `entropy` supplies the server's nonces.
@@ -42,7 +44,7 @@ impl Acceptor {
         entropy: Box<dyn Entropy>,
     ) -> Self {
         let secrets = Some(Secrets { keys, entropy: Mutex::new(entropy) });
-        Self { requirements, welcome, secrets, short_tags: true }
+        Self { requirements, welcome, secrets, short_tags: true, longest_beacon: None }
     }
 
     /// Returns the acceptor with or without short tags: without them, frames that a device seals with short tags are dropped and
@@ -50,6 +52,18 @@ impl Acceptor {
     #[must_use]
     pub fn with_short_tags(self, short_tags: bool) -> Self {
         Self { short_tags, ..self }
+    }
+
+    /// Returns the acceptor of a server that opens rounds by beacons on the devices that hear them, as long as the decoded frame has at
+    /// most `longest` bytes. Each connection then asks for beacons ([`Connection::take_beacon`](super::Connection::take_beacon)).
+    #[must_use]
+    pub fn with_beacons(self, longest: usize) -> Self {
+        Self { longest_beacon: Some(longest), ..self }
+    }
+
+    /// Returns the length of the longest beacon; `None` if no beacons are sent.
+    pub(super) fn longest_beacon(&self) -> Option<usize> {
+        self.longest_beacon
     }
 
     /// Returns the forms of sealed frames that are accepted.

@@ -2,6 +2,7 @@
 //! into messages, and commands into frames to send. The server and the simulator use the same code.
 
 mod acceptor;
+mod beacon;
 mod partial_update;
 mod receive;
 mod secure_layer;
@@ -19,9 +20,10 @@ use self::partial_update::PartialUpdate;
 use self::secure_layer::{SECURE_LAYER_MEMORY_MAX, SecureLayer};
 use self::send::{Outgoing, SentRound};
 use crate::keys::AcceptedKey;
-use fedspan_engine::Update;
+use fedspan_engine::{RoundBroadcast, Update};
 
 pub use acceptor::Acceptor;
+pub use beacon::beacon;
 pub use traffic::Traffic;
 
 /// Message of a device, decrypted and validated.
@@ -75,6 +77,10 @@ pub struct Connection {
     device: Option<u64>,
     /// Whether the device can choose the ridge of its final head.
     chooses_ridge: bool,
+    /// Whether the device hears beacons.
+    hears_beacons: bool,
+    /// Round that was announced and whose beacon is to be sent.
+    beacon: Option<Arc<RoundBroadcast>>,
     outbox: VecDeque<Outgoing>,
     /// Round that is open on this device, and the chunking of its tensors.
     open: Option<SentRound>,
@@ -106,6 +112,8 @@ impl Connection {
             greeted: false,
             device: None,
             chooses_ridge: false,
+            hears_beacons: false,
+            beacon: None,
             outbox: VecDeque::new(),
             open: None,
             unanswered: false,

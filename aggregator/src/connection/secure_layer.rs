@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fedspan_protocol::Error;
 use fedspan_protocol::frame::encode;
-use fedspan_protocol::limits::{SCHEMA_HASH, WIRE_VERSION, wire_capacity};
+use fedspan_protocol::limits::{BEACON_TAG, SCHEMA_HASH, WIRE_VERSION, wire_capacity};
 use fedspan_protocol::message::{Fault, Hello, HelloPrefix, Refusal, ToDevice, ToServer, decode};
 use fedspan_protocol::secure::{Channel, HandshakeInit, NONCE, OpenError, TAG, transcript};
 
@@ -119,6 +119,11 @@ impl SecureLayer {
     /// Returns the device key of this connection.
     pub(super) fn key(&self) -> Option<Arc<AcceptedKey>> {
         self.open.as_ref().map(|session| Arc::clone(&session.key))
+    }
+
+    /// Returns the tag of a beacon for this device; `None` if frames are not encrypted.
+    pub(super) fn beacon_tag(&self, message: &[u8]) -> Option<[u8; BEACON_TAG]> {
+        self.open.as_ref().map(|session| session.channel.beacon_tag(message))
     }
 
     /// Returns true if the device key of this connection was revoked or replaced.

@@ -6,9 +6,12 @@ use std::sync::Arc;
 use fedspan_protocol::Error;
 use fedspan_protocol::assembly::plan;
 use fedspan_protocol::limits::wire_capacity;
-use fedspan_protocol::message::{Chunk, Descriptors, Fault, Missing, RoundId, RoundOpen, Task, ToDevice};
+use fedspan_protocol::message::{
+    Announced, Chunk, Descriptors, Fault, Missing, RoundId, RoundOpen, Task, ToDevice,
+};
 use fedspan_protocol::tensor::TensorDescriptor;
 
+use super::beacon::{beacon_message, frame_length};
 use super::partial_update::discard_partial;
 use super::secure_layer::SecureLayer;
 use super::{Connection, OUTBOX_IDLE_CAPACITY, OUTBOX_MAX};
@@ -46,7 +49,28 @@ impl Connection {
         let opening = Arc::clone(opening);
         self.open = Some(SentRound { opening, task: fixed_ridge_task.unwrap_or(task), tensors });
         self.unanswered = true;
-        self.send_open();
+        match self.announcement() {
+            Some(announced) => {
+                self.beacon = self.open.as_ref().map(|round| Arc::clone(&round.opening));
+                self.outbox.push_back(Outgoing::Announced(announced));
+            }
+            None => self.send_open(),
+        }
+    }
+
+    /// Returns the announcement of the open round if a beacon opens it on this device: the device hears beacons, its task is that of
+    /// all devices, and the beacon fits its buffer and a packet.
+    fn announcement(&self) -> Option<Announced> {
+        let longest = self.secure.acceptor().longest_beacon().filter(|_| self.hears_beacons)?.min(self.limit);
+        let round = self.open.as_ref().filter(|round| round.task == round.opening.request.task)?;
+        let message =
+            beacon_message(&round.opening).filter(|message| frame_length(message.len()) <= longest)?;
+        Some(Announced { id: round.opening.id, tag: self.secure.beacon_tag(&message)? })
+    }
+
+    /// Returns the round whose beacon is to be sent now, once.
+    pub fn take_beacon(&mut self) -> Option<Arc<RoundBroadcast>> {
+        self.beacon.take()
     }
 
     /// Queues the open round.
@@ -160,6 +184,8 @@ pub(super) enum Outgoing {
     /// Encoded frame.
     Encoded(Vec<u8>),
     Open,
+    /// Announcement of the open round, whose beacon is sent to all devices.
+    Announced(Announced),
     /// Chunks of the open round, from a tensor and chunk index to the end of the last tensor.
     Chunks(usize, usize),
     /// Chunks that the device has requested again.
@@ -177,6 +203,9 @@ impl Outgoing {
         match (self, open) {
             (Self::Message(message), _) => (secure.encode(&message, 0, |_| {}, out), None),
             (Self::Encoded(bytes), _) => (copy_frame(&bytes, out), None),
+            (Self::Announced(announced), Some(_)) => {
+                (secure.encode(&ToDevice::Announced(announced), 0, |_| {}, out), None)
+            }
             (Self::Open, Some(round)) => (encode_open(round, secure, out), None),
             (Self::Chunks(tensor, index), Some(SentRound { opening, tensors, .. })) => {
                 let encoded = encode_chunk(opening, tensors, tensor, index, secure, out);

@@ -7,13 +7,15 @@
 //!  link <- next: Send --    ^----------- execute --------- ServerCore
 //! ```
 
+use std::sync::Arc;
+
 use fedspan_protocol::message::{Privacy, ToDevice};
 
 use super::command_queue::{Receiver, Sender, command_queue};
 use super::messages::{Command, DisconnectReason, Origin, PeerEvent, PeerEventKind};
 use crate::config::Limits;
 use crate::connection::{Connection, PeerMessage, Traffic};
-use fedspan_engine::{DeviceId, Millis};
+use fedspan_engine::{DeviceId, Millis, RoundBroadcast};
 
 /// Capacity of a device's command queue. A device whose queue is full is disconnected.
 pub(crate) const COMMAND_CAPACITY: usize = 16;
@@ -79,6 +81,8 @@ pub enum PeerAction {
     Send,
     /// Call [`PeerSession::admit`] or [`PeerSession::turn_away`], because a device has said hello.
     Admit,
+    /// Send the beacon of this round, which the device awaits after the frame that follows.
+    Beacon(Arc<RoundBroadcast>),
     /// Send the event to the core.
     Report(PeerEvent),
     /// Send [`PeerSession::gone`] to the core and close the link, unless it is persistent.
@@ -216,6 +220,9 @@ impl PeerSession {
     /// Returns the next step. `frame` holds the frame to write for [`PeerAction::Send`] and is empty
     /// otherwise.
     pub fn next(&mut self, now: Millis, frame: &mut Vec<u8>) -> PeerAction {
+        if let Some(round) = self.connection.take_beacon() {
+            return PeerAction::Beacon(round);
+        }
         loop {
             match std::mem::replace(&mut self.state, State::Idle) {
                 State::Greeting(device, privacy) => {

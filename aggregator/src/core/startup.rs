@@ -106,6 +106,10 @@ impl ServerCore {
             Some((key_store, nonces)) => Acceptor::encrypted(requirements, welcome, key_store.keys(), nonces)
                 .with_short_tags(fleet.short_tags),
         };
+        let acceptor = match &fleet.beacon {
+            Some(_) => acceptor.with_beacons(fleet.packet),
+            None => acceptor,
+        };
         let mut core = Self {
             durable,
             journal,

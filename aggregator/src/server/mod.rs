@@ -10,6 +10,7 @@
 //! messages is disconnected. Shutdown: [`Server::serve`] returns when its `shutdown` future completes; all
 //! committed rounds are then on disk.
 
+mod beacon;
 mod builder;
 mod clock;
 mod control;
@@ -285,8 +286,15 @@ impl<L: Listener> Server<L> {
         let mut controls = tokio::task::JoinSet::new();
         let peer_ids = serial::PeerIds::default();
         let mut link_tasks = tokio::task::JoinSet::new();
-        let context =
-            PeerContext { acceptor: core.acceptor(), timeouts: Timeouts::from(&limits), clock, inbox };
+        let beacons = match &fleet.beacon {
+            Some(address) => {
+                let started = beacon::start(address, fleet.beacon_delay, fleet.packet).await;
+                Some(started.map_err(|error| ServeError::Listen { address: address.clone(), error })?)
+            }
+            None => None,
+        };
+        let timeouts = Timeouts::from(&limits);
+        let context = PeerContext { acceptor: core.acceptor(), timeouts, clock, inbox, beacons };
         for path in fleet.serial.iter().cloned() {
             link_tasks.spawn(serial::serve_port(path, fleet.baud, peer_ids.clone(), context.clone()));
         }

@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+use super::beacon::Beacons;
 use super::clock::Clock;
 use crate::connection::{Acceptor, Connection};
 use crate::core::{
@@ -42,6 +43,8 @@ pub(super) struct PeerContext {
     pub clock: Clock,
     /// Channel for events to the core.
     pub inbox: mpsc::Sender<PeerEvent>,
+    /// Sender of beacons; `None` if none are sent.
+    pub beacons: Option<Beacons>,
 }
 
 /// Serves one connection until it ends, and frees its slot.
@@ -98,6 +101,7 @@ struct Peer<S> {
     slot: Option<Slot<IpAddr>>,
     clock: Clock,
     inbox: mpsc::Sender<PeerEvent>,
+    beacons: Option<Beacons>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
@@ -109,9 +113,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
         connection: Connection,
         slot: Option<Slot<IpAddr>>,
     ) -> Self {
-        let PeerContext { timeouts, clock, inbox, .. } = context;
+        let PeerContext { timeouts, clock, inbox, beacons, .. } = context;
         let (session, commands) = PeerSession::new(id, from, connection, timeouts, clock.now());
-        Self { session, commands, socket, slot, clock, inbox }
+        Self { session, commands, socket, slot, clock, inbox, beacons }
     }
 
     /// Sends the last event of the session to the core.
@@ -187,6 +191,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
                     match self.slot.as_mut().map_or(Ok(()), |slot| slot.authenticate(slot.address())) {
                         Ok(()) => self.session.admit(),
                         Err(SlotError::Full | SlotError::OwnerFull) => self.session.turn_away(),
+                    }
+                }
+                // If too many requests wait, the round opens on this device alone when its time to answer is over.
+                PeerAction::Beacon(round) => {
+                    if let Some(beacons) = &self.beacons {
+                        let _ = beacons.try_send(round);
                     }
                 }
                 PeerAction::Report(event) => {

@@ -18,6 +18,10 @@ pub struct Config {
     pub sleep: Option<Sleep>,
     /// Times after which the session repeats a message, reconnects, or gives up a write.
     pub timers: Timers,
+    /// True if the link also delivers the server's beacons: frames for all devices, by which rounds open. The receive buffer must hold
+    /// them. A lost beacon costs time only, because the server then opens the round on this device alone.
+    #[cfg(feature = "beacons")]
+    pub hears_beacons: bool,
 }
 
 /// Times in milliseconds after which a session repeats a message, reconnects, or gives up a write. A link on which a message
@@ -89,6 +93,8 @@ impl Config {
             leave_when_fitted: false,
             sleep: None,
             timers: Timers::DEFAULT,
+            #[cfg(feature = "beacons")]
+            hears_beacons: false,
         }
     }
 

@@ -33,6 +33,9 @@ pub struct Counters {
     pub dropped_while_silent: u32,
     /// Number of messages without a seal on a link that has a key.
     pub unsealed: u32,
+    /// Number of rounds that a beacon has opened.
+    #[cfg(feature = "beacons")]
+    pub beacons: u32,
     /// Number of times that the caller's clock has gone back.
     pub clock_jumps: u32,
     /// Number of failures of the storage.

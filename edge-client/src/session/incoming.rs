@@ -59,14 +59,41 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     /// Handles an unsealed message on a link that has a key. Its sender is unknown, so the message can at
     /// most make the device reconnect later or repeat its hello.
     pub(super) fn handle_unsealed(&mut self, now: Millis, bytes: &[u8]) {
+        #[cfg(feature = "beacons")]
+        if self.handle_beacon(now, bytes) {
+            return;
+        }
         count(&mut self.state.counters.unsealed);
         if let Ok((message, _)) = decode::<ToDevice>(bytes) {
             self.state.handle_unauthenticated(now, &message);
         }
     }
 
+    /// Opens the announced round if the message is its beacon. Returns false otherwise.
+    #[cfg(feature = "beacons")]
+    fn handle_beacon(&mut self, now: Millis, bytes: &[u8]) -> bool {
+        let Some(announced) = self.state.announced else { return false };
+        if !self.secure.verifies_beacon(bytes, announced.tag) {
+            return false;
+        }
+        self.state.announced = None;
+        count(&mut self.state.counters.beacons);
+        match decode::<ToDevice>(bytes) {
+            Ok((ToDevice::RoundOpen(open), body)) if open.id == announced.id => {
+                self.handle_round_open(now, &open, body);
+            }
+            // Only a wrong server computes the tag of such a message.
+            _ => self.state.unexpected(),
+        }
+        true
+    }
+
     /// Opens a round: accepts or declines it, and receives the tensors in the body.
     fn handle_round_open(&mut self, now: Millis, open: &RoundOpen, body: &[u8]) {
+        #[cfg(feature = "beacons")]
+        {
+            self.state.announced = None;
+        }
         // The server repeats the opening of a round that is in progress.
         let under_way =
             matches!(self.state.phase, Phase::Receiving { .. } | Phase::Collecting | Phase::AwaitingSlot);

@@ -2,6 +2,8 @@
 
 use core::ops::Range;
 
+#[cfg(feature = "beacons")]
+use fedspan_protocol::message::HEARS_BEACONS;
 use fedspan_protocol::message::{CHOOSES_RIDGE, Chunk, DeclineReason, Hello, ToServer, Update};
 use fedspan_protocol::tensor::{I8_BLOCK, TensorDescriptor};
 use rand_core::Rng;
@@ -83,6 +85,10 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         }
         let mut capabilities = self.task.capabilities();
         capabilities.frame_limit = self.config.frame_limit;
+        #[cfg(feature = "beacons")]
+        if self.config.hears_beacons {
+            capabilities.roles |= HEARS_BEACONS;
+        }
         capabilities.privacy = self.ledger.with_spent(capabilities.privacy);
         if self.config.sampling.streamed_samples().is_some() {
             capabilities.tasks &= self.task.streamed_tasks();

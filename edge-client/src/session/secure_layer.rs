@@ -3,6 +3,8 @@
 use core::ops::Range;
 
 use fedspan_protocol::Error;
+#[cfg(feature = "beacons")]
+use fedspan_protocol::limits::BEACON_TAG;
 use fedspan_protocol::message::ToServer;
 #[cfg(feature = "datagrams")]
 use fedspan_protocol::secure::Seals;
@@ -136,6 +138,12 @@ impl SecureLayer {
             (_, _, Some(channel)) => channel.seal(message, body, fill, out),
             _ => Err(Error::Exhausted),
         }
+    }
+
+    /// Returns true if the server of this connection has computed this tag of a beacon.
+    #[cfg(feature = "beacons")]
+    pub fn verifies_beacon(&self, message: &[u8], tag: [u8; BEACON_TAG]) -> bool {
+        self.channel.as_ref().is_some_and(|channel| channel.verifies_beacon(message, tag))
     }
 
     /// Decrypts a sealed frame in place: the answer to the hello in flight (`awaiting_welcome`), or a later

@@ -1,6 +1,8 @@
 //! Protocol state of a session, independent of the task and the samples.
 
 use fedspan_protocol::assembly::Assembly;
+#[cfg(feature = "beacons")]
+use fedspan_protocol::message::Announced;
 use fedspan_protocol::message::{
     Ack, AckOutcome, Decline, DeclineReason, Descriptors, Fault, Missing, Refusal, RoundId, ToDevice,
 };
@@ -122,6 +124,9 @@ pub struct SessionState {
     pub idle_since: Millis,
     /// Earliest opening of the next round, as far as the server has named one on this link.
     pub next_round_at: Millis,
+    /// Round whose beacon is awaited.
+    #[cfg(feature = "beacons")]
+    pub announced: Option<Announced>,
     /// True if the server has counted an update, and the task does not know it yet.
     #[cfg(feature = "top-k")]
     pub is_counted: bool,
@@ -172,6 +177,8 @@ impl SessionState {
             rounds_on_link: 0,
             idle_since: Millis::ZERO,
             next_round_at: Millis::ZERO,
+            #[cfg(feature = "beacons")]
+            announced: None,
             #[cfg(feature = "top-k")]
             is_counted: false,
             refusal: None,
@@ -225,6 +232,8 @@ impl SessionState {
                 self.resend = Some(missing.clone());
             }
             (ToDevice::Ack(ack), _) => self.handle_ack(now, ack),
+            #[cfg(feature = "beacons")]
+            (ToDevice::Announced(announced), _) => self.announced = Some(*announced),
             (ToDevice::RoundClosed(id), _) => self.handle_round_closed(now, *id),
             (ToDevice::NextRound { milliseconds }, _) => {
                 self.next_round_at = now + Millis::from(*milliseconds);
@@ -287,6 +296,10 @@ impl SessionState {
     /// Handles the end of a round on the server.
     fn handle_round_closed(&mut self, now: Millis, id: RoundId) {
         let working = !matches!(self.phase, Phase::Idle);
+        #[cfg(feature = "beacons")]
+        {
+            self.announced = self.announced.filter(|announced| announced.id != id);
+        }
         if working && id == self.round {
             count(&mut self.counters.closed);
             self.finish_round(now);

@@ -24,6 +24,10 @@ impl SessionState {
         self.has_left = false;
         self.rounds_on_link = 0;
         self.next_round_at = Millis::ZERO;
+        #[cfg(feature = "beacons")]
+        {
+            self.announced = None;
+        }
     }
 
     /// Ends the connection. Returns true if a reconnect must be scheduled, and false if the server or `tick`

@@ -14,10 +14,12 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 pub use hello::{
-    CHOOSES_RIDGE, Capabilities, FITS_BY_STEPS, Hello, HelloPrefix, Numeric, Privacy, Refusal, Requirement,
-    Welcome,
+    CHOOSES_RIDGE, Capabilities, FITS_BY_STEPS, HEARS_BEACONS, Hello, HelloPrefix, Numeric, Privacy, Refusal,
+    Requirement, Welcome,
 };
 pub use model::{Filters, Image, Model};
+#[cfg(feature = "beacons")]
+pub use round::Announced;
 pub use round::{
     Ack, AckOutcome, Chunk, Decline, DeclineReason, Fault, Missing, Rejection, RoundOpen, Update,
 };
@@ -124,4 +126,7 @@ pub enum ToDevice {
         /// Time in milliseconds.
         milliseconds: u32,
     },
+    /// Start of a round whose [`RoundOpen`] comes as a beacon: one unsealed frame for all devices.
+    #[cfg(feature = "beacons")]
+    Announced(Announced),
 }

@@ -4,6 +4,8 @@ use heapless::Vec;
 use serde::{Deserialize, Serialize};
 
 use super::{Descriptors, RoundId, Task};
+#[cfg(feature = "beacons")]
+use crate::limits::BEACON_TAG;
 use crate::limits::MISSING_MAX;
 
 /// Start of a round for a device.
@@ -16,6 +18,18 @@ pub struct RoundOpen {
     /// Tensors that the server sends with the round. Either all tensors have `chunk == 0` and form the body,
     /// in order, or all have `chunk > 0` and follow as chunks.
     pub tensors: Descriptors,
+}
+
+/// Announcement of a round whose [`RoundOpen`] comes as a beacon: a frame with a checksum only, the same for all devices of the
+/// round. The announcement is sealed for one device, and its tag proves that the server has sent the beacon.
+#[cfg(feature = "beacons")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Announced {
+    /// Identifier of the round.
+    pub id: RoundId,
+    /// Tag of the beacon under the keys of this connection
+    /// ([`Channel::beacon_tag`](crate::secure::Channel::beacon_tag)).
+    pub tag: [u8; BEACON_TAG],
 }
 
 /// Result of a round.

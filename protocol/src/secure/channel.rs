@@ -6,6 +6,8 @@ use core::ops::Range;
 use zeroize::Zeroize;
 
 use super::schedule::Keys;
+#[cfg(feature = "beacons")]
+use super::schedule::derive;
 use super::{COUNTER, KEY, Key, NONCE, TAG, Window, aead};
 #[cfg(feature = "short-seals")]
 use super::{SHORT_COUNTER, SHORT_TAG};
@@ -13,6 +15,8 @@ use crate::Error;
 #[cfg(feature = "short-seals")]
 use crate::frame::HEADER_SHORT;
 use crate::frame::{Envelope, HEADER_ANSWER, HEADER_SEALED, encode_in};
+#[cfg(feature = "beacons")]
+use crate::limits::BEACON_TAG;
 use crate::limits::HEADER;
 use crate::message::{Message, ToDevice};
 
@@ -99,6 +103,22 @@ impl Channel {
     pub fn with_seals(mut self, seals: Seals) -> Self {
         self.seals = seals;
         self
+    }
+
+    /// Returns the server's tag of a beacon: of the message and body in its frame. Only the device of this connection can check it.
+    #[cfg(feature = "beacons")]
+    #[must_use]
+    pub fn beacon_tag(&self, message: &[u8]) -> [u8; BEACON_TAG] {
+        tag_of_beacon(&self.outgoing_key, message)
+    }
+
+    /// Returns true if the server of this connection has computed this tag of a beacon.
+    #[cfg(feature = "beacons")]
+    #[must_use]
+    pub fn verifies_beacon(&self, message: &[u8], tag: [u8; BEACON_TAG]) -> bool {
+        let expected = tag_of_beacon(&self.incoming_key, message);
+        // Compares all bytes, so that the time does not depend on them.
+        expected.iter().zip(tag).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
     }
 
     /// Encodes and seals `message` and its body, like [`encode`](crate::frame::encode) without keys.
@@ -263,6 +283,15 @@ pub fn answer_nonce(frame: &[u8]) -> Option<[u8; NONCE]> {
         Some((&HEADER_ANSWER, after_header)) => after_header.first_chunk().copied(),
         _ => None,
     }
+}
+
+/// Returns the tag of a beacon under the key from the server to the device.
+#[cfg(feature = "beacons")]
+fn tag_of_beacon(down: &[u8; KEY], message: &[u8]) -> [u8; BEACON_TAG] {
+    let full = derive(down, &[b"fedspan beacon 1", message]);
+    let mut tag = [0; BEACON_TAG];
+    tag.iter_mut().zip(full).for_each(|(target, byte)| *target = byte);
+    tag
 }
 
 /// Writes the header byte and the bytes that follow it.

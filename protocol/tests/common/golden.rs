@@ -3,10 +3,10 @@
 
 use fedspan_protocol::limits::{FRAME_LIMIT_DEFAULT, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, TENSORS_MAX};
 use fedspan_protocol::message::{
-    Ack, AckOutcome, Baseline, Capabilities, Chunk, Decline, DeclineReason, Descent, Descriptors, Fault,
-    Filters, HeadSolve, Hello, Image, Missing, Model, Numeric, PowerRows, PowerUpload, Privacy, PrivateTask,
-    Refusal, Rejection, Requirement, RoundId, RoundOpen, Task, ToDevice, ToServer, Trained, Update, Upload,
-    Welcome,
+    Ack, AckOutcome, Announced, Baseline, Capabilities, Chunk, Decline, DeclineReason, Descent, Descriptors,
+    Fault, Filters, HeadSolve, Hello, Image, Missing, Model, Numeric, PowerRows, PowerUpload, Privacy,
+    PrivateTask, Refusal, Rejection, Requirement, RoundId, RoundOpen, Task, ToDevice, ToServer, Trained,
+    Update, Upload, Welcome,
 };
 use fedspan_protocol::orthonormal::orthonormalise;
 use fedspan_protocol::secure::ProvisionedNoise;
@@ -199,8 +199,9 @@ fn feature_sums() -> Vec<f32> {
 pub const PRIVATE_USE: &str = "_private_use_";
 
 /// Names of messages that not every peer knows, which the schema hash excludes. A device that does not know the first counts it
-/// as malformed, and goes on; only a device that announces the encoding of the second sends it.
-pub const OPTIONAL: [&str; 2] = ["to_device_next_round", "to_server_update_gradient_i8_top_k"];
+/// as malformed, and goes on; the others are for devices that say in their hello that they know them.
+pub const OPTIONAL: [&str; 3] =
+    ["to_device_next_round", "to_device_announced", "to_server_update_gradient_i8_top_k"];
 
 /// Returns every golden message, in the order of file names.
 pub fn all_messages() -> Vec<Golden> {
@@ -848,6 +849,12 @@ fn messages_to_device() -> Vec<Golden> {
         "to_device_next_round",
         "NextRound: 3600000 ms",
         ToDevice::NextRound { milliseconds: 3_600_000 },
+        no_body(),
+    );
+    add(
+        "to_device_announced",
+        "Announced: round 7, stage 1, with the tag 01 02 03 04 05 06 07 80",
+        ToDevice::Announced(Announced { id: ID, tag: [1, 2, 3, 4, 5, 6, 7, 0x80] }),
         no_body(),
     );
     for (name, meaning, fault) in [

@@ -26,20 +26,27 @@ pub struct Identity {
     /// Random generator for the handshake; `None` for a generator that is seeded from the scenario's seed.
     random: Option<ChaCha8Rng>,
     sleep: Option<Sleep>,
+    hears_beacons: bool,
 }
 
 impl Identity {
     /// Creates the identity of a device without a key.
     #[must_use]
     pub fn plaintext(device: u64) -> Self {
-        Self { device, protection: Protection::Plaintext, random: None, sleep: None }
+        Self { device, protection: Protection::Plaintext, random: None, sleep: None, hears_beacons: false }
     }
 
     /// Creates the identity of a device with a key. `random` must be unpredictable and never reused, because
     /// a virtual device has no flash in which handshakes are counted.
     #[must_use]
     pub fn with_key(device: u64, key: Key, random: ChaCha8Rng) -> Self {
-        Self { device, protection: Protection::Key(key), random: Some(random), sleep: None }
+        Self {
+            device,
+            protection: Protection::Key(key),
+            random: Some(random),
+            sleep: None,
+            hears_beacons: false,
+        }
     }
 
     /// Lets a device with a key seal its frames with short counters and tags.
@@ -50,6 +57,12 @@ impl Identity {
             other => other,
         };
         Self { protection, ..self }
+    }
+
+    /// Lets rounds open on the device by beacons, which its link delivers.
+    #[must_use]
+    pub fn with_beacons(self) -> Self {
+        Self { hears_beacons: true, ..self }
     }
 
     /// Lets the device sleep between rounds; with `None` it stays connected.
@@ -74,14 +87,14 @@ pub fn client_session(
     // The arithmetic is the client's, for every number of its device.
     build.arithmetic.numeric = Some(build.arithmetic.numeric_of(index as u64));
     let frame_limit = build.frame_limit();
-    let config =
-        Config { frame_limit, leave_when_fitted, sleep: identity.sleep, ..Config::new(identity.device) };
-    let random = identity.random.unwrap_or_else(|| deterministic_rng(scenario.seed, identity.device));
+    let Identity { device, protection, random, sleep, hears_beacons } = identity;
+    let config = Config { frame_limit, leave_when_fitted, sleep, hears_beacons, ..Config::new(device) };
+    let random = random.unwrap_or_else(|| deterministic_rng(scenario.seed, device));
     // The number of epochs that the other devices have trained is unknown here, so a newcomer trains only its
     // head.
     let newcomer_join = JoinTime::AfterTraining { epochs: 0 };
     let join_time = if index < dataset.clients.len() { JoinTime::BeforeTraining } else { newcomer_join };
-    build.session(config, identity.protection, client, join_time, random).ok()
+    build.session(config, protection, client, join_time, random).ok()
 }
 
 /// Runs a session over a new TCP connection until the session or the connection ends.

@@ -216,6 +216,8 @@ impl ServerTasks {
             match peer.session.next(server_time, &mut frame) {
                 PeerAction::Send => out.push(ServerOutput::Bytes(link, std::mem::take(&mut frame))),
                 PeerAction::Admit => peer.session.admit(),
+                // No beacons are sent in these histories.
+                PeerAction::Beacon(_) => {}
                 PeerAction::Report(event) => {
                     match (&event.kind, peer.device) {
                         (PeerEventKind::Hello(device, ..), _) => peer.device = Some(*device),

@@ -59,6 +59,8 @@ impl Fleet {
             udp: _,
             packet: _,
             short_tags: _,
+            beacon: _,
+            beacon_delay: _,
             serial: _,
             baud: _,
             security: _,

@@ -45,7 +45,13 @@ fn fleet() -> Fleet {
 fn plaintext_context(fleet: &Fleet, inbox: mpsc::Sender<PeerEvent>) -> PeerContext {
     let welcome = Welcome { campaign: 1, idle_milliseconds: 1 };
     let acceptor = Arc::new(Acceptor::plaintext(requirements(fleet), welcome));
-    PeerContext { acceptor, timeouts: Timeouts::from(&fleet.limits), clock: Clock::new(), inbox }
+    PeerContext {
+        acceptor,
+        timeouts: Timeouts::from(&fleet.limits),
+        clock: Clock::new(),
+        inbox,
+        beacons: None,
+    }
 }
 
 #[tokio::test]

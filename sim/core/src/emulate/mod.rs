@@ -298,6 +298,8 @@ fn fleet(plan: &Plan<'_>, security: Security) -> Fleet {
         udp: None,
         packet: 1232,
         short_tags: true,
+        beacon: None,
+        beacon_delay: Duration::ZERO,
         serial: Vec::new(),
         baud: 115_200,
         expected: plan.boards,

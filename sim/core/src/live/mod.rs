@@ -102,6 +102,8 @@ pub fn campaign(scenario: &Scenario, dataset: &Dataset, state: &Path) -> Result<
         udp: None,
         packet: 1232,
         short_tags: true,
+        beacon: None,
+        beacon_delay: Duration::ZERO,
         serial: Vec::new(),
         baud: 115_200,
         expected: clients,
