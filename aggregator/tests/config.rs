@@ -112,8 +112,11 @@ fn settings_of_packets_are_checked() {
             "udp = \"0.0.0.0:4411\"\npacket = 17",
             "listen.packet: found 17, allowed: an integer from 18 to 65507",
         ),
-        ("packet = 244", "listen.packet: the length of packets over UDP, which needs `udp`"),
+        ("packet = 244", "listen.packet: the length of packets over UDP, which needs `udp` or `beacon`"),
         ("short_tags = 8", "listen.short_tags: found 8"),
+        ("beacon = \"239.255.70.83\"", "listen.beacon: found \"239.255.70.83\", allowed: an address with a port"),
+        ("beacon_delay = 1", "listen.beacon_delay: the time to a beacon, which needs `beacon`"),
+        ("beacon = \"239.255.70.83:4412\"\nbeacon_delay = -1", "listen.beacon_delay: found -1"),
     ] {
         let found = message("", &format!("[listen]\n{listen}"));
         assert!(found.contains(part), "{found}");
@@ -121,6 +124,11 @@ fn settings_of_packets_are_checked() {
     let text = format!("{BASE}[listen]\nudp = \"0.0.0.0:4411\"\npacket = 244\nshort_tags = false\n");
     let fleet = Fleet::parse("fleet.toml", &text).unwrap();
     assert_eq!((fleet.udp.as_deref(), fleet.packet, fleet.short_tags), (Some("0.0.0.0:4411"), 244, false));
+    assert_eq!(fleet.beacon, None);
+    let text = format!("{BASE}[listen]\nbeacon = \"239.255.70.83:4412\"\nbeacon_delay = 1.5\npacket = 244\n");
+    let fleet = Fleet::parse("fleet.toml", &text).unwrap();
+    assert_eq!(fleet.beacon.as_deref(), Some("239.255.70.83:4412"));
+    assert_eq!((fleet.beacon_delay, fleet.packet), (Duration::from_millis(1500), 244));
 }
 
 /// An aggregation rule that does not fit the uploads, or does not exist, is refused.

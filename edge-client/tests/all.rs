@@ -28,6 +28,7 @@ mod adapter;
 mod attack_floats;
 mod attack_moments;
 mod audit;
+mod beacons;
 mod convolution;
 mod convolution_strips;
 mod correlation;

@@ -6,7 +6,7 @@ use crate::common::problem::*;
 use crate::common::server::*;
 use crate::common::*;
 use fedspan_client::Millis;
-use fedspan_client::session::{Event, Progress, Protection};
+use fedspan_client::session::{Config, Event, Progress, Protection};
 use fedspan_client::{Linear, NotReady, Session, Task};
 use fedspan_protocol::frame::{Decoder, FeedResult};
 use fedspan_protocol::limits::wire_capacity;
@@ -21,21 +21,26 @@ use rand_chacha::rand_core::SeedableRng;
 const NOW: u64 = 1_000;
 
 /// A device and its server, which has the device's key or sends without encryption.
-struct Pair {
-    session: Session<Linear<Heap>, Sliced, Flash, ChaCha8Rng>,
+pub struct Pair {
+    pub session: Session<Linear<Heap>, Sliced, Flash, ChaCha8Rng>,
     limit: usize,
     key: Option<Key>,
-    channel: Option<Channel>,
+    pub channel: Option<Channel>,
     answers: u8,
     out: Vec<u8>,
 }
 
-type Sent = Vec<(ToServer, Vec<u8>)>;
+pub type Sent = Vec<(ToServer, Vec<u8>)>;
 
 impl Pair {
     /// Creates a device and connects it, in campaign 7.
     fn new(problem: &Problem, limit: u16, key: Option<Key>, flash: Flash) -> Self {
-        let config = session_config(limit);
+        Self::with_config(problem, session_config(limit), key, flash)
+    }
+
+    /// Creates a device with these settings and connects it, in campaign 7.
+    pub fn with_config(problem: &Problem, config: Config, key: Option<Key>, flash: Flash) -> Self {
+        let limit = config.frame_limit;
         let protection = key.clone().map_or(Protection::Plaintext, Protection::Key);
         let memory = Heap::new(problem.d, problem.k, problem.c);
         let random = ChaCha8Rng::seed_from_u64(1);
@@ -52,7 +57,7 @@ impl Pair {
     }
 
     /// Passes an event to the session. Returns all messages that the device sends.
-    fn handle_event(&mut self, event: Event<'_>) -> Sent {
+    pub fn handle_event(&mut self, event: Event<'_>) -> Sent {
         let mut progress = self.session.handle(Millis::new(NOW), event, &mut self.out);
         let mut sent = self.decode_sent(progress);
         while progress.again {
@@ -82,7 +87,7 @@ impl Pair {
     }
 
     /// Sends a message to the device, sealed if there is a key. Returns the answers.
-    fn deliver(&mut self, message: &ToDevice, body: &[u8]) -> Sent {
+    pub fn deliver(&mut self, message: &ToDevice, body: &[u8]) -> Sent {
         let Some(channel) = &mut self.channel else {
             return self.handle_event(Event::Message(&payload(message, body)));
         };

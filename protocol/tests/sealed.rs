@@ -8,6 +8,9 @@ use crate::common::{Event, Random, feed};
 use fedspan_protocol::frame::{Decoder, HEADER_ANSWER, HEADER_SEALED, HEADER_SHORT};
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{ToServer, decode};
+use hkdf::Hkdf;
+use sha2::Sha256;
+
 use fedspan_protocol::secure::{
     Channel, HANDSHAKE_INIT, HandshakeInit, NONCE, OpenError, answer_nonce, transcript,
 };
@@ -330,5 +333,39 @@ fn sealed_frame_fits_the_promised_buffer() {
         let mut frame = cobs::decode_vec(&exact[..sent - 1]).unwrap();
         assert_eq!(frame[1..9], 2u64.to_le_bytes());
         assert!(server.open(&mut frame).is_ok());
+    }
+}
+
+/// Tests that the tag of a beacon is HKDF of the key towards the device, computed with the crate of the primitive, and the one in
+/// SPEC.md, and that the other end alone accepts it.
+#[test]
+fn tag_of_a_beacon_is_derived_from_the_key_to_the_device() {
+    let [_, up, down] = exchange::expected_keys();
+    let opening = crate::common::golden::all_messages();
+    let beacon = opening.iter().find(|golden| golden.name == "to_device_round_open_i8").unwrap().payload();
+    let expected = |key: &[u8; 32]| {
+        let mut tag = [0; 8];
+        Hkdf::<Sha256>::new(None, key)
+            .expand(&[b"fedspan beacon 1", &beacon[..]].concat(), &mut tag)
+            .unwrap();
+        tag
+    };
+    let (device, server, ..) = run_handshake();
+    let tag = server.beacon_tag(&beacon);
+    assert_eq!(tag, expected(&down));
+    assert_eq!(device.beacon_tag(&beacon), expected(&up));
+    assert!(device.verifies_beacon(&beacon, tag) && !server.verifies_beacon(&beacon, tag));
+    let hex: Vec<String> = tag.iter().map(|byte| format!("{byte:02x}")).collect();
+    let specification = include_str!("../SPEC.md");
+    assert!(specification.contains(&hex.join(" ")), "SPEC.md does not have the tag {}", hex.join(" "));
+    for index in 0..8 * beacon.len() {
+        let mut changed = beacon.clone();
+        changed[index / 8] ^= 1 << (index % 8);
+        assert!(!device.verifies_beacon(&changed, tag));
+    }
+    for bit in 0..64 {
+        let mut other = tag;
+        other[bit / 8] ^= 1 << (bit % 8);
+        assert!(!device.verifies_beacon(&beacon, other));
     }
 }

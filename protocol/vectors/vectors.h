@@ -60,6 +60,12 @@ static const uint8_t to_device_ack_rejected_wrong_round[12] = {
     0x0b, 0x10, 0x05, 0x07, 0x01, 0x03, 0x01, 0x86, 0x9c, 0xbf, 0x35, 0x00,
 };
 
+/* Announced: round 7, stage 1, with the tag 01 02 03 04 05 06 07 80. */
+static const uint8_t to_device_announced[18] = {
+    0x11, 0x10, 0x0a, 0x07, 0x01, 0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x80, 0x9c, 0x06, 0xb3,
+    0xf8, 0x00,
+};
+
 /* Chunk of the round: tensor 0, elements 0..54, as f32. */
 static const uint8_t to_device_chunk[228] = {
     0x05, 0x10, 0x03, 0x07, 0x01, 0x01, 0xdd, 0xf2, 0x67, 0x26, 0xbe, 0x91, 0xfa, 0xb4, 0x3d, 0x59,
@@ -867,6 +873,7 @@ static const struct fedspan_vector fedspan_vectors[] = {
     {"to_device_ack_rejected_not_asked", to_device_ack_rejected_not_asked, 12},
     {"to_device_ack_rejected_tensors", to_device_ack_rejected_tensors, 12},
     {"to_device_ack_rejected_wrong_round", to_device_ack_rejected_wrong_round, 12},
+    {"to_device_announced", to_device_announced, 18},
     {"to_device_chunk", to_device_chunk, 228},
     {"to_device_chunk_last", to_device_chunk_last, 117},
     {"to_device_chunk_long", to_device_chunk_long, 624},

@@ -95,6 +95,7 @@ fn run_session(session: &mut PeerSession, now: Millis, output: &mut Output) {
         match session.next(now, &mut frame) {
             PeerAction::Send => output.frames.extend_from_slice(&frame),
             PeerAction::Admit => session.admit(),
+            PeerAction::Beacon(_) => {}
             PeerAction::Report(event) => {
                 let name = match event.kind {
                     PeerEventKind::Hello(device, ..) => format!("hello {device}"),

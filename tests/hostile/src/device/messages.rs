@@ -3,9 +3,10 @@
 use std::sync::OnceLock;
 
 use fedspan_protocol::assembly::plan;
+use fedspan_protocol::limits::BEACON_TAG;
 use fedspan_protocol::message::{
-    Ack, AckOutcome, Chunk, Descriptors, Fault, HeadSolve, Missing, Refusal, Rejection, RoundId, RoundOpen,
-    Task, ToDevice, Upload, Welcome,
+    Ack, AckOutcome, Announced, Chunk, Descriptors, Fault, HeadSolve, Missing, Refusal, Rejection, RoundId,
+    RoundOpen, Task, ToDevice, Upload, Welcome,
 };
 use fedspan_protocol::orthonormal::orthonormalise;
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
@@ -59,6 +60,9 @@ fn small_messages() -> Vec<Vec<u8>> {
         }
     }
     messages.extend([100, u32::MAX].map(|milliseconds| ToDevice::NextRound { milliseconds }));
+    let tag = [7; BEACON_TAG];
+    messages
+        .extend((1..=2).map(|round| ToDevice::Announced(Announced { id: RoundId { round, stage: 0 }, tag })));
     messages.iter().map(|message| payload(message, &[])).collect()
 }
 
