@@ -114,7 +114,10 @@ fn settings_of_packets_are_checked() {
         ),
         ("packet = 244", "listen.packet: the length of packets over UDP, which needs `udp` or `beacon`"),
         ("short_tags = 8", "listen.short_tags: found 8"),
-        ("beacon = \"239.255.70.83\"", "listen.beacon: found \"239.255.70.83\", allowed: an address with a port"),
+        (
+            "beacon = \"239.255.70.83\"",
+            "listen.beacon: found \"239.255.70.83\", allowed: an address with a port",
+        ),
         ("beacon_delay = 1", "listen.beacon_delay: the time to a beacon, which needs `beacon`"),
         ("beacon = \"239.255.70.83:4412\"\nbeacon_delay = -1", "listen.beacon_delay: found -1"),
     ] {

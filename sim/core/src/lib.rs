@@ -14,6 +14,7 @@ pub mod noise;
 pub mod parallel;
 pub mod progress;
 pub mod propose;
+pub mod radio;
 pub mod report;
 pub mod run;
 pub mod scenario;

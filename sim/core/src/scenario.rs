@@ -27,8 +27,8 @@ use fedspan_engine::participation::Policy;
 use fedspan_engine::privacy::fedpower::Calibration;
 use fleet::read_fleet;
 pub use fleet::{
-    ComputeTimes, Correlation, Cycle, DropoutPattern, DynamicParameter, FleetSection, LinkSection, Phases,
-    Speed, Spikes,
+    ComputeTimes, Correlation, Cycle, DropoutPattern, DynamicParameter, FleetSection, LinkSection, LinkSpeed,
+    Phases, Speed, Spikes,
 };
 use scale::read_scale;
 
@@ -541,7 +541,7 @@ impl Scenario {
         if self.fleet.dropout > 0.0 || self.fleet.link.is_some() || sleeps || self.deadline.is_some() {
             return Some(
                 "dropouts, slow links, sleep and deadlines in mean computations are simulated only: leave out fleet.dropout, \
-                 fleet.bandwidth, fleet.wake_every, fleet.window_every and rounds.deadline",
+                 fleet.bandwidth, fleet.radio, fleet.wake_every, fleet.window_every and rounds.deadline",
             );
         }
         None

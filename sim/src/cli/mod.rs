@@ -24,6 +24,7 @@ mod measurement;
 mod output;
 mod power;
 mod progress;
+mod radio;
 mod recorded_command;
 mod replay;
 mod reproduce;
@@ -240,6 +241,13 @@ Uses a FedPower scenario and keeps only Gram matrices. sim/PRIVATE.md defines th
 
 sim/ENCODER.md names the sources of weights and sentences, and defines the measurement.")]
     Encoder(encoder::EncoderOptions),
+    /// Show the bytes and the time on the air of a round over BLE and LoRa
+    #[command(after_help = "Examples:
+  fedspan-sim radio smallest --set algorithm.upload=i8-top-k --set algorithm.download=i8
+  fedspan-sim radio my.toml --devices 100 --format json | jq .rows
+
+edge-client/RADIO.md defines the measurement.")]
+    Radio(radio::RadioOptions),
     /// Compute theoretical predictions from the literature, for comparison with simulations
     #[command(subcommand)]
     Theory(theory::Theory),
@@ -366,6 +374,7 @@ pub fn main() -> ExitCode {
         Some(Command::Emulate(options)) => emulate::command(&options),
         #[cfg(feature = "encoder")]
         Some(Command::Encoder(options)) => encoder::command(&options),
+        Some(Command::Radio(options)) => radio::command(&options),
         Some(Command::Theory(theory)) => theory::command(&theory),
         Some(Command::Byzantine(options)) => byzantine::command(&options),
         Some(Command::Dropout(options)) => dropout::command(&options),

@@ -3,6 +3,7 @@
 use fedspan_engine::config::{AlgorithmSection, Problem, Section};
 
 use crate::data::sizes::LARGEST_SIGMA;
+use crate::radio::{RADIOS, Radio};
 
 /// Largest probability of a dropout or a lost frame. Larger values would make runs very long.
 const LARGEST_LOSS: f64 = 0.99;
@@ -155,12 +156,29 @@ pub enum DropoutPattern {
 /// Links between devices and the server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkSection {
-    /// Median bandwidth of the devices, in bytes per mean computation.
-    pub bandwidth: f64,
-    /// Standard deviation of the logarithm of the bandwidth.
-    pub spread: f64,
-    /// Probability that a frame is lost and retransmitted.
+    /// Speed of the links.
+    pub speed: LinkSpeed,
+    /// Probability that a frame, or packet of a radio, is lost and retransmitted.
     pub loss: f64,
+}
+
+/// Speed of the links between devices and the server.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum LinkSpeed {
+    /// A number of bytes per mean computation.
+    Bandwidth {
+        /// Median bandwidth of the devices, in bytes per mean computation.
+        bandwidth: f64,
+        /// Standard deviation of the logarithm of the bandwidth.
+        spread: f64,
+    },
+    /// Time on the air of packets, and pauses of the device that the duty cycle requires.
+    Radio {
+        /// Radio of all devices.
+        radio: Radio,
+        /// Length of a mean computation in seconds.
+        computation: f64,
+    },
 }
 
 /// Reads the section.
@@ -180,14 +198,7 @@ pub fn read_fleet(section: &Section<'_>, algorithm: &AlgorithmSection) -> Result
         communication,
         dropout,
         pattern: read_pattern(section, dropout)?,
-        link: match section.optional_number("bandwidth", 1e-6..=f64::MAX)? {
-            None => None,
-            Some(bandwidth) => Some(LinkSection {
-                bandwidth,
-                spread: section.number("bandwidth_spread", Some(0.0), 0.0..=LARGEST_SIGMA)?,
-                loss: section.number("loss", Some(0.0), 0.0..=LARGEST_LOSS)?,
-            }),
-        },
+        link: read_link(section)?,
         waking: read_waking(section)?,
         window: read_window(section)?,
         i16_share: if is_mixed { section.number("i16_share", Some(0.5), 0.0..=1.0)? } else { 0.0 },
@@ -196,6 +207,22 @@ pub fn read_fleet(section: &Section<'_>, algorithm: &AlgorithmSection) -> Result
     };
     section.finish()?;
     Ok(fleet)
+}
+
+/// Reads the keys of the links.
+fn read_link(section: &Section<'_>) -> Result<Option<LinkSection>, Problem> {
+    let speed = if section.has("radio") {
+        if section.has("bandwidth") {
+            return Err(section.problem("radio", "either `radio` or `bandwidth`".to_owned()));
+        }
+        let radio = section.choice("radio", None, &RADIOS.map(|radio| (radio.name, radio)))?;
+        LinkSpeed::Radio { radio, computation: section.number("computation", Some(1.0), 1e-6..=1e6)? }
+    } else {
+        let Some(bandwidth) = section.optional_number("bandwidth", 1e-6..=f64::MAX)? else { return Ok(None) };
+        let spread = section.number("bandwidth_spread", Some(0.0), 0.0..=LARGEST_SIGMA)?;
+        LinkSpeed::Bandwidth { bandwidth, spread }
+    };
+    Ok(Some(LinkSection { speed, loss: section.number("loss", Some(0.0), 0.0..=LARGEST_LOSS)? }))
 }
 
 /// Reads the keys of the duty cycle.
