@@ -122,7 +122,7 @@ impl World {
         let rounds = self.scenario.algorithm.rounds;
         assert_eq!((emulated.status.phase.as_str(), emulated.status.round), ("finished", rounds), "{word}");
         assert_eq!(emulated.status.updates.rejected(), 0, "{:?}", emulated.status);
-        assert_eq!(emulated.boards.len(), self.boards);
+        assert_eq!(emulated.boards.len() + emulated.dead.len(), self.boards);
         let last = representation_rounds(&emulated).last().expect("no round was recorded");
         assert_eq!(last["round"], rounds, "the last round was not recorded");
         let b =
@@ -279,6 +279,23 @@ async fn boards_upload_the_largest_values() {
     }
 }
 
+/// Tests that a board that dies in the middle of a campaign is a dropout: the others finish, with the bits of a replay without it.
+#[tokio::test(flavor = "multi_thread")]
+async fn board_that_dies_is_a_dropout() {
+    for link in [Link::Pipes, Link::Uart] {
+        let mut world = World::new("m0", 4, 20).with_link(link);
+        // After the fourth message of its fourth life the board stays off.
+        world.faults =
+            vec![BoardFaults { board: 2, power_cuts: 4, stays_off: true, ..BoardFaults::default() }];
+        let emulated = world.run().await;
+        assert_eq!(emulated.dead.iter().map(|board| board.device).collect::<Vec<_>>(), [2]);
+        assert_eq!(emulated.boards.iter().map(|board| board.device).collect::<Vec<_>>(), [1, 3, 4]);
+        let counted = counted_devices(&emulated);
+        let with_the_dead = counted.iter().filter(|round| round.contains(&DeviceId(1))).count();
+        assert!(with_the_dead < counted.len(), "{with_the_dead} of {} rounds", counted.len());
+    }
+}
+
 /// Checks that each boot restored the record (the state that the device saves in flash) that was saved last.
 /// At least one interrupted life (from a boot to an interruption) must have saved two records, so that lives
 /// ended at each message of a round.
@@ -302,8 +319,9 @@ fn check_restored_records(board: &BoardReport) {
 /// Interrupts boards `1..=n` after the first message of a life, then after the second, and so on. Each
 /// interruption costs at most one round, so the campaign has more rounds than the boards have lives.
 async fn run_with_interruptions(mut world: World, interrupted: usize, power_cuts: u32, resets: u32) {
-    world.faults =
-        (1..=interrupted).map(|board| BoardFaults { board, power_cuts, resets, flash: None }).collect();
+    world.faults = (1..=interrupted)
+        .map(|board| BoardFaults { board, power_cuts, resets, ..BoardFaults::default() })
+        .collect();
     let emulated = world.run().await;
     let counted = counted_devices(&emulated);
     for board in &emulated.boards[..interrupted] {

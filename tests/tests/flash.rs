@@ -5,7 +5,6 @@
 
 use std::fmt::Write;
 
-use fedspan_xtask::boards::Linked;
 
 use crate::budget::{BOARDS, GeneratedTable, List, Rows, read_json_lines, regenerating};
 

@@ -69,8 +69,12 @@ pub fn command(options: &EmulateOptions) -> Result<(), CommandError> {
     let scratch = scratch.map_err(|error| CommandError::Failed(format!("a temporary directory: {error}")))?;
     // Firmware and emulator scripts are located relative to the source directory of this program.
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
-    let faults =
-        BoardFaults { board: 1, resets: options.resets, power_cuts: options.power_cuts, flash: None };
+    let faults = BoardFaults {
+        board: 1,
+        resets: options.resets,
+        power_cuts: options.power_cuts,
+        ..BoardFaults::default()
+    };
     let plan = Plan {
         scenario: &scenario,
         boards: options.boards.into(),
@@ -95,7 +99,7 @@ pub fn command(options: &EmulateOptions) -> Result<(), CommandError> {
     drop(runtime);
     let emulated = ended.map_err(|error| to_command_error(&error))?;
     // A board that was reset or lost power may have missed a round, so results are not compared.
-    let is_undisturbed = options.resets == 0 && options.power_cuts == 0;
+    let is_undisturbed = options.resets == 0 && options.power_cuts == 0 && emulated.dead.is_empty();
     let simulated = if is_undisturbed { simulate_boards(&scenario, &emulated)? } else { None };
     match options.format {
         Format::Json => {
@@ -104,6 +108,16 @@ pub fn command(options: &EmulateOptions) -> Result<(), CommandError> {
             }
         }
         format => output::print(&format.shown(&board_table(&core, &emulated, simulated.as_deref())))?,
+    }
+    if let [first, ..] = &emulated.dead[..] {
+        return Err(CommandError::Failed(format!(
+            "{} of {} boards died, the campaign went on without them; board {} ended with {}: {}",
+            emulated.dead.len(),
+            options.boards,
+            first.device,
+            first.code,
+            first.last_line
+        )));
     }
     let differing = simulated.iter().flatten().zip(&emulated.boards).filter(|(a, b)| !a.agrees(b)).count();
     if differing > 0 {

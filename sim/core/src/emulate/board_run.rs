@@ -14,8 +14,21 @@ pub struct BoardFaults {
     pub power_cuts: u32,
     /// Number of resets after the last power cut, each after one message more than the reset before.
     pub resets: u32,
+    /// True if the board is not started again after its last power cut.
+    pub stays_off: bool,
     /// Content of the flash before the first start; `None` for erased flash.
     pub flash: Option<Vec<u8>>,
+}
+
+/// Board that ended without a report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadBoard {
+    /// Device number.
+    pub device: u64,
+    /// Exit status of the emulator.
+    pub code: String,
+    /// Last line that the board printed.
+    pub last_line: String,
 }
 
 /// Output of a board.
@@ -76,7 +89,8 @@ impl BoardRun {
             stderr.push_str(&String::from_utf8_lossy(&output.stderr));
             record_lines
                 .extend(text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok()));
-            if end_after.is_some() && output.status.code() == Some(POWER_CUT_EXIT) {
+            let stays_off = self.faults.stays_off && cut_count == self.faults.power_cuts;
+            if end_after.is_some() && output.status.code() == Some(POWER_CUT_EXIT) && !stays_off {
                 continue;
             }
             if output.status.success()

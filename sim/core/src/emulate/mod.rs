@@ -1,12 +1,14 @@
 //! Emulated fleet: QEMU boards run the client firmware and connect to a real server in this process.
 
 mod board;
+mod board_line;
 mod board_run;
 mod error;
 mod expected;
 mod keys;
 mod samples;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -20,11 +22,12 @@ use tokio::net::unix::pipe;
 use tokio::task::{JoinHandle, JoinSet};
 
 pub use board::{BoardArgs, BoardLink, CORES, Core, Firmware};
-pub use board_run::{BoardFaults, BoardReport};
+pub use board_run::{BoardFaults, BoardReport, DeadBoard};
 pub use error::EmulateError;
 pub use expected::{Expected, expected};
 
 use crate::scenario::Scenario;
+use board_line::BoardLine;
 use board_run::BoardRun;
 use samples::SampleImages;
 
@@ -64,8 +67,10 @@ pub struct Plan<'a> {
 /// Result of an emulated fleet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EmulationResult {
-    /// Reports of the boards, in order.
+    /// Reports of the boards that ran to the end, in order.
     pub boards: Vec<BoardReport>,
+    /// Boards that ended without a report, in order. The campaign went on without them.
+    pub dead: Vec<DeadBoard>,
     /// Final status of the server.
     pub status: Status,
     /// Report of the server on each round, including the devices whose updates were aggregated.
@@ -120,6 +125,8 @@ pub async fn run(
     let port = server.address()?.port();
     let state = plan.scratch.join("state");
     let mut boards: Vec<BoardRun> = Vec::new();
+    // Ends the server's end of a board's pipes.
+    let mut line_ends = BTreeMap::new();
     for index in 0..plan.boards {
         let (device, client) = (index as u64 + 1, index % images.clients() + 1);
         let image = plan.scratch.join(format!("client{client}.bin"));
@@ -150,7 +157,9 @@ pub async fn run(
                     open.open_receiver(&transmit).map_err(system("named pipe"))?,
                     open.open_sender(&receive).map_err(system("named pipe"))?,
                 );
+                let (line, end) = BoardLine::new(line);
                 server.attach_link(format!("board {device}"), line);
+                line_ends.insert(device, end);
                 BoardLink::Pipes(receive, transmit)
             }
         };
@@ -173,6 +182,7 @@ pub async fn run(
     }
     let began = Instant::now();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let mut stop = Some(stop);
     let mut serving = tokio::spawn(server.serve(
         async {
             let _ = stopped.await;
@@ -185,10 +195,10 @@ pub async fn run(
         running.spawn(board.run());
     }
     watcher.message(&format!("{} boards are running", plan.boards));
-    let mut reports = Vec::new();
+    let (mut reports, mut dead) = (Vec::new(), Vec::new());
     let mut status = None;
     let mut ask = tokio::time::interval(STATUS_INTERVAL);
-    while reports.len() < plan.boards || status.is_none() {
+    while reports.len() + dead.len() < plan.boards || status.is_none() {
         tokio::select! {
             () = &mut interrupted => {
                 running.shutdown().await;
@@ -198,10 +208,22 @@ pub async fn run(
                 let ended = ended.map_err(|error| system("board")(std::io::Error::other(error)))?;
                 match ended {
                     Ok(report) => reports.push(report),
+                    // A board that dies in a campaign is a dropout. Before the first round the campaign would wait for it.
+                    Err(EmulateError::Board { device, code, last_line })
+                        if dead.len() + 1 < plan.boards && has_begun(&state).await =>
+                    {
+                        watcher.message(&format!("board {device} ended with {code}, the others go on: {last_line}"));
+                        drop(line_ends.remove(&device));
+                        dead.push(DeadBoard { device, code, last_line });
+                    }
                     Err(error) => {
                         running.shutdown().await;
                         return Err(error);
                     }
+                }
+                // The server would wait for the heads of dead boards.
+                if reports.len() + dead.len() == plan.boards && !dead.is_empty() {
+                    stop = None;
                 }
             }
             served = &mut serving, if status.is_none() => {
@@ -223,8 +245,22 @@ pub async fn run(
     drop(stop);
     let seconds = began.elapsed().as_secs_f64();
     reports.sort_by_key(|report| report.device);
+    dead.sort_by_key(|board| board.device);
     let rounds = rounds.await.unwrap_or_default();
-    Ok(EmulationResult { boards: reports, status: status.unwrap_or_default(), rounds, seconds })
+    Ok(EmulationResult { boards: reports, dead, status: status.unwrap_or_default(), rounds, seconds })
+}
+
+/// Returns true if the server has opened a round.
+async fn has_begun(state: &Path) -> bool {
+    let mut has_begun = false;
+    let answered = query(state, "status", |line| {
+        let status = serde_json::from_str::<serde_json::Value>(line).unwrap_or_default();
+        has_begun |=
+            status.get("phase").and_then(serde_json::Value::as_str).is_some_and(|phase| phase != "waiting");
+        Ok(())
+    });
+    // A server that does not answer has ended its campaign.
+    !matches!(answered.await, Ok(Some(()))) || has_begun
 }
 
 /// Checks that a server and boards of any core can run the scenario.
@@ -306,7 +342,8 @@ fn fleet(plan: &Plan<'_>, security: Security) -> Fleet {
         allowed: None,
         held_out: Vec::new(),
         security,
-        absence: Duration::from_secs(30),
+        // A board that restarts is back within a second.
+        absence: Duration::from_secs(10),
         shape: Shape { features: shape.features, outputs: shape.outputs, image: None },
         // The firmware does not support feature scaling.
         scale: ScaleSource::None,
