@@ -78,6 +78,9 @@ pub const MISSING_MAX: usize = 16;
 /// Largest frame that is read from a peer before it is welcomed, in bytes.
 pub const HELLO_FRAME_MAX: usize = 128;
 
+/// Maximum number of counters in a report.
+pub const REPORT_COUNTERS_MAX: usize = 24;
+
 /// Length of the tag of a beacon, in bytes.
 pub const BEACON_TAG: usize = 8;
 

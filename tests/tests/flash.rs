@@ -5,7 +5,6 @@
 
 use std::fmt::Write;
 
-
 use crate::budget::{BOARDS, GeneratedTable, List, Rows, read_json_lines, regenerating};
 
 /// List of the sizes of firmware.

@@ -1,5 +1,8 @@
 //! Settings of a session.
 
+#[cfg(feature = "reports")]
+pub use fedspan_protocol::message::{Firmware, ResetReason};
+
 use fedspan_protocol::limits::{FRAME_LIMIT_DEFAULT, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, wire_capacity};
 
 /// Settings of a session.
@@ -18,10 +21,24 @@ pub struct Config {
     pub sleep: Option<Sleep>,
     /// Times after which the session repeats a message, reconnects, or gives up a write.
     pub timers: Timers,
+    /// Facts that the device reports on each connection and after every 64 rounds on it, with its counters; `None` to report nothing. A device with noise
+    /// in its updates never reports, because its counters could tell something about records.
+    #[cfg(feature = "reports")]
+    pub about: Option<About>,
     /// True if the link also delivers the server's beacons: frames for all devices, by which rounds open. The receive buffer must hold
     /// them. A lost beacon costs time only, because the server then opens the round on this device alone.
     #[cfg(feature = "beacons")]
     pub hears_beacons: bool,
+}
+
+/// Facts about a device that only its firmware knows.
+#[cfg(feature = "reports")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct About {
+    /// Version and build of the firmware.
+    pub firmware: Firmware,
+    /// Reason of the last reset, from the registers of the chip.
+    pub reset: ResetReason,
 }
 
 /// Times in milliseconds after which a session repeats a message, reconnects, or gives up a write. A link on which a message
@@ -93,6 +110,8 @@ impl Config {
             leave_when_fitted: false,
             sleep: None,
             timers: Timers::DEFAULT,
+            #[cfg(feature = "reports")]
+            about: None,
             #[cfg(feature = "beacons")]
             hears_beacons: false,
         }

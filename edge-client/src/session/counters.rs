@@ -1,5 +1,8 @@
 //! Counters of a session for diagnosis.
 
+#[cfg(feature = "reports")]
+use fedspan_protocol::message::REPORT_COUNTERS;
+
 /// Numbers of events since the session was created. The counters saturate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -49,6 +52,37 @@ pub struct Counters {
     /// answers wait for the next slot, and that delay reveals their duration. If this counter is not 0,
     /// choose a longer slot.
     pub slots_missed: u32,
+}
+
+#[cfg(feature = "reports")]
+impl Counters {
+    /// Returns the counters of a report, in the order of [`REPORT_COUNTERS`](fedspan_protocol::message::REPORT_COUNTERS).
+    pub(super) fn reported(&self) -> [u32; REPORT_COUNTERS.len()] {
+        #[cfg(feature = "beacons")]
+        let beacons = self.beacons;
+        #[cfg(not(feature = "beacons"))]
+        let beacons = 0;
+        let Self { counted, late, rejected, declined, closed, unasked, malformed, unexpected, .. } = *self;
+        let Self { asked_again, unsent, rehandshakes, unopened, unsealed, clock_jumps, storage, .. } = *self;
+        [
+            counted,
+            late,
+            rejected,
+            declined,
+            closed,
+            unasked,
+            malformed,
+            unexpected,
+            asked_again,
+            unsent,
+            rehandshakes,
+            unopened,
+            unsealed,
+            beacons,
+            clock_jumps,
+            storage,
+        ]
+    }
 }
 
 /// Increments a counter, saturating.

@@ -68,6 +68,8 @@ use crate::store::Store;
 use crate::task::Task;
 use crate::time::Millis;
 
+#[cfg(feature = "reports")]
+pub use config::{About, Firmware, ResetReason};
 pub use config::{Config, Sampling, Sleep, Timers};
 pub use counters::Counters;
 pub use event::{Event, Progress};
@@ -109,6 +111,10 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         }
         let remembered = loaded.ok().flatten().unwrap_or_default();
         let mut state = SessionState::new(remembered, &config, task.slot());
+        #[cfg(feature = "reports")]
+        {
+            state.reports = config.about.is_some() && task.capabilities().privacy == Privacy::None;
+        }
         if loaded.is_err() {
             count(&mut state.counters.storage);
         }

@@ -2,8 +2,12 @@
 
 use core::ops::Range;
 
+#[cfg(feature = "reports")]
+use super::config::About;
 #[cfg(feature = "beacons")]
 use fedspan_protocol::message::HEARS_BEACONS;
+#[cfg(feature = "reports")]
+use fedspan_protocol::message::Report;
 use fedspan_protocol::message::{CHOOSES_RIDGE, Chunk, DeclineReason, Hello, ToServer, Update};
 use fedspan_protocol::tensor::{I8_BLOCK, TensorDescriptor};
 use rand_core::Rng;
@@ -70,6 +74,10 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
 
     /// Returns the next message to send, with the part of the update in its body.
     fn next_frame(&mut self, now: Millis) -> Option<(ToServer, BodyRange)> {
+        #[cfg(feature = "reports")]
+        if let Some(report) = self.next_report(now) {
+            return Some((report, BodyRange::EMPTY));
+        }
         if self.state.close || self.state.phase != (Phase::Greeting { hello_sent: false }) {
             return self.state.next_frame_after_hello(now);
         }
@@ -97,6 +105,23 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         }
         self.state.await_welcome(now);
         Some((ToServer::Hello(Hello::new(self.config.device, capabilities)), BodyRange::EMPTY))
+    }
+
+    /// Returns the report that is due.
+    #[cfg(feature = "reports")]
+    fn next_report(&mut self, now: Millis) -> Option<ToServer> {
+        // The key is proved first.
+        if self.state.send_key_proof
+            || !self.state.is_established()
+            || !core::mem::take(&mut self.state.report_due)
+        {
+            return None;
+        }
+        let About { firmware, reset } = self.config.about?;
+        let uptime = u32::try_from(now.as_u64() / 1_000).unwrap_or(u32::MAX);
+        let counters = self.state.counters.reported().into_iter().collect();
+        self.state.last_sent_at = now;
+        Some(ToServer::Report(Report { firmware, reset, uptime, counters }))
     }
 }
 

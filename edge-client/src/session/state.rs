@@ -124,6 +124,12 @@ pub struct SessionState {
     pub idle_since: Millis,
     /// Earliest opening of the next round, as far as the server has named one on this link.
     pub next_round_at: Millis,
+    /// True if this device reports about itself.
+    #[cfg(feature = "reports")]
+    pub reports: bool,
+    /// True if a report is due.
+    #[cfg(feature = "reports")]
+    pub report_due: bool,
     /// Round whose beacon is awaited.
     #[cfg(feature = "beacons")]
     pub announced: Option<Announced>,
@@ -177,6 +183,10 @@ impl SessionState {
             rounds_on_link: 0,
             idle_since: Millis::ZERO,
             next_round_at: Millis::ZERO,
+            #[cfg(feature = "reports")]
+            reports: false,
+            #[cfg(feature = "reports")]
+            report_due: false,
             #[cfg(feature = "beacons")]
             announced: None,
             #[cfg(feature = "top-k")]

@@ -7,6 +7,9 @@ use crate::time::Millis;
 
 /// Shortest keep-alive interval, in milliseconds, for any idle limit of the server.
 const ALIVE_INTERVAL_MIN: u32 = 100;
+/// Number of rounds on a link after which a device reports again.
+#[cfg(feature = "reports")]
+const REPORT_ROUNDS: u32 = 64;
 /// Largest number of doublings of the reconnect delay, which then exceeds any maximum of 32 bits.
 const RECONNECT_DOUBLINGS: u32 = 31;
 
@@ -24,6 +27,10 @@ impl SessionState {
         self.has_left = false;
         self.rounds_on_link = 0;
         self.next_round_at = Millis::ZERO;
+        #[cfg(feature = "reports")]
+        {
+            self.report_due = false;
+        }
         #[cfg(feature = "beacons")]
         {
             self.announced = None;
@@ -114,6 +121,10 @@ impl SessionState {
         self.last_sent_at = now;
         self.welcomed_at = now;
         self.idle_since = now;
+        #[cfg(feature = "reports")]
+        {
+            self.report_due = self.reports;
+        }
         self.enter(Phase::Idle);
     }
 
@@ -121,6 +132,10 @@ impl SessionState {
     pub fn round_ended(&mut self, now: Millis) {
         count(&mut self.rounds_on_link);
         self.idle_since = now;
+        #[cfg(feature = "reports")]
+        {
+            self.report_due |= self.reports && self.rounds_on_link.is_multiple_of(REPORT_ROUNDS);
+        }
     }
 
     /// Leaves a link on which nothing is left to do, if the device sleeps between rounds; see
@@ -186,6 +201,8 @@ impl SessionState {
             _ if self.close => false,
             Phase::Greeting { hello_sent } => !hello_sent,
             Phase::Sending { .. } | Phase::Receiving { ask_missing: true } => true,
+            #[cfg(feature = "reports")]
+            _ if self.report_due => true,
             _ => self.send_key_proof || self.decline.is_some() || self.resend.is_some(),
         }
     }

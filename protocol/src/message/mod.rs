@@ -6,6 +6,7 @@
 
 mod hello;
 mod model;
+mod report;
 mod round;
 mod task;
 
@@ -18,10 +19,9 @@ pub use hello::{
     Requirement, Welcome,
 };
 pub use model::{Filters, Image, Model};
-#[cfg(feature = "beacons")]
-pub use round::Announced;
+pub use report::{Firmware, REPORT_COUNTERS, Report, ResetReason};
 pub use round::{
-    Ack, AckOutcome, Chunk, Decline, DeclineReason, Fault, Missing, Rejection, RoundOpen, Update,
+    Ack, AckOutcome, Announced, Chunk, Decline, DeclineReason, Fault, Missing, Rejection, RoundOpen, Update,
 };
 pub use task::{
     Baseline, Descent, HeadSolve, PowerRows, PowerUpload, PrivateTask, Task, TaskKind, Trained, Upload,
@@ -92,6 +92,10 @@ pub enum ToServer {
     Decline(Decline),
     /// Keep-alive without content.
     Alive,
+    /// Report of the device about itself.
+    // Only the last variant may be absent without a change of other variants' numbers.
+    #[cfg(feature = "reports")]
+    Report(Report),
 }
 
 /// Message from the aggregator to the device.
@@ -127,6 +131,7 @@ pub enum ToDevice {
         milliseconds: u32,
     },
     /// Start of a round whose [`RoundOpen`] comes as a beacon: one unsealed frame for all devices.
+    // Only the last variant may be absent without a change of other variants' numbers.
     #[cfg(feature = "beacons")]
     Announced(Announced),
 }

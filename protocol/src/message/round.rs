@@ -4,7 +4,6 @@ use heapless::Vec;
 use serde::{Deserialize, Serialize};
 
 use super::{Descriptors, RoundId, Task};
-#[cfg(feature = "beacons")]
 use crate::limits::BEACON_TAG;
 use crate::limits::MISSING_MAX;
 
@@ -22,7 +21,6 @@ pub struct RoundOpen {
 
 /// Announcement of a round whose [`RoundOpen`] comes as a beacon: a frame with a checksum only, the same for all devices of the
 /// round. The announcement is sealed for one device, and its tag proves that the server has sent the beacon.
-#[cfg(feature = "beacons")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Announced {
     /// Identifier of the round.
