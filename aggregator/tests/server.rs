@@ -637,6 +637,17 @@ async fn control_socket_answers_in_json() {
         "the watcher was not disconnected"
     );
 
+    // Devices, of which these report nothing about themselves.
+    let mut lines = Vec::new();
+    let asked = query(state.path(), "devices", |line| {
+        lines.push(serde_json::from_str::<serde_json::Value>(line).unwrap());
+        Ok(())
+    });
+    asked.await.unwrap().unwrap();
+    let joined =
+        |device: u64| serde_json::json!({"device": device, "connected": true, "seen_s": 0, "joined": 1});
+    assert_eq!(lines, [joined(0), joined(1)]);
+
     // Invalid requests do not stop the server.
     for (request, is_read_in_full) in
         [("stop", true), ("", true), ("STATUS", true), (&"x".repeat(10_000), false)]
@@ -650,7 +661,7 @@ async fn control_socket_answers_in_json() {
         if is_read_in_full {
             answered.unwrap();
             let answer: serde_json::Value = serde_json::from_str(&lines[0]).unwrap();
-            assert!(answer["error"].as_str().unwrap().contains("status, watch"), "{answer}");
+            assert!(answer["error"].as_str().unwrap().contains("status, devices, watch"), "{answer}");
         }
     }
     // A silent client and a client that sends invalid text do not delay other clients.

@@ -80,6 +80,7 @@ mod recording_table;
 mod recording_wearer;
 mod recurrent;
 mod rejected_input;
+mod reports;
 mod representation_downloads;
 mod response_slots;
 mod ridge_choice;

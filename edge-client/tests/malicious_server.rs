@@ -40,6 +40,17 @@ impl Pair {
 
     /// Creates a device with these settings and connects it, in campaign 7.
     pub fn with_config(problem: &Problem, config: Config, key: Option<Key>, flash: Flash) -> Self {
+        let mut pair = Self::unconnected(problem, config, key, flash);
+        let sent = pair.handle_event(Event::LinkUp);
+        assert!(matches!(sent[..], [(ToServer::Hello(_), _)]), "{sent:?}");
+        let welcome = ToDevice::Welcome(Welcome { campaign: 7, idle_milliseconds: 60_000 });
+        let confirmed = pair.deliver(&welcome, &[]);
+        assert_eq!(confirmed.len(), usize::from(pair.key.is_some()), "{confirmed:?}");
+        pair
+    }
+
+    /// Creates a device that is not connected.
+    pub fn unconnected(problem: &Problem, config: Config, key: Option<Key>, flash: Flash) -> Self {
         let limit = config.frame_limit;
         let protection = key.clone().map_or(Protection::Plaintext, Protection::Key);
         let memory = Heap::new(problem.d, problem.k, problem.c);
@@ -47,13 +58,7 @@ impl Pair {
         let session =
             Session::new(config, protection, Linear::new(memory), problem.samples.clone(), flash, random);
         let out = vec![0; config.transmit_capacity()];
-        let mut pair = Self { session, limit: limit.into(), key, channel: None, answers: 0, out };
-        let sent = pair.handle_event(Event::LinkUp);
-        assert!(matches!(sent[..], [(ToServer::Hello(_), _)]), "{sent:?}");
-        let welcome = ToDevice::Welcome(Welcome { campaign: 7, idle_milliseconds: 60_000 });
-        let confirmed = pair.deliver(&welcome, &[]);
-        assert_eq!(confirmed.len(), usize::from(pair.key.is_some()), "{confirmed:?}");
-        pair
+        Self { session, limit: limit.into(), key, channel: None, answers: 0, out }
     }
 
     /// Passes an event to the session. Returns all messages that the device sends.

@@ -8,7 +8,8 @@ pub const WIRE_VERSION: u16 = 2;
 /// the order of their file names in `vectors/`). Three kinds of golden messages are excluded:
 /// `to_server_hello`, which contains this number, the tasks for private use, which not every peer has to
 /// support, and messages that a peer may ignore (`to_device_next_round`) or need not know
-/// (`to_server_update_gradient_i8_top_k` and `to_device_announced`, for devices that say that they do). A test recomputes the hash, so a change
+/// (`to_server_update_gradient_i8_top_k` and `to_device_announced`, for devices that say that they do, and
+/// `to_server_report`). A test recomputes the hash, so a change
 /// of a message without a new hash fails.
 pub const SCHEMA_HASH: u32 = 0xc35a_84d0;
 

@@ -93,6 +93,20 @@ enum FleetCommand {
         #[arg(long, value_enum, default_value_t = cli::status::Format::Human)]
         format: cli::status::Format,
     },
+    /// Show the devices of the running server: who is connected, and what they report about firmware, resets and faults.
+    #[command(
+        after_help = "Devices are known since the server was started; a device reports if its firmware says so (`Config::about`).\n\
+                      Example: fedspan-aggregator devices --config fleet.toml --format json | jq 'select(.reset == \"Watchdog\")'\n\
+                      Exit codes: 0 printed, 1 no server is running or it does not answer, 2 the command line or the configuration is wrong."
+    )]
+    Devices {
+        /// The same configuration that `serve` was given.
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+        /// A table for people, or one line of JSON for each device.
+        #[arg(long, value_enum, default_value_t = cli::status::Format::Human)]
+        format: cli::status::Format,
+    },
     /// Print a line after every round of the running server, until the campaign has ended.
     #[command(
         after_help = "Exit codes: 0 the campaign is finished, or the server was stopped; 1 the campaign has failed, or the server runs \
@@ -169,6 +183,7 @@ fn run_fleet_command(command: FleetCommand) -> ExitCode {
     let config = match &command {
         FleetCommand::Serve { config, .. }
         | FleetCommand::Status { config, .. }
+        | FleetCommand::Devices { config, .. }
         | FleetCommand::Watch { config, .. }
         | FleetCommand::Check { config }
         | FleetCommand::Export { config, .. } => config,
@@ -187,6 +202,7 @@ fn run_fleet_command(command: FleetCommand) -> ExitCode {
                 cli::serve::serve(fleet, passphrase_file, exit_when_finished).await
             }
             FleetCommand::Status { format, .. } => cli::status::status(&fleet.state, format).await,
+            FleetCommand::Devices { format, .. } => cli::devices::devices(&fleet.state, format).await,
             FleetCommand::Watch { format, .. } => cli::status::watch(&fleet.state, format).await,
             FleetCommand::Check { .. } => output_exit_code(print_check(&fleet), "standard output"),
             FleetCommand::Export { out, .. } => export_campaign(&fleet, &out).await,

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use fedspan_protocol::frame::Decoder;
 use fedspan_protocol::limits::{FRAME_LIMIT_MAX, HELLO_FRAME_MAX};
-use fedspan_protocol::message::{Decline, Fault, Hello, Refusal, RoundId, ToDevice};
+use fedspan_protocol::message::{Decline, Fault, Hello, Refusal, Report, RoundId, ToDevice};
 
 use self::partial_update::PartialUpdate;
 use self::secure_layer::{SECURE_LAYER_MEMORY_MAX, SecureLayer};
@@ -45,6 +45,8 @@ pub enum PeerMessage {
     UnreadUpdate(RoundId),
     /// The device declines a round.
     Decline(Decline),
+    /// Report of the device about itself.
+    Report(Box<Report>),
     /// Keep-alive.
     Alive,
     /// Message that the protocol does not allow at this point; answered with a fault and dropped.

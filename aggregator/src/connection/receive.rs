@@ -153,6 +153,7 @@ impl Connection {
                 discard_partial(incoming, last_update);
                 Ok(Dispatch::Deliver(PeerMessage::Decline(decline)))
             }
+            ToServer::Report(report) => Ok(Dispatch::Deliver(PeerMessage::Report(Box::new(report)))),
             ToServer::Alive => Ok(Dispatch::Deliver(PeerMessage::Alive)),
             _ => Err(Fault::Unexpected),
         }

@@ -27,10 +27,11 @@ pub(super) enum LogKind {
     NoRidgeChoice,
     NotAwaited,
     Awaited,
+    Reported,
 }
 
 impl LogKind {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Joined,
         Self::Left,
         Self::Refused,
@@ -43,12 +44,14 @@ impl LogKind {
         Self::NoRidgeChoice,
         Self::NotAwaited,
         Self::Awaited,
+        Self::Reported,
     ];
 }
 
 impl fmt::Display for LogKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Reported => "device reports",
             Self::Joined => "device joined",
             Self::Left => "device left",
             Self::Refused => "device refused",

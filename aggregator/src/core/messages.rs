@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use fedspan_protocol::message::{Ack, Decline, Privacy, Refusal, RoundId};
+use fedspan_protocol::message::{Ack, Decline, Privacy, Refusal, Report, RoundId};
 
 use super::command_queue::Sender;
 use crate::connection::Traffic;
@@ -62,6 +62,8 @@ pub enum PeerEventKind {
     UnreadUpdate(RoundId),
     /// The device declines a round.
     Decline(Decline),
+    /// The device reports about itself.
+    Report(Box<Report>),
     /// Traffic counters without a message; sent after many protocol errors.
     TrafficOnly,
     /// The session has ended; this is its last event.
@@ -76,7 +78,8 @@ impl PeerEventKind {
             | Self::HelloAgain(_)
             | Self::Update(_)
             | Self::UnreadUpdate(_)
-            | Self::Decline(_) => true,
+            | Self::Decline(_)
+            | Self::Report(_) => true,
             Self::Refused(_) | Self::TurnedAway | Self::TrafficOnly | Self::Gone(_) => false,
         }
     }

@@ -10,6 +10,7 @@
 //! ```
 
 mod command_queue;
+mod device_table;
 mod held_out;
 mod log_limiter;
 mod messages;
@@ -44,6 +45,7 @@ use fedspan_engine::privacy::Delta;
 use fedspan_engine::{Action, CustomError, DeviceId, Engine, Event, Failure, Millis, Phase};
 
 pub use command_queue::{Receiver, Sender};
+pub use device_table::DeviceTable;
 pub use messages::{Command, DisconnectReason, Origin, PeerEvent, PeerEventKind};
 pub use peer_session::{PeerAction, PeerSession, Timeouts};
 pub use privacy_status::PrivacyStatus;
@@ -117,6 +119,8 @@ pub struct ServerCore {
     held_out: HeldOut,
     /// Devices that disconnect between rounds.
     sleepers: Sleepers,
+    /// Devices for the operator.
+    devices: DeviceTable,
 }
 
 /// Period in which the store cannot be written.
@@ -184,6 +188,12 @@ impl ServerCore {
     #[must_use]
     pub fn round_feed(&self) -> broadcast::Receiver<String> {
         self.round_feed_sender.subscribe()
+    }
+
+    /// Returns the table of devices.
+    #[must_use]
+    pub fn devices(&self) -> DeviceTable {
+        self.devices.clone()
     }
 
     /// Opens a read snapshot of the store.
@@ -270,6 +280,7 @@ impl ServerCore {
                     tracing::info!(device = device.0, %from, "device joined");
                 }
                 self.peers.insert(peer, Peer { device, from, commands });
+                self.devices.joined(now, device);
                 self.handle_join(now, Event::Joined(device), device, privacy)
             }
             (PeerEventKind::Refused(refusal), device) => {
@@ -306,6 +317,20 @@ impl ServerCore {
                 }
                 self.apply_event(now, Event::Declined(device, decline))
             }
+            (PeerEventKind::Report(report), Some(device)) => {
+                let ([major, minor, patch], build) = (report.firmware.version, report.firmware.build);
+                let reset = report.reset;
+                if self.devices.reported(now, device, report) && self.may_log(now, LogKind::Reported) {
+                    let firmware = format!("{major}.{minor}.{patch}");
+                    tracing::info!(
+                        device = device.0,
+                        firmware,
+                        build = format!("{build:08x}"),
+                        ?reset,
+                        "device reports"
+                    );
+                }
+            }
             (PeerEventKind::TrafficOnly, _) => {}
             (PeerEventKind::Gone(reason), device) => {
                 self.connections.count_end(reason);
@@ -324,6 +349,7 @@ impl ServerCore {
                     && self.current.get(&device) == Some(&peer)
                 {
                     self.current.remove(&device);
+                    self.devices.left(now, device);
                     self.log_left(now, device, &from, reason);
                     self.handle_departure(now, device);
                 }
@@ -379,6 +405,7 @@ impl ServerCore {
             return;
         }
         self.connections.welcomed_again += 1;
+        self.devices.joined(now, device);
         self.handle_join(now, Event::Greeted(device), device, privacy);
     }
 

@@ -458,6 +458,7 @@ impl PeerSession {
             PeerMessage::Update(update) => State::Report(PeerEventKind::Update(Box::new(update))),
             PeerMessage::UnreadUpdate(id) => State::Report(PeerEventKind::UnreadUpdate(id)),
             PeerMessage::Decline(decline) => State::Report(PeerEventKind::Decline(decline)),
+            PeerMessage::Report(report) => State::Report(PeerEventKind::Report(report)),
             PeerMessage::Alive | PeerMessage::Fault(_) | PeerMessage::OtherDevice => State::Reply,
         }
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use fedspan_protocol::message::Welcome;
 use tokio::sync::{broadcast, watch};
 
+use super::device_table::DeviceTable;
 use super::held_out::HeldOut;
 use super::log_limiter::LogRateLimiter;
 use super::robustness::Robustness;
@@ -138,6 +139,7 @@ impl ServerCore {
             not_awaited: Arc::default(),
             held_out: HeldOut::new(&fleet.held_out),
             sleepers: Sleepers::new(fleet.absence, fleet.rounds.deadline),
+            devices: DeviceTable::default(),
         };
         core.update_not_awaited();
         if let Some(robustness) = &core.robustness {

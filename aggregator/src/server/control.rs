@@ -2,6 +2,7 @@
 //! text:
 //!
 //! * `status`: answered with one line of JSON, also while the server is starting;
+//! * `devices`: answered with one line of JSON for each device;
 //! * `watch`: answered with one line after every round, and a last line when the campaign is finished or has failed;
 //! * `keys`, followed by a [`crate::keys::Request`] in JSON: answered with one line of JSON;
 //! * `export`: answered with the stored campaign, see [`super::export_stream`].
@@ -13,9 +14,10 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, broadcast, mpsc, watch};
 
+use super::clock::Clock;
 use super::export_stream::{self, SnapshotRequest};
 use super::query::{SOCKET, WATCH};
-use crate::core::Status;
+use crate::core::{DeviceTable, Status};
 use crate::keys::{Answer, SharedKeyStore};
 use fedspan_files::user;
 
@@ -56,7 +58,7 @@ impl Control {
                 Some(Self { listener, file: file_identity(&path), path, starting })
             }
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "control socket cannot be bound; status, watch, keys and export are not available");
+                tracing::warn!(path = %path.display(), %error, "control socket cannot be bound; status, devices, watch, keys and export are not available");
                 None
             }
         }
@@ -119,6 +121,7 @@ pub(super) async fn serve_client(
     mut rounds: broadcast::Receiver<String>,
     keys: Option<(SharedKeyStore, Arc<Notify>)>,
     core: mpsc::Sender<SnapshotRequest>,
+    (devices, clock): (DeviceTable, Clock),
 ) {
     // The permissions of the socket ensure the same, but they are set only after the socket is bound.
     let is_owner = stream.peer_cred().is_ok_and(|peer| peer.uid() == user() || peer.uid() == 0);
@@ -164,6 +167,11 @@ pub(super) async fn serve_client(
             let line = serde_json::to_string(&current).unwrap_or_default();
             let _ = write.write_all(format!("{line}\n").as_bytes()).await;
         }
+        "devices" => {
+            let lines = devices.lines(clock.now());
+            let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+            let _ = write.write_all(text.as_bytes()).await;
+        }
         export_stream::REQUEST => export_stream::send_export(&mut write, &core).await,
         WATCH => {
             tracing::info!("watch client connected");
@@ -189,7 +197,7 @@ pub(super) async fn serve_client(
             }
         }
         unknown => {
-            let line = serde_json::json!({ "error": format!("unknown request {unknown:?}; known: status, watch, keys, export") });
+            let line = serde_json::json!({ "error": format!("unknown request {unknown:?}; known: status, devices, watch, keys, export") });
             let _ = write.write_all(format!("{line}\n").as_bytes()).await;
         }
     }

@@ -3,7 +3,7 @@
 //! ```text
 //!  socket, serial port <-> peer task (PeerSession) <- bounded channels -> core task (ServerCore: Engine, Store)
 //!                                                                               |
-//!                                                     control socket: status, watch, keys, export
+//!                                                     control socket: status, devices, watch, keys, export
 //! ```
 //!
 //! Back-pressure: while the core is busy, the server reads no data from peers. A peer that does not read its
@@ -346,7 +346,7 @@ impl<L: Listener> Server<L> {
                 Some(client) = control::accept(control.as_ref()) => {
                     let (status, rounds) = (core.status_feed(), core.round_feed());
                     let keys = key_store.clone().map(|store| (store, keys_changed.clone()));
-                    controls.spawn(control::serve_client(client, status, rounds, keys, snapshot_sender.clone()));
+                    controls.spawn(control::serve_client(client, status, rounds, keys, snapshot_sender.clone(), (core.devices(), clock)));
                 }
                 // Sending fails if the requesting client has disconnected.
                 Some(requester) = snapshot_requests.recv() => drop(requester.send(core.read_snapshot())),

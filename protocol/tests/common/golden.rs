@@ -4,9 +4,9 @@
 use fedspan_protocol::limits::{FRAME_LIMIT_DEFAULT, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, TENSORS_MAX};
 use fedspan_protocol::message::{
     Ack, AckOutcome, Announced, Baseline, Capabilities, Chunk, Decline, DeclineReason, Descent, Descriptors,
-    Fault, Filters, HeadSolve, Hello, Image, Missing, Model, Numeric, PowerRows, PowerUpload, Privacy,
-    PrivateTask, Refusal, Rejection, Requirement, RoundId, RoundOpen, Task, ToDevice, ToServer, Trained,
-    Update, Upload, Welcome,
+    Fault, Filters, Firmware, HeadSolve, Hello, Image, Missing, Model, Numeric, PowerRows, PowerUpload,
+    Privacy, PrivateTask, Refusal, Rejection, Report, Requirement, ResetReason, RoundId, RoundOpen, Task,
+    ToDevice, ToServer, Trained, Update, Upload, Welcome,
 };
 use fedspan_protocol::orthonormal::orthonormalise;
 use fedspan_protocol::secure::ProvisionedNoise;
@@ -200,8 +200,8 @@ pub const PRIVATE_USE: &str = "_private_use_";
 
 /// Names of messages that not every peer knows, which the schema hash excludes. A device that does not know the first counts it
 /// as malformed, and goes on; the others are for devices that say in their hello that they know them.
-pub const OPTIONAL: [&str; 3] =
-    ["to_device_next_round", "to_device_announced", "to_server_update_gradient_i8_top_k"];
+pub const OPTIONAL: [&str; 4] =
+    ["to_device_next_round", "to_device_announced", "to_server_report", "to_server_update_gradient_i8_top_k"];
 
 /// Returns every golden message, in the order of file names.
 pub fn all_messages() -> Vec<Golden> {
@@ -472,6 +472,17 @@ fn messages_to_server() -> Vec<Golden> {
         no_body(),
     );
     add("to_server_alive", "Alive", ToServer::Alive, no_body());
+    add(
+        "to_server_report",
+        "Report: version 1.2.300, build 0xcafe0001, reset by the watchdog, 86400 s ago, counters 0 to 15",
+        ToServer::Report(Report {
+            firmware: Firmware { version: [1, 2, 300], build: 0xcafe_0001 },
+            reset: ResetReason::Watchdog,
+            uptime: 86_400,
+            counters: (0..16).collect(),
+        }),
+        no_body(),
+    );
     for (name, meaning, reason) in [
         ("to_server_decline_device", "Decline: Device", DeclineReason::Device),
         ("to_server_decline_no_samples", "Decline: NoSamples", DeclineReason::NoSamples),

@@ -6,7 +6,7 @@ use embedded_io_adapters::tokio_1::FromTokio;
 use fedspan_client::Millis;
 use fedspan_client::link::{Buffers, Closed, run_async};
 use fedspan_client::secure::Key;
-use fedspan_client::session::{Config, Protection, Sleep};
+use fedspan_client::session::{About, Config, Protection, Sleep};
 use rand_chacha::ChaCha8Rng;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -27,13 +27,21 @@ pub struct Identity {
     random: Option<ChaCha8Rng>,
     sleep: Option<Sleep>,
     hears_beacons: bool,
+    about: Option<About>,
 }
 
 impl Identity {
     /// Creates the identity of a device without a key.
     #[must_use]
     pub fn plaintext(device: u64) -> Self {
-        Self { device, protection: Protection::Plaintext, random: None, sleep: None, hears_beacons: false }
+        Self {
+            device,
+            protection: Protection::Plaintext,
+            random: None,
+            sleep: None,
+            hears_beacons: false,
+            about: None,
+        }
     }
 
     /// Creates the identity of a device with a key. `random` must be unpredictable and never reused, because
@@ -46,6 +54,7 @@ impl Identity {
             random: Some(random),
             sleep: None,
             hears_beacons: false,
+            about: None,
         }
     }
 
@@ -57,6 +66,12 @@ impl Identity {
             other => other,
         };
         Self { protection, ..self }
+    }
+
+    /// Lets the device report about itself.
+    #[must_use]
+    pub fn with_about(self, about: About) -> Self {
+        Self { about: Some(about), ..self }
     }
 
     /// Lets rounds open on the device by beacons, which its link delivers.
@@ -87,8 +102,9 @@ pub fn client_session(
     // The arithmetic is the client's, for every number of its device.
     build.arithmetic.numeric = Some(build.arithmetic.numeric_of(index as u64));
     let frame_limit = build.frame_limit();
-    let Identity { device, protection, random, sleep, hears_beacons } = identity;
-    let config = Config { frame_limit, leave_when_fitted, sleep, hears_beacons, ..Config::new(device) };
+    let Identity { device, protection, random, sleep, hears_beacons, about } = identity;
+    let config =
+        Config { frame_limit, leave_when_fitted, sleep, hears_beacons, about, ..Config::new(device) };
     let random = random.unwrap_or_else(|| deterministic_rng(scenario.seed, device));
     // The number of epochs that the other devices have trained is unknown here, so a newcomer trains only its
     // head.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use fedspan_aggregator::keys::read_keys;
 use fedspan_client::Millis;
+use fedspan_client::session::{About, Firmware, ResetReason};
 use fedspan_client::session::{Event, Sleep};
 use fedspan_engine::DeviceId;
 use fedspan_engine::config::read_file;
@@ -109,7 +110,7 @@ fn prepare_session(arguments: &DeviceOptions) -> Result<(Scenario, Dataset, SimS
     let dataset = scenario.dataset(scenario.seed).map_err(|error| error.to_string())?;
     let count = dataset.clients.len() + dataset.newcomers.len();
     let sleep = arguments.sleep.map(|seconds| Sleep::once_in(seconds.saturating_mul(1_000)));
-    let identity = identity(arguments)?.with_sleep(sleep);
+    let identity = identity(arguments)?.with_sleep(sleep).with_about(about());
     let session = arguments
         .wearer
         .checked_sub(1)
@@ -254,4 +255,12 @@ fn report(
 fn retry_time(session: &mut SimSession, now: Millis) -> Millis {
     let mut nothing = vec![0; session.config().transmit_capacity()];
     session.handle(now, Event::Tick, &mut nothing).wake
+}
+
+/// Facts that a device of this program reports: the version of the program.
+fn about() -> About {
+    let mut numbers =
+        env!("CARGO_PKG_VERSION").split(['.', '-', '+']).map(|number| number.parse().unwrap_or(0));
+    let version = std::array::from_fn(|_| numbers.next().unwrap_or(0));
+    About { firmware: Firmware { version, build: 0 }, reset: ResetReason::PowerOn }
 }

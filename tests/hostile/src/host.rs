@@ -198,7 +198,10 @@ impl Bench {
                     assert!(self.greeted);
                     self.check_update(&update);
                 }
-                PeerMessage::UnreadUpdate(_) | PeerMessage::Decline(_) | PeerMessage::Alive => {
+                PeerMessage::UnreadUpdate(_)
+                | PeerMessage::Decline(_)
+                | PeerMessage::Report(_)
+                | PeerMessage::Alive => {
                     assert!(self.greeted)
                 }
             }

@@ -1,5 +1,6 @@
 //! Commands of the device server, one module each.
 
+pub mod devices;
 pub mod keys;
 pub mod noise;
 pub mod serve;

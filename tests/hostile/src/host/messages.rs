@@ -6,10 +6,12 @@ use fedspan_engine::RoundBroadcast;
 use fedspan_engine::admission::Requirements;
 use fedspan_engine::{DeviceId, Request, Tensor};
 use fedspan_protocol::assembly::plan;
+use fedspan_protocol::limits::REPORT_COUNTERS_MAX;
 use fedspan_protocol::message::{
     Capabilities, Chunk, Decline, DeclineReason, Descriptors, HeadSolve, Hello, Missing, Model, Numeric,
     Privacy, RoundId, Task, ToServer, Update as UpdateHead, Upload, Welcome,
 };
+use fedspan_protocol::message::{Firmware, Report, ResetReason};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use crate::Random;
@@ -72,6 +74,10 @@ pub fn messages() -> &'static [Vec<u8>] {
             }
         }
         messages.push(payload(&ToServer::Alive, &[]));
+        let counters = [u32::MAX; REPORT_COUNTERS_MAX].into_iter().collect();
+        let (firmware, reset) = (Firmware { version: [u16::MAX; 3], build: u32::MAX }, ResetReason::Wake);
+        messages
+            .push(payload(&ToServer::Report(Report { firmware, reset, uptime: u32::MAX, counters }), &[]));
         messages
     })
 }
