@@ -30,7 +30,7 @@ fn server_has_body(message: &ToServer) -> bool {
 
 /// Returns true if SPEC.md allows a body after the message.
 fn device_has_body(message: &ToDevice) -> bool {
-    matches!(message, ToDevice::RoundOpen(_) | ToDevice::Chunk(_))
+    matches!(message, ToDevice::Refused(_) | ToDevice::RoundOpen(_) | ToDevice::Chunk(_))
 }
 
 proptest! {

@@ -13,6 +13,7 @@ use fedspan_client::store::{FlashStore, NoStore, record_len};
 use fedspan_protocol::frame::encode;
 use fedspan_protocol::limits::WIRE_VERSION;
 use fedspan_protocol::message::{Hello, Refusal, ToDevice, ToServer, decode};
+use fedspan_protocol::secure::{Key, TAG, refusal_tag, transcript};
 
 /// Size of the device's saved state (its record) in flash, in bytes.
 const BYTES: usize = record_len(2, 1).next_multiple_of(WORD);
@@ -29,9 +30,9 @@ fn acceptors() -> [(Arc<Acceptor>, Protection); 2] {
 }
 
 #[test]
-fn hello_of_another_version_gets_a_plain_refusal() {
+fn hello_of_another_version_gets_a_refusal_in_the_clear() {
     for (acceptor, protection) in acceptors() {
-        let hello = Board::new(DEVICE, protection, NoStore, 1).link_up().remove(0);
+        let hello = Board::new(DEVICE, protection.clone(), NoStore, 1).link_up().remove(0);
         let message = decode_cobs(&hello);
         let (hello, body) = decode::<ToServer>(&message[1..message.len() - 4]).unwrap();
         let ToServer::Hello(hello) = hello else { panic!("{hello:?}") };
@@ -45,7 +46,15 @@ fn hello_of_another_version_gets_a_plain_refusal() {
                 let mut server = ServerEnd::new(&acceptor);
                 let answers = server.receive(&[frame[..length].to_vec()]);
                 let refusal = Refusal::WireVersion { served: WIRE_VERSION };
-                assert_eq!(answers, [encode_plain(&ToDevice::Refused(refusal))], "{wire_version}");
+                // A server with keys adds a tag for the key that this device number has.
+                let refused = match &protection {
+                    Protection::Key(key) => {
+                        let sent = decode_cobs(&frame[..length]);
+                        refused_with_tags(refusal, &[refusal_tag_of(key, &sent, refusal)])
+                    }
+                    _ => encode_plain(&ToDevice::Refused(refusal)),
+                };
+                assert_eq!(answers, [refused], "{wire_version}");
                 assert!(matches!(server.events[..], [PeerMessage::Refused(sent)] if sent == refusal));
             }
         }
@@ -85,6 +94,55 @@ fn refused_device_keeps_its_state_and_reconnects() {
             server.events.clear();
             run_round(&mut board, &mut server, 2);
             assert_eq!(board.session.last_round(), 2);
+        }
+    }
+}
+
+/// Returns the tag of a refusal for a hello, whose decoded frame is `hello`.
+fn refusal_tag_of(key: &Key, hello: &[u8], refusal: Refusal) -> [u8; TAG] {
+    let refused = decode_cobs(&encode_plain(&ToDevice::Refused(refusal)));
+    refusal_tag(key, &transcript(&hello[1..hello.len() - 4]), &refused[1..refused.len() - 4])
+}
+
+/// Encodes a refusal with tags.
+fn refused_with_tags(refusal: Refusal, tags: &[[u8; TAG]]) -> Vec<u8> {
+    let (mut frame, tags) = (vec![0; 400], tags.concat());
+    let refused = ToDevice::Refused(refusal);
+    let length = encode(&refused, tags.len(), |body| body.copy_from_slice(&tags), &mut frame).unwrap();
+    frame.truncate(length);
+    frame
+}
+
+/// Tests that a device with a key believes a refusal in the clear if it has the server's tag for this hello, and no other.
+#[test]
+fn device_with_a_key_recognises_the_servers_refusal() {
+    let Protection::Key(key) = key_protection() else { panic!("no key") };
+    for refusal in [Refusal::WireVersion { served: WIRE_VERSION + 1 }, Refusal::Schema { served: 7 }] {
+        let greet = || {
+            let mut board = Board::new(DEVICE, key_protection(), NoStore, 1);
+            let hello = decode_cobs(&board.link_up().remove(0));
+            (board, hello)
+        };
+        let (_, hello) = greet();
+        let right = refusal_tag_of(&key, &hello, refusal);
+        let other_key = refusal_tag_of(&Key::new(0, [9; 32]), &hello, refusal);
+        let other_refusal = refusal_tag_of(&key, &hello, Refusal::WireVersion { served: 1 });
+        let mut other_hello = hello.clone();
+        other_hello[20] ^= 1;
+        let other_hello = refusal_tag_of(&key, &other_hello, refusal);
+        let mut changed = right;
+        changed[15] ^= 0x80;
+        let wrong = [other_key, other_refusal, other_hello, changed, [0; TAG]];
+        // While a key is being replaced, the server sends a tag for each.
+        for tags in [vec![right], vec![other_key, right], vec![right, other_key]] {
+            let (mut board, _) = greet();
+            assert!(board.receive(&refused_with_tags(refusal, &tags)).is_empty());
+            assert_eq!((board.session.refusal(), board.last_progress.close), (Some(refusal), true));
+        }
+        for tags in wrong.map(|tag| vec![tag]).into_iter().chain([vec![], wrong.to_vec()]) {
+            let (mut board, _) = greet();
+            assert!(board.receive(&refused_with_tags(refusal, &tags)).is_empty());
+            assert_eq!((board.session.refusal(), board.last_progress.close), (None, true), "{tags:?}");
         }
     }
 }

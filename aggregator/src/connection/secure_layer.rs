@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use fedspan_protocol::Error;
-use fedspan_protocol::frame::encode;
+use fedspan_protocol::frame::{Decoder, FeedResult, encode};
 use fedspan_protocol::limits::{BEACON_TAG, SCHEMA_HASH, WIRE_VERSION, wire_capacity};
 use fedspan_protocol::message::{Fault, Hello, HelloPrefix, Refusal, ToDevice, ToServer, decode};
-use fedspan_protocol::secure::{Channel, HandshakeInit, NONCE, OpenError, TAG, transcript};
+use fedspan_protocol::secure::{Channel, HandshakeInit, NONCE, OpenError, TAG, refusal_tag, transcript};
 
 use super::Acceptor;
 use crate::keys::AcceptedKey;
@@ -134,7 +134,7 @@ impl SecureLayer {
     /// Processes an unsealed frame, which is not authenticated.
     pub(super) fn process_unsealed<'a>(&mut self, message: &'a [u8]) -> Decrypted<'a> {
         let decrypted = match (version_refusal(message), decode::<ToServer>(message)) {
-            (Some(refusal), _) => Decrypted::Refused(refusal, None),
+            (Some(refusal), _) => Decrypted::Refused(refusal, self.tagged_refusal(refusal, message)),
             (None, Ok((ToServer::Hello(hello), body))) => self.process_hello(hello, body, message),
             _ if self.is_encrypted() => Decrypted::Dropped,
             (None, Ok((message, body))) => Decrypted::Message(message, body),
@@ -147,6 +147,24 @@ impl SecureLayer {
             return Decrypted::Dropped;
         }
         decrypted
+    }
+
+    /// Encodes a refusal of the wire version with a tag for each key of the device, so that the device can tell it from one of a
+    /// stranger. Returns `None` without a key of this device.
+    fn tagged_refusal(&self, refusal: Refusal, hello: &[u8]) -> Option<Vec<u8>> {
+        let device = HelloPrefix::read(hello).ok()?.device;
+        let keys = self.acceptor.keys()?.keys_of(DeviceId(device));
+        let (refused, transcript) = (ToDevice::Refused(refusal), transcript(hello));
+        let message = encoded_message(&refused)?;
+        let tags: Vec<u8> =
+            keys.iter().flat_map(|key| refusal_tag(key.key(), &transcript, &message)).collect();
+        if tags.is_empty() {
+            return None;
+        }
+        let mut out = vec![0; wire_capacity(ANSWER_MAX)];
+        let length = encode(&refused, tags.len(), |body| body.copy_from_slice(&tags), &mut out).ok()?;
+        out.truncate(length);
+        Some(out)
     }
 
     /// Checks a hello, and answers it under encryption.
@@ -288,6 +306,16 @@ const ANSWER_MAX: usize = 1 + NONCE + 1 + 1 + 1 + 10 + 5 + TAG;
 /// Returns true if a message may be sent to an unauthenticated peer.
 fn is_public(message: &ToDevice) -> bool {
     matches!(message, ToDevice::Refused(_) | ToDevice::RetryAfter { .. } | ToDevice::Fault(Fault::Greet))
+}
+
+/// Returns the bytes of a message without a body.
+fn encoded_message(message: &ToDevice) -> Option<Vec<u8>> {
+    let mut frame = vec![0; wire_capacity(ANSWER_MAX)];
+    let length = encode(message, 0, |_| {}, &mut frame).ok()?;
+    match Decoder::new(vec![0; ANSWER_MAX]).feed(&mut frame.get(..length)?) {
+        FeedResult::Message(message) => Some(message.to_vec()),
+        _ => None,
+    }
 }
 
 /// Returns the refusal of a hello with another wire version or schema.

@@ -34,6 +34,12 @@ impl ActiveKeys {
         self.read(|table| table.lookup(device, epoch))
     }
 
+    /// Returns the keys of a device that are accepted: the current one, then the previous one while it is being replaced.
+    #[must_use]
+    pub fn keys_of(&self, device: DeviceId) -> Vec<Arc<AcceptedKey>> {
+        self.read(|table| table.keys_of(device).cloned().collect())
+    }
+
     /// Returns true if the device has a key that is accepted.
     #[must_use]
     pub fn has_key(&self, device: DeviceId) -> bool {

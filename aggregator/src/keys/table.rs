@@ -242,6 +242,12 @@ impl KeyTable {
         matching.cloned().ok_or(LookupError::Epoch { current: row.epoch })
     }
 
+    /// Returns the keys of a device that are accepted: the current one, then the previous one while it is being replaced.
+    pub fn keys_of(&self, device: DeviceId) -> impl Iterator<Item = &Arc<AcceptedKey>> {
+        let row = self.rows.get(&device).filter(|row| row.current.is_some());
+        row.into_iter().flat_map(|row| [row.current.as_ref(), row.previous.as_ref()]).flatten()
+    }
+
     /// Returns true if the device has a key that is accepted.
     #[must_use]
     pub fn has_key(&self, device: DeviceId) -> bool {

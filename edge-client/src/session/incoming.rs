@@ -64,7 +64,9 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             return;
         }
         count(&mut self.state.counters.unsealed);
-        if let Ok((message, _)) = decode::<ToDevice>(bytes) {
+        if let Ok((message, _body)) = decode::<ToDevice>(bytes) {
+            #[cfg(feature = "reports")]
+            self.state.keep_refusal(&message, &self.secure, bytes, _body);
             self.state.handle_unauthenticated(now, &message);
         }
     }

@@ -9,6 +9,8 @@ use fedspan_protocol::message::ToServer;
 #[cfg(feature = "datagrams")]
 use fedspan_protocol::secure::Seals;
 use fedspan_protocol::secure::{Channel, HandshakeInit, Key, NONCE, answer_nonce, encode_hello};
+#[cfg(feature = "reports")]
+use fedspan_protocol::secure::{TAG, refusal_tag};
 use rand_core::Rng;
 
 use crate::store::{Store, StoreError};
@@ -144,6 +146,16 @@ impl SecureLayer {
     #[cfg(feature = "beacons")]
     pub fn verifies_beacon(&self, message: &[u8], tag: [u8; BEACON_TAG]) -> bool {
         self.channel.as_ref().is_some_and(|channel| channel.verifies_beacon(message, tag))
+    }
+
+    /// Returns true if one of the tags in `tags` proves that the server has refused the hello in flight by this message.
+    #[cfg(feature = "reports")]
+    pub fn verifies_refusal(&self, message: &[u8], tags: &[u8]) -> bool {
+        let (Some(key), Some(transcript)) = (&self.key, &self.transcript) else { return false };
+        let expected = refusal_tag(key, transcript, message);
+        // Compares all bytes, so that the time does not depend on them.
+        let is_equal = |tag: &[u8; TAG]| tag.iter().zip(expected).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0;
+        tags.as_chunks().0.iter().fold(false, |found, tag| found | is_equal(tag))
     }
 
     /// Decrypts a sealed frame in place: the answer to the hello in flight (`awaiting_welcome`), or a later

@@ -8,6 +8,8 @@ use fedspan_protocol::message::{
 };
 
 use super::counters::count;
+#[cfg(feature = "reports")]
+use super::secure_layer::SecureLayer;
 use super::{Config, Counters, Sleep, Timers};
 use crate::store::RecordHeader;
 use crate::task::Usage;
@@ -251,6 +253,19 @@ impl SessionState {
             (ToDevice::Fault(Fault::Greet), _) => self.restart_handshake(),
             // Also handles chunks from before a reconnect, of a round that is not being received.
             _ => self.unexpected(),
+        }
+    }
+
+    /// Keeps a refusal of this device's wire version that carries a tag of the server. It is not sealed, because handshakes of different
+    /// versions differ.
+    #[cfg(feature = "reports")]
+    pub fn keep_refusal(&mut self, message: &ToDevice, secure: &SecureLayer, bytes: &[u8], body: &[u8]) {
+        let (ToDevice::Refused(refusal), Phase::Greeting { .. }) = (message, self.phase) else { return };
+        let Some((refused, _)) = bytes.split_at_checked(bytes.len().saturating_sub(body.len())) else {
+            return;
+        };
+        if secure.verifies_refusal(refused, body) {
+            self.refusal = Some(*refusal);
         }
     }
 

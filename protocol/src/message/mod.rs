@@ -48,7 +48,7 @@ impl Message for ToServer {
 
 impl Message for ToDevice {
     fn has_body(&self) -> bool {
-        matches!(self, Self::RoundOpen(_) | Self::Chunk(_))
+        matches!(self, Self::Refused(_) | Self::RoundOpen(_) | Self::Chunk(_))
     }
 }
 
@@ -105,7 +105,8 @@ pub enum ToServer {
 pub enum ToDevice {
     /// Acceptance of a hello.
     Welcome(Welcome),
-    /// Refusal of a hello; the server closes the connection.
+    /// Refusal of a hello; the server closes the connection. Body: tags by which a device with a key recognises a refusal that is not
+    /// sealed ([`refusal_tag`](crate::secure::refusal_tag)), one for each key that the device may have; empty otherwise.
     Refused(Refusal),
     /// Start of a round for this device. Body: the tensors, if they fit the frame.
     RoundOpen(RoundOpen),

@@ -36,7 +36,7 @@ pub use provision::{
     PROVISION, PROVISION_MAGIC, PROVISION_MAX, PROVISION_VERSION, PROVISION_WITH_NOISE, Provision,
     ProvisionError,
 };
-pub use schedule::derive;
+pub use schedule::{derive, refusal_tag};
 pub use window::{WINDOW, Window};
 
 /// Number of random bytes that each side contributes to a handshake.

@@ -4,7 +4,7 @@
 use sha2::{Digest, Sha256};
 use zeroize::Zeroize;
 
-use super::{KEY, Key, NONCE};
+use super::{KEY, Key, NONCE, TAG};
 
 /// Context string, with the purpose of the keys and the version of the schedule.
 const CONTEXT: &[u8] = b"fedspan 1";
@@ -34,6 +34,20 @@ impl Keys {
         extracted.zeroize();
         Self { up, down }
     }
+}
+
+/// Returns the tag of a refusal that is not sealed, because the device has another wire version: `HKDF-Expand(HKDF-Extract(salt:
+/// transcript, key), "fedspan refusal 1" | message, 16)`. It proves to the device of this key, and for this hello only, that the
+/// server has refused it.
+#[must_use]
+#[cfg_attr(target_os = "none", inline(never))]
+pub fn refusal_tag(key: &Key, transcript: &[u8; 32], message: &[u8]) -> [u8; TAG] {
+    let mut extracted = compute_hmac(transcript, &[key.expose()], &[]);
+    let full = compute_hmac(&extracted, &[b"fedspan refusal 1", message], &[1]);
+    extracted.zeroize();
+    let mut tag = [0; TAG];
+    tag.iter_mut().zip(full).for_each(|(target, byte)| *target = byte);
+    tag
 }
 
 /// Derives a secret for one purpose: `HKDF-Expand(HKDF-Extract(no salt, secret), info, 32)`, with the parts

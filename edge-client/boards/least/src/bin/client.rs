@@ -14,6 +14,8 @@ use fedspan_client::link::{Buffers, run};
 #[cfg(feature = "i16")]
 use fedspan_client::memory::FixedWorkspace as Workspace;
 use fedspan_client::session::Config;
+#[cfg(feature = "reports")]
+use fedspan_client::session::{About, Firmware, ResetReason};
 #[cfg(not(feature = "flash"))]
 use fedspan_client::store::NoStore;
 #[cfg(feature = "flash")]
@@ -28,7 +30,15 @@ use least::Flash;
 use least::{D, K, Lcg, Line, Once, clock, protection, report, samples};
 
 /// Session settings of device 1.
+#[cfg(not(any(feature = "beacons", feature = "reports")))]
 const CONFIG: Config = Config::new(1);
+#[cfg(feature = "beacons")]
+const CONFIG: Config = Config { hears_beacons: true, ..Config::new(1) };
+#[cfg(feature = "reports")]
+const CONFIG: Config = Config { about: Some(ABOUT), ..Config::new(1) };
+/// Facts that the device reports.
+#[cfg(feature = "reports")]
+const ABOUT: About = About { firmware: Firmware { version: [0, 1, 0], build: 0 }, reset: ResetReason::Unknown };
 const RECEIVE: usize = CONFIG.frame_limit as usize;
 const TRANSMIT: usize = CONFIG.transmit_capacity();
 
