@@ -7,7 +7,7 @@ use crate::common::*;
 use crate::malicious_server::{Pair, Sent};
 use fedspan_client::session::{Config, Event};
 use fedspan_protocol::message::{
-    Ack, AckOutcome, Announced, Fault, HEARS_BEACONS, RoundId, ToDevice, ToServer,
+    Ack, AckOutcome, Announced, Fault, RECEIVES_BEACONS, RoundId, ToDevice, ToServer,
 };
 use fedspan_protocol::secure::Key;
 use fedspan_protocol::tensor::Encoding;
@@ -20,7 +20,7 @@ fn key() -> Key {
 }
 
 fn connected(problem: &Problem, key: Option<Key>) -> Pair {
-    let config = Config { hears_beacons: true, ..session_config(LIMIT) };
+    let config = Config { receives_beacons: true, ..session_config(LIMIT) };
     Pair::with_config(problem, config, key, Flash::default())
 }
 
@@ -64,13 +64,13 @@ fn beacon_opens_the_announced_round() {
 }
 
 #[test]
-fn device_says_whether_it_hears_beacons() {
+fn device_says_whether_it_receives_beacons() {
     let problem = create_problem(20, 2, 1);
-    for (hears_beacons, bit) in [(true, HEARS_BEACONS), (false, 0)] {
-        let config = Config { hears_beacons, ..session_config(LIMIT) };
+    for (receives_beacons, bit) in [(true, RECEIVES_BEACONS), (false, 0)] {
+        let config = Config { receives_beacons, ..session_config(LIMIT) };
         let mut bench = Bench::new(config, Heap::new(20, 2, 1), problem.samples.clone(), Flash::default());
         let Some((ToServer::Hello(hello), _)) = bench.handle_event(Event::LinkUp) else { panic!("no hello") };
-        assert_eq!(hello.capabilities.roles & HEARS_BEACONS, bit);
+        assert_eq!(hello.capabilities.roles & RECEIVES_BEACONS, bit);
     }
 }
 
@@ -131,7 +131,7 @@ fn other_beacons_open_nothing() {
     assert!(announce(&mut pair).is_empty() && is_update(&hear(&mut pair)));
 }
 
-/// Without a key every message is believed, so a beacon opens a round by itself.
+/// Without a key the device accepts every message, so a beacon opens a round by itself.
 #[test]
 fn beacon_opens_rounds_in_plaintext() {
     let problem = create_problem(20, 2, 1);

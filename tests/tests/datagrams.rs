@@ -51,7 +51,7 @@ struct LossyUdp {
     /// Lengths of packets that were sent and received.
     sent: Vec<usize>,
     arrived: Vec<usize>,
-    /// Socket at which beacons arrive; `None` for a device that hears none.
+    /// Socket at which beacons arrive; `None` for a device that receives none.
     beacons: Option<UdpSocket>,
 }
 
@@ -382,7 +382,7 @@ async fn round_in_8_bits_takes_two_notifications() {
     assert!(up <= 60 && down <= 125, "{up} {down}");
 }
 
-/// Tests beacons: one packet opens a round on the whole fleet, and each device receives little beside it.
+/// Tests beacons: one packet opens a round on the whole fleet, and each device receives little else.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn beacon_opens_a_round_on_the_whole_fleet() {
     let (up, down) = bytes_of_a_round("i8-top-k", Some(Beacons::Delivered)).await;

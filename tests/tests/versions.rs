@@ -113,7 +113,7 @@ fn refused_with_tags(refusal: Refusal, tags: &[[u8; TAG]]) -> Vec<u8> {
     frame
 }
 
-/// Tests that a device with a key believes a refusal in the clear if it has the server's tag for this hello, and no other.
+/// Tests that a device with a key accepts a refusal in the clear if it has the server's tag for this hello, and no other.
 #[test]
 fn device_with_a_key_recognises_the_servers_refusal() {
     let Protection::Key(key) = key_protection() else { panic!("no key") };

@@ -54,7 +54,7 @@ impl Acceptor {
         Self { short_tags, ..self }
     }
 
-    /// Returns the acceptor of a server that opens rounds by beacons on the devices that hear them, as long as the decoded frame has at
+    /// Returns the acceptor of a server that opens rounds by beacons on the devices that receive them, as long as the decoded frame has at
     /// most `longest` bytes. Each connection then asks for beacons ([`Connection::take_beacon`](super::Connection::take_beacon)).
     #[must_use]
     pub fn with_beacons(self, longest: usize) -> Self {

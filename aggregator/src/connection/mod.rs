@@ -79,8 +79,8 @@ pub struct Connection {
     device: Option<u64>,
     /// Whether the device can choose the ridge of its final head.
     chooses_ridge: bool,
-    /// Whether the device hears beacons.
-    hears_beacons: bool,
+    /// Whether the device receives beacons.
+    receives_beacons: bool,
     /// Round that was announced and whose beacon is to be sent.
     beacon: Option<Arc<RoundBroadcast>>,
     outbox: VecDeque<Outgoing>,
@@ -114,7 +114,7 @@ impl Connection {
             greeted: false,
             device: None,
             chooses_ridge: false,
-            hears_beacons: false,
+            receives_beacons: false,
             beacon: None,
             outbox: VecDeque::new(),
             open: None,

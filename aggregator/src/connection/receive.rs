@@ -5,7 +5,7 @@ use fedspan_protocol::assembly::{Assembly, split_body};
 use fedspan_protocol::frame::FeedResult;
 use fedspan_protocol::limits::{FRAME_LIMIT_MAX, FRAME_LIMIT_MIN};
 use fedspan_protocol::message::{
-    CHOOSES_RIDGE, Chunk, Fault, HEARS_BEACONS, Hello, Missing, RoundId, ToDevice, ToServer,
+    CHOOSES_RIDGE, Chunk, Fault, Hello, Missing, RECEIVES_BEACONS, RoundId, ToDevice, ToServer,
     Update as UpdateHead,
 };
 use fedspan_protocol::tensor::TensorDescriptor;
@@ -164,7 +164,7 @@ impl Connection {
         self.greeted = true;
         self.device = Some(hello.device);
         self.chooses_ridge = hello.capabilities.roles & CHOOSES_RIDGE != 0;
-        self.hears_beacons = hello.capabilities.roles & HEARS_BEACONS != 0;
+        self.receives_beacons = hello.capabilities.roles & RECEIVES_BEACONS != 0;
         self.limit = usize::from(hello.capabilities.frame_limit).clamp(FRAME_LIMIT_MIN, FRAME_LIMIT_MAX);
         self.decoder.set_buffer(vec![0; self.frame_capacity()]);
         if !self.secure.is_encrypted() {

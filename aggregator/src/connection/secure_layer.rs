@@ -149,7 +149,7 @@ impl SecureLayer {
         decrypted
     }
 
-    /// Encodes a refusal of the wire version with a tag for each key of the device, so that the device can tell it from one of a
+    /// Encodes a refusal of the wire version with a tag for each key of the device, so that the device can distinguish it from one of a
     /// stranger. Returns `None` without a key of this device.
     fn tagged_refusal(&self, refusal: Refusal, hello: &[u8]) -> Option<Vec<u8>> {
         let device = HelloPrefix::read(hello).ok()?.device;

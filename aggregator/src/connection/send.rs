@@ -58,10 +58,11 @@ impl Connection {
         }
     }
 
-    /// Returns the announcement of the open round if a beacon opens it on this device: the device hears beacons, its task is that of
+    /// Returns the announcement of the open round if a beacon opens it on this device: the device receives beacons, its task is that of
     /// all devices, and the beacon fits its buffer and a packet.
     fn announcement(&self) -> Option<Announced> {
-        let longest = self.secure.acceptor().longest_beacon().filter(|_| self.hears_beacons)?.min(self.limit);
+        let longest =
+            self.secure.acceptor().longest_beacon().filter(|_| self.receives_beacons)?.min(self.limit);
         let round = self.open.as_ref().filter(|round| round.task == round.opening.request.task)?;
         let message =
             beacon_message(&round.opening).filter(|message| frame_length(message.len()) <= longest)?;

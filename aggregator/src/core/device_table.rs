@@ -86,6 +86,8 @@ impl Entry {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
     use fedspan_protocol::message::{Firmware, ResetReason};
 

@@ -18,7 +18,7 @@ const WAITING: usize = 1024;
 /// Requests for beacons.
 pub(super) type Beacons = mpsc::Sender<Arc<RoundBroadcast>>;
 
-/// Starts the task that sends beacons to `address`, `delay` after the first device was told of one. `packet` is the longest packet in
+/// Starts the task that sends beacons to `address`, `delay` after the first announcement. `packet` is the longest packet in
 /// bytes. The task ends when all senders are dropped.
 ///
 /// # Errors

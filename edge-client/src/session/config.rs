@@ -22,13 +22,13 @@ pub struct Config {
     /// Times after which the session repeats a message, reconnects, or gives up a write.
     pub timers: Timers,
     /// Facts that the device reports on each connection and after every 64 rounds on it, with its counters; `None` to report nothing. A device with noise
-    /// in its updates never reports, because its counters could tell something about records.
+    /// in its updates never reports, because its counters could reveal something about records.
     #[cfg(feature = "reports")]
     pub about: Option<About>,
     /// True if the link also delivers the server's beacons: frames for all devices, by which rounds open. The receive buffer must hold
     /// them. A lost beacon costs time only, because the server then opens the round on this device alone.
     #[cfg(feature = "beacons")]
-    pub hears_beacons: bool,
+    pub receives_beacons: bool,
 }
 
 /// Facts about a device that only its firmware knows.
@@ -113,7 +113,7 @@ impl Config {
             #[cfg(feature = "reports")]
             about: None,
             #[cfg(feature = "beacons")]
-            hears_beacons: false,
+            receives_beacons: false,
         }
     }
 

@@ -5,7 +5,7 @@ use core::ops::Range;
 #[cfg(feature = "reports")]
 use super::config::About;
 #[cfg(feature = "beacons")]
-use fedspan_protocol::message::HEARS_BEACONS;
+use fedspan_protocol::message::RECEIVES_BEACONS;
 #[cfg(feature = "reports")]
 use fedspan_protocol::message::Report;
 use fedspan_protocol::message::{CHOOSES_RIDGE, Chunk, DeclineReason, Hello, ToServer, Update};
@@ -94,8 +94,8 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         let mut capabilities = self.task.capabilities();
         capabilities.frame_limit = self.config.frame_limit;
         #[cfg(feature = "beacons")]
-        if self.config.hears_beacons {
-            capabilities.roles |= HEARS_BEACONS;
+        if self.config.receives_beacons {
+            capabilities.roles |= RECEIVES_BEACONS;
         }
         capabilities.privacy = self.ledger.with_spent(capabilities.privacy);
         if self.config.sampling.streamed_samples().is_some() {

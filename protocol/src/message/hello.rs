@@ -65,9 +65,9 @@ pub const CHOOSES_RIDGE: u16 = 1 << 15;
 /// steps ([`HeadSolve::Gradient`](super::HeadSolve::Gradient)).
 pub const FITS_BY_STEPS: u16 = 1 << 14;
 
-/// Bit of [`Capabilities::roles`] that means an ability instead of a role: the device hears beacons, by which a server opens a round
+/// Bit of [`Capabilities::roles`] that means an ability instead of a role: the device receives beacons, by which a server opens a round
 /// on many devices at once ([`ToDevice::Announced`](super::ToDevice)).
-pub const HEARS_BEACONS: u16 = 1 << 13;
+pub const RECEIVES_BEACONS: u16 = 1 << 13;
 
 /// Capabilities of a device: the tasks, tensors and sizes that it supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,7 +81,7 @@ pub struct Capabilities {
     pub tasks: u16,
     /// Set of [`Role::bit`](crate::tensor::Role::bit) of the tensors that this device may send, and four flags
     /// for abilities: [`Role::Scale`](crate::tensor::Role::Scale) if the device applies a scale (a scale is
-    /// never sent by a device), [`CHOOSES_RIDGE`], [`FITS_BY_STEPS`] and [`HEARS_BEACONS`].
+    /// never sent by a device), [`CHOOSES_RIDGE`], [`FITS_BY_STEPS`] and [`RECEIVES_BEACONS`].
     pub roles: u16,
     /// Set of [`Encoding::bit`](crate::tensor::Encoding::bit) that the device reads and writes.
     pub encodings: u8,

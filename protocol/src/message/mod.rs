@@ -15,8 +15,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 pub use hello::{
-    CHOOSES_RIDGE, Capabilities, FITS_BY_STEPS, HEARS_BEACONS, Hello, HelloPrefix, Numeric, Privacy, Refusal,
-    Requirement, Welcome,
+    CHOOSES_RIDGE, Capabilities, FITS_BY_STEPS, Hello, HelloPrefix, Numeric, Privacy, RECEIVES_BEACONS,
+    Refusal, Requirement, Welcome,
 };
 pub use model::{Filters, Image, Model};
 pub use report::{Firmware, REPORT_COUNTERS, Report, ResetReason};

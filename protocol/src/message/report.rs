@@ -12,7 +12,7 @@ pub struct Report {
     pub firmware: Firmware,
     /// Reason of the last reset.
     pub reset: ResetReason,
-    /// Time since the last reset in seconds, as far as the device's clock tells.
+    /// Time since the last reset in seconds, by the device's clock.
     pub uptime: u32,
     /// Counters since the last reset, in the order of [`REPORT_COUNTERS`]. Newer devices may send more, which have no name here.
     pub counters: Vec<u32, REPORT_COUNTERS_MAX>,

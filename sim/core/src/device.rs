@@ -26,7 +26,7 @@ pub struct Identity {
     /// Random generator for the handshake; `None` for a generator that is seeded from the scenario's seed.
     random: Option<ChaCha8Rng>,
     sleep: Option<Sleep>,
-    hears_beacons: bool,
+    receives_beacons: bool,
     about: Option<About>,
 }
 
@@ -39,7 +39,7 @@ impl Identity {
             protection: Protection::Plaintext,
             random: None,
             sleep: None,
-            hears_beacons: false,
+            receives_beacons: false,
             about: None,
         }
     }
@@ -53,7 +53,7 @@ impl Identity {
             protection: Protection::Key(key),
             random: Some(random),
             sleep: None,
-            hears_beacons: false,
+            receives_beacons: false,
             about: None,
         }
     }
@@ -77,7 +77,7 @@ impl Identity {
     /// Lets rounds open on the device by beacons, which its link delivers.
     #[must_use]
     pub fn with_beacons(self) -> Self {
-        Self { hears_beacons: true, ..self }
+        Self { receives_beacons: true, ..self }
     }
 
     /// Lets the device sleep between rounds; with `None` it stays connected.
@@ -102,9 +102,9 @@ pub fn client_session(
     // The arithmetic is the client's, for every number of its device.
     build.arithmetic.numeric = Some(build.arithmetic.numeric_of(index as u64));
     let frame_limit = build.frame_limit();
-    let Identity { device, protection, random, sleep, hears_beacons, about } = identity;
+    let Identity { device, protection, random, sleep, receives_beacons, about } = identity;
     let config =
-        Config { frame_limit, leave_when_fitted, sleep, hears_beacons, about, ..Config::new(device) };
+        Config { frame_limit, leave_when_fitted, sleep, receives_beacons, about, ..Config::new(device) };
     let random = random.unwrap_or_else(|| deterministic_rng(scenario.seed, device));
     // The number of epochs that the other devices have trained is unknown here, so a newcomer trains only its
     // head.

@@ -18,3 +18,4 @@ pub mod radio;
 pub mod report;
 pub mod run;
 pub mod scenario;
+pub mod udp_link;

@@ -8,8 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use fedspan_aggregator::keys::read_keys;
 use fedspan_client::Millis;
-use fedspan_client::session::{About, Firmware, ResetReason};
-use fedspan_client::session::{Event, Sleep};
+use fedspan_client::session::{About, Event, Firmware, ResetReason, Sleep};
 use fedspan_engine::DeviceId;
 use fedspan_engine::config::read_file;
 use fedspan_sim_core::data::{self, Dataset};
@@ -17,9 +16,11 @@ use fedspan_sim_core::device::{Identity, client_session, connect, now_since, run
 use fedspan_sim_core::evaluate;
 use fedspan_sim_core::fleet::SimSession;
 use fedspan_sim_core::scenario::Scenario;
+use fedspan_sim_core::udp_link::UdpLink;
 use getrandom::SysRng;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{SeedableRng, TryRng};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
 /// Options of command `device`.
@@ -44,6 +45,18 @@ pub struct DeviceOptions {
     /// Connect without a key, for a test bench; the server's configuration must have `plaintext = true`.
     #[arg(long)]
     plaintext: bool,
+    /// Send packets over UDP to the address of --connect, where the server has [listen] udp.
+    #[arg(long)]
+    udp: bool,
+    /// With --udp: longest packet in bytes.
+    #[arg(long, value_name = "BYTES", requires = "udp", default_value_t = 1232, value_parser = clap::value_parser!(u16).range(18..=4096))]
+    packet: u16,
+    /// With --udp: address at which beacons of the server arrive, one of this host or a multicast group ([listen] beacon).
+    #[arg(long, value_name = "HOST:PORT", requires = "udp", requires = "keys")]
+    beacons: Option<String>,
+    /// Save 14 bytes of each frame by short counters and tags.
+    #[arg(long, requires = "keys")]
+    short_tags: bool,
     /// Stay connected after the final head is fitted.
     #[arg(long)]
     stay: bool,
@@ -110,7 +123,13 @@ fn prepare_session(arguments: &DeviceOptions) -> Result<(Scenario, Dataset, SimS
     let dataset = scenario.dataset(scenario.seed).map_err(|error| error.to_string())?;
     let count = dataset.clients.len() + dataset.newcomers.len();
     let sleep = arguments.sleep.map(|seconds| Sleep::once_in(seconds.saturating_mul(1_000)));
-    let identity = identity(arguments)?.with_sleep(sleep).with_about(about());
+    let mut identity = identity(arguments)?.with_sleep(sleep).with_about(about());
+    if arguments.short_tags {
+        identity = identity.with_short_tags();
+    }
+    if arguments.beacons.is_some() {
+        identity = identity.with_beacons();
+    }
     let session = arguments
         .wearer
         .checked_sub(1)
@@ -148,13 +167,13 @@ async fn run_device(
     let mut was_connected = false;
     loop {
         let conversation = async {
-            let socket = connect(&arguments.connect).await?;
+            let link = open_link(arguments).await?;
             if is_retry {
                 let again = if was_connected { " again" } else { "" };
                 eprintln!("device {}: connected{again}", arguments.wearer);
             }
             was_connected = true;
-            Ok::<_, std::io::Error>(run_session_over(&mut session, socket, began).await)
+            Ok::<_, std::io::Error>(run_session_over(&mut session, link, began).await)
         };
         let ended = tokio::select! {
             ended = conversation => Some(ended),
@@ -208,6 +227,21 @@ async fn run_device(
     }
     report(arguments, scenario, dataset, &mut session)
 }
+
+/// Opens the link to the server.
+async fn open_link(arguments: &DeviceOptions) -> std::io::Result<Box<dyn Link>> {
+    let address = &arguments.connect;
+    Ok(if arguments.udp {
+        Box::new(UdpLink::open(address, arguments.packet.into(), arguments.beacons.as_deref()).await?)
+    } else {
+        Box::new(connect(address).await?)
+    })
+}
+
+/// Link of either kind.
+trait Link: AsyncRead + AsyncWrite + Unpin {}
+
+impl<L: AsyncRead + AsyncWrite + Unpin> Link for L {}
 
 /// Likely cause of a lost connection. A server that cannot authenticate itself to the device cannot send a
 /// reason, so the cause is estimated from the session's counters.

@@ -38,7 +38,7 @@ struct Row {
     packet: usize,
     up: Part,
     down: Part,
-    /// Beacon of all devices, and what each device receives beside it; `None` if the beacon does not fit one packet.
+    /// Beacon of all devices, and the frames of each device in addition; `None` if the beacon does not fit one packet.
     beacon: Option<Part>,
     down_beside_beacon: Option<Part>,
     /// Shortest time between two rounds in seconds: of a device, and of the server's end, without and with a beacon.
@@ -47,7 +47,7 @@ struct Row {
     server_round_with_beacon: Option<f64>,
 }
 
-/// What is sent in one direction.
+/// Packets of one direction.
 #[derive(Clone, Copy, Serialize)]
 struct Part {
     bytes: usize,

@@ -33,7 +33,7 @@ use least::{D, K, Lcg, Line, Once, clock, protection, report, samples};
 #[cfg(not(any(feature = "beacons", feature = "reports")))]
 const CONFIG: Config = Config::new(1);
 #[cfg(feature = "beacons")]
-const CONFIG: Config = Config { hears_beacons: true, ..Config::new(1) };
+const CONFIG: Config = Config { receives_beacons: true, ..Config::new(1) };
 #[cfg(feature = "reports")]
 const CONFIG: Config = Config { about: Some(ABOUT), ..Config::new(1) };
 /// Facts that the device reports.

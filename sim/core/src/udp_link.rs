@@ -1,0 +1,132 @@
+//! Link of a virtual device over UDP: packets in place of a byte stream, and beacons of the server from another address.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use fedspan_protocol::datagram::{FRAME_MAX, PacketReader, PacketWriter};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{UdpSocket, lookup_host};
+
+/// Byte stream over packets, for the driver of a session.
+#[derive(Debug)]
+pub struct UdpLink {
+    socket: UdpSocket,
+    /// Socket at which beacons arrive; `None` if the device receives none.
+    beacons: Option<UdpSocket>,
+    writer: PacketWriter,
+    reader: PacketReader<Vec<u8>>,
+    packet: Vec<u8>,
+    received: Vec<u8>,
+}
+
+impl UdpLink {
+    /// Opens a link to a server, with packets of at most `packet` bytes. `beacons` is the address at which beacons arrive: one of this
+    /// host, or a multicast group.
+    ///
+    /// # Errors
+    /// The error of a socket or of an address.
+    pub async fn open(server: &str, packet: usize, beacons: Option<&str>) -> std::io::Result<Self> {
+        let server = first_address(server).await?;
+        let socket = UdpSocket::bind(any_address(server, 0)).await?;
+        socket.connect(server).await?;
+        let beacons = match beacons {
+            Some(address) => Some(join(first_address(address).await?).await?),
+            None => None,
+        };
+        Ok(Self {
+            socket,
+            beacons,
+            writer: PacketWriter::new(packet),
+            reader: PacketReader::new(vec![0; FRAME_MAX]),
+            packet: vec![0; packet.min(FRAME_MAX)],
+            received: vec![0; FRAME_MAX],
+        })
+    }
+}
+
+/// Returns the first address of a host.
+async fn first_address(address: &str) -> std::io::Result<SocketAddr> {
+    let no_address = || std::io::Error::new(std::io::ErrorKind::InvalidInput, "the host has no address");
+    lookup_host(address).await?.next().ok_or_else(no_address)
+}
+
+/// Returns the address of all interfaces, of the same family as `other`.
+fn any_address(other: SocketAddr, port: u16) -> SocketAddr {
+    match other {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, port).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, port).into(),
+    }
+}
+
+/// Binds the address of beacons, and joins it if it is a multicast group.
+async fn join(address: SocketAddr) -> std::io::Result<UdpSocket> {
+    match address {
+        SocketAddr::V4(group) if group.ip().is_multicast() => {
+            let socket = UdpSocket::bind(any_address(address, address.port())).await?;
+            socket.join_multicast_v4(*group.ip(), Ipv4Addr::UNSPECIFIED)?;
+            Ok(socket)
+        }
+        SocketAddr::V6(group) if group.ip().is_multicast() => {
+            let socket = UdpSocket::bind(any_address(address, address.port())).await?;
+            socket.join_multicast_v6(group.ip(), 0)?;
+            Ok(socket)
+        }
+        _ => UdpSocket::bind(address).await,
+    }
+}
+
+impl AsyncRead for UdpLink {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        out: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        let Self { socket, beacons, reader, received, .. } = self.get_mut();
+        while !reader.has_frame() {
+            let mut buffer = ReadBuf::new(received);
+            let from_beacons = match beacons {
+                Some(beacons) => beacons.poll_recv(context, &mut buffer),
+                None => Poll::Pending,
+            };
+            let result = match from_beacons {
+                Poll::Ready(result) => result,
+                Poll::Pending => ready!(socket.poll_recv(context, &mut buffer)),
+            };
+            // An error belongs to an earlier packet that could not be delivered; the session repeats what is lost.
+            if result.is_ok() {
+                reader.receive(buffer.filled());
+            }
+        }
+        let read = reader.read(out.initialize_unfilled());
+        out.advance(read);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for UdpLink {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        encoded: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        let Self { socket, writer, packet, .. } = self.get_mut();
+        let (mut next_writer, mut rest) = (*writer, encoded);
+        let Some(length) = next_writer.write(&mut rest, packet) else {
+            let message = format!("the frame is longer than the {FRAME_MAX} bytes that packets can carry");
+            return Poll::Ready(Err(std::io::Error::other(message)));
+        };
+        // A packet that the system refuses is lost, like one that the network drops.
+        let _ = ready!(socket.poll_send(context, packet.get(..length).unwrap_or_default()));
+        *writer = next_writer;
+        Poll::Ready(Ok(encoded.len() - rest.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
