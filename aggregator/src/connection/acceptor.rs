@@ -1,6 +1,7 @@
 //! Handshake parameters that all connections of a server share: admission requirements, welcome and keys.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use fedspan_protocol::limits::HELLO_FRAME_MAX;
@@ -26,13 +27,15 @@ pub struct Acceptor {
     short_tags: bool,
     /// Longest beacon in bytes of the decoded frame; `None` if no beacons are sent.
     longest_beacon: Option<usize>,
+    /// Number of the newest round whose beacon was sent.
+    beacon_sent: AtomicU32,
 }
 
 impl Acceptor {
     /// Creates an acceptor without encryption, for test benches and simulations.
     #[must_use]
     pub fn plaintext(requirements: Requirements, welcome: Welcome) -> Self {
-        Self { requirements, welcome, secrets: None, short_tags: true, longest_beacon: None }
+        Self { requirements, welcome, secrets: None, short_tags: true, longest_beacon: None, beacon_sent: AtomicU32::new(0) }
     }
 
     /// Creates an acceptor that requires devices to prove their keys. `entropy` supplies the server's nonces.
@@ -44,7 +47,14 @@ impl Acceptor {
         entropy: Box<dyn Entropy>,
     ) -> Self {
         let secrets = Some(Secrets { keys, entropy: Mutex::new(entropy) });
-        Self { requirements, welcome, secrets, short_tags: true, longest_beacon: None }
+        Self {
+            requirements,
+            welcome,
+            secrets,
+            short_tags: true,
+            longest_beacon: None,
+            beacon_sent: AtomicU32::new(0),
+        }
     }
 
     /// Returns the acceptor with or without short tags: without them, frames that a device seals with short tags are dropped and
@@ -61,9 +71,14 @@ impl Acceptor {
         Self { longest_beacon: Some(longest), ..self }
     }
 
-    /// Returns the length of the longest beacon; `None` if no beacons are sent.
-    pub(super) fn longest_beacon(&self) -> Option<usize> {
-        self.longest_beacon
+    /// Records that the beacon of a round is being sent: devices that come later get an opening of their own.
+    pub fn beacon_sent(&self, round: u32) {
+        self.beacon_sent.fetch_max(round, Ordering::Relaxed);
+    }
+
+    /// Returns the length of the longest beacon; `None` if the beacon of this round was sent, or no beacons are sent.
+    pub(super) fn longest_beacon(&self, round: u32) -> Option<usize> {
+        self.longest_beacon.filter(|_| round > self.beacon_sent.load(Ordering::Relaxed))
     }
 
     /// Returns the forms of sealed frames that are accepted.
