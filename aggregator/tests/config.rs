@@ -119,6 +119,14 @@ fn settings_of_packets_are_checked() {
             "listen.beacon: found \"239.255.70.83\", allowed: an address with a port",
         ),
         ("beacon_delay = 1", "listen.beacon_delay: the time to a beacon, which needs `beacon`"),
+        (
+            "beacon = \"239.255.70.83:4412\"\nplaintext = true",
+            "listen.beacon: beacons need keys, by which devices recognise them",
+        ),
+        (
+            "beacon = \"239.255.70.83:4412\"\nbeacon_delay = 10",
+            "listen.beacon_delay: found 10, allowed: less than 10, the time of limits.repeat",
+        ),
         ("beacon = \"239.255.70.83:4412\"\nbeacon_delay = -1", "listen.beacon_delay: found -1"),
     ] {
         let found = message("", &format!("[listen]\n{listen}"));

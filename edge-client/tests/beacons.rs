@@ -5,7 +5,8 @@ use crate::common::problem::*;
 use crate::common::server::*;
 use crate::common::*;
 use crate::malicious_server::{Pair, Sent};
-use fedspan_client::session::{Config, Event};
+use fedspan_client::Millis;
+use fedspan_client::session::{Config, Event, Sleep};
 use fedspan_protocol::message::{
     Ack, AckOutcome, Announced, Fault, RECEIVES_BEACONS, RoundId, ToDevice, ToServer,
 };
@@ -60,7 +61,8 @@ fn beacon_opens_the_announced_round() {
         assert!(pair.deliver(&ack, &[]).is_empty() && sealed.deliver(&ack, &[]).is_empty());
     }
     let counters = pair.session.counters();
-    assert_eq!((counters.beacons, counters.unsealed, counters.counted), (3, 3, 3));
+    assert_eq!((counters.beacons, counters.beacons_ignored, counters.counted), (3, 3, 3));
+    assert_eq!(counters.unsealed, 0);
 }
 
 #[test]
@@ -116,7 +118,7 @@ fn other_beacons_open_nothing() {
             assert!(step(&mut pair).is_empty(), "{number}");
         }
         let counters = pair.session.counters();
-        assert_eq!(counters.unsealed + counters.unexpected, 1, "{number}: {counters:?}");
+        assert_eq!(counters.beacons_ignored + counters.unexpected, 1, "{number}: {counters:?}");
         let opening = problem.server(5, gradient_task(), Encoding::F32, LIMIT).opening_messages();
         assert!(is_update(&pair.deliver(&opening[0].0, &opening[0].1)), "{number}");
     }
@@ -129,6 +131,29 @@ fn other_beacons_open_nothing() {
     pair.deliver(&ToDevice::Welcome(welcome), &[]);
     assert!(pair.deliver(&old, &[]).is_empty() && hear(&mut pair).is_empty());
     assert!(announce(&mut pair).is_empty() && is_update(&hear(&mut pair)));
+}
+
+/// A device that sleeps between rounds does not leave while a beacon is awaited, until an opening of its own must have come.
+#[test]
+fn sleeper_awaits_the_opening_after_a_lost_beacon() {
+    let problem = create_problem(20, 2, 1);
+    let config =
+        Config { sleep: Some(Sleep::once_in(60_000)), receives_beacons: true, ..session_config(LIMIT) };
+    for is_announced in [false, true] {
+        let mut pair = Pair::with_config(&problem, config, Some(key()), Flash::default());
+        if is_announced {
+            let beacon = beacon(&problem, 1);
+            pair.deliver(&announced(&pair, 1, &beacon), &[]);
+        }
+        let mut left_at = None;
+        for now in (0..20_000).step_by(500) {
+            let _ = pair.session.handle(Millis::new(1_000 + now), Event::Tick, &mut [0; 1024]);
+            if pair.session.has_left() && left_at.is_none() {
+                left_at = Some(now);
+            }
+        }
+        assert_eq!(left_at, Some(if is_announced { 12_000 } else { 2_000 }));
+    }
 }
 
 /// Without a key the device accepts every message, so a beacon opens a round by itself.

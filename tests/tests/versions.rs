@@ -46,15 +46,27 @@ fn hello_of_another_version_gets_a_refusal_in_the_clear() {
                 let mut server = ServerEnd::new(&acceptor);
                 let answers = server.receive(&[frame[..length].to_vec()]);
                 let refusal = Refusal::WireVersion { served: WIRE_VERSION };
-                // A server with keys adds a tag for the key that this device number has.
-                let refused = match &protection {
-                    Protection::Key(key) => {
+                // A server with keys adds a tag for the key that this device number has, and a second one, unless the answer would be
+                // longer than the hello, whose sender may be forged.
+                let plain = encode_plain(&ToDevice::Refused(refusal));
+                match &protection {
+                    Protection::Key(key) if !body.is_empty() => {
                         let sent = decode_cobs(&frame[..length]);
-                        refused_with_tags(refusal, &[refusal_tag_of(key, &sent, refusal)])
+                        let [answer] = &answers[..] else { panic!("{answers:?}") };
+                        let tagged = answer
+                            .strip_suffix(&plain[..])
+                            .expect("the refusal for devices that know no tags");
+                        let decoded = decode_cobs(tagged);
+                        let (_, tags) = decode::<ToDevice>(&decoded[1..decoded.len() - 4]).unwrap();
+                        assert_eq!(
+                            (tags.len(), &tags[..TAG]),
+                            (2 * TAG, &refusal_tag_of(key, &sent, refusal)[..])
+                        );
+                        assert_ne!(tags[..TAG], tags[TAG..]);
+                        assert!(answer.len() <= length, "{} of {length} bytes", answer.len());
                     }
-                    _ => encode_plain(&ToDevice::Refused(refusal)),
-                };
-                assert_eq!(answers, [refused], "{wire_version}");
+                    _ => assert_eq!(answers, [plain], "{wire_version}"),
+                }
                 assert!(matches!(server.events[..], [PeerMessage::Refused(sent)] if sent == refusal));
             }
         }

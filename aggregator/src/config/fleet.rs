@@ -211,7 +211,27 @@ impl Fleet {
             Ok(section) => section.problem(key, message),
             Err(problem) => problem,
         })?;
+        self.check_beacon(&root.section("listen")?)?;
         self.check_min_count(&root.section("rounds")?, allowed_count)
+    }
+
+    /// Checks that beacons are possible and come before the rounds are sent again.
+    fn check_beacon(&self, listen: &Section<'_>) -> Result<(), Problem> {
+        if self.beacon.is_none() {
+            return Ok(());
+        }
+        if matches!(self.security, Security::Plaintext) {
+            let message = "beacons need keys, by which devices recognise them; with `plaintext` each device gets its own opening";
+            return Err(listen.problem("beacon", message.to_owned()));
+        }
+        if self.beacon_delay >= self.limits.repeat {
+            let (found, repeat) = (self.beacon_delay.as_secs_f64(), self.limits.repeat.as_secs_f64());
+            let message = format!(
+                "found {found}, allowed: less than {repeat}, the time of limits.repeat after which the round is sent to each device"
+            );
+            return Err(listen.problem("beacon_delay", message));
+        }
+        Ok(())
     }
 
     /// Checks that rounds can have `min_count` updates, and that the participation policy waits for as many.

@@ -35,7 +35,14 @@ impl Acceptor {
     /// Creates an acceptor without encryption, for test benches and simulations.
     #[must_use]
     pub fn plaintext(requirements: Requirements, welcome: Welcome) -> Self {
-        Self { requirements, welcome, secrets: None, short_tags: true, longest_beacon: None, beacon_sent: AtomicU32::new(0) }
+        Self {
+            requirements,
+            welcome,
+            secrets: None,
+            short_tags: true,
+            longest_beacon: None,
+            beacon_sent: AtomicU32::new(0),
+        }
     }
 
     /// Creates an acceptor that requires devices to prove their keys. `entropy` supplies the server's nonces.
@@ -71,9 +78,10 @@ impl Acceptor {
         Self { longest_beacon: Some(longest), ..self }
     }
 
-    /// Records that the beacon of a round is being sent: devices that come later get an opening of their own.
-    pub fn beacon_sent(&self, round: u32) {
-        self.beacon_sent.fetch_max(round, Ordering::Relaxed);
+    /// Records that the beacon of a round is being sent: devices that come later get an opening of their own. Returns false if it, or
+    /// that of a later round, was sent before.
+    pub fn begin_beacon(&self, round: u32) -> bool {
+        self.beacon_sent.fetch_max(round, Ordering::Relaxed) < round
     }
 
     /// Returns the length of the longest beacon; `None` if the beacon of this round was sent, or no beacons are sent.

@@ -258,7 +258,11 @@ fn take_chunk(
     let encoding = update.head.tensors.get(target.tensor).map(|t| t.encoding);
     let values = update.tensors.get_mut(target.tensor).and_then(|t| t.values.get_mut(target.elements));
     if let (Some(encoding), Some(values)) = (encoding, values) {
-        encoding.decode(body, values).map_err(|_| Fault::Tensors)?;
+        // The chunk counts as received, so the update cannot be completed any more.
+        if encoding.decode(body, values).is_err() {
+            discard_partial(partial, last_update);
+            return Err(Fault::Tensors);
+        }
     }
     if !update.assembly.is_complete() {
         return Ok(Dispatch::Nothing);

@@ -76,6 +76,9 @@ pub(super) struct SecureLayer {
     seals: SealCounters,
 }
 
+/// Number of tags of a refusal: of the current key, and of the previous one while it is being replaced.
+const REFUSAL_TAGS: usize = 2;
+
 /// Largest number of hellos of one connection that are answered before a handshake is completed. Each answer
 /// costs a key derivation. A device repeats the same hello, for which no keys are derived again, and sends a
 /// different one only after a reset.
@@ -151,19 +154,32 @@ impl SecureLayer {
 
     /// Encodes a refusal of the wire version with a tag for each key of the device, so that the device can distinguish it from one of a
     /// stranger. Returns `None` without a key of this device.
-    fn tagged_refusal(&self, refusal: Refusal, hello: &[u8]) -> Option<Vec<u8>> {
-        let device = HelloPrefix::read(hello).ok()?.device;
-        let keys = self.acceptor.keys()?.keys_of(DeviceId(device));
-        let (refused, transcript) = (ToDevice::Refused(refusal), transcript(hello));
-        let message = encoded_message(&refused)?;
-        let tags: Vec<u8> =
-            keys.iter().flat_map(|key| refusal_tag(key.key(), &transcript, &message)).collect();
-        if tags.is_empty() {
+    ///
+    /// The answer is no longer than the hello, and its number is limited like that of handshakes: a sender may be forged. The refusal
+    /// follows without tags, for devices that know no others.
+    fn tagged_refusal(&mut self, refusal: Refusal, hello: &[u8]) -> Option<Vec<u8>> {
+        if self.open.is_some() || self.handshakes >= self.handshakes_max {
             return None;
         }
-        let mut out = vec![0; wire_capacity(ANSWER_MAX)];
+        let device = HelloPrefix::read(hello).ok()?.device;
+        let (refused, transcript) = (ToDevice::Refused(refusal), transcript(hello));
+        let message = encoded_message(&refused)?;
+        if hello.len() < REFUSAL_TAGS * TAG + 2 * message.len() {
+            return None;
+        }
+        let keys = self.acceptor.keys()?.keys_of(DeviceId(device));
+        let newest = keys.first()?;
+        self.handshakes = self.handshakes.saturating_add(1);
+        let mut tags: Vec<u8> =
+            keys.iter().flat_map(|key| refusal_tag(key.key(), &transcript, &message)).collect();
+        // Nobody can see whether the device's key is being replaced.
+        while tags.len() < REFUSAL_TAGS * TAG {
+            tags.extend(refusal_tag(newest.key(), &transcript, &tags));
+        }
+        let mut out = vec![0; 2 * wire_capacity(ANSWER_MAX)];
         let length = encode(&refused, tags.len(), |body| body.copy_from_slice(&tags), &mut out).ok()?;
-        out.truncate(length);
+        let without = encode(&refused, 0, |_| {}, out.get_mut(length..)?).ok()?;
+        out.truncate(length + without);
         Some(out)
     }
 

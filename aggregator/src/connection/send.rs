@@ -61,9 +61,13 @@ impl Connection {
     /// Returns the announcement of the open round if a beacon opens it on this device: the device receives beacons, its task is that of
     /// all devices, and the beacon fits its buffer and a packet.
     fn announcement(&self) -> Option<Announced> {
-        let longest =
-            self.secure.acceptor().longest_beacon().filter(|_| self.receives_beacons)?.min(self.limit);
         let round = self.open.as_ref().filter(|round| round.task == round.opening.request.task)?;
+        let longest = self.secure.acceptor().longest_beacon(round.opening.id.round)?.min(self.limit);
+        // Compared first without the message, so that no long round is encoded for nothing.
+        let body: usize = round.opening.encoded.iter().map(Vec::len).sum();
+        if !self.receives_beacons || body > longest {
+            return None;
+        }
         let message =
             beacon_message(&round.opening).filter(|message| frame_length(message.len()) <= longest)?;
         Some(Announced { id: round.opening.id, tag: self.secure.beacon_tag(&message)? })

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 pub struct DeviceTable(Arc<Mutex<BTreeMap<DeviceId, Entry>>>);
 
 /// Entry of a device.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Entry {
     is_connected: bool,
     /// Time of the last join, departure or report.
@@ -58,7 +58,8 @@ impl DeviceTable {
     /// Returns a line of JSON for each device, in the order of device numbers.
     #[must_use]
     pub fn lines(&self, now: Millis) -> Vec<String> {
-        let devices = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Copied, so that the core does not wait while the lines are written.
+        let devices = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         devices.iter().map(|(device, entry)| entry.line(now, *device)).collect()
     }
 }

@@ -288,7 +288,7 @@ impl<L: Listener> Server<L> {
         let mut link_tasks = tokio::task::JoinSet::new();
         let beacons = match &fleet.beacon {
             Some(address) => {
-                let started = beacon::start(address, fleet.beacon_delay, fleet.packet).await;
+                let started = beacon::start(address, fleet.beacon_delay, fleet.packet, core.acceptor()).await;
                 Some(started.map_err(|error| ServeError::Listen { address: address.clone(), error })?)
             }
             None => None,

@@ -39,6 +39,9 @@ pub struct Counters {
     /// Number of rounds that a beacon has opened.
     #[cfg(feature = "beacons")]
     pub beacons: u32,
+    /// Number of beacons that opened no round: of rounds that were not announced to this device or were open already, and forged ones.
+    #[cfg(feature = "beacons")]
+    pub beacons_ignored: u32,
     /// Number of times that the caller's clock has gone back.
     pub clock_jumps: u32,
     /// Number of failures of the storage.

@@ -32,8 +32,8 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             _ => self.state.handle_control_message(now, &message),
         }
         #[cfg(feature = "top-k")]
-        if core::mem::take(&mut self.state.is_counted) {
-            self.task.counted();
+        if let Some(outcome) = self.state.acknowledged.take() {
+            self.task.acknowledged(outcome);
         }
     }
 
@@ -63,8 +63,16 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         if self.handle_beacon(now, bytes) {
             return;
         }
-        count(&mut self.state.counters.unsealed);
-        if let Ok((message, _body)) = decode::<ToDevice>(bytes) {
+        let decoded = decode::<ToDevice>(bytes);
+        match decoded {
+            // A beacon of a round that is not announced to this device, or no longer.
+            #[cfg(feature = "beacons")]
+            Ok((ToDevice::RoundOpen(_), _)) if self.config.receives_beacons => {
+                count(&mut self.state.counters.beacons_ignored)
+            }
+            _ => count(&mut self.state.counters.unsealed),
+        }
+        if let Ok((message, _body)) = decoded {
             #[cfg(feature = "reports")]
             self.state.keep_refusal(&message, &self.secure, bytes, _body);
             self.state.handle_unauthenticated(now, &message);
@@ -74,7 +82,9 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     /// Opens the announced round if the message is its beacon. Returns false otherwise.
     #[cfg(feature = "beacons")]
     fn handle_beacon(&mut self, now: Millis, bytes: &[u8]) -> bool {
-        let Some(announced) = self.state.announced else { return false };
+        let Some(announced) = self.state.announced.filter(|_| self.state.is_established()) else {
+            return false;
+        };
         if !self.secure.verifies_beacon(bytes, announced.tag) {
             return false;
         }

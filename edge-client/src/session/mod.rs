@@ -152,8 +152,8 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     }
 
     /// Returns the server's reason for refusing this device, if the server has refused it. Retrying does not
-    /// help; the firmware has to change. With a key, only sealed refusals are reported here; unsealed
-    /// refusals are counted as [`Counters::unsealed`].
+    /// help; the firmware has to change. With a key, only refusals that the server has sealed, or that carry its tag (feature
+    /// `reports`), are reported here; all unsealed ones are counted as [`Counters::unsealed`].
     pub fn refusal(&self) -> Option<Refusal> {
         self.state.refusal
     }

@@ -135,9 +135,9 @@ pub struct SessionState {
     /// Round whose beacon is awaited.
     #[cfg(feature = "beacons")]
     pub announced: Option<Announced>,
-    /// True if the server has counted an update, and the task does not know it yet.
+    /// Outcome of an update that is not passed to the task yet.
     #[cfg(feature = "top-k")]
-    pub is_counted: bool,
+    pub acknowledged: Option<AckOutcome>,
     /// Refusal of this device by the server, authenticated if the link has a key.
     pub refusal: Option<Refusal>,
     /// Counters of events.
@@ -192,7 +192,7 @@ impl SessionState {
             #[cfg(feature = "beacons")]
             announced: None,
             #[cfg(feature = "top-k")]
-            is_counted: false,
+            acknowledged: None,
             refusal: None,
             counters: Counters::default(),
         }
@@ -290,6 +290,10 @@ impl SessionState {
         count(&mut self.counters.rehandshakes);
         self.decline = None;
         self.resend = None;
+        #[cfg(feature = "beacons")]
+        {
+            self.announced = None;
+        }
         self.send_key_proof = false;
         self.rehandshake = true;
         self.enter(Phase::Greeting { hello_sent: false });
@@ -305,16 +309,16 @@ impl SessionState {
             AckOutcome::Counted | AckOutcome::Duplicate => {
                 self.fitted |= self.fitting;
                 self.close |= self.fitting && self.leave_when_fitted;
-                #[cfg(feature = "top-k")]
-                {
-                    self.is_counted = true;
-                }
                 &mut self.counters.counted
             }
             AckOutcome::Late => &mut self.counters.late,
             _ => &mut self.counters.rejected,
         };
         count(counter);
+        #[cfg(feature = "top-k")]
+        {
+            self.acknowledged = Some(ack.outcome);
+        }
         self.finish_round(now);
     }
 

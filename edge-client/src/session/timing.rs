@@ -146,6 +146,12 @@ impl SessionState {
             return;
         }
         let wait_ends = self.idle_since + Millis::from(sleep.wait);
+        // A lost beacon is followed by an opening for this device alone.
+        #[cfg(feature = "beacons")]
+        let wait_ends = match self.announced {
+            Some(_) => wait_ends + after(self.timers.resend),
+            None => wait_ends,
+        };
         let is_named = now < self.next_round_at;
         let has_rounds = self.rounds_on_link >= sleep.rounds.max(1);
         if is_named || has_rounds || now >= wait_ends {

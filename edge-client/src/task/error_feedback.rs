@@ -1,7 +1,8 @@
 //! Error feedback: what the encoding of a gradient left out is added to the next gradient.
 
 use fedspan_protocol::message::{
-    self, Capabilities, DeclineReason, Descriptors, Privacy, RoundId, RoundOpen, Task as Wire, Upload,
+    self, AckOutcome, Capabilities, DeclineReason, Descriptors, Privacy, RoundId, RoundOpen, Task as Wire,
+    Upload,
 };
 use fedspan_protocol::tensor::{Encoding, I8_BLOCK, TensorDescriptor};
 
@@ -15,7 +16,8 @@ use crate::time::Millis;
 /// "Sparsified SGD with Memory", 2018; Karimireddy et al., "Error Feedback Fixes SignSGD", 2019).
 ///
 /// With the residual e, 0 at first, and the gradient g of a round, the device sends `C(g + e)`, and when the server has counted
-/// the update, `e <- g + e - C(g + e)`. An update that is late or rejected leaves e as it was. If an update was counted but
+/// the update, `e <- g + e - C(g + e)`. An update that is late leaves e as it was; one that is rejected makes it 0, because e may be
+/// why: the norm that a server bounds is that of `C(g + e)`, which can be several times that of g. If an update was counted but
 /// its acknowledgement is lost until the round closes, e stays as well, and is sent twice. The residual is in the coordinates
 /// of a round's representation: it stays meaningful while the representation moves slowly. It is lost in a reset, as a round
 /// would be. A device with noise in its updates does not announce the encoding.
@@ -84,6 +86,9 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> ErrorFeedback<T, V> {
     }
 }
 
+/// Largest magnitude of a residual.
+const RESIDUAL_MAX: f32 = 1e36;
+
 /// Returns the parts of `elements` elements that are encoded as one block.
 fn blocks(elements: usize) -> impl Iterator<Item = core::ops::Range<usize>> {
     (0..elements).step_by(I8_BLOCK).map(move |first| first..elements.min(first + I8_BLOCK))
@@ -109,6 +114,10 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Task for ErrorFeedback<T, V> {
         }
         self.task.open(round)?;
         self.is_used = leaves_out;
+        // The sum with a gradient would not be finite.
+        if self.residual.as_ref().iter().any(|value| value.abs() > RESIDUAL_MAX) {
+            self.residual.as_mut().fill(0.0);
+        }
         Ok(())
     }
 
@@ -149,10 +158,15 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Task for ErrorFeedback<T, V> {
         }
     }
 
-    fn counted(&mut self) {
-        self.task.counted();
-        if !core::mem::take(&mut self.is_used) {
-            return;
+    fn acknowledged(&mut self, outcome: AckOutcome) {
+        self.task.acknowledged(outcome);
+        let is_used = core::mem::take(&mut self.is_used);
+        match outcome {
+            _ if !is_used => return,
+            AckOutcome::Counted | AckOutcome::Duplicate => {}
+            // The residual may be the reason, as for a norm over the bound, and would be it in each later round.
+            AckOutcome::Rejected(_) => return self.residual.as_mut().fill(0.0),
+            _ => return,
         }
         let elements = self.task.upload().first().map_or(0, TensorDescriptor::elements);
         for range in blocks(elements) {

@@ -43,6 +43,8 @@ mod scaled;
 mod shared_head;
 mod tasks;
 
+#[cfg(feature = "top-k")]
+use fedspan_protocol::message::AckOutcome;
 use fedspan_protocol::message::{self, Capabilities, DeclineReason, Descriptors, RoundId, RoundOpen};
 
 use crate::release::Release;
@@ -139,10 +141,10 @@ pub trait Task {
     /// change until the next round opens, so that a retry sends the same bytes.
     fn emit(&self, index: usize, first: usize, out: &mut [f32]);
 
-    /// Records that the server has counted the update of the last round (feature `top-k`). Called before another round opens, at most once for a
-    /// round.
+    /// Records the server's answer to the update of the last round (feature `top-k`). Called before another round opens, at most once
+    /// for a round.
     #[cfg(feature = "top-k")]
-    fn counted(&mut self) {}
+    fn acknowledged(&mut self, _outcome: AckOutcome) {}
 
     /// Returns the privacy cost of a round of `task`, in the units of
     /// [`Privacy`](fedspan_protocol::message::Privacy); 0 if nothing is uploaded or no noise is added. The

@@ -1,5 +1,7 @@
 //! Combination of several tasks in one firmware: [`Tasks`] opens each round with one of two tasks.
 
+#[cfg(feature = "top-k")]
+use fedspan_protocol::message::AckOutcome;
 use fedspan_protocol::message::{
     self, CHOOSES_RIDGE, Capabilities, DeclineReason, Descriptors, FITS_BY_STEPS, Privacy, RoundId,
     RoundOpen, TaskKind,
@@ -244,8 +246,8 @@ impl<A: Task, B: Task> Task for Tasks<A, B> {
     }
 
     #[cfg(feature = "top-k")]
-    fn counted(&mut self) {
-        of_open!(self.counted());
+    fn acknowledged(&mut self, outcome: AckOutcome) {
+        of_open!(self.acknowledged(outcome));
     }
 
     fn cost(&self, task: &message::Task) -> u64 {

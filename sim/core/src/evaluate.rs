@@ -354,6 +354,18 @@ fn distance_of(dataset: &Dataset, basis: &Matrix) -> Option<f64> {
     dataset.truth.as_ref().map(|truth| principal_angle_distance(basis, truth))
 }
 
+/// Returns a matrix as devices decode it.
+#[must_use]
+pub fn decoded(matrix: &Matrix, encoding: Encoding) -> Matrix {
+    let mut values = to_f32(matrix);
+    let mut bytes = vec![0; encoding.byte_len(values.len())];
+    // The lengths agree, so only values that are not finite fail here; they stay as they are.
+    if encoding.encode(&values, &mut bytes).is_ok() {
+        let _ = encoding.decode(&bytes, &mut values);
+    }
+    from_f32(matrix.nrows(), matrix.ncols(), &values)
+}
+
 /// Computes the metrics of a shared model `(b, w)` on the test sets of all clients. If the data set has no
 /// targets, the metrics are empty.
 #[must_use]

@@ -16,13 +16,15 @@ pub struct UdpLink {
     beacons: Option<UdpSocket>,
     writer: PacketWriter,
     reader: PacketReader<Vec<u8>>,
+    /// Reader of beacons, so that they do not interrupt a frame in fragments.
+    beacon_reader: PacketReader<Vec<u8>>,
     packet: Vec<u8>,
     received: Vec<u8>,
 }
 
 impl UdpLink {
     /// Opens a link to a server, with packets of at most `packet` bytes. `beacons` is the address at which beacons arrive: one of this
-    /// host, or a multicast group.
+    /// host, or a multicast group; only one device of a host can bind it.
     ///
     /// # Errors
     /// The error of a socket or of an address.
@@ -39,6 +41,7 @@ impl UdpLink {
             beacons,
             writer: PacketWriter::new(packet),
             reader: PacketReader::new(vec![0; FRAME_MAX]),
+            beacon_reader: PacketReader::new(vec![0; FRAME_MAX]),
             packet: vec![0; packet.min(FRAME_MAX)],
             received: vec![0; FRAME_MAX],
         })
@@ -82,22 +85,24 @@ impl AsyncRead for UdpLink {
         context: &mut Context<'_>,
         out: &mut ReadBuf<'_>,
     ) -> Poll<std::io::Result<()>> {
-        let Self { socket, beacons, reader, received, .. } = self.get_mut();
-        while !reader.has_frame() {
+        let Self { socket, beacons, reader, beacon_reader, received, .. } = self.get_mut();
+        // A frame is read to its end before another begins.
+        while !reader.has_frame() && !beacon_reader.has_frame() {
             let mut buffer = ReadBuf::new(received);
-            let from_beacons = match beacons {
-                Some(beacons) => beacons.poll_recv(context, &mut buffer),
-                None => Poll::Pending,
-            };
-            let result = match from_beacons {
-                Poll::Ready(result) => result,
-                Poll::Pending => ready!(socket.poll_recv(context, &mut buffer)),
+            // The server's packets first: anybody may send to the address of beacons.
+            let (result, reader) = match (socket.poll_recv(context, &mut buffer), &*beacons) {
+                (Poll::Ready(result), _) => (result, &mut *reader),
+                (Poll::Pending, Some(beacons)) => {
+                    (ready!(beacons.poll_recv(context, &mut buffer)), &mut *beacon_reader)
+                }
+                (Poll::Pending, None) => return Poll::Pending,
             };
             // An error belongs to an earlier packet that could not be delivered; the session repeats what is lost.
             if result.is_ok() {
                 reader.receive(buffer.filled());
             }
         }
+        let reader = if beacon_reader.has_frame() { beacon_reader } else { reader };
         let read = reader.read(out.initialize_unfilled());
         out.advance(read);
         Poll::Ready(Ok(()))

@@ -5,6 +5,8 @@ mod sums;
 
 use fedspan_protocol::frame::crc32c_f32;
 use fedspan_protocol::limits::TENSORS_MAX;
+#[cfg(feature = "top-k")]
+use fedspan_protocol::message::AckOutcome;
 use fedspan_protocol::message::{
     self, Capabilities, DeclineReason, Descriptors, Privacy, RoundId, RoundOpen, Task as Wire, TaskKind,
 };
@@ -337,8 +339,8 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Task for Scaled<T, V> {
     }
 
     #[cfg(feature = "top-k")]
-    fn counted(&mut self) {
-        self.task.counted();
+    fn acknowledged(&mut self, outcome: AckOutcome) {
+        self.task.acknowledged(outcome);
     }
 
     fn cost(&self, task: &message::Task) -> u64 {

@@ -93,8 +93,8 @@ impl Task for SimTask {
         delegate!(self, task => task.emit(index, first, out));
     }
 
-    fn counted(&mut self) {
-        delegate!(self, task => task.counted());
+    fn acknowledged(&mut self, outcome: message::AckOutcome) {
+        delegate!(self, task => task.acknowledged(outcome));
     }
 
     fn cost(&self, task_message: &message::Task) -> u64 {

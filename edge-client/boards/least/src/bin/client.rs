@@ -30,12 +30,13 @@ use least::Flash;
 use least::{D, K, Lcg, Line, Once, clock, protection, report, samples};
 
 /// Session settings of device 1.
-#[cfg(not(any(feature = "beacons", feature = "reports")))]
-const CONFIG: Config = Config::new(1);
-#[cfg(feature = "beacons")]
-const CONFIG: Config = Config { receives_beacons: true, ..Config::new(1) };
-#[cfg(feature = "reports")]
-const CONFIG: Config = Config { about: Some(ABOUT), ..Config::new(1) };
+const CONFIG: Config = Config {
+    #[cfg(feature = "beacons")]
+    receives_beacons: true,
+    #[cfg(feature = "reports")]
+    about: Some(ABOUT),
+    ..Config::new(1)
+};
 /// Facts that the device reports.
 #[cfg(feature = "reports")]
 const ABOUT: About = About { firmware: Firmware { version: [0, 1, 0], build: 0 }, reset: ResetReason::Unknown };

@@ -48,7 +48,8 @@ impl Simulation<'_> {
         }
         let privacy = self.privacy();
         let newcomers_global = self.engine.shared_head().map_or_else(Scores::default, |w| {
-            evaluate::shared(&self.scored_data().newcomers, &representation, w)
+            let decoded = |matrix| evaluate::decoded(matrix, self.scenario.algorithm.download);
+            evaluate::shared(&self.scored_data().newcomers, &decoded(&representation), &decoded(w))
         });
         let count = self.dataset.clients.len();
         let honest = self.attackers.as_ref().map(|(attackers, _)| attackers.honest_numbers());

@@ -139,7 +139,9 @@ impl Simulation<'_> {
             arithmetic,
         );
         if let Some(w) = self.engine.shared_head() {
-            let shared = evaluate::shared(&dataset.clients, self.engine.representation(), w);
+            let decoded = |matrix| evaluate::decoded(matrix, algorithm.download);
+            let shared =
+                evaluate::shared(&dataset.clients, &decoded(self.engine.representation()), &decoded(w));
             scores.accuracy_global = shared.accuracy;
             scores.loss = shared.loss;
             scores.test_mse = shared.test_mse.or(scores.test_mse);
