@@ -172,7 +172,7 @@ impl SecureLayer {
         self.handshakes = self.handshakes.saturating_add(1);
         let mut tags: Vec<u8> =
             keys.iter().flat_map(|key| refusal_tag(key.key(), &transcript, &message)).collect();
-        // Nobody can see whether the device's key is being replaced.
+        // So that the answer does not reveal whether the device's key is being replaced.
         while tags.len() < REFUSAL_TAGS * TAG {
             tags.extend(refusal_tag(newest.key(), &transcript, &tags));
         }

@@ -89,7 +89,7 @@ impl AsyncRead for UdpLink {
         // A frame is read to its end before another begins.
         while !reader.has_frame() && !beacon_reader.has_frame() {
             let mut buffer = ReadBuf::new(received);
-            // The server's packets first: anybody may send to the address of beacons.
+            // The server's packets first, because the address of beacons is open to strangers.
             let (result, reader) = match (socket.poll_recv(context, &mut buffer), &*beacons) {
                 (Poll::Ready(result), _) => (result, &mut *reader),
                 (Poll::Pending, Some(beacons)) => {

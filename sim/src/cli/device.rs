@@ -45,13 +45,13 @@ pub struct DeviceOptions {
     /// Connect without a key, for a test bench; the server's configuration must have `plaintext = true`.
     #[arg(long)]
     plaintext: bool,
-    /// Send packets over UDP to the address of --connect, where the server has [listen] udp.
+    /// Send packets over UDP to the address of --connect, where the server listens (udp in its section listen).
     #[arg(long)]
     udp: bool,
     /// With --udp: longest packet in bytes.
     #[arg(long, value_name = "BYTES", requires = "udp", default_value_t = 1232, value_parser = clap::value_parser!(u16).range(18..=4096))]
     packet: u16,
-    /// With --udp: address at which beacons of the server arrive, one of this host or a multicast group ([listen] beacon).
+    /// With --udp: address at which beacons of the server arrive, one of this host or a multicast group (beacon in its section listen).
     #[arg(long, value_name = "HOST:PORT", requires = "udp", requires = "keys")]
     beacons: Option<String>,
     /// Save 14 bytes of each frame by short counters and tags.
