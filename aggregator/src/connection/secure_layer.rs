@@ -155,8 +155,7 @@ impl SecureLayer {
     /// Encodes a refusal of the wire version with a tag for each key of the device, so that the device can distinguish it from one of a
     /// stranger. Returns `None` without a key of this device.
     ///
-    /// The answer is no longer than the hello, and its number is limited like that of handshakes: a sender may be forged. The refusal
-    /// follows without tags, for devices that know no others.
+    /// The answer is no longer than the hello, and its number is limited like that of handshakes: a sender may be forged.
     fn tagged_refusal(&mut self, refusal: Refusal, hello: &[u8]) -> Option<Vec<u8>> {
         if self.open.is_some() || self.handshakes >= self.handshakes_max {
             return None;
@@ -164,7 +163,7 @@ impl SecureLayer {
         let device = HelloPrefix::read(hello).ok()?.device;
         let (refused, transcript) = (ToDevice::Refused(refusal), transcript(hello));
         let message = encoded_message(&refused)?;
-        if hello.len() < REFUSAL_TAGS * TAG + 2 * message.len() {
+        if hello.len() < message.len() + REFUSAL_TAGS * TAG {
             return None;
         }
         let keys = self.acceptor.keys()?.keys_of(DeviceId(device));
@@ -176,10 +175,9 @@ impl SecureLayer {
         while tags.len() < REFUSAL_TAGS * TAG {
             tags.extend(refusal_tag(newest.key(), &transcript, &tags));
         }
-        let mut out = vec![0; 2 * wire_capacity(ANSWER_MAX)];
+        let mut out = vec![0; wire_capacity(ANSWER_MAX)];
         let length = encode(&refused, tags.len(), |body| body.copy_from_slice(&tags), &mut out).ok()?;
-        let without = encode(&refused, 0, |_| {}, out.get_mut(length..)?).ok()?;
-        out.truncate(length + without);
+        out.truncate(length);
         Some(out)
     }
 
