@@ -404,8 +404,8 @@ impl ServerCore {
             self.connections.stale += 1;
             return;
         }
-        self.connections.welcomed_again += 1;
         self.devices.joined(now, device);
+        self.connections.welcomed_again += 1;
         self.handle_join(now, Event::Greeted(device), device, privacy);
     }
 
