@@ -2,7 +2,7 @@
 
 use embedded_io::ErrorKind;
 use fedspan_client::link::{Buffers, run};
-use fedspan_client::session::{About, Config, Firmware, Protection, ResetReason};
+use fedspan_client::session::{Config, Protection};
 use fedspan_client::{SampleSource, Session, Task};
 use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;
@@ -21,8 +21,6 @@ pub type BoardSession<T, S, const N: usize> = Session<T, S, Storage<N>, ChaCha8R
 
 /// Session settings; the device number is filled in by [`session`].
 const CONFIG: Config = Config { leave_when_fitted: true, ..Config::new(0) };
-/// Version of this firmware, as the device reports it.
-const FIRMWARE: Firmware = Firmware { version: [0, 1, 0], build: 0 };
 /// Size of the receive buffer in bytes.
 const RECEIVE: usize = CONFIG.frame_limit as usize;
 /// Size of the transmit buffer in bytes.
@@ -38,8 +36,7 @@ pub fn session<T: Task, S: SampleSource, const N: usize>(
     task: T,
     source: S,
 ) -> BoardSession<T, S, N> {
-    let reset = if reset_count::resets() > 0 { ResetReason::Software } else { ResetReason::PowerOn };
-    let config = Config { device, about: Some(About { firmware: FIRMWARE, reset }), ..CONFIG };
+    let config = Config { device, ..CONFIG };
     let random = ChaCha8Rng::seed_from_u64(device);
     Session::new(config, protection, task, source, Storage::open(settings, device), random)
 }
