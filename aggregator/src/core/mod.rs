@@ -349,7 +349,6 @@ impl ServerCore {
                     && self.current.get(&device) == Some(&peer)
                 {
                     self.current.remove(&device);
-                    self.devices.left(now, device);
                     self.log_left(now, device, &from, reason);
                     self.handle_departure(now, device);
                 }
@@ -379,8 +378,9 @@ impl ServerCore {
         self.update_not_awaited();
     }
 
-    /// Logs the departure of a device.
+    /// Logs the departure of a device, and records it for the operator.
     fn log_left(&mut self, now: Millis, device: DeviceId, from: &Origin, reason: DisconnectReason) {
+        self.devices.left(now, device);
         if self.may_log(now, LogKind::Left) {
             tracing::info!(device = device.0, %from, reason = ?reason, "device left");
         }
