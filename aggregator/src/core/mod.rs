@@ -427,6 +427,7 @@ impl ServerCore {
 
     /// Passes the departure of a device to the engine, unless the engine does not know the device yet.
     fn handle_departure(&mut self, now: Millis, device: DeviceId) {
+        self.devices.left(now, device);
         if !self.held_out.leave(device) {
             self.sleepers.left(now, device);
             self.apply_event(now, Event::Left(device));
