@@ -379,6 +379,9 @@ fn queued_event_under_revoked_key_is_discarded() {
         } else {
             assert!(is_drained_and_closed(&mut revoked_commands), "{waiting}: the connection stays open");
             assert_eq!(core.status().connected, 1, "{waiting}");
+            let devices = core.devices().lines(Millis::ZERO);
+            assert!(devices[0].contains("\"connected\":true"), "{waiting}: {devices:?}");
+            assert!(devices[1].contains("\"connected\":false"), "{waiting}: {devices:?}");
         }
         // The session still ends with its `Gone` event, and other devices are not affected.
         handle_and_flush_under(
