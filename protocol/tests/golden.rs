@@ -72,7 +72,7 @@ fn other_vectors() -> Vec<Pinned> {
         },
     ];
     let pin = |s: exchange::Sealed| Pinned { name: s.name, meaning: s.meaning, bytes: s.wire };
-    vectors.extend(exchange::sealed_vectors().into_iter().map(pin));
+    vectors.extend(exchange::sealed_vectors().into_iter().chain(exchange::other_forms()).map(pin));
     vectors.push(Pinned {
         name: "sealed_keys",
         meaning: "not a frame: transcript, up and down of the sealed frames, 32 bytes each",

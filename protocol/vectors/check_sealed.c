@@ -371,6 +371,96 @@ static size_t seal(const uint8_t key[32], uint64_t counter, const uint8_t *answe
     return head + n + 16;
 }
 
+/* ---- SPEC 12, short seals: the tag of 8 bytes, computed from the one of 16 ---- */
+
+static void shorten(const uint8_t key[32], const uint8_t nonce[12], const uint8_t tag[16], uint8_t short_tag[8])
+{
+    uint8_t first[64], stream[64];
+    uint32_t block = 0;
+    chacha20_block(key, 0, nonce, first);
+    for (int i = 0; i < 4; i++) block |= (uint32_t)tag[12 + i] << 8 * i;
+    chacha20_block(first + 32, block, tag, stream);
+    memcpy(short_tag, stream, 8);
+}
+
+/* ---- AES-128, one block (FIPS 197). Its table of bytes is computed, not listed. ---- */
+
+static uint8_t times2(uint8_t x) { return (uint8_t)(x << 1 ^ (x >> 7) * 0x1b); }
+
+static uint8_t substitute(uint8_t x)
+{
+    uint8_t inverse = x, power = x;
+    for (int i = 0; i < 6; i++) { /* x^254 by squares: inverse = inverse^2 x */
+        uint8_t both[2] = {0, 0}, a = inverse, b = inverse;
+        for (int bit = 0; bit < 8; bit++, a = times2(a), b >>= 1) if (b & 1) both[0] ^= a;
+        a = both[0];
+        b = power;
+        for (int bit = 0; bit < 8; bit++, a = times2(a), b >>= 1) if (b & 1) both[1] ^= a;
+        inverse = both[1];
+    }
+    uint8_t square = 0, a = inverse, b = inverse;
+    for (int bit = 0; bit < 8; bit++, a = times2(a), b >>= 1) if (b & 1) square ^= a;
+    uint8_t y = square;
+    for (int i = 1; i < 5; i++) y ^= (uint8_t)(square << i | square >> (8 - i));
+    return y ^ 0x63;
+}
+
+static void aes128(const uint8_t key[16], uint8_t block[16])
+{
+    uint8_t round_key[16], constant = 1, rows[16];
+    memcpy(round_key, key, 16);
+    for (int i = 0; i < 16; i++) block[i] ^= round_key[i];
+    for (int round = 1; round <= 10; round++, constant = times2(constant)) {
+        for (int i = 0; i < 4; i++) round_key[i] ^= substitute(round_key[12 + (i + 1) % 4]);
+        round_key[0] ^= constant;
+        for (int i = 4; i < 16; i++) round_key[i] ^= round_key[i - 4];
+        for (int i = 0; i < 16; i++) rows[i] = substitute(block[(i + 4 * (i % 4)) % 16]);
+        for (int i = 0; i < 16; i++) {
+            const uint8_t *column = rows + i / 4 * 4;
+            uint8_t a = column[i % 4], b = column[(i + 1) % 4], c = column[(i + 2) % 4], d = column[(i + 3) % 4];
+            block[i] = (round < 10 ? (uint8_t)(times2(a) ^ times2(b) ^ b ^ c ^ d) : a) ^ round_key[i];
+        }
+    }
+}
+
+/* ---- SPEC 12, AES-128-CCM with tags of 16 or 8 bytes (RFC 3610, L = 3). head_n is between 1 and 0xfeff. ---- */
+
+static void ccm_start(uint8_t block[16], uint8_t flags, const uint8_t nonce[12], uint32_t number)
+{
+    block[0] = flags;
+    memcpy(block + 1, nonce, 12);
+    for (int i = 0; i < 3; i++) block[13 + i] = (uint8_t)(number >> 8 * (2 - i));
+}
+
+static void ccm_encrypt(const uint8_t key[16], const uint8_t nonce[12], const uint8_t *head, size_t head_n, uint8_t *text,
+                        size_t n, uint8_t *tag, int tag_n)
+{
+    uint8_t mac[16], pad[16];
+    ccm_start(mac, (uint8_t)(64 + (tag_n - 2) / 2 * 8 + 2), nonce, (uint32_t)n);
+    aes128(key, mac);
+    mac[0] ^= (uint8_t)(head_n >> 8);
+    mac[1] ^= (uint8_t)head_n;
+    for (size_t i = 0; i < head_n; i++) {
+        mac[(i + 2) % 16] ^= head[i];
+        if ((i + 2) % 16 == 15) aes128(key, mac);
+    }
+    if ((head_n + 2) % 16 != 0) aes128(key, mac);
+    for (size_t i = 0; i < n; i++) {
+        mac[i % 16] ^= text[i];
+        if (i % 16 == 15 || i + 1 == n) aes128(key, mac);
+    }
+    ccm_start(pad, 2, nonce, 0);
+    aes128(key, pad);
+    for (int i = 0; i < tag_n; i++) tag[i] = mac[i] ^ pad[i];
+    for (size_t i = 0; i < n; i++) {
+        if (i % 16 == 0) {
+            ccm_start(pad, 2, nonce, (uint32_t)(i / 16 + 1));
+            aes128(key, pad);
+        }
+        text[i] ^= pad[i % 16];
+    }
+}
+
 /* ==== From here on: checks ==== */
 
 #define REQUIRE(x) \
@@ -480,6 +570,15 @@ static void check_primitives(void)
     REQUIRE(decrypt(a, nonce, b, n, c, 114, out) == -1 && c[0] == 0xd3);
     out[15] ^= 1;
     REQUIRE(decrypt(a, nonce, b, n, c, 114, out) == 0 && memcmp(c, sunscreen, 114) == 0);
+
+    /* FIPS 197, appendix C.1; NIST SP 800-38C, appendix C, example 3. */
+    for (int i = 0; i < 16; i++) a[i] = (uint8_t)i, b[i] = (uint8_t)(0x11 * i);
+    aes128(a, b);
+    REQUIRE(is_hex(b, 16, "69c4e0d86a7b0430d8cdb78070b4c55a"));
+    for (int i = 0; i < 24; i++) a[i] = (uint8_t)(0x40 + i), b[i] = (uint8_t)i, c[i] = (uint8_t)(0x20 + i);
+    hex("101112131415161718191a1b", nonce);
+    ccm_encrypt(a, nonce, b, 20, c, 24, out, 8);
+    REQUIRE(is_hex(c, 24, "e3b201a9f5b71a7a9b1ceaeccd97e70b6176aad9a4428aa5") && is_hex(out, 8, "484392fbc1b09951"));
 }
 
 static void check_window(void)
@@ -570,6 +669,31 @@ int main(void)
     for (size_t i = 0; i < n; i++) REQUIRE(frame[i] == 0);
     exchange(down, &from_server, 2, sealed_ack, sizeof sealed_ack, to_device_ack_counted,
              sizeof to_device_ack_counted);
+
+    /* The update in the other forms: seal the message of the plain vector again. */
+    n = uncobs(to_server_update_gradient_f32, sizeof to_server_update_gradient_f32, hello) - 5;
+    for (int form = 1; form < 4; form++) {
+        static const struct { const uint8_t *bytes; size_t n; } forms[] = {
+            {NULL, 0},
+            {sealed_update_short, sizeof sealed_update_short},
+            {sealed_update_aes_ccm, sizeof sealed_update_aes_ccm},
+            {sealed_update_aes_ccm_short, sizeof sealed_update_aes_ccm_short},
+        };
+        uint8_t nonce[12] = {0, 0, 0, 0, 1}, tag[16];
+        int is_short = form & 1, is_aes = form & 2;
+        size_t head = is_short ? 3 : 9, tag_n = is_short ? 8 : 16;
+        memset(again, 0, sizeof again);
+        again[0] = is_short ? 0x13 : 0x11;
+        again[1] = 1;
+        memcpy(again + head, hello + 1, n);
+        if (is_aes) ccm_encrypt(up, nonce, again, head, again + head, n, again + head + n, (int)tag_n);
+        else {
+            encrypt(up, nonce, again, head, again + head, n, tag);
+            shorten(up, nonce, tag, again + head + n);
+        }
+        REQUIRE(uncobs(forms[form].bytes, forms[form].n, frame) == head + n + tag_n);
+        REQUIRE(memcmp(frame, again, head + n + tag_n) == 0);
+    }
 
     /* Every bit of the acknowledgement counts, and so does its direction. */
     n = uncobs(sealed_ack, sizeof sealed_ack, again);

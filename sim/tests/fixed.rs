@@ -3,6 +3,7 @@
 
 use crate::common::{empty_directory, exit_code, run_program, stderr_text};
 use fedspan_client::memory::Shape;
+use fedspan_client::secure::Suite;
 use fedspan_client::session::{Config, Protection};
 use fedspan_client::{Linear, Task};
 use fedspan_engine::admission::Requirements;
@@ -130,6 +131,7 @@ fn device_declares_its_arithmetic() {
             network: None,
             scale: false,
             error_feedback: false,
+            suite: Suite::default(),
         };
         let session = build
             .session(

@@ -2,6 +2,7 @@
 //! separately takes longer than its tests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
+mod aes_ccm;
 mod common;
 #[path = "../../edge-client/examples/tcp_device.rs"]
 mod example;

@@ -7,7 +7,9 @@ use fedspan_protocol::Error;
 use fedspan_protocol::frame::{Decoder, FeedResult, encode};
 use fedspan_protocol::limits::{BEACON_TAG, SCHEMA_HASH, WIRE_VERSION, wire_capacity};
 use fedspan_protocol::message::{Fault, Hello, HelloPrefix, Refusal, ToDevice, ToServer, decode};
-use fedspan_protocol::secure::{Channel, HandshakeInit, NONCE, OpenError, TAG, refusal_tag, transcript};
+use fedspan_protocol::secure::{
+    Channel, HandshakeInit, NONCE, OpenError, Suite, TAG, refusal_tag, transcript,
+};
 
 use super::Acceptor;
 use crate::keys::AcceptedKey;
@@ -47,7 +49,7 @@ struct PendingHandshake {
 struct SecureSession {
     /// Hash of the hello that the session keys belong to.
     transcript: [u8; 32],
-    channel: Channel,
+    channel: Channel<Suite>,
     key: Arc<AcceptedKey>,
 }
 
@@ -225,7 +227,9 @@ impl SecureLayer {
     ) -> Option<Decrypted<'static>> {
         self.handshakes = self.handshakes.saturating_add(1);
         let nonce = self.acceptor.nonce()?;
-        let mut channel = Channel::server(key.key(), &transcript, &nonce).with_seals(self.acceptor.seals());
+        let suite = Suite::announced(hello.capabilities.roles);
+        let channel = Channel::server_with(suite, key.key(), &transcript, &nonce);
+        let mut channel = channel.with_seals(self.acceptor.seals());
         let admission = self.acceptor.admit(&hello);
         let message = match admission {
             Ok(()) => ToDevice::Welcome(self.acceptor.welcome()),

@@ -8,7 +8,7 @@ use fedspan_protocol::frame::{Decoder, FeedResult};
 
 use super::select::{Selected, select};
 use super::{AsyncSensor, Buffers, Closed, READ_SIZE, Sensor};
-use crate::session::{Event, Progress, Session};
+use crate::session::{Aead, Event, Progress, Session};
 use crate::source::SampleSource;
 use crate::store::Store;
 use crate::task::Task;
@@ -136,9 +136,9 @@ impl<'a> Driver<'a> {
     /// Does one step over a link that blocks only where it is not ready: [`Self::step_non_blocking`] over
     /// [`ReadReady`](embedded_io::ReadReady) and [`WriteReady`](embedded_io::WriteReady). Only `flush` of a link that buffers
     /// what is written can block.
-    pub fn step<T, S, P, R, IO>(
+    pub fn step<T, S, P, R, A, IO>(
         &mut self,
-        session: &mut Session<T, S, P, R>,
+        session: &mut Session<T, S, P, R, A>,
         io: &mut IO,
         now: Millis,
         sensor: &mut dyn Sensor,
@@ -148,6 +148,7 @@ impl<'a> Driver<'a> {
         S: SampleSource,
         P: Store,
         R: rand_core::Rng,
+        A: Aead + Clone,
         IO: embedded_io::Read + embedded_io::Write + embedded_io::ReadReady + embedded_io::WriteReady,
     {
         self.step_non_blocking(session, &mut AskedFirst(io), now, sensor)
@@ -157,9 +158,9 @@ impl<'a> Driver<'a> {
     /// ([`super::NoSensor`] if none does).
     ///
     /// A link that accepts no byte for [`Timers::write`](crate::session::Timers::write) is ended.
-    pub fn step_non_blocking<T, S, P, R, L>(
+    pub fn step_non_blocking<T, S, P, R, A, L>(
         &mut self,
-        session: &mut Session<T, S, P, R>,
+        session: &mut Session<T, S, P, R, A>,
         link: &mut L,
         now: Millis,
         sensor: &mut dyn Sensor,
@@ -169,6 +170,7 @@ impl<'a> Driver<'a> {
         S: SampleSource,
         P: Store,
         R: rand_core::Rng,
+        A: Aead + Clone,
         L: NonBlockingLink,
     {
         match self.try_step(session, link, now, sensor) {
@@ -177,9 +179,9 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn try_step<T, S, P, R, L>(
+    fn try_step<T, S, P, R, A, L>(
         &mut self,
-        session: &mut Session<T, S, P, R>,
+        session: &mut Session<T, S, P, R, A>,
         link: &mut L,
         now: Millis,
         sensor: &mut dyn Sensor,
@@ -189,6 +191,7 @@ impl<'a> Driver<'a> {
         S: SampleSource,
         P: Store,
         R: rand_core::Rng,
+        A: Aead + Clone,
         L: NonBlockingLink,
     {
         Ok(match self.advance(session, now) {
@@ -224,9 +227,9 @@ impl<'a> Driver<'a> {
     ///
     /// The future may be dropped at any time without a loss, for example because another one was ready first, if `read` and
     /// `write` of the link may be. The session then belongs to the caller until the next step.
-    pub async fn step_async<T, S, P, R, IO, F>(
+    pub async fn step_async<T, S, P, R, A, IO, F>(
         &mut self,
-        session: &mut Session<T, S, P, R>,
+        session: &mut Session<T, S, P, R, A>,
         io: &mut IO,
         clock: &mut impl FnMut() -> Millis,
         sleep_until: &mut impl FnMut(Millis) -> F,
@@ -237,6 +240,7 @@ impl<'a> Driver<'a> {
         S: SampleSource,
         P: Store,
         R: rand_core::Rng,
+        A: Aead + Clone,
         IO: embedded_io_async::Read + embedded_io_async::Write,
         F: Future<Output = ()>,
     {
@@ -301,12 +305,13 @@ impl<'a> Driver<'a> {
     }
 
     /// Handles the next event that needs neither the link nor a sensor, or says what to do with them.
-    fn advance<T, S, P, R>(&mut self, session: &mut Session<T, S, P, R>, now: Millis) -> Action
+    fn advance<T, S, P, R, A>(&mut self, session: &mut Session<T, S, P, R, A>, now: Millis) -> Action
     where
         T: Task,
         S: SampleSource,
         P: Store,
         R: rand_core::Rng,
+        A: Aead + Clone,
     {
         if now < core::mem::replace(&mut self.last, now) {
             self.has_jumped = true;
@@ -350,24 +355,26 @@ impl<'a> Driver<'a> {
     }
 
     /// Passes an event to the session.
-    fn handle<T, S, P, R>(&mut self, session: &mut Session<T, S, P, R>, now: Millis, event: Event<'_>)
+    fn handle<T, S, P, R, A>(&mut self, session: &mut Session<T, S, P, R, A>, now: Millis, event: Event<'_>)
     where
         T: Task,
         S: SampleSource,
         P: Store,
         R: rand_core::Rng,
+        A: Aead + Clone,
     {
         let progress = session.handle(now, event, self.transmit);
         self.answered(session, now, progress);
     }
 
     /// Keeps the answer of the session to an event, and the frame to be written.
-    fn answered<T, S, P, R>(&mut self, session: &Session<T, S, P, R>, now: Millis, progress: Progress)
+    fn answered<T, S, P, R, A>(&mut self, session: &Session<T, S, P, R, A>, now: Millis, progress: Progress)
     where
         T: Task,
         S: SampleSource,
         P: Store,
         R: rand_core::Rng,
+        A: Aead + Clone,
     {
         self.has_jumped = false;
         self.unsent = 0..progress.sent;
@@ -380,12 +387,18 @@ impl<'a> Driver<'a> {
     }
 
     /// Records that the link has accepted bytes. Returns false if it has accepted none, which ends it.
-    fn written<T, S, P, R>(&mut self, session: &Session<T, S, P, R>, now: Millis, written: usize) -> bool
+    fn written<T, S, P, R, A>(
+        &mut self,
+        session: &Session<T, S, P, R, A>,
+        now: Millis,
+        written: usize,
+    ) -> bool
     where
         T: Task,
         S: SampleSource,
         P: Store,
         R: rand_core::Rng,
+        A: Aead + Clone,
     {
         self.unsent.start = self.unsent.end.min(self.unsent.start.saturating_add(written));
         self.is_unflushed = self.unsent.is_empty();
@@ -400,9 +413,9 @@ impl<'a> Driver<'a> {
     }
 
     /// Ends the link.
-    fn close<T, S, P, R, E>(
+    fn close<T, S, P, R, A, E>(
         &mut self,
-        session: &mut Session<T, S, P, R>,
+        session: &mut Session<T, S, P, R, A>,
         now: Millis,
         error: Option<E>,
         is_stalled: bool,
@@ -412,6 +425,7 @@ impl<'a> Driver<'a> {
         S: SampleSource,
         P: Store,
         R: rand_core::Rng,
+        A: Aead + Clone,
     {
         let last = session.handle(now, Event::LinkDown, self.transmit);
         (self.unsent, self.unread, self.is_unflushed, self.progress) = (0..0, 0..0, false, None);

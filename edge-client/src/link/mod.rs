@@ -20,7 +20,7 @@ use core::future::Future;
 
 use fedspan_protocol::frame::FrameCounters;
 
-use crate::session::Session;
+use crate::session::{Aead, Session};
 use crate::source::{SampleSource, Targets};
 use crate::store::Store;
 use crate::task::Task;
@@ -75,8 +75,8 @@ impl Sensor for NoSensor {
 }
 
 /// Runs a session that is not in streaming mode: [`run_with_sensor`] without a sensor.
-pub fn run<T, S, P, R, IO>(
-    session: &mut Session<T, S, P, R>,
+pub fn run<T, S, P, R, A, IO>(
+    session: &mut Session<T, S, P, R, A>,
     io: &mut IO,
     buffers: Buffers<'_>,
     clock: impl FnMut() -> Millis,
@@ -87,6 +87,7 @@ where
     S: SampleSource,
     P: Store,
     R: rand_core::Rng,
+    A: Aead + Clone,
     IO: embedded_io::Read + embedded_io::Write + embedded_io::ReadReady + embedded_io::WriteReady,
 {
     run_with_sensor(session, io, buffers, clock, wait, &mut NoSensor)
@@ -101,8 +102,8 @@ where
 ///
 /// End of file (a read of 0 bytes), errors, and a link that accepts no byte for a while end the link. Each frame is written
 /// completely before the next frame is encoded, so a slow link slows the session down and no frames are queued.
-pub fn run_with_sensor<T, S, P, R, IO>(
-    session: &mut Session<T, S, P, R>,
+pub fn run_with_sensor<T, S, P, R, A, IO>(
+    session: &mut Session<T, S, P, R, A>,
     io: &mut IO,
     buffers: Buffers<'_>,
     mut clock: impl FnMut() -> Millis,
@@ -114,6 +115,7 @@ where
     S: SampleSource,
     P: Store,
     R: rand_core::Rng,
+    A: Aead + Clone,
     IO: embedded_io::Read + embedded_io::Write + embedded_io::ReadReady + embedded_io::WriteReady,
 {
     let mut driver = Driver::new(buffers);
@@ -140,8 +142,8 @@ impl AsyncSensor for NoSensor {
 }
 
 /// Runs a session that is not in streaming mode: [`run_async_with_sensor`] without a sensor.
-pub async fn run_async<T, S, P, R, IO, F>(
-    session: &mut Session<T, S, P, R>,
+pub async fn run_async<T, S, P, R, A, IO, F>(
+    session: &mut Session<T, S, P, R, A>,
     io: &mut IO,
     buffers: Buffers<'_>,
     clock: impl FnMut() -> Millis,
@@ -152,6 +154,7 @@ where
     S: SampleSource,
     P: Store,
     R: rand_core::Rng,
+    A: Aead + Clone,
     IO: embedded_io_async::Read + embedded_io_async::Write,
     F: Future<Output = ()>,
 {
@@ -164,8 +167,8 @@ where
 /// The driver cancels a read when the wake-up time comes first, so the link's `read` must be cancel-safe, as
 /// `embedded-io-async` encourages. Dropping the driver's future is safe; pass
 /// [`Event::LinkDown`](crate::session::Event::LinkDown) to the session afterwards.
-pub async fn run_async_with_sensor<T, S, P, R, IO, F>(
-    session: &mut Session<T, S, P, R>,
+pub async fn run_async_with_sensor<T, S, P, R, A, IO, F>(
+    session: &mut Session<T, S, P, R, A>,
     io: &mut IO,
     buffers: Buffers<'_>,
     mut clock: impl FnMut() -> Millis,
@@ -177,6 +180,7 @@ where
     S: SampleSource,
     P: Store,
     R: rand_core::Rng,
+    A: Aead + Clone,
     IO: embedded_io_async::Read + embedded_io_async::Write,
     F: Future<Output = ()>,
 {

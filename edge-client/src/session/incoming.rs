@@ -8,16 +8,16 @@ use fedspan_protocol::message::{
 use fedspan_protocol::tensor::Encoding;
 use rand_core::Rng;
 
-use super::Session;
 use super::counters::count;
 use super::state::{Phase, SLOTS_ENABLED};
+use super::{Aead, Session};
 use crate::release::Release;
 use crate::source::{SampleSource, Targets};
 use crate::store::{Record, Store};
 use crate::task::{Task, Usage};
 use crate::time::Millis;
 
-impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
+impl<T: Task, S: SampleSource, P: Store, R: Rng, A: Aead + Clone> Session<T, S, P, R, A> {
     /// Decodes a message and passes it to the handler for the current phase.
     pub(super) fn dispatch_message(&mut self, now: Millis, bytes: &[u8]) {
         let Ok((message, body)) = decode::<ToDevice>(bytes) else {

@@ -73,17 +73,17 @@ pub use config::{About, Firmware, ResetReason};
 pub use config::{Config, Sampling, Sleep, Timers};
 pub use counters::Counters;
 pub use event::{Event, Progress};
-pub use secure_layer::Protection;
+pub use secure_layer::{Aead, DefaultAead, Protection};
 
 /// State machine of one device, with the device's task, samples, storage and randomness.
 #[derive(Debug)]
-pub struct Session<T, S, P, R> {
+pub struct Session<T, S, P, R, A = DefaultAead> {
     config: Config,
     task: T,
     source: S,
     store: P,
     random: R,
-    secure: SecureLayer,
+    secure: SecureLayer<A>,
     ledger: Ledger,
     clock: SessionClock,
     state: SessionState,
@@ -95,9 +95,18 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     /// `random` generates the random delays of reconnects. With a key, `random` also makes handshakes
     /// unpredictable and should be a cryptographic generator seeded from the board's entropy source. Even if
     /// its output repeats, the handshake numbers in `store` prevent a session key from repeating.
-    pub fn new(
+    pub fn new(config: Config, protection: Protection, task: T, source: S, store: P, random: R) -> Self {
+        Self::with_aead(config, protection, DefaultAead, task, source, store, random)
+    }
+}
+
+impl<T: Task, S: SampleSource, P: Store, R: Rng, A: Aead + Clone> Session<T, S, P, R, A> {
+    /// Creates a session like [`Session::new`] whose frames are sealed by `aead`, which may be a handle of a chip's hardware
+    /// (`&RefCell<Hardware>` is one). The hello announces its algorithm.
+    pub fn with_aead(
         config: Config,
         protection: Protection,
+        aead: A,
         mut task: T,
         source: S,
         mut store: P,
@@ -121,7 +130,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         if ledger.is_lost() {
             count(&mut state.counters.ledger_lost);
         }
-        let secure = SecureLayer::new(protection);
+        let secure = SecureLayer::new(protection, aead);
         Self { config, task, source, store, random, secure, ledger, clock: SessionClock::default(), state }
     }
 

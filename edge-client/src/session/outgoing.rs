@@ -12,9 +12,9 @@ use fedspan_protocol::message::{CHOOSES_RIDGE, Chunk, DeclineReason, Hello, ToSe
 use fedspan_protocol::tensor::{I8_BLOCK, TensorDescriptor};
 use rand_core::Rng;
 
-use super::Session;
 use super::counters::count;
 use super::state::{Phase, SessionState, UploadCursor};
+use super::{Aead, Session};
 use crate::source::SampleSource;
 use crate::store::Store;
 use crate::task::Task;
@@ -38,7 +38,7 @@ impl BodyRange {
     }
 }
 
-impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
+impl<T: Task, S: SampleSource, P: Store, R: Rng, A: Aead + Clone> Session<T, S, P, R, A> {
     /// Encodes the next frame into `out`. Returns its length, or 0 if no frame is to be sent.
     #[inline(never)]
     pub(super) fn transmit(&mut self, now: Millis, out: &mut [u8]) -> usize {
@@ -97,6 +97,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         if self.config.receives_beacons {
             capabilities.roles |= RECEIVES_BEACONS;
         }
+        capabilities.roles |= self.secure.ability();
         capabilities.privacy = self.ledger.with_spent(capabilities.privacy);
         if self.config.sampling.streamed_samples().is_some() {
             capabilities.tasks &= self.task.streamed_tasks();

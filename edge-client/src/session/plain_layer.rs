@@ -1,6 +1,8 @@
 //! Layer between the session and the link in a build without the feature `encryption`: every frame is plaintext. It has the
 //! functions of `secure_layer`.
 
+use core::marker::PhantomData;
+
 use fedspan_protocol::Error;
 use fedspan_protocol::message::ToServer;
 
@@ -13,14 +15,28 @@ pub enum Protection {
     Plaintext,
 }
 
+/// Encryption of frames, of which this build has none.
+pub trait Aead {}
+
+/// No encryption.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DefaultAead;
+
+impl Aead for DefaultAead {}
+
 /// Layer without keys.
 #[derive(Debug)]
-pub struct SecureLayer;
+pub struct SecureLayer<A>(PhantomData<A>);
 
-impl SecureLayer {
+impl<A> SecureLayer<A> {
     /// Creates the layer.
-    pub const fn new(Protection::Plaintext: Protection) -> Self {
-        Self
+    pub fn new(Protection::Plaintext: Protection, _aead: A) -> Self {
+        Self(PhantomData)
+    }
+
+    /// Returns 0: no algorithm is announced.
+    pub const fn ability(&self) -> u16 {
+        0
     }
 
     /// Returns true: frames are not encrypted.

@@ -8,6 +8,7 @@ use fedspan_protocol::limits::BEACON_TAG;
 use fedspan_protocol::message::ToServer;
 #[cfg(feature = "datagrams")]
 use fedspan_protocol::secure::Seals;
+pub use fedspan_protocol::secure::{Aead, ChaCha20Poly1305 as DefaultAead};
 use fedspan_protocol::secure::{Channel, HandshakeInit, Key, NONCE, answer_nonce, encode_hello};
 #[cfg(feature = "reports")]
 use fedspan_protocol::secure::{TAG, refusal_tag};
@@ -34,7 +35,9 @@ pub enum Protection {
 
 /// State of the handshake and of the encrypted channel of a connection.
 #[derive(Debug)]
-pub struct SecureLayer {
+pub struct SecureLayer<A> {
+    /// Algorithm that seals frames; each channel has a copy.
+    aead: A,
     /// Pre-shared key; `None` for plaintext.
     key: Option<Key>,
     /// Form of sealed frames.
@@ -48,12 +51,12 @@ pub struct SecureLayer {
     /// Hash of the hello in flight, once it has been sent.
     transcript: Option<[u8; 32]>,
     /// Encrypted channel, once the server has answered the hello.
-    channel: Option<Channel>,
+    channel: Option<Channel<A>>,
 }
 
-impl SecureLayer {
+impl<A: Aead + Clone> SecureLayer<A> {
     /// Creates the layer before the first connection.
-    pub fn new(protection: Protection) -> Self {
+    pub fn new(protection: Protection, aead: A) -> Self {
         #[cfg(feature = "datagrams")]
         let seals = match protection {
             Protection::ShortTags(_) => Seals::Short,
@@ -66,6 +69,7 @@ impl SecureLayer {
             Protection::ShortTags(key) => Some(key),
         };
         Self {
+            aead,
             key,
             #[cfg(feature = "datagrams")]
             seals,
@@ -74,6 +78,11 @@ impl SecureLayer {
             transcript: None,
             channel: None,
         }
+    }
+
+    /// Returns the bit of the capabilities that announces the algorithm.
+    pub fn ability(&self) -> u16 {
+        if self.key.is_some() { self.aead.suite().ability() } else { 0 }
     }
 
     /// Returns true if frames are not encrypted.
@@ -164,7 +173,7 @@ impl SecureLayer {
     pub fn decrypt<'a>(&mut self, frame: &'a mut [u8], awaiting_welcome: bool) -> Option<&'a [u8]> {
         match (&self.key, &self.transcript, answer_nonce(frame), &mut self.channel) {
             (Some(key), Some(transcript), Some(nonce), _) if awaiting_welcome => {
-                let mut channel = Channel::device(key, transcript, &nonce);
+                let mut channel = Channel::device_with(self.aead.clone(), key, transcript, &nonce);
                 #[cfg(feature = "datagrams")]
                 {
                     channel = channel.with_seals(self.seals);

@@ -9,7 +9,7 @@ use fedspan_protocol::message::{
 
 use super::counters::count;
 #[cfg(feature = "reports")]
-use super::secure_layer::SecureLayer;
+use super::secure_layer::{Aead, SecureLayer};
 use super::{Config, Counters, Sleep, Timers};
 use crate::store::RecordHeader;
 use crate::task::Usage;
@@ -259,7 +259,13 @@ impl SessionState {
     /// Keeps a refusal of this device's wire version that carries a tag of the server. It is not sealed, because handshakes of different
     /// versions differ.
     #[cfg(feature = "reports")]
-    pub fn keep_refusal(&mut self, message: &ToDevice, secure: &SecureLayer, bytes: &[u8], body: &[u8]) {
+    pub fn keep_refusal<A: Aead + Clone>(
+        &mut self,
+        message: &ToDevice,
+        secure: &SecureLayer<A>,
+        bytes: &[u8],
+        body: &[u8],
+    ) {
         let (ToDevice::Refused(refusal), Phase::Greeting { .. }) = (message, self.phase) else { return };
         let Some((refused, _)) = bytes.split_at_checked(bytes.len().saturating_sub(body.len())) else {
             return;

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 pub use hello::{
     CHOOSES_RIDGE, Capabilities, FITS_BY_STEPS, Hello, HelloPrefix, Numeric, Privacy, RECEIVES_BEACONS,
-    Refusal, Requirement, Welcome,
+    Refusal, Requirement, SEALS_WITH_AES_CCM, Welcome,
 };
 pub use model::{Filters, Image, Model};
 pub use report::{Firmware, REPORT_COUNTERS, Report, ResetReason};

@@ -5,10 +5,11 @@ use core::ops::Range;
 
 use zeroize::Zeroize;
 
+use super::aead::{self, Aead, ChaCha20Poly1305};
 use super::schedule::Keys;
 #[cfg(feature = "beacons")]
 use super::schedule::derive;
-use super::{COUNTER, KEY, Key, NONCE, TAG, Window, aead};
+use super::{COUNTER, KEY, Key, NONCE, TAG, Window};
 #[cfg(feature = "short-seals")]
 use super::{SHORT_COUNTER, SHORT_TAG};
 use crate::Error;
@@ -40,7 +41,9 @@ pub enum OpenError {
 /// fn twice<T: Clone>() {}
 /// twice::<fedspan_protocol::secure::Channel>();
 /// ```
-pub struct Channel {
+pub struct Channel<A = ChaCha20Poly1305> {
+    /// Algorithm that seals frames in both directions.
+    aead: A,
     /// Key for outgoing frames.
     outgoing_key: [u8; KEY],
     /// Key for incoming frames.
@@ -69,11 +72,26 @@ pub enum Seals {
 }
 
 impl Channel {
-    /// Creates the device's side from the `transcript` of its hello and the `nonce` of the server's answer.
+    /// Creates the device's side, with [`ChaCha20Poly1305`], from the `transcript` of its hello and the `nonce` of the server's answer.
     #[must_use]
     pub fn device(key: &Key, transcript: &[u8; 32], nonce: &[u8; NONCE]) -> Self {
+        Self::device_with(ChaCha20Poly1305, key, transcript, nonce)
+    }
+
+    /// Creates the server's side, with [`ChaCha20Poly1305`], from the `transcript` of the received hello and the server's `nonce`.
+    #[must_use]
+    pub fn server(key: &Key, transcript: &[u8; 32], nonce: &[u8; NONCE]) -> Self {
+        Self::server_with(ChaCha20Poly1305, key, transcript, nonce)
+    }
+}
+
+impl<A: Aead> Channel<A> {
+    /// Creates the device's side, like [`Channel::device`], with the algorithm that the hello announces.
+    #[must_use]
+    pub fn device_with(aead: A, key: &Key, transcript: &[u8; 32], nonce: &[u8; NONCE]) -> Self {
         let keys = Keys::derive(key, transcript, nonce);
         Self {
+            aead,
             outgoing_key: keys.up,
             incoming_key: keys.down,
             next: 0,
@@ -83,11 +101,12 @@ impl Channel {
         }
     }
 
-    /// Creates the server's side from the `transcript` of the received hello and the server's `nonce`.
+    /// Creates the server's side, like [`Channel::server`], with the algorithm that the hello announces.
     #[must_use]
-    pub fn server(key: &Key, transcript: &[u8; 32], nonce: &[u8; NONCE]) -> Self {
+    pub fn server_with(aead: A, key: &Key, transcript: &[u8; 32], nonce: &[u8; NONCE]) -> Self {
         let keys = Keys::derive(key, transcript, nonce);
         Self {
+            aead,
             outgoing_key: keys.down,
             incoming_key: keys.up,
             next: 0,
@@ -141,10 +160,10 @@ impl Channel {
             return self.seal_short(counter, message, body_len, &mut fill, out);
         }
         let envelope = Envelope { before: HEADER + COUNTER, after: TAG };
-        let key = &self.outgoing_key;
+        let (aead, key) = (&mut self.aead, &self.outgoing_key);
         let close = |frame: &mut [u8]| {
             set_header(frame, HEADER_SEALED, &counter.to_le_bytes());
-            encrypt_frame(key, counter, envelope.before, frame);
+            encrypt_frame(aead, key, counter, envelope.before, frame);
         };
         encode_in(envelope, message, body_len, &mut fill, close, out)
     }
@@ -165,10 +184,10 @@ impl Channel {
         }
         self.next = 1;
         let envelope = Envelope { before: HEADER + NONCE, after: TAG };
-        let key = &self.outgoing_key;
+        let (aead, key) = (&mut self.aead, &self.outgoing_key);
         let close = |frame: &mut [u8]| {
             set_header(frame, HEADER_ANSWER, nonce);
-            encrypt_frame(key, 0, envelope.before, frame);
+            encrypt_frame(aead, key, 0, envelope.before, frame);
         };
         encode_in(envelope, message, 0, &mut |_| {}, close, out)
     }
@@ -215,7 +234,7 @@ impl Channel {
             return Err(OpenError::Replayed);
         }
         let end = before + secret.len();
-        if !aead::decrypt(&self.incoming_key, &aead::nonce(counter), head, secret, tag) {
+        if !self.aead.decrypt(&self.incoming_key, &aead::nonce(counter), head, secret, tag) {
             return Err(OpenError::Forged);
         }
         self.window.accept(counter);
@@ -224,11 +243,11 @@ impl Channel {
 }
 
 #[cfg(feature = "short-seals")]
-impl Channel {
+impl<A: Aead> Channel<A> {
     /// Seals a message with a short counter and a short tag.
     #[cfg_attr(target_os = "none", inline(never))]
     fn seal_short(
-        &self,
+        &mut self,
         counter: u64,
         message: &impl Message,
         body_len: usize,
@@ -236,14 +255,14 @@ impl Channel {
         out: &mut [u8],
     ) -> Result<usize, Error> {
         let envelope = Envelope { before: HEADER + SHORT_COUNTER, after: SHORT_TAG };
-        let key = &self.outgoing_key;
+        let (aead, key) = (&mut self.aead, &self.outgoing_key);
         let close = |frame: &mut [u8]| {
             set_header(
                 frame,
                 HEADER_SHORT,
                 counter.to_le_bytes().first_chunk::<SHORT_COUNTER>().unwrap_or(&[0; SHORT_COUNTER]),
             );
-            encrypt_short(key, counter, envelope.before, frame);
+            encrypt_short(aead, key, counter, envelope.before, frame);
         };
         encode_in(envelope, message, body_len, fill, close, out)
     }
@@ -261,7 +280,7 @@ impl Channel {
             return Err(OpenError::Replayed);
         }
         let end = before + secret.len();
-        if !aead::decrypt_short(&self.incoming_key, &aead::nonce(counter), head, secret, tag) {
+        if !self.aead.decrypt_short(&self.incoming_key, &aead::nonce(counter), head, secret, tag) {
             return Err(OpenError::Forged);
         }
         self.window.accept(counter);
@@ -304,10 +323,10 @@ fn set_header(frame: &mut [u8], header: u8, fields: &[u8]) {
 /// Encrypts the frame between its first `before` bytes, which are only authenticated, and the tag, and writes
 /// the tag.
 #[cfg_attr(target_os = "none", inline(never))]
-fn encrypt_frame(key: &[u8; KEY], counter: u64, before: usize, frame: &mut [u8]) {
+fn encrypt_frame(aead: &mut impl Aead, key: &[u8; KEY], counter: u64, before: usize, frame: &mut [u8]) {
     let Some((head, after_header)) = frame.split_at_mut_checked(before) else { return };
     let Some((secret, tag)) = after_header.split_last_chunk_mut::<TAG>() else { return };
-    match aead::encrypt(key, &aead::nonce(counter), head, secret) {
+    match aead.encrypt(key, &aead::nonce(counter), head, secret) {
         Some(computed_tag) => *tag = computed_tag,
         None => secret.zeroize(),
     }
@@ -316,25 +335,23 @@ fn encrypt_frame(key: &[u8; KEY], counter: u64, before: usize, frame: &mut [u8])
 /// Encrypts a frame like [`encrypt_frame`], with a short tag.
 #[cfg(feature = "short-seals")]
 #[cfg_attr(target_os = "none", inline(never))]
-fn encrypt_short(key: &[u8; KEY], counter: u64, before: usize, frame: &mut [u8]) {
+fn encrypt_short(aead: &mut impl Aead, key: &[u8; KEY], counter: u64, before: usize, frame: &mut [u8]) {
     let Some((head, after_header)) = frame.split_at_mut_checked(before) else { return };
     let Some((secret, tag)) = after_header.split_last_chunk_mut::<SHORT_TAG>() else { return };
-    let nonce = aead::nonce(counter);
-    let full = aead::encrypt(key, &nonce, head, secret);
-    match full.and_then(|full| aead::shorten_tag(key, &nonce, full)) {
+    match aead.encrypt_short(key, &aead::nonce(counter), head, secret) {
         Some(computed_tag) => *tag = computed_tag,
         None => secret.zeroize(),
     }
 }
 
-impl Drop for Channel {
+impl<A> Drop for Channel<A> {
     fn drop(&mut self) {
         self.outgoing_key.zeroize();
         self.incoming_key.zeroize();
     }
 }
 
-impl fmt::Debug for Channel {
+impl<A> fmt::Debug for Channel<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Channel {{ next: {}, window: {:?}, keys: secret }}", self.next, self.window)
     }

@@ -26,6 +26,9 @@ mod provision;
 mod schedule;
 mod window;
 
+#[cfg(feature = "aes-ccm")]
+pub use aead::SoftwareAes;
+pub use aead::{AEAD_NONCE, Aead, Aes128, Aes128Ccm, ChaCha20Poly1305, Suite};
 #[cfg(feature = "short-seals")]
 pub use channel::Seals;
 pub use channel::{Channel, OpenError, answer_nonce, is_answer};

@@ -3,7 +3,7 @@
 
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{Message, ToServer};
-use fedspan_protocol::secure::{Channel, HandshakeInit, Key, encode_hello};
+use fedspan_protocol::secure::{Aead, Channel, HandshakeInit, Key, Seals, Suite, encode_hello};
 
 use hkdf::Hkdf;
 use sha2::{Digest, Sha256};
@@ -46,7 +46,7 @@ fn golden_message(name: &str) -> Golden {
 }
 
 /// Seals one message and its body, and returns the bytes on the wire.
-pub fn seal_frame(channel: &mut Channel, message: &impl Message, body: &[u8]) -> Vec<u8> {
+pub fn seal_frame<A: Aead>(channel: &mut Channel<A>, message: &impl Message, body: &[u8]) -> Vec<u8> {
     let mut wire = vec![0xAA; wire_capacity(4096)];
     let sent = channel.seal(message, body.len(), |buffer| buffer.copy_from_slice(body), &mut wire).unwrap();
     wire.truncate(sent);
@@ -133,6 +133,41 @@ pub fn sealed_vectors() -> Vec<Sealed> {
     }
     vectors.push(forged_ack());
     vectors
+}
+
+/// Returns the device's frame 1 of the exchange in the other forms, under the same keys.
+pub fn other_forms() -> Vec<Sealed> {
+    let [transcript, ..] = expected_keys();
+    [
+        (
+            "sealed_update_short",
+            "a frame of section 12: sealed_update as a short seal",
+            Suite::ChaCha20Poly1305,
+            Seals::Short,
+        ),
+        (
+            "sealed_update_aes_ccm",
+            "a frame of section 12: sealed_update with AES-128-CCM",
+            Suite::Aes128Ccm,
+            Seals::Full,
+        ),
+        (
+            "sealed_update_aes_ccm_short",
+            "a frame of section 12: sealed_update with AES-128-CCM as a short seal",
+            Suite::Aes128Ccm,
+            Seals::Short,
+        ),
+    ]
+    .map(|(name, meaning, suite, seals)| {
+        let channel = Channel::device_with(suite, &example_key(), &transcript, &server_nonce());
+        let mut channel = channel.with_seals(seals);
+        seal_frame(&mut channel, &ToServer::Alive, &[]);
+        let golden = golden_message("to_server_update_gradient_f32");
+        let golden::Message::Up(message) = &golden.message else { panic!() };
+        let wire = seal_frame(&mut channel, message, &golden.body);
+        Sealed { name, meaning, payload: golden.payload(), wire }
+    })
+    .into()
 }
 
 /// Returns the acknowledgement with one encrypted bit flipped, which would turn Counted into Duplicate.

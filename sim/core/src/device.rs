@@ -5,7 +5,7 @@ use std::time::Duration;
 use embedded_io_adapters::tokio_1::FromTokio;
 use fedspan_client::Millis;
 use fedspan_client::link::{Buffers, Closed, run_async};
-use fedspan_client::secure::Key;
+use fedspan_client::secure::{Key, Suite};
 use fedspan_client::session::{About, Config, Protection, Sleep};
 use rand_chacha::ChaCha8Rng;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -28,6 +28,7 @@ pub struct Identity {
     sleep: Option<Sleep>,
     receives_beacons: bool,
     about: Option<About>,
+    suite: Suite,
 }
 
 impl Identity {
@@ -41,6 +42,7 @@ impl Identity {
             sleep: None,
             receives_beacons: false,
             about: None,
+            suite: Suite::default(),
         }
     }
 
@@ -55,6 +57,7 @@ impl Identity {
             sleep: None,
             receives_beacons: false,
             about: None,
+            suite: Suite::default(),
         }
     }
 
@@ -66,6 +69,12 @@ impl Identity {
             other => other,
         };
         Self { protection, ..self }
+    }
+
+    /// Lets a device with a key seal its frames with this algorithm.
+    #[must_use]
+    pub fn with_suite(self, suite: Suite) -> Self {
+        Self { suite, ..self }
     }
 
     /// Lets the device report about itself.
@@ -102,7 +111,8 @@ pub fn client_session(
     // The arithmetic is the client's, for every number of its device.
     build.arithmetic.numeric = Some(build.arithmetic.numeric_of(index as u64));
     let frame_limit = build.frame_limit();
-    let Identity { device, protection, random, sleep, receives_beacons, about } = identity;
+    let Identity { device, protection, random, sleep, receives_beacons, about, suite } = identity;
+    build.suite = suite;
     let config =
         Config { frame_limit, leave_when_fitted, sleep, receives_beacons, about, ..Config::new(device) };
     let random = random.unwrap_or_else(|| deterministic_rng(scenario.seed, device));

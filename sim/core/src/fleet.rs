@@ -13,6 +13,7 @@ use fedspan_client::Millis;
 use fedspan_client::kernel::fixed::Scale;
 use fedspan_client::memory::{Fixed, Memory, Parts, PartsRef, Shape};
 use fedspan_client::pace::Pace;
+use fedspan_client::secure::Suite;
 use fedspan_client::session::{Config, Protection};
 use fedspan_client::store::Store;
 use fedspan_client::task::{ErrorFeedback, Scaled, scaled_values};
@@ -134,7 +135,7 @@ fn parts(shape: Shape, values: &mut [f32]) -> Parts<'_> {
 }
 
 /// Client session of a simulated device.
-pub type SimSession = Session<SimTask, ClientSource, SpentBudget, ChaCha8Rng>;
+pub type SimSession<P = SpentBudget> = Session<SimTask, ClientSource, P, ChaCha8Rng, Suite>;
 
 /// Creates the random generator of a simulated device, which is the same in every run. Must not be used for
 /// devices with keys, whose handshakes must be unpredictable.
@@ -162,6 +163,8 @@ pub struct DeviceFactory {
     pub scale: bool,
     /// True if devices send only the largest values of their gradients, and the others later.
     pub error_feedback: bool,
+    /// Algorithm with which devices that have a key seal their frames.
+    pub suite: Suite,
 }
 
 /// Reason why a device cannot be built with the scenario's settings.
@@ -214,6 +217,7 @@ impl DeviceFactory {
             network,
             scale: scenario.scale != ScaleSource::None,
             error_feedback: scenario.algorithm.upload == Encoding::I8TopK,
+            suite: Suite::default(),
             shape: data::shape_of(dataset, scenario.model.k),
             arithmetic: FleetArithmetic::of_scenario(scenario),
             extra_matrix: scenario.algorithm.power().is_some() || scenario.privacy.is_some(),
@@ -249,9 +253,9 @@ impl DeviceFactory {
         join_time: JoinTime,
         store: P,
         random: ChaCha8Rng,
-    ) -> Result<Session<SimTask, ClientSource, P, ChaCha8Rng>, BuildError> {
+    ) -> Result<SimSession<P>, BuildError> {
         let task = self.task(config.device, client.train.len(), join_time, 0)?;
-        Ok(Session::new(config, protection, task, client.source(), store, random))
+        Ok(Session::with_aead(config, protection, self.suite, task, client.source(), store, random))
     }
 
     /// Creates the session of a device that joined before training, with a saved state.
@@ -272,7 +276,15 @@ impl DeviceFactory {
             return Err(BuildError(message));
         }
         let store = SpentBudget(saved.spent);
-        Ok(Session::new(config, Protection::Plaintext, task, client.source(), store, random))
+        Ok(Session::with_aead(
+            config,
+            Protection::Plaintext,
+            self.suite,
+            task,
+            client.source(),
+            store,
+            random,
+        ))
     }
 
     fn task(

@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use fedspan_aggregator::keys::read_keys;
 use fedspan_client::Millis;
+use fedspan_client::secure::Suite;
 use fedspan_client::session::{About, Event, Firmware, ResetReason, Sleep};
 use fedspan_engine::DeviceId;
 use fedspan_engine::config::read_file;
@@ -57,6 +58,9 @@ pub struct DeviceOptions {
     /// Save 14 bytes of each frame by short counters and tags.
     #[arg(long, requires = "keys")]
     short_tags: bool,
+    /// Algorithm that seals frames; the server takes both.
+    #[arg(long, value_name = "ALGORITHM", requires = "keys", value_enum, default_value_t)]
+    cipher: Cipher,
     /// Stay connected after the final head is fitted.
     #[arg(long)]
     stay: bool,
@@ -64,6 +68,17 @@ pub struct DeviceOptions {
     /// when the server has said that the next round can open.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
     sleep: Option<u32>,
+}
+
+/// Algorithm that seals frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Cipher {
+    /// ChaCha20-Poly1305.
+    #[default]
+    Chacha20Poly1305,
+    /// AES-128-CCM, for which many chips have hardware.
+    #[value(name = "aes-128-ccm")]
+    Aes128Ccm,
 }
 
 /// Runs command `device`: connects, takes part in the campaign, and reconnects after a lost connection.
@@ -126,6 +141,9 @@ fn prepare_session(arguments: &DeviceOptions) -> Result<(Scenario, Dataset, SimS
     let mut identity = identity(arguments)?.with_sleep(sleep).with_about(about());
     if arguments.short_tags {
         identity = identity.with_short_tags();
+    }
+    if arguments.cipher == Cipher::Aes128Ccm {
+        identity = identity.with_suite(Suite::Aes128Ccm);
     }
     if arguments.beacons.is_some() {
         identity = identity.with_beacons();

@@ -1,12 +1,11 @@
 //! Simulated device: the client's own session with flash that can lose its power in the middle of a write.
 
+use fedspan_client::Event;
 use fedspan_client::session::{Config, Counters, Protection};
 use fedspan_client::store::FlashStore;
-use fedspan_client::{Event, Session};
 use fedspan_engine::Millis;
 use fedspan_protocol::frame::{Decoder, FeedResult};
-use fedspan_sim_core::data::ClientSource;
-use fedspan_sim_core::fleet::SimTask;
+use fedspan_sim_core::fleet::SimSession;
 use fedspan_sim_core::network::JoinTime;
 use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;
@@ -15,7 +14,7 @@ use super::nor_flash::{Nor, PAGE};
 use super::plan::{Plan, RECORD};
 use super::violation::Violation;
 
-type DeviceSession = Session<SimTask, ClientSource, FlashStore<Nor, RECORD>, ChaCha8Rng>;
+type DeviceSession = SimSession<FlashStore<Nor, RECORD>>;
 
 /// Number of flash pages of each device.
 const PAGES: usize = 4;

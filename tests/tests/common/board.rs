@@ -4,6 +4,7 @@
 use std::sync::LazyLock;
 
 use fedspan_client::Millis;
+use fedspan_client::secure::{Aead, ChaCha20Poly1305};
 use fedspan_client::session::{Config, Progress, Protection};
 use fedspan_client::store::Store;
 use fedspan_client::{Event, Linear, Recording, Session, Task, Workspace};
@@ -25,11 +26,11 @@ static SAMPLES: LazyLock<(Vec<f32>, Vec<f32>)> = LazyLock::new(|| {
 pub type Plain = Linear<Workspace<20, 2>>;
 
 /// Session of a device.
-pub type Device<P, T = Plain> = Session<T, Recording<'static>, P, ChaCha20Rng>;
+pub type Device<P, T = Plain, A = ChaCha20Poly1305> = Session<T, Recording<'static>, P, ChaCha20Rng, A>;
 
 /// A device, its clock and its buffers.
-pub struct Board<P, T = Plain> {
-    pub session: Device<P, T>,
+pub struct Board<P, T = Plain, A = ChaCha20Poly1305> {
+    pub session: Device<P, T, A>,
     pub now: u64,
     pub last_progress: Progress,
     decoder: Decoder<Vec<u8>>,
@@ -52,9 +53,16 @@ impl<P: Store> Board<P> {
 impl<P: Store, T: Task> Board<P, T> {
     /// Creates a device with the given task and configuration.
     pub fn with_task(config: Config, protection: Protection, task: T, store: P, seed: u64) -> Self {
+        Self::with_aead(config, protection, ChaCha20Poly1305, task, store, seed)
+    }
+}
+
+impl<P: Store, T: Task, A: Aead + Clone> Board<P, T, A> {
+    /// Creates a device with the given task, configuration and algorithm.
+    pub fn with_aead(config: Config, protection: Protection, aead: A, task: T, store: P, seed: u64) -> Self {
         let source = Recording::regression(&SAMPLES.0, &SAMPLES.1, D.into(), 1);
         let random = ChaCha20Rng::seed_from_u64(seed);
-        let session = Session::new(config, protection, task, source, store, random);
+        let session = Session::with_aead(config, protection, aead, task, source, store, random);
         Self {
             session,
             now: 1_000,
@@ -124,8 +132,8 @@ impl<P: Store, T: Task> Board<P, T> {
 }
 
 /// Handles an event and all requested ticks; returns the frames sent.
-fn handle_until_idle<P: Store, T: Task>(
-    session: &mut Device<P, T>,
+fn handle_until_idle<P: Store, T: Task, A: Aead + Clone>(
+    session: &mut Device<P, T, A>,
     now: u64,
     event: Event<'_>,
     out: &mut [u8],

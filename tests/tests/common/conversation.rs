@@ -3,14 +3,16 @@
 use std::sync::Arc;
 
 use fedspan_aggregator::connection::{Acceptor, PeerMessage};
+use fedspan_client::secure::Aead;
 use fedspan_client::store::{NoStore, Store};
 use fedspan_protocol::message::{Ack, AckOutcome, ToDevice};
 
+use super::board::Plain;
 use super::{Board, DEVICE, ServerEnd, key_protection, round_broadcast};
 
 /// Exchanges frames until both ends are silent; returns the frames sent up and down.
-pub fn exchange_frames<P: Store>(
-    board: &mut Board<P>,
+pub fn exchange_frames<P: Store, A: Aead + Clone>(
+    board: &mut Board<P, Plain, A>,
     server: &mut ServerEnd,
     mut up: Vec<Vec<u8>>,
 ) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
@@ -39,8 +41,8 @@ pub fn connect_device<P: Store>(acceptor: &Arc<Acceptor>, store: P, seed: u64) -
 }
 
 /// Runs one round between a connected device and its server; returns the frames sent up and down.
-pub fn run_round<P: Store>(
-    board: &mut Board<P>,
+pub fn run_round<P: Store, A: Aead + Clone>(
+    board: &mut Board<P, Plain, A>,
     server: &mut ServerEnd,
     number: u32,
 ) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {

@@ -9,9 +9,10 @@ use chacha20poly1305::aead::inout::InOutBuf;
 use chacha20poly1305::{AeadInOut, ChaCha20Poly1305, KeyInit};
 use proptest::prelude::*;
 
-use super::{KEY, NONCE, TAG, decrypt, decrypt_short, encrypt, nonce, shorten_tag};
+use super::super::nonce;
+use super::{KEY, NONCE, TAG, decrypt, decrypt_short, encrypt, shorten_tag};
 
-const VECTORS: &str = include_str!("../../../tests/data/chacha20_poly1305.txt");
+const VECTORS: &str = include_str!("../../../../tests/data/chacha20_poly1305.txt");
 
 /// Decodes a hexadecimal string.
 fn decode_hex(hex: &str) -> Vec<u8> {
