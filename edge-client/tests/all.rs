@@ -25,6 +25,7 @@ mod sampler;
 mod torn_flash;
 
 mod adapter;
+mod async_flash;
 mod attack_floats;
 mod attack_moments;
 mod audit;

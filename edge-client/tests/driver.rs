@@ -20,21 +20,22 @@ use fedspan_protocol::tensor::Encoding;
 use fedspan_protocol::frame::{Decoder, FeedResult};
 
 /// Server at the other end of a link that can be full, and whose reads can be interrupted.
-struct Peer {
-    server: Server,
+pub struct Peer {
+    pub server: Server,
     decoder: Decoder<Vec<u8>>,
-    to_device: Vec<u8>,
+    pub to_device: Vec<u8>,
     is_full: bool,
     /// Number of polls of a read or write that are pending before it is ready.
     pending: u32,
     polls: u32,
 }
 
+/// Link to the server.
 #[derive(Clone)]
-struct Line(Rc<RefCell<Peer>>);
+pub struct Line(pub Rc<RefCell<Peer>>);
 
 impl Line {
-    fn new(server: Server) -> Self {
+    pub fn new(server: Server) -> Self {
         let decoder = Decoder::new(vec![0; 4096]);
         let peer = Peer { server, decoder, to_device: Vec::new(), is_full: false, pending: 0, polls: 0 };
         Self(Rc::new(RefCell::new(peer)))

@@ -1,5 +1,6 @@
 //! Tests of the limits of the normal equations, and of models that solve nothing else, as builds without the feature
 //! `minimum-norm` do: they decline what does not determine a head.
+#![cfg(feature = "i16")]
 
 use fedspan_client::kernel::least_squares::Limits;
 use fedspan_client::memory::FixedWorkspace;

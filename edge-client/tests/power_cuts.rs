@@ -13,14 +13,45 @@ use crate::torn_flash::{Tear, Torn, WORD, torn_erasures, torn_writes};
 use fedspan_client::store::{FlashStore, Record, Store, StoreError, record_len};
 
 const K: usize = 2;
-const BYTES: usize = record_len(K, 1).next_multiple_of(WORD);
+pub const BYTES: usize = record_len(K, 1).next_multiple_of(WORD);
 
-/// A device: its number of pages, and the counters that it stores besides the record.
+/// Store of a device.
+pub trait DeviceStore: Store {
+    /// Returns the number of erases of unusable content.
+    fn erased(&self) -> u32;
+
+    /// Erases the next page, if the device has time.
+    fn erase_ahead(&mut self) -> Result<(), StoreError>;
+}
+
+impl<const W: usize> DeviceStore for FlashStore<Torn<W>, BYTES> {
+    fn erased(&self) -> u32 {
+        FlashStore::erased(self)
+    }
+
+    fn erase_ahead(&mut self) -> Result<(), StoreError> {
+        FlashStore::erase_ahead(self)
+    }
+}
+
+/// Opens the store of a device over a flash.
+pub type Open<const W: usize> = fn(Torn<W>) -> Box<dyn DeviceStore>;
+
+/// Opens a store over a blocking driver.
+fn open_blocking<const W: usize>(flash: Torn<W>) -> Box<dyn DeviceStore> {
+    let end = u32::try_from(flash.image().len()).unwrap();
+    Box::new(FlashStore::<_, BYTES>::new(flash, 0..end).unwrap())
+}
+
+/// A device with flash words of `W` bytes: its number of pages, and the counters that it stores besides the record.
 #[derive(Clone, Copy, Debug)]
-struct DeviceKind {
+pub struct DeviceKind<const W: usize = WORD> {
     pages: usize,
     keyed: bool,
     private: bool,
+    /// True if the device erases the next page after each round, if that is not erased.
+    erases_ahead: bool,
+    open: Open<W>,
 }
 
 /// Bounds of a counter at the next start: the last value that was saved successfully, and the largest value
@@ -82,14 +113,13 @@ struct Known {
     begun: u32,
 }
 
-impl DeviceKind {
+impl<const W: usize> DeviceKind<W> {
     /// Starts the device and runs the given number of rounds. Checks all invariants.
-    fn run(self, flash: &Torn, known: &mut Known, rounds: u32) -> Result<(), EndReason> {
-        let end = u32::try_from(flash.image().len()).unwrap();
-        let mut store = FlashStore::<_, BYTES>::new(flash.clone(), 0..end).unwrap();
+    fn run(self, flash: &Torn<W>, known: &mut Known, rounds: u32) -> Result<(), EndReason> {
+        let mut store = (self.open)(flash.clone());
         let outcome = self
-            .boot_store(&mut store, known)
-            .and_then(|()| (0..rounds).try_for_each(|_| self.run_round(&mut store, known)));
+            .boot_store(&mut *store, known)
+            .and_then(|()| (0..rounds).try_for_each(|_| self.run_round(&mut *store, known)));
         check_invariant(outcome != Err(EndReason::Cut) || flash.is_dead(), || {
             "the store fails although the flash works".into()
         })?;
@@ -98,7 +128,7 @@ impl DeviceKind {
     }
 
     /// Reads the store as a session does at its start.
-    fn boot_store(self, store: &mut FlashStore<Torn, BYTES>, known: &mut Known) -> Result<(), EndReason> {
+    fn boot_store(self, store: &mut dyn DeviceStore, known: &mut Known) -> Result<(), EndReason> {
         if self.private {
             known.spent.check_read(store.load_spent()?, "spent")?;
         }
@@ -125,7 +155,7 @@ impl DeviceKind {
     }
 
     /// Charges a round and saves its record.
-    fn run_round(self, store: &mut FlashStore<Torn, BYTES>, known: &mut Known) -> Result<(), EndReason> {
+    fn run_round(self, store: &mut dyn DeviceStore, known: &mut Known) -> Result<(), EndReason> {
         if self.private {
             known.spent.save(7, |spent| store.save_spent(spent))?;
         }
@@ -134,6 +164,9 @@ impl DeviceKind {
         let head = [round as f32, -0.5];
         store.save(&Record { campaign: 1, round, representation: round ^ 77, head: &head })?;
         known.saved = round;
+        if self.erases_ahead {
+            store.erase_ahead()?;
+        }
         Ok(())
     }
 
@@ -147,7 +180,7 @@ impl DeviceKind {
         selected: impl Fn(usize, usize) -> bool,
         mut handle_result: impl FnMut(usize, Tear, Vec<u8>, Known, Result<(), EndReason>),
     ) {
-        let uncut = Torn::with(image.to_vec());
+        let uncut = Torn::<W>::with(image.to_vec());
         // The caller checks the run without a cut.
         let _ = self.run(&uncut, &mut known.clone(), rounds);
         for (operation, erases) in uncut.done().into_iter().enumerate() {
@@ -156,7 +189,7 @@ impl DeviceKind {
             for (_, tear) in
                 tears.into_iter().enumerate().filter(|(tear_index, _)| selected(operation, *tear_index))
             {
-                let (flash, mut known) = (Torn::cut(image, operation, tear), known);
+                let (flash, mut known) = (Torn::<W>::cut(image, operation, tear), known);
                 let ended = self.run(&flash, &mut known, rounds);
                 handle_result(operation, tear, flash.image(), known, ended);
             }
@@ -165,7 +198,7 @@ impl DeviceKind {
 
     /// Starts and runs the device twice without a cut.
     fn run_twice(self, image: Vec<u8>, known: &mut Known, rounds: u32) -> Result<(), EndReason> {
-        let flash = Torn::with(image);
+        let flash = Torn::<W>::with(image);
         self.run(&flash, known, rounds)?;
         self.run(&flash, known, rounds)
     }
@@ -198,10 +231,10 @@ impl CutCounts {
 /// Cuts runs of three rounds until every page has been erased three times. After each cut, also cuts the recovery and one
 /// round. After the second cut, two runs must succeed. Unless `all_tears` is set, each second cut is tried with
 /// only some of the contents that it can leave, in turn.
-fn cut_everywhere(device: DeviceKind, all_tears: bool) -> CutCounts {
+fn cut_everywhere<const W: usize>(device: DeviceKind<W>, all_tears: bool) -> CutCounts {
     const ROUNDS: u32 = 3;
     let (mut counts, mut seen) = (CutCounts::default(), HashSet::new());
-    let (flash, mut known) = (Torn::new(device.pages), Known::default());
+    let (flash, mut known) = (Torn::<W>::new(device.pages), Known::default());
     // The runs continue until every page has been reused a few times.
     while flash.erased() < 3 * device.pages {
         device.repeat_with_cuts(
@@ -248,8 +281,8 @@ fn cut_everywhere(device: DeviceKind, all_tears: bool) -> CutCounts {
 }
 
 /// Returns the kinds of devices. The quick test uses the first three.
-fn device_kinds() -> Vec<DeviceKind> {
-    let device = |pages, keyed, private| DeviceKind { pages, keyed, private };
+pub fn device_kinds<const W: usize>(open: Open<W>, erases_ahead: bool) -> Vec<DeviceKind<W>> {
+    let device = |pages, keyed, private| DeviceKind { pages, keyed, private, erases_ahead, open };
     vec![
         device(2, true, true),
         device(2, false, false),
@@ -261,10 +294,10 @@ fn device_kinds() -> Vec<DeviceKind> {
 }
 
 /// Cuts the runs of several kinds of devices, and checks that no invariant is violated.
-fn cut_device_kinds(all_kinds: bool) {
+pub fn cut_device_kinds<const W: usize>(devices: &[DeviceKind<W>], all_tears: bool) {
     let mut sum = CutCounts::default();
-    for device in device_kinds().into_iter().take(if all_kinds { usize::MAX } else { 3 }) {
-        let counts = cut_everywhere(device, all_kinds);
+    for &device in devices {
+        let counts = cut_everywhere(device, all_tears);
         println!(
             "{device:?}: {} cuts, {} pairs of cuts, {} violations",
             counts.single_cuts, counts.double_cuts, counts.violations
@@ -280,13 +313,26 @@ fn cut_device_kinds(all_kinds: bool) {
 
 #[test]
 fn one_or_two_power_cuts_lose_nothing() {
-    cut_device_kinds(false);
+    cut_device_kinds::<WORD>(&device_kinds(open_blocking, false)[..3], false);
+}
+
+/// Words of one byte are the hardest: a copy of a counter may end with a byte that looks erased.
+#[test]
+fn one_or_two_power_cuts_with_words_of_one_byte_lose_nothing() {
+    cut_device_kinds::<1>(&device_kinds(open_blocking, false)[..1], false);
+}
+
+#[test]
+fn one_or_two_power_cuts_of_devices_that_erase_ahead_lose_nothing() {
+    cut_device_kinds::<WORD>(&device_kinds(open_blocking, true)[..1], false);
 }
 
 #[test]
 #[ignore = "minutes"]
 fn one_or_two_power_cuts_with_any_remains_lose_nothing() {
-    cut_device_kinds(true);
+    cut_device_kinds::<WORD>(&device_kinds(open_blocking, false), true);
+    cut_device_kinds::<1>(&device_kinds(open_blocking, false), true);
+    cut_device_kinds::<WORD>(&device_kinds(open_blocking, true), true);
 }
 
 /// The power fails in every operation of the first start on pages of version 2, and again in every operation of the second one. The

@@ -10,7 +10,7 @@ use super::select::{Selected, select};
 use super::{AsyncSensor, Buffers, Closed, READ_SIZE, Sensor};
 use crate::session::{Aead, Event, Progress, Session};
 use crate::source::SampleSource;
-use crate::store::Store;
+use crate::store::{Commit, Store};
 use crate::task::Task;
 use crate::time::Millis;
 
@@ -295,6 +295,32 @@ impl<'a> Driver<'a> {
                 }
             }
         }
+    }
+
+    /// Does one step over an asynchronous link, like [`Self::step_async`], with storage that is written asynchronously: what the session
+    /// has stored is committed before a frame is written. If that fails, the frame is not sent, the link is closed
+    /// and the failure counted ([`Counters::storage`](crate::session::Counters::storage)).
+    pub async fn step_async_with_commit<T, S, P, R, A, IO, F>(
+        &mut self,
+        session: &mut Session<T, S, P, R, A>,
+        io: &mut IO,
+        clock: &mut impl FnMut() -> Millis,
+        sleep_until: &mut impl FnMut(Millis) -> F,
+        sensor: &mut impl AsyncSensor,
+    ) -> Step<IO::Error>
+    where
+        T: Task,
+        S: SampleSource,
+        P: Commit,
+        R: rand_core::Rng,
+        A: Aead + Clone,
+        IO: embedded_io_async::Read + embedded_io_async::Write,
+        F: Future<Output = ()>,
+    {
+        if !self.unsent.is_empty() && session.store().is_dirty() && session.commit().await.is_err() {
+            return self.close(session, clock(), None, false);
+        }
+        self.step_async(session, io, clock, sleep_until, sensor).await
     }
 
     /// Whether the session waits for the next step: it has more to send, or has computed and needs the time at which the

@@ -22,7 +22,7 @@ use fedspan_protocol::frame::FrameCounters;
 
 use crate::session::{Aead, Session};
 use crate::source::{SampleSource, Targets};
-use crate::store::Store;
+use crate::store::{Commit, Store};
 use crate::task::Task;
 use crate::time::Millis;
 
@@ -159,6 +159,37 @@ where
     F: Future<Output = ()>,
 {
     run_async_with_sensor(session, io, buffers, clock, sleep_until, &mut NoSensor).await
+}
+
+/// Runs a session whose storage is written asynchronously ([`Commit`]): [`run_async_with_sensor`], with a commit before each
+/// frame that depends on what was stored.
+pub async fn run_async_with_commit<T, S, P, R, A, IO, F>(
+    session: &mut Session<T, S, P, R, A>,
+    io: &mut IO,
+    buffers: Buffers<'_>,
+    mut clock: impl FnMut() -> Millis,
+    mut sleep_until: impl FnMut(Millis) -> F,
+    sensor: &mut impl AsyncSensor,
+) -> Closed<IO::Error>
+where
+    T: Task,
+    S: SampleSource,
+    P: Commit,
+    R: rand_core::Rng,
+    A: Aead + Clone,
+    IO: embedded_io_async::Read + embedded_io_async::Write,
+    F: Future<Output = ()>,
+{
+    let mut driver = Driver::new(buffers);
+    loop {
+        let step = driver.step_async_with_commit(session, io, &mut clock, &mut sleep_until, sensor).await;
+        if let Step::Closed(closed) = step {
+            return closed;
+        }
+        if !driver.is_urgent() {
+            select::yield_now().await;
+        }
+    }
 }
 
 /// Runs `session` over an asynchronous link until the link is lost, like [`run_with_sensor`]. The future of

@@ -64,7 +64,7 @@ use secure_layer::SecureLayer;
 use state::{Phase, SessionState};
 
 use crate::source::SampleSource;
-use crate::store::Store;
+use crate::store::{Commit, Store, StoreError};
 use crate::task::Task;
 use crate::time::Millis;
 
@@ -153,6 +153,22 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng, A: Aead + Clone> Session<T, S, 
     /// Returns the storage.
     pub fn store(&self) -> &P {
         &self.store
+    }
+
+    /// Writes what the session has stored, for storage that is written asynchronously. A driver must commit before it sends a frame, and
+    /// must not send the frame if that fails.
+    ///
+    /// # Errors
+    /// [`StoreError`] if something is not written; this is counted.
+    pub async fn commit(&mut self) -> Result<(), StoreError>
+    where
+        P: Commit,
+    {
+        let committed = self.store.commit().await;
+        if committed.is_err() {
+            count(&mut self.state.counters.storage);
+        }
+        committed
     }
 
     /// Returns the counters of events.

@@ -1,17 +1,25 @@
 //! Non-volatile storage of a device: one small record per round, written before the update is sent, and two
 //! monotonic counters, the reserved handshake numbers and the spent privacy budget.
 
+#[cfg(feature = "async-flash")]
+mod asynchronous;
+#[cfg(feature = "flash")]
+mod blocking;
 #[cfg(feature = "flash")]
 mod counters;
 #[cfg(feature = "flash")]
-mod flash;
+mod flash_error;
 #[cfg(feature = "flash")]
-mod pages;
+mod log_state;
 #[cfg(feature = "flash")]
 mod record_codec;
 
+#[cfg(feature = "async-flash")]
+pub use asynchronous::AsyncFlashStore;
 #[cfg(feature = "flash")]
-pub use flash::{FlashError, FlashStore};
+pub use blocking::{FlashStore, SplitErase};
+#[cfg(feature = "flash")]
+pub use flash_error::FlashError;
 #[cfg(feature = "flash")]
 pub use record_codec::record_len;
 
@@ -93,6 +101,19 @@ pub trait Store {
     /// # Errors
     /// [`StoreError`] if the storage cannot be read. The whole budget then counts as spent.
     fn load_spent(&mut self) -> Result<u64, StoreError>;
+}
+
+/// Storage whose items are first kept in memory and later written durably by [`Self::commit`]. The driver commits before it sends a
+/// frame ([`crate::link::run_async_with_commit`]).
+pub trait Commit: Store {
+    /// Returns true if an item is not written yet.
+    fn is_dirty(&self) -> bool;
+
+    /// Writes all items durably. If the future is dropped, or fails, the items are written by the next call.
+    ///
+    /// # Errors
+    /// [`StoreError`] if an item is not written. No frame may then be sent.
+    fn commit(&mut self) -> impl Future<Output = Result<(), StoreError>>;
 }
 
 impl<S: Store + ?Sized> Store for &mut S {

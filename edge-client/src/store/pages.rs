@@ -1,11 +1,11 @@
-//! Pages of NOR flash: reading in blocks, scanning for counters, and writing with verification.
+//! Pages of NOR flash: reading in blocks, scanning for counters, and writing with verification. This file is compiled twice, as
+//! `flash_log.rs` is.
 
 use core::ops::Range;
 
-use embedded_storage::nor_flash::NorFlash;
-
-use super::StoreError;
-use super::counters::{ScanResult, Scanner};
+use super::{NorFlash, either};
+use crate::store::StoreError;
+use crate::store::counters::{ScanResult, Scanner};
 
 /// Number of bytes per read.
 const BLOCK: usize = 64;
@@ -22,6 +22,7 @@ pub struct Pages<F> {
     range: Range<u32>,
 }
 
+#[either]
 impl<F: NorFlash> Pages<F> {
     /// Size of a page in bytes.
     pub const PAGE: u32 = F::ERASE_SIZE as u32;
@@ -59,15 +60,15 @@ impl<F: NorFlash> Pages<F> {
 
     /// Scans `range` for counters.
     #[inline(never)]
-    pub fn scan(&mut self, range: Range<u32>) -> Result<ScanResult, StoreError> {
+    pub async fn scan(&mut self, range: Range<u32>) -> Result<ScanResult, StoreError> {
         let mut scanner = Scanner::new();
-        self.for_each_byte(range, &mut |byte| scanner.push(byte))?;
+        self.for_each_byte(range, &mut |byte| scanner.push(byte)).await?;
         Ok(scanner.result)
     }
 
     /// Returns true if `range` is blank, except for the remains of interrupted writes of `bytes` at the start of `inside` and at
     /// every further `stride` bytes.
-    pub fn is_blank_except(
+    pub async fn is_blank_except(
         &mut self,
         range: Range<u32>,
         inside: Range<u32>,
@@ -82,19 +83,24 @@ impl<F: NorFlash> Pages<F> {
             index = if is_inside && index + 1 < stride as usize { index + 1 } else { 0 };
             is_blank &= byte & written == written;
             address = address.saturating_add(1);
-        })?;
+        })
+        .await?;
         Ok(is_blank)
     }
 
     /// Calls `take` with each byte of `range` in order.
     // Not generic or inlined, because it is called in many places.
     #[inline(never)]
-    fn for_each_byte(&mut self, mut range: Range<u32>, take: &mut dyn FnMut(u8)) -> Result<(), StoreError> {
+    async fn for_each_byte(
+        &mut self,
+        mut range: Range<u32>,
+        take: &mut dyn FnMut(u8),
+    ) -> Result<(), StoreError> {
         let mut block = Aligned([0; BLOCK]);
         let block_length = BLOCK - BLOCK % F::READ_SIZE.clamp(1, BLOCK);
         while !range.is_empty() {
             let bytes = block.0.get_mut(..block_length.min(range.len())).unwrap_or_default();
-            self.read(range.start, bytes)?;
+            self.read(range.start, bytes).await?;
             bytes.iter().for_each(|byte| take(*byte));
             range.start = range.start.saturating_add(bytes.len() as u32);
         }
@@ -102,23 +108,23 @@ impl<F: NorFlash> Pages<F> {
     }
 
     /// Reads bytes from `address` on.
-    pub fn read(&mut self, address: u32, bytes: &mut [u8]) -> Result<(), StoreError> {
-        self.flash.read(address, bytes).map_err(|_| StoreError)
+    pub async fn read(&mut self, address: u32, bytes: &mut [u8]) -> Result<(), StoreError> {
+        self.flash.read(address, bytes).await.map_err(|_| StoreError)
     }
 
     /// Writes whole words and reads them back, because a write over bytes that were not erased is corrupted. Returns false if
     /// it was.
     #[inline(never)]
-    pub fn write(&mut self, address: u32, bytes: &[u8]) -> Result<bool, StoreError> {
-        self.flash.write(address, bytes).map_err(|_| StoreError)?;
+    pub async fn write(&mut self, address: u32, bytes: &[u8]) -> Result<bool, StoreError> {
+        self.flash.write(address, bytes).await.map_err(|_| StoreError)?;
         let (mut written, mut same) = (bytes.iter(), true);
         let range = address..address.saturating_add(bytes.len() as u32);
-        self.for_each_byte(range, &mut |byte| same &= written.next() == Some(&byte))?;
+        self.for_each_byte(range, &mut |byte| same &= written.next() == Some(&byte)).await?;
         Ok(same)
     }
 
     /// Erases the page at `address`.
-    pub fn erase(&mut self, address: u32) -> Result<(), StoreError> {
-        self.flash.erase(address, address.saturating_add(Self::PAGE)).map_err(|_| StoreError)
+    pub async fn erase(&mut self, address: u32) -> Result<(), StoreError> {
+        self.flash.erase(address, address.saturating_add(Self::PAGE)).await.map_err(|_| StoreError)
     }
 }

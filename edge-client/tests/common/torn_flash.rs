@@ -8,7 +8,7 @@ use embedded_storage::nor_flash::{ErrorType, NorFlash, NorFlashErrorKind, ReadNo
 
 /// Size of a page in bytes.
 pub const PAGE: usize = 512;
-/// Size of a word in bytes.
+/// Size of a word in bytes, unless a test chooses another one.
 pub const WORD: usize = 4;
 
 /// Content that an interrupted operation leaves.
@@ -65,9 +65,9 @@ pub struct Chip {
     pub dead: bool,
 }
 
-/// Handle to a chip. The chip survives when the store that uses it is dropped.
+/// Handle to a chip with words of `W` bytes. The chip survives when the store that uses it is dropped.
 #[derive(Clone, Debug)]
-pub struct Torn(pub Rc<RefCell<Chip>>);
+pub struct Torn<const W: usize = WORD>(pub Rc<RefCell<Chip>>);
 
 /// Hashes a seed with SplitMix64.
 fn scramble(seed: u64) -> u64 {
@@ -77,7 +77,7 @@ fn scramble(seed: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-impl Torn {
+impl<const W: usize> Torn<W> {
     /// Creates an erased flash.
     pub fn new(pages: usize) -> Self {
         Self::with(vec![0xFF; pages * PAGE])
@@ -155,11 +155,11 @@ impl Chip {
     }
 }
 
-impl ErrorType for Torn {
+impl<const W: usize> ErrorType for Torn<W> {
     type Error = NorFlashErrorKind;
 }
 
-impl ReadNorFlash for Torn {
+impl<const W: usize> ReadNorFlash for Torn<W> {
     const READ_SIZE: usize = 1;
 
     fn read(&mut self, offset: u32, bytes: &mut [u8]) -> Result<(), Self::Error> {
@@ -174,8 +174,8 @@ impl ReadNorFlash for Torn {
     }
 }
 
-impl NorFlash for Torn {
-    const WRITE_SIZE: usize = WORD;
+impl<const W: usize> NorFlash for Torn<W> {
+    const WRITE_SIZE: usize = W;
     const ERASE_SIZE: usize = PAGE;
 
     fn erase(&mut self, from: u32, to: u32) -> Result<(), Self::Error> {
@@ -186,7 +186,7 @@ impl NorFlash for Torn {
 
     fn write(&mut self, offset: u32, bytes: &[u8]) -> Result<(), Self::Error> {
         let address = offset as usize;
-        assert!(address.is_multiple_of(WORD) && bytes.len().is_multiple_of(WORD));
+        assert!(address.is_multiple_of(W) && bytes.len().is_multiple_of(W));
         let chip = &mut *self.0.borrow_mut();
         let new_bytes: Vec<u8> = chip.bytes[address..address + bytes.len()]
             .iter()
