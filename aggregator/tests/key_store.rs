@@ -214,6 +214,33 @@ fn version_1_opens() {
     assert_eq!(std::fs::read(&path).unwrap(), include_bytes!("data/keys-version-1.bin"));
 }
 
+/// A key that is being sent survives a restart, and ends its predecessor once the device has used it.
+#[test]
+fn sent_key_survives_a_restart() {
+    let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
+    let store = Store::new();
+    let mut open_store = store.open_store().unwrap();
+    open_store.send(&[DeviceId(3)], NOW + 9).unwrap();
+    assert_eq!(store.read_bytes()[8..10], [2, 0]);
+    drop(open_store);
+    let mut open_store = store.open_store().unwrap();
+    let state =
+        |store: &KeyStore| list_keys(store).into_iter().find(|row| row.device == DeviceId(3)).unwrap().state;
+    assert_eq!(state(&open_store), KeyState::Sending);
+    let keys = open_store.keys();
+    // The keys of another rotation end with the round, the ones that are sent do not.
+    assert_eq!(open_store.round_closed().unwrap(), 1);
+    assert!(keys.lookup(DeviceId(3), 0).is_some());
+    assert_eq!(keys.key_to_send(DeviceId(3), 0).map(|key| key.epoch()), Some(1));
+    assert!(keys.key_to_send(DeviceId(3), 1).is_none() && keys.key_to_send(DeviceId(9), 0).is_none());
+    assert_eq!((open_store.sent_keys_used().unwrap(), keys.has_used_sent_key(DeviceId(3))), (0, false));
+    keys.lookup(DeviceId(3), 1).unwrap().mark_used();
+    assert!(keys.has_used_sent_key(DeviceId(3)));
+    assert_eq!(open_store.sent_keys_used().unwrap(), 1);
+    assert!(keys.lookup(DeviceId(3), 0).is_none() && !keys.has_used_sent_key(DeviceId(3)));
+    assert_eq!((state(&open_store), &store.read_bytes()[8..10]), (KeyState::Active, &[1, 0][..]));
+}
+
 #[test]
 fn every_write_has_a_fresh_nonce() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
@@ -271,7 +298,7 @@ fn every_bit_flip_is_an_error() {
         let by_accident = store.corruption_of(&flipped);
         match index {
             0..8 => assert_eq!(by_accident, Corruption::NotKeys),
-            8..10 => assert!(matches!(by_accident, Corruption::Version { known: 1, .. })),
+            8..10 => assert!(matches!(by_accident, Corruption::Version { known: 2, .. })),
             64..HEADER => assert!(!matches!(by_accident, Corruption::Secret { .. })),
             _ => assert!(matches!(by_accident, Corruption::Corrupted { .. }), "{index}: {by_accident}"),
         }

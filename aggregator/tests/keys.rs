@@ -34,6 +34,10 @@ struct Model {
     last_epochs: BTreeMap<DeviceId, u16>,
     current_epochs: BTreeMap<DeviceId, u16>,
     previous_epochs: BTreeMap<DeviceId, u16>,
+    /// Devices whose newest key is sent to them.
+    sent: BTreeSet<DeviceId>,
+    /// Keys that devices have used.
+    used: BTreeSet<(DeviceId, u16)>,
 }
 
 /// Operation on a key table.
@@ -42,15 +46,30 @@ enum Step {
     Add(Vec<DeviceId>, bool),
     Revoke(Vec<DeviceId>),
     Rotate(Vec<DeviceId>),
+    Send(Vec<DeviceId>),
+    /// A device uses its newest key.
+    Use(DeviceId),
     RoundClosed,
+    SentKeysUsed,
 }
 
 impl Model {
     /// Applies a step, and returns whether it is allowed.
     fn apply_step(&mut self, step: &Step) -> bool {
-        let (Step::Add(devices, _) | Step::Revoke(devices) | Step::Rotate(devices)) = step else {
-            self.previous_epochs.clear();
-            return true;
+        let devices = match step {
+            Step::Add(devices, _) | Step::Revoke(devices) | Step::Rotate(devices) | Step::Send(devices) => {
+                devices
+            }
+            Step::Use(device) => {
+                self.used.extend(self.current_epochs.get(device).map(|epoch| (*device, *epoch)));
+                return true;
+            }
+            Step::RoundClosed | Step::SentKeysUsed => {
+                for device in self.replaced(step) {
+                    self.previous_epochs.remove(&device);
+                }
+                return true;
+            }
         };
         let distinct: BTreeSet<DeviceId> = devices.iter().copied().collect();
         let fits = !devices.is_empty()
@@ -72,7 +91,11 @@ impl Model {
                     self.previous_epochs.remove(device);
                     continue;
                 }
-                Step::Rotate(_) => {
+                Step::Rotate(_) | Step::Send(_) => {
+                    self.sent.remove(device);
+                    if matches!(step, Step::Send(_)) {
+                        self.sent.insert(*device);
+                    }
                     self.previous_epochs.insert(*device, self.current_epochs[device]);
                 }
                 _ => {}
@@ -81,6 +104,17 @@ impl Model {
             self.current_epochs.insert(*device, next_epoch);
         }
         fits
+    }
+
+    /// Returns the devices whose previous key a step revokes.
+    fn replaced(&self, step: &Step) -> Vec<DeviceId> {
+        let is_replaced = |device: &&DeviceId| {
+            let is_sent = self.sent.contains(device);
+            let is_used =
+                self.current_epochs.get(device).is_some_and(|epoch| self.used.contains(&(**device, *epoch)));
+            (is_sent && is_used) || (!is_sent && matches!(step, Step::RoundClosed))
+        };
+        self.previous_epochs.keys().filter(is_replaced).copied().collect()
     }
 
     /// Returns true if the key of this epoch is accepted.
@@ -95,7 +129,10 @@ fn random_steps() -> impl Strategy<Value = Vec<Step>> {
         (devices(), any::<bool>()).prop_map(|(devices, renews)| Step::Add(devices, renews)),
         devices().prop_map(Step::Revoke),
         devices().prop_map(Step::Rotate),
+        devices().prop_map(Step::Send),
+        (0..4u64).prop_map(|device| Step::Use(DeviceId(device))),
         Just(Step::RoundClosed),
+        Just(Step::SentKeysUsed),
     ];
     prop::collection::vec(step, 0..60)
 }
@@ -114,8 +151,19 @@ proptest! {
                 Step::Add(devices, renews) => table.add(devices, *renews, now, &mut entropy),
                 Step::Revoke(devices) => table.revoke(devices, now),
                 Step::Rotate(devices) => table.rotate(devices, now, &mut entropy),
+                Step::Send(devices) => table.send(devices, now, &mut entropy),
+                Step::Use(device) => {
+                    if let Some(row) = table.get(*device).filter(|row| row.state != KeyState::Revoked) {
+                        table.lookup(*device, row.epoch).unwrap().mark_used();
+                    }
+                    Ok(())
+                }
                 Step::RoundClosed => {
-                    prop_assert_eq!(table.round_closed(), model.previous_epochs.len());
+                    prop_assert_eq!(table.round_closed(), model.replaced(step).len());
+                    Ok(())
+                }
+                Step::SentKeysUsed => {
+                    prop_assert_eq!(table.sent_keys_used(), model.replaced(step).len());
                     Ok(())
                 }
             };
@@ -143,13 +191,17 @@ proptest! {
                         model.current_epochs.contains_key(&row.device),
                         model.previous_epochs.contains_key(&row.device),
                     );
-                let state = if previous {
+                let state = if previous && model.sent.contains(&row.device) {
+                    KeyState::Sending
+                } else if previous {
                     KeyState::Rotating
                 } else if current {
                     KeyState::Active
                 } else {
                     KeyState::Revoked
                 };
+                let to_send = row.epoch.checked_sub(1).and_then(|epoch| table.key_to_send(row.device, epoch));
+                prop_assert_eq!(to_send.is_some(), state == KeyState::Sending);
                 prop_assert_eq!((row.epoch, row.state), (model.last_epochs[&row.device], state));
                 prop_assert_eq!(row.revoked.is_some(), state == KeyState::Revoked);
                 prop_assert_eq!(row.rotated.is_some(), row.epoch > 0);

@@ -51,6 +51,8 @@ pub struct DeviceKind<const W: usize = WORD> {
     private: bool,
     /// True if the device erases the next page after each round, if that is not erased.
     erases_ahead: bool,
+    /// True if the device gets a new key in each round.
+    rotates: bool,
     open: Open<W>,
 }
 
@@ -111,6 +113,9 @@ struct Known {
     saved: u32,
     /// Round of the last record whose save was attempted.
     begun: u32,
+    /// Epoch of the device's key.
+    #[cfg(feature = "key-rotation")]
+    epoch: CounterBounds,
 }
 
 impl<const W: usize> DeviceKind<W> {
@@ -144,6 +149,13 @@ impl<const W: usize> DeviceKind<W> {
                 loaded.campaign == 1 && loaded.representation == round ^ 77 && head == [round as f32, -0.5];
             check_invariant(is_unchanged, || format!("{loaded:?}, {head:?}"))?;
         }
+        #[cfg(feature = "key-rotation")]
+        if self.rotates {
+            let key = store.load_key()?;
+            let epoch = key.as_ref().map_or(0, |key| key.epoch().into());
+            known.epoch.check_read(epoch, "epoch")?;
+            check_invariant(key.is_none_or(|key| key == key_of(key.epoch())), || format!("key of {epoch}"))?;
+        }
         if self.keyed {
             known.handshakes.check_read(store.load_handshakes()?, "handshakes")?;
             // The device needs a new range of handshake numbers every few rounds.
@@ -158,6 +170,10 @@ impl<const W: usize> DeviceKind<W> {
     fn run_round(self, store: &mut dyn DeviceStore, known: &mut Known) -> Result<(), EndReason> {
         if self.private {
             known.spent.save(7, |spent| store.save_spent(spent))?;
+        }
+        #[cfg(feature = "key-rotation")]
+        if self.rotates {
+            known.epoch.save(1, |epoch| store.save_key(&key_of(epoch.try_into().unwrap())))?;
         }
         let round = known.saved + 1;
         known.begun = round;
@@ -282,7 +298,8 @@ fn cut_everywhere<const W: usize>(device: DeviceKind<W>, all_tears: bool) -> Cut
 
 /// Returns the kinds of devices. The quick test uses the first three.
 pub fn device_kinds<const W: usize>(open: Open<W>, erases_ahead: bool) -> Vec<DeviceKind<W>> {
-    let device = |pages, keyed, private| DeviceKind { pages, keyed, private, erases_ahead, open };
+    let device =
+        |pages, keyed, private| DeviceKind { pages, keyed, private, erases_ahead, rotates: false, open };
     vec![
         device(2, true, true),
         device(2, false, false),
@@ -314,6 +331,25 @@ pub fn cut_device_kinds<const W: usize>(devices: &[DeviceKind<W>], all_tears: bo
 #[test]
 fn one_or_two_power_cuts_lose_nothing() {
     cut_device_kinds::<WORD>(&device_kinds(open_blocking, false)[..3], false);
+}
+
+/// Returns the key of an epoch, whose bytes contain the starts of other items.
+#[cfg(feature = "key-rotation")]
+fn key_of(epoch: u16) -> fedspan_client::secure::Key {
+    let text = b"FSPHFSPLPAIDFSGNFSPRFSKYFSPHFSP";
+    let mut bytes = [epoch as u8; 32];
+    bytes.iter_mut().zip(text).for_each(|(target, byte)| *target = *byte);
+    fedspan_client::secure::Key::new(epoch, bytes)
+}
+
+#[test]
+#[cfg(feature = "key-rotation")]
+fn one_or_two_power_cuts_while_keys_are_replaced_lose_no_key() {
+    let rotates = |device: DeviceKind| DeviceKind { rotates: true, ..device };
+    let private = rotates(device_kinds(open_blocking, false)[0]);
+    cut_device_kinds::<WORD>(&[private], false);
+    let bytes = device_kinds::<1>(open_blocking, false)[0];
+    cut_device_kinds::<1>(&[DeviceKind { rotates: true, ..bytes }], false);
 }
 
 /// Words of one byte are the hardest: a copy of a counter may end with a byte that looks erased.

@@ -5,8 +5,8 @@ use fedspan_protocol::assembly::{Assembly, split_body};
 use fedspan_protocol::frame::FeedResult;
 use fedspan_protocol::limits::{FRAME_LIMIT_MAX, FRAME_LIMIT_MIN};
 use fedspan_protocol::message::{
-    CHOOSES_RIDGE, Chunk, Fault, Hello, Missing, RECEIVES_BEACONS, RoundId, ToDevice, ToServer,
-    Update as UpdateHead,
+    CHOOSES_RIDGE, Chunk, Fault, Hello, Missing, NewKey, RECEIVES_BEACONS, RECEIVES_KEYS, RoundId, ToDevice,
+    ToServer, Update as UpdateHead,
 };
 use fedspan_protocol::tensor::TensorDescriptor;
 
@@ -169,6 +169,20 @@ impl Connection {
         self.decoder.set_buffer(vec![0; self.frame_capacity()]);
         if !self.secure.is_encrypted() {
             self.send(ToDevice::Welcome(self.secure.acceptor().welcome()));
+        }
+        self.receives_keys = hello.capabilities.roles & RECEIVES_KEYS != 0;
+        self.sent_epoch = None;
+        self.send_new_key();
+    }
+
+    /// Sends the device its new key, if there is one, once in a connection: a device that could not store it gets it again on the next.
+    pub(super) fn send_new_key(&mut self) {
+        let Some(device) = self.device.filter(|_| self.receives_keys) else { return };
+        if let Some(new) = self.secure.key_to_send(device)
+            && self.sent_epoch != Some(new.epoch())
+        {
+            self.sent_epoch = Some(new.epoch());
+            self.send(ToDevice::NewKey(NewKey::from(new.key())));
         }
     }
 

@@ -126,6 +126,12 @@ impl SecureLayer {
         self.open.as_ref().map(|session| Arc::clone(&session.key))
     }
 
+    /// Returns the key that is to be sent to the device of this connection, because it uses the previous one.
+    pub(super) fn key_to_send(&self, device: u64) -> Option<Arc<AcceptedKey>> {
+        let session = self.open.as_ref()?;
+        self.acceptor.keys()?.key_to_send(DeviceId(device), session.key.epoch())
+    }
+
     /// Returns the tag of a beacon for this device; `None` if frames are not encrypted.
     pub(super) fn beacon_tag(&self, message: &[u8]) -> Option<[u8; BEACON_TAG]> {
         self.open.as_ref().map(|session| session.channel.beacon_tag(message))
@@ -270,6 +276,7 @@ impl SecureLayer {
                 return Decrypted::OtherDevice;
             }
             self.handshakes = 0;
+            pending.open.key.mark_used();
             self.open = Some(pending.open);
             return Decrypted::Admitted(pending.hello);
         }

@@ -56,6 +56,8 @@ impl Connection {
             }
             None => self.send_open(),
         }
+        // Behind the round, after which the device uses the key.
+        self.send_new_key();
     }
 
     /// Returns the announcement of the open round if a beacon opens it on this device: the device receives beacons, its task is that of

@@ -411,6 +411,12 @@ impl ServerCore {
 
     /// Passes the join or the repeated hello of a device to the engine, with the privacy state that the device reports.
     fn handle_join(&mut self, now: Millis, event: Event, device: DeviceId, privacy: Privacy) {
+        if self.key_store.as_ref().is_some_and(|store| store.keys().has_used_sent_key(device)) {
+            self.expire_replaced_keys(SharedKeyStore::sent_keys_used);
+            if self.may_log(now, LogKind::Joined) {
+                tracing::info!(device = device.0, "device uses the key that was sent to it");
+            }
+        }
         self.durable.record_privacy(device, privacy);
         if !self.engine().is_trained() && self.held_out.wait(device) {
             return;

@@ -15,12 +15,14 @@ pub struct AcceptedKey {
     device: DeviceId,
     key: Key,
     accepted: AtomicBool,
+    /// True once a device has completed a handshake with the key.
+    used: AtomicBool,
 }
 
 impl AcceptedKey {
     /// Creates an accepted key.
     pub(super) fn new(device: DeviceId, key: Key) -> Arc<Self> {
-        Arc::new(Self { device, key, accepted: AtomicBool::new(true) })
+        Arc::new(Self { device, key, accepted: AtomicBool::new(true), used: AtomicBool::new(false) })
     }
 
     /// Returns the device that owns the key.
@@ -47,6 +49,17 @@ impl AcceptedKey {
     #[must_use]
     pub fn is_accepted(&self) -> bool {
         self.accepted.load(Ordering::Acquire)
+    }
+
+    /// Returns true if a device has completed a handshake with the key, since the server was started.
+    #[must_use]
+    pub fn is_used(&self) -> bool {
+        self.used.load(Ordering::Acquire)
+    }
+
+    /// Marks the key as used.
+    pub fn mark_used(&self) {
+        self.used.store(true, Ordering::Release);
     }
 
     /// Marks the key as not accepted, for all connections that hold it.

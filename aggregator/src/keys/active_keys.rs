@@ -46,6 +46,23 @@ impl ActiveKeys {
         self.read(|table| table.has_key(device))
     }
 
+    /// Returns the key that is to be sent to a device whose connection uses the key of `epoch`.
+    #[must_use]
+    pub fn key_to_send(&self, device: DeviceId, epoch: u16) -> Option<Arc<AcceptedKey>> {
+        self.read(|table| table.key_to_send(device, epoch))
+    }
+
+    /// Returns true if a device has used a key that the server has sent, and its previous key is still accepted.
+    #[must_use]
+    pub fn has_used_sent_key(&self, device: DeviceId) -> bool {
+        self.read(|table| table.has_used_sent_key(device))
+    }
+
+    /// Revokes keys as [`KeyTable::sent_keys_used`] does.
+    pub(super) fn sent_keys_used(&self) -> usize {
+        self.change(KeyTable::sent_keys_used)
+    }
+
     /// Revokes replaced keys after a round has closed, and returns the number of revoked keys. If the keys
     /// belong to a key store, call [`KeyStore::round_closed`](super::KeyStore::round_closed) instead, which
     /// also writes the file: otherwise a request that the store is performing at the same time would restore

@@ -18,8 +18,11 @@ use fedspan_engine::DeviceId;
 
 const MAGIC: [u8; 8] = *b"FEDSPKEY";
 
-/// Version of the format; files of other versions are rejected.
-const VERSION: u16 = 1;
+/// Latest version of the format; files of later versions are rejected. It is written while a key is being sent to a device.
+const VERSION: u16 = 2;
+
+/// Version without keys that are sent.
+const VERSION_WITHOUT_SENDING: u16 = 1;
 
 const NONCE: usize = 24;
 const TAG: usize = 16;
@@ -29,11 +32,17 @@ const CRC: usize = 4;
 /// rows.
 const HEADER: usize = 8 + 2 + 2 + 4 + 4 + 4 + SALT + NONCE + 4;
 
-/// Length of a row: device, epoch, number of accepted keys, three times, two keys.
+/// Length of a row: device, epoch, state, three times, two keys.
 const ROW: usize = 8 + 2 + 1 + 8 + 8 + 8 + KEY + KEY;
 
 /// Length of the longest file, in bytes.
 pub(super) const FILE_MAX: usize = HEADER + DEVICES_MAX * ROW + TAG + CRC;
+
+/// State of a row: no key is accepted, one, two, or two of which the newest is sent over the link (since version 2).
+const REVOKED: u8 = 0;
+const ACTIVE: u8 = 1;
+const ROTATING: u8 = 2;
+const SENDING: u8 = 3;
 
 /// Time field of an event that has not happened.
 const NEVER: u64 = u64::MAX;
@@ -62,7 +71,7 @@ impl<'a> Envelope<'a> {
         let too_short = truncated(HEADER + TAG + CRC);
         let _: [u8; 8] = take_bytes(&mut fields).ok_or(too_short)?;
         let version = u16::from_le_bytes(take_bytes(&mut fields).ok_or(too_short)?);
-        if version != VERSION {
+        if !(VERSION_WITHOUT_SENDING..=VERSION).contains(&version) {
             return Err(Corruption::Version { found: version, known: VERSION });
         }
         let kind = u16::from_le_bytes(take_bytes(&mut fields).ok_or(too_short)?);
@@ -124,7 +133,9 @@ pub(super) fn seal(table: &KeyTable, secret: &Secret, nonce: [u8; NONCE]) -> Res
         Derivation::Argon2id(cost) => (1, [cost.memory(), cost.passes(), cost.lanes()]),
     };
     file.extend_from_slice(&MAGIC);
-    file.extend_from_slice(&VERSION.to_le_bytes());
+    let is_sending = table.rows.values().any(|row| row.is_sent && row.previous.is_some());
+    let version = if is_sending { VERSION } else { VERSION_WITHOUT_SENDING };
+    file.extend_from_slice(&version.to_le_bytes());
     file.extend_from_slice(&kind.to_le_bytes());
     cost.iter().for_each(|number| file.extend_from_slice(&number.to_le_bytes()));
     file.extend_from_slice(secret.salt());
@@ -143,7 +154,12 @@ pub(super) fn seal(table: &KeyTable, secret: &Secret, nonce: [u8; NONCE]) -> Res
 
 /// Appends the row of a device.
 fn encode_row(device: DeviceId, row: &Row, file: &mut Vec<u8>) {
-    let accepted = u8::from(row.current.is_some()) + u8::from(row.previous.is_some());
+    let accepted = match (&row.current, &row.previous) {
+        (None, _) => REVOKED,
+        (Some(_), None) => ACTIVE,
+        (Some(_), Some(_)) if row.is_sent => SENDING,
+        (Some(_), Some(_)) => ROTATING,
+    };
     file.extend_from_slice(&device.0.to_le_bytes());
     file.extend_from_slice(&row.epoch.to_le_bytes());
     file.push(accepted);
@@ -180,12 +196,17 @@ fn decode_row(fields: &mut &[u8]) -> Option<(DeviceId, Row)> {
     let is_zero = |key: &[u8; KEY]| key.iter().all(|byte| *byte == 0);
     let key = |epoch, bytes: &[u8; KEY]| Some(AcceptedKey::new(DeviceId(device), Key::new(epoch, *bytes)));
     let (current, previous): (Option<Arc<AcceptedKey>>, Option<Arc<AcceptedKey>>) = match accepted {
-        0 if is_zero(&current) && is_zero(&previous) && revoked.is_some() => (None, None),
-        1 if is_zero(&previous) && revoked.is_none() => (key(epoch, &current), None),
-        2 if revoked.is_none() => (key(epoch, &current), key(epoch.checked_sub(1)?, &previous)),
+        REVOKED if is_zero(&current) && is_zero(&previous) && revoked.is_some() => (None, None),
+        ACTIVE if is_zero(&previous) && revoked.is_none() => (key(epoch, &current), None),
+        ROTATING | SENDING if revoked.is_none() => {
+            (key(epoch, &current), key(epoch.checked_sub(1)?, &previous))
+        }
         _ => return None,
     };
-    Some((DeviceId(device), Row { epoch, created, rotated, revoked, current, previous }))
+    Some((
+        DeviceId(device),
+        Row { epoch, created, rotated, revoked, current, previous, is_sent: accepted == SENDING },
+    ))
 }
 
 /// Takes the next `N` bytes from a row.

@@ -106,6 +106,8 @@ pub enum Request {
     Revoke(Vec<DeviceRange>),
     /// Gives devices new keys.
     Rotate(DeviceSelector),
+    /// Gives devices new keys, which the server sends to them.
+    Send(DeviceSelector),
     /// Returns the newest keys of devices.
     Export(DeviceSelector),
     /// Returns the status of every device.
@@ -125,10 +127,10 @@ impl Request {
     pub(super) fn devices(&self, table: &KeyTable) -> Result<Vec<DeviceId>, KeyError> {
         match self {
             Self::Add { devices, .. } | Self::Revoke(devices) => expand_ranges(devices),
-            Self::Rotate(DeviceSelector::These(devices)) | Self::Export(DeviceSelector::These(devices)) => {
-                expand_ranges(devices)
-            }
-            Self::Rotate(DeviceSelector::All) | Self::Export(DeviceSelector::All) => Ok(table.accepted()),
+            Self::Rotate(selector) | Self::Send(selector) | Self::Export(selector) => match selector {
+                DeviceSelector::These(devices) => expand_ranges(devices),
+                DeviceSelector::All => Ok(table.accepted()),
+            },
             Self::List => Ok(Vec::new()),
         }
     }

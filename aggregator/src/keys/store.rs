@@ -208,6 +208,16 @@ impl KeyStore {
         self.replace_table(table)
     }
 
+    /// Replaces keys as [`KeyTable::send`] does. The new keys are durable when the call returns.
+    ///
+    /// # Errors
+    /// Same as [`Self::rotate`].
+    pub fn send(&mut self, devices: &[DeviceId], now: u64) -> Result<(), KeyStoreError> {
+        let mut table = self.keys.read(KeyTable::clone);
+        table.send(devices, now, &mut *self.entropy)?;
+        self.replace_table(table)
+    }
+
     /// Revokes keys as [`KeyTable::revoke`] does. Connections then reject frames under these keys, even if
     /// writing the file fails.
     ///
@@ -226,7 +236,23 @@ impl KeyStore {
     /// # Errors
     /// [`KeyStoreError::Unwritten`] and [`FileError::NotDurable`], as for [`Self::revoke`].
     pub fn round_closed(&mut self) -> Result<usize, KeyStoreError> {
-        let count = self.keys.round_closed();
+        self.save_withdrawn(ActiveKeys::round_closed)
+    }
+
+    /// Revokes keys as [`KeyTable::sent_keys_used`] does, and writes the file as [`Self::round_closed`] does.
+    ///
+    /// # Errors
+    /// Same as [`Self::round_closed`].
+    pub fn sent_keys_used(&mut self) -> Result<usize, KeyStoreError> {
+        self.save_withdrawn(ActiveKeys::sent_keys_used)
+    }
+
+    /// Revokes keys, and writes the file if a key was revoked.
+    fn save_withdrawn(
+        &mut self,
+        withdraw: impl FnOnce(&ActiveKeys) -> usize,
+    ) -> Result<usize, KeyStoreError> {
+        let count = withdraw(&self.keys);
         if count > 0 || self.unwritten {
             self.save_revocation()?;
         }
@@ -258,6 +284,7 @@ impl KeyStore {
                 }
                 rotated?;
             }
+            Request::Send(_) => self.send(&devices, now)?,
             Request::Revoke(_) => self.revoke(&devices, now)?,
             Request::List => return Ok(Answer::Listed(self.keys.read(|table| table.list().collect()))),
             Request::Export(_) => {
@@ -354,6 +381,14 @@ impl SharedKeyStore {
     /// Same as [`KeyStore::round_closed`]; the campaign can continue.
     pub fn round_closed(&self) -> Result<usize, KeyStoreError> {
         self.with_store(KeyStore::round_closed)
+    }
+
+    /// Revokes keys that devices no longer use as [`KeyStore::sent_keys_used`] does.
+    ///
+    /// # Errors
+    /// Same as [`KeyStore::sent_keys_used`].
+    pub fn sent_keys_used(&self) -> Result<usize, KeyStoreError> {
+        self.with_store(KeyStore::sent_keys_used)
     }
 
     /// Records the end of training as [`KeyStore::rounds_over`] does.

@@ -22,6 +22,9 @@ pub enum KeyState {
     Active,
     /// The new key is accepted. The previous key is accepted until a round closes.
     Rotating,
+    /// The new key is sent to the device on its next connection. The previous key is accepted until the device has used the new
+    /// one.
+    Sending,
     /// No key is accepted. The row remains in the table, so that the device number is not reused by mistake.
     Revoked,
 }
@@ -71,8 +74,10 @@ pub(super) struct Row {
     pub(super) revoked: Option<u64>,
     /// Newest key; `None` if the device's keys were revoked.
     pub(super) current: Option<Arc<AcceptedKey>>,
-    /// Previous key, which is accepted after a rotation until a round closes.
+    /// Previous key, which is accepted after a rotation until a round closes, or until the device has used the newest one.
     pub(super) previous: Option<Arc<AcceptedKey>>,
+    /// True if the newest key is sent to the device over the link.
+    pub(super) is_sent: bool,
 }
 
 impl Row {
@@ -81,8 +86,14 @@ impl Row {
         match (&self.current, &self.previous) {
             (None, _) => KeyState::Revoked,
             (Some(_), None) => KeyState::Active,
+            (Some(_), Some(_)) if self.is_sent => KeyState::Sending,
             (Some(_), Some(_)) => KeyState::Rotating,
         }
+    }
+
+    /// Returns true if the device has completed a handshake with its newest key, since the table was read.
+    fn is_used(&self) -> bool {
+        self.current.as_ref().is_some_and(|key| key.is_used())
     }
 
     /// Returns the row as the status of a device.
@@ -102,6 +113,9 @@ impl Row {
 /// whether or not a round was open at the rotation. The previous key is never accepted again after that. At
 /// most two keys of a device are therefore accepted at any time, and a device cannot be rotated again before
 /// a round has closed.
+///
+/// A key that is sent over the link ([`KeyState::Sending`]) ends its predecessor when the device has used it, however many rounds close
+/// before.
 ///
 /// Clones of a table share the keys: connections of any clone reject a key that was revoked in one of them.
 #[derive(Clone, Debug, Default)]
@@ -190,6 +204,31 @@ impl KeyTable {
         now: u64,
         entropy: &mut dyn Entropy,
     ) -> Result<(), KeyError> {
+        self.replace(devices, false, now, entropy)
+    }
+
+    /// Gives each device a new key of the next epoch, which is sent to it over the link. The previous key is accepted until the device has
+    /// used the new one.
+    ///
+    /// # Errors
+    /// Same as [`Self::rotate`].
+    pub fn send(
+        &mut self,
+        devices: &[DeviceId],
+        now: u64,
+        entropy: &mut dyn Entropy,
+    ) -> Result<(), KeyError> {
+        self.replace(devices, true, now, entropy)
+    }
+
+    /// Gives each device a new key of the next epoch.
+    fn replace(
+        &mut self,
+        devices: &[DeviceId],
+        is_sent: bool,
+        now: u64,
+        entropy: &mut dyn Entropy,
+    ) -> Result<(), KeyError> {
         let mut keys = Vec::new();
         for device in sort_distinct(devices)? {
             let row = self.accepted_row(device)?;
@@ -202,6 +241,7 @@ impl KeyTable {
             if let Some(row) = self.rows.get_mut(&device) {
                 row.epoch = key.epoch();
                 row.rotated = Some(now);
+                row.is_sent = is_sent;
                 row.previous = row.current.replace(AcceptedKey::new(device, key));
             }
         }
@@ -224,10 +264,34 @@ impl KeyTable {
         Ok(())
     }
 
-    /// Revokes the keys that rotations have replaced, after a round has closed, and returns their number.
+    /// Revokes the keys that rotations have replaced, after a round has closed, and returns their number. Keys that are sent to
+    /// devices replace others when they are used.
     pub fn round_closed(&mut self) -> usize {
-        let replaced = self.rows.values_mut().filter_map(|row| row.previous.take());
-        replaced.inspect(|key| key.withdraw()).count()
+        self.withdraw_previous(|row| !row.is_sent || row.is_used())
+    }
+
+    /// Revokes the keys that were replaced by keys that the server has sent and the devices have used, and returns their number.
+    pub fn sent_keys_used(&mut self) -> usize {
+        self.withdraw_previous(|row| row.is_sent && row.is_used())
+    }
+
+    /// Revokes the previous keys of rows.
+    fn withdraw_previous(&mut self, is_over: impl Fn(&Row) -> bool) -> usize {
+        let over = self.rows.values_mut().filter(|row| is_over(row));
+        over.filter_map(|row| row.previous.take()).inspect(|key| key.withdraw()).count()
+    }
+
+    /// Returns the key that is to be sent to a device whose connection uses the key of `epoch`.
+    #[must_use]
+    pub fn key_to_send(&self, device: DeviceId, epoch: u16) -> Option<Arc<AcceptedKey>> {
+        let row = self.rows.get(&device).filter(|row| row.is_sent && row.previous.is_some())?;
+        row.current.clone().filter(|key| key.epoch() > epoch)
+    }
+
+    /// Returns true if a device has used a key that the server has sent, and its previous key is still accepted.
+    #[must_use]
+    pub fn has_used_sent_key(&self, device: DeviceId) -> bool {
+        self.rows.get(&device).is_some_and(|row| row.is_sent && row.previous.is_some() && row.is_used())
     }
 
     /// Returns the device's key of an epoch.
@@ -306,7 +370,8 @@ impl KeyTable {
         let existing = self.rows.get(&device);
         let created = existing.map_or(now, |row| row.created);
         let rotated = existing.map(|_| now);
-        self.rows.insert(device, Row { epoch, created, rotated, revoked: None, current, previous: None });
+        let row = Row { epoch, created, rotated, revoked: None, current, previous: None, is_sent: false };
+        self.rows.insert(device, row);
     }
 }
 

@@ -29,6 +29,10 @@ pub struct Config {
     /// them. A lost beacon costs time only, because the server then opens the round on this device alone.
     #[cfg(feature = "beacons")]
     pub receives_beacons: bool,
+    /// True if the device stores a key that its server sends ([`Store::save_key`](crate::store::Store::save_key)), and uses it from
+    /// then on. Ignored without a key.
+    #[cfg(feature = "key-rotation")]
+    pub receives_keys: bool,
 }
 
 /// Facts about a device that only its firmware knows.
@@ -114,6 +118,8 @@ impl Config {
             about: None,
             #[cfg(feature = "beacons")]
             receives_beacons: false,
+            #[cfg(feature = "key-rotation")]
+            receives_keys: false,
         }
     }
 

@@ -1,6 +1,8 @@
 //! Receiving half of a session: message handling from `RoundOpen` and its tensors to the computed update.
 
 use fedspan_protocol::assembly::{Assembly, plan, split_body};
+#[cfg(feature = "key-rotation")]
+use fedspan_protocol::message::NewKey;
 use fedspan_protocol::message::{
     self, Chunk, Decline, DeclineReason, Descriptors, RoundOpen, ToDevice, decode,
 };
@@ -29,12 +31,29 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng, A: Aead + Clone> Session<T, S, 
                 self.handle_round_open(now, open, body)
             }
             (ToDevice::Chunk(chunk), Phase::Receiving { .. }) => self.handle_chunk(now, chunk, body),
+            #[cfg(feature = "key-rotation")]
+            (ToDevice::NewKey(new), _) if self.state.is_established() => self.handle_new_key(new),
             _ => self.state.handle_control_message(now, &message),
         }
         #[cfg(feature = "top-k")]
         if let Some(outcome) = self.state.acknowledged.take() {
             self.task.acknowledged(outcome);
         }
+    }
+
+    /// Stores a new key and uses it from the next handshake on.
+    #[cfg(feature = "key-rotation")]
+    fn handle_new_key(&mut self, new: &NewKey) {
+        let key = new.key();
+        let is_newer = self.secure.epoch().is_some_and(|epoch| epoch < key.epoch());
+        if !self.config.receives_keys || !is_newer {
+            return self.state.unexpected();
+        }
+        if self.store.save_key(&key).is_err() {
+            return count(&mut self.state.counters.storage);
+        }
+        self.secure.replace_key(key);
+        self.state.has_new_key = true;
     }
 
     /// Handles a sealed frame.

@@ -130,7 +130,18 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng, A: Aead + Clone> Session<T, S, 
         if ledger.is_lost() {
             count(&mut state.counters.ledger_lost);
         }
+        #[cfg(not(feature = "key-rotation"))]
         let secure = SecureLayer::new(protection, aead);
+        #[cfg(feature = "key-rotation")]
+        let mut secure = SecureLayer::new(protection, aead);
+        #[cfg(feature = "key-rotation")]
+        if config.receives_keys {
+            match store.load_key() {
+                Ok(Some(key)) => secure.replace_key(key),
+                Ok(None) => {}
+                Err(_) => count(&mut state.counters.storage),
+            }
+        }
         Self { config, task, source, store, random, secure, ledger, clock: SessionClock::default(), state }
     }
 
@@ -181,6 +192,12 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng, A: Aead + Clone> Session<T, S, 
     /// `reports`), are reported here; all unsealed ones are counted as [`Counters::unsealed`].
     pub fn refusal(&self) -> Option<Refusal> {
         self.state.refusal
+    }
+
+    /// Returns the epoch of the device's key; `None` without a key. It grows when the server has sent a new key.
+    #[cfg(feature = "key-rotation")]
+    pub fn key_epoch(&self) -> Option<u16> {
+        self.secure.epoch()
     }
 
     /// Returns true if frames are not encrypted. Firmware should report this when it starts.

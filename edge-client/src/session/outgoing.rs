@@ -6,6 +6,8 @@ use core::ops::Range;
 use super::config::About;
 #[cfg(feature = "beacons")]
 use fedspan_protocol::message::RECEIVES_BEACONS;
+#[cfg(feature = "key-rotation")]
+use fedspan_protocol::message::RECEIVES_KEYS;
 #[cfg(feature = "reports")]
 use fedspan_protocol::message::Report;
 use fedspan_protocol::message::{CHOOSES_RIDGE, Chunk, DeclineReason, Hello, ToServer, Update};
@@ -45,6 +47,8 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng, A: Aead + Clone> Session<T, S, 
         if self.state.is_silent(now) {
             return 0;
         }
+        #[cfg(feature = "key-rotation")]
+        self.use_new_key();
         let Some((message, range)) = self.next_frame(now) else { return 0 };
         let tensors = self.state.upload.get(range.tensors.clone()).unwrap_or_default();
         let body =
@@ -70,6 +74,14 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng, A: Aead + Clone> Session<T, S, 
             self.state.charged_unsent = false;
         }
         self.state.record_sent(now, encoded)
+    }
+
+    /// Begins a handshake with the new key once no round is open.
+    #[cfg(feature = "key-rotation")]
+    fn use_new_key(&mut self) {
+        if self.state.phase == Phase::Idle && core::mem::take(&mut self.state.has_new_key) {
+            self.state.restart_handshake();
+        }
     }
 
     /// Returns the next message to send, with the part of the update in its body.
@@ -98,6 +110,10 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng, A: Aead + Clone> Session<T, S, 
             capabilities.roles |= RECEIVES_BEACONS;
         }
         capabilities.roles |= self.secure.ability();
+        #[cfg(feature = "key-rotation")]
+        if self.config.receives_keys && !self.secure.is_plaintext() {
+            capabilities.roles |= RECEIVES_KEYS;
+        }
         capabilities.privacy = self.ledger.with_spent(capabilities.privacy);
         if self.config.sampling.streamed_samples().is_some() {
             capabilities.tasks &= self.task.streamed_tasks();

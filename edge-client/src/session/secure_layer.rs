@@ -80,6 +80,20 @@ impl<A: Aead + Clone> SecureLayer<A> {
         }
     }
 
+    /// Returns the epoch of the key; `None` for plaintext.
+    #[cfg(feature = "key-rotation")]
+    pub fn epoch(&self) -> Option<u16> {
+        self.key.as_ref().map(Key::epoch)
+    }
+
+    /// Replaces the key, if its epoch is earlier. The next handshake uses the new key.
+    #[cfg(feature = "key-rotation")]
+    pub fn replace_key(&mut self, new: Key) {
+        if let Some(key) = self.key.as_mut().filter(|key| key.epoch() < new.epoch()) {
+            *key = new;
+        }
+    }
+
     /// Returns the bit of the capabilities that announces the algorithm.
     pub fn ability(&self) -> u16 {
         if self.key.is_some() { self.aead.suite().ability() } else { 0 }

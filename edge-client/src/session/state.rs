@@ -135,6 +135,9 @@ pub struct SessionState {
     /// Round whose beacon is awaited.
     #[cfg(feature = "beacons")]
     pub announced: Option<Announced>,
+    /// True if a new key is stored that no handshake has used.
+    #[cfg(feature = "key-rotation")]
+    pub has_new_key: bool,
     /// Outcome of an update that is not passed to the task yet.
     #[cfg(feature = "top-k")]
     pub acknowledged: Option<AckOutcome>,
@@ -191,6 +194,8 @@ impl SessionState {
             report_due: false,
             #[cfg(feature = "beacons")]
             announced: None,
+            #[cfg(feature = "key-rotation")]
+            has_new_key: false,
             #[cfg(feature = "top-k")]
             acknowledged: None,
             refusal: None,
@@ -292,7 +297,7 @@ impl SessionState {
 
     /// Begins a new handshake after a restart of the server without a loss of the link. A finished update is
     /// kept.
-    fn restart_handshake(&mut self) {
+    pub fn restart_handshake(&mut self) {
         count(&mut self.counters.rehandshakes);
         self.decline = None;
         self.resend = None;

@@ -5,6 +5,9 @@ use core::ops::Range;
 use embedded_storage_async::nor_flash::NorFlash;
 use maybe_async::must_be_async as either;
 
+#[cfg(feature = "key-rotation")]
+use fedspan_protocol::secure::Key;
+
 use super::{Commit, FlashError, Record, RecordHeader, Store, StoreError};
 use flash_log::FlashLog;
 
@@ -29,6 +32,8 @@ pub struct AsyncFlashStore<F: NorFlash, const N: usize, const H: usize> {
     record: Unwritten<Option<(RecordHeader, [f32; H])>>,
     handshakes: Unwritten<u64>,
     spent: Unwritten<u64>,
+    #[cfg(feature = "key-rotation")]
+    key: Unwritten<Option<Key>>,
     /// True if the ledger is in use.
     has_ledger: bool,
     /// True while the log is written: if it still is at the next access, the future was dropped in between.
@@ -42,7 +47,7 @@ struct Unwritten<T> {
     is_dirty: bool,
 }
 
-impl<T: Copy> Unwritten<T> {
+impl<T: Clone> Unwritten<T> {
     /// Item that has not been read.
     const UNREAD: Self = Self { value: None, is_dirty: false };
 
@@ -62,12 +67,12 @@ impl<T: Copy> Unwritten<T> {
 
     /// Returns the newest value.
     fn get(&self) -> Result<T, StoreError> {
-        self.value.ok_or(StoreError)
+        self.value.clone().ok_or(StoreError)
     }
 
     /// Returns the value that is to be written.
     fn to_write(&self) -> Option<T> {
-        self.value.filter(|_| self.is_dirty)
+        self.value.clone().filter(|_| self.is_dirty)
     }
 }
 
@@ -90,6 +95,8 @@ impl<F: NorFlash, const N: usize, const H: usize> AsyncFlashStore<F, N, H> {
             record: Unwritten::UNREAD,
             handshakes: Unwritten::UNREAD,
             spent: Unwritten::UNREAD,
+            #[cfg(feature = "key-rotation")]
+            key: Unwritten::UNREAD,
             has_ledger,
             is_writing: false,
         };
@@ -102,6 +109,10 @@ impl<F: NorFlash, const N: usize, const H: usize> AsyncFlashStore<F, N, H> {
     async fn read(&mut self) -> Result<(), StoreError> {
         if self.has_ledger && self.spent.value.is_none() {
             self.spent.read(self.log.load_spent().await?);
+        }
+        #[cfg(feature = "key-rotation")]
+        if self.key.value.is_none() {
+            self.key.read(self.log.load_key().await?);
         }
         if self.record.value.is_none() {
             let mut head = [0.0; H];
@@ -121,6 +132,11 @@ impl<F: NorFlash, const N: usize, const H: usize> AsyncFlashStore<F, N, H> {
         if let Some(spent) = self.spent.to_write() {
             self.log.save_spent(spent).await?;
             self.spent.is_dirty = false;
+        }
+        #[cfg(feature = "key-rotation")]
+        if let Some(Some(key)) = self.key.to_write() {
+            self.log.save_key(&key).await?;
+            self.key.is_dirty = false;
         }
         if let Some(reserved) = self.handshakes.to_write() {
             self.log.save_handshakes(reserved).await?;
@@ -165,6 +181,10 @@ impl<F: NorFlash, const N: usize, const H: usize> AsyncFlashStore<F, N, H> {
 
 impl<F: NorFlash, const N: usize, const H: usize> Commit for AsyncFlashStore<F, N, H> {
     fn is_dirty(&self) -> bool {
+        #[cfg(feature = "key-rotation")]
+        if self.key.value.is_none() || self.key.is_dirty {
+            return true;
+        }
         let is_unread = self.record.value.is_none()
             || self.handshakes.value.is_none()
             || self.has_ledger && self.spent.value.is_none();
@@ -206,5 +226,15 @@ impl<F: NorFlash, const N: usize, const H: usize> Store for AsyncFlashStore<F, N
 
     fn load_spent(&mut self) -> Result<u64, StoreError> {
         self.spent.get()
+    }
+
+    #[cfg(feature = "key-rotation")]
+    fn save_key(&mut self, key: &Key) -> Result<(), StoreError> {
+        self.key.set(Some(key.clone()))
+    }
+
+    #[cfg(feature = "key-rotation")]
+    fn load_key(&mut self) -> Result<Option<Key>, StoreError> {
+        self.key.get()
     }
 }

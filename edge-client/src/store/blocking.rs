@@ -5,6 +5,9 @@ use core::ops::Range;
 use embedded_storage::nor_flash::NorFlash;
 use maybe_async::must_be_sync as either;
 
+#[cfg(feature = "key-rotation")]
+use fedspan_protocol::secure::Key;
+
 use super::{FlashError, Record, RecordHeader, Store, StoreError};
 use flash_log::FlashLog;
 
@@ -139,5 +142,15 @@ impl<F: NorFlash, const N: usize> Store for FlashStore<F, N> {
 
     fn load_spent(&mut self) -> Result<u64, StoreError> {
         self.0.load_spent()
+    }
+
+    #[cfg(feature = "key-rotation")]
+    fn save_key(&mut self, key: &Key) -> Result<(), StoreError> {
+        self.0.save_key(key)
+    }
+
+    #[cfg(feature = "key-rotation")]
+    fn load_key(&mut self) -> Result<Option<Key>, StoreError> {
+        self.0.load_key()
     }
 }

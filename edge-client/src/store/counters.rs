@@ -94,9 +94,10 @@ impl CounterCopy {
     }
 }
 
-/// Returns true if `bytes` contain the start of a magic.
+/// Returns true if `bytes` contain the start of a magic, of a counter or of a [key](super::key_codec).
 pub fn has_magic(bytes: &[u8]) -> bool {
-    bytes.windows(3).any(|window| FAMILIES.iter().any(|family| window == family.as_slice()))
+    let is_key = |window: &[u8]| cfg!(feature = "key-rotation") && window == b"FSK";
+    bytes.windows(3).any(|window| FAMILIES.iter().any(|family| window == family.as_slice()) || is_key(window))
 }
 
 /// Largest value of a counter in a range of the flash.

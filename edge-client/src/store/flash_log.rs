@@ -10,9 +10,14 @@
 
 use core::ops::Range;
 
+#[cfg(feature = "key-rotation")]
+use fedspan_protocol::secure::Key;
+
 use super::pages::{Aligned, Pages};
 use super::{NorFlash, either};
 use crate::store::counters::{CounterCopy, CounterKind, MAX_LEN, ScanResult};
+#[cfg(feature = "key-rotation")]
+use crate::store::key_codec;
 use crate::store::log_state::{Content, State};
 use crate::store::{ALL_SPENT, FlashError, Record, RecordHeader, StoreError, record_codec};
 
@@ -30,6 +35,9 @@ pub struct FlashLog<F: NorFlash, const N: usize> {
     is_repaired: bool,
     /// Number of erases of unusable content.
     erased: u32,
+    /// Key of the largest epoch in the flash.
+    #[cfg(feature = "key-rotation")]
+    key: Option<Key>,
 }
 
 #[either]
@@ -61,7 +69,15 @@ impl<F: NorFlash, const N: usize> FlashLog<F, N> {
             return Err(FlashError::Geometry { page, word });
         }
         let pages = Pages::new(flash, range);
-        Ok(Self { pages, buffer: Aligned([0; N]), state: None, is_repaired: false, erased: 0 })
+        Ok(Self {
+            pages,
+            buffer: Aligned([0; N]),
+            state: None,
+            is_repaired: false,
+            erased: 0,
+            #[cfg(feature = "key-rotation")]
+            key: None,
+        })
     }
 
     /// Returns the number of bytes that a page must have room for: two copies of all counters, a record, and two copies of a new
@@ -124,6 +140,10 @@ impl<F: NorFlash, const N: usize> FlashLog<F, N> {
                 state.end = Self::end_of(page, &scan);
             }
         }
+        #[cfg(feature = "key-rotation")]
+        for page in self.pages.addresses() {
+            self.find_keys(page).await?;
+        }
         self.state = Some(state);
         Ok(state)
     }
@@ -163,6 +183,8 @@ impl<F: NorFlash, const N: usize> FlashLog<F, N> {
                 }
             }
         }
+        #[cfg(feature = "key-rotation")]
+        self.repair_key().await?;
         self.is_repaired = true;
         Ok(())
     }
@@ -170,6 +192,8 @@ impl<F: NorFlash, const N: usize> FlashLog<F, N> {
     /// Begins to use a page although none is in use: behind what is written in it, if there is enough room, else after an erase.
     async fn begin_page(&mut self) -> Result<(), StoreError> {
         let needed = Self::content_len();
+        #[cfg(feature = "key-rotation")]
+        let needed = needed + self.key.as_ref().map_or(0, |_| Self::key_len());
         for page in self.pages.addresses() {
             let end = Self::end_of(page, &self.pages.scan(Pages::<F>::page(page)).await?);
             if Pages::<F>::page(page).end.saturating_sub(end) as usize >= needed {
@@ -268,6 +292,10 @@ impl<F: NorFlash, const N: usize> FlashLog<F, N> {
                 self.append_counter(kind, value).await?.then_some(()).ok_or(StoreError)?;
             }
         }
+        #[cfg(feature = "key-rotation")]
+        if !self.append_key(2).await? {
+            return Err(StoreError);
+        }
         let length = match content {
             Content::Counters => return Ok(()),
             Content::Copy(address, length) => self.read_record(address, length).await?.len(),
@@ -295,16 +323,20 @@ impl<F: NorFlash, const N: usize> FlashLog<F, N> {
         let words = Pages::<F>::words(length);
         let bytes = self.buffer.0.get_mut(..words).ok_or(StoreError)?;
         bytes.get_mut(length..).unwrap_or_default().fill(0xFF);
-        let state = self.state.as_mut().ok_or(StoreError)?;
+        Self::append_words(&mut self.pages, self.state.as_mut().ok_or(StoreError)?, bytes).await
+    }
+
+    /// Appends whole words to the page in use, like [`Self::append`].
+    async fn append_words(pages: &mut Pages<F>, state: &mut State, bytes: &[u8]) -> Result<bool, StoreError> {
         let page_end = Pages::<F>::page(state.page.ok_or(StoreError)?).end;
-        let (address, end) = (state.end, state.end.saturating_add(words as u32));
+        let (address, end) = (state.end, state.end.saturating_add(bytes.len() as u32));
         if end > page_end {
             return Ok(false);
         }
         state.end = end;
-        let is_written = self.pages.write(address, bytes).await?;
+        let is_written = pages.write(address, bytes).await?;
         if !is_written {
-            self.state_mut()?.end = page_end;
+            state.end = page_end;
         }
         Ok(is_written)
     }
@@ -438,3 +470,94 @@ impl<F: NorFlash, const N: usize> FlashLog<F, N> {
         }
     }
 }
+
+/// Keys that the server has sent. Each is stored twice, like a counter.
+#[cfg(feature = "key-rotation")]
+#[either]
+impl<F: NorFlash, const N: usize> FlashLog<F, N> {
+    /// Keeps the key of the largest epoch in a page, and returns the number of copies of the kept one.
+    async fn find_keys(&mut self, page: u32) -> Result<usize, StoreError> {
+        let Range { start: mut address, end } = Pages::<F>::page(page);
+        let mut copies = 0;
+        let mut item = Aligned([0xFF; KEY_WORDS]);
+        let words = Pages::<F>::words(key_codec::ITEM);
+        while end.saturating_sub(address) as usize >= words {
+            self.pages.read(address, item.0.get_mut(..words).unwrap_or_default()).await?;
+            address = address.saturating_add(F::WRITE_SIZE as u32);
+            let Some(found) = item.0.first_chunk().and_then(key_codec::decode) else { continue };
+            match &self.key {
+                Some(key) if key.epoch() > found.epoch() => {}
+                Some(key) if *key == found => copies += 1,
+                _ => (self.key, copies) = (Some(found), 1),
+            }
+        }
+        Ok(copies)
+    }
+
+    /// Completes the copies of the key in the page in use.
+    async fn repair_key(&mut self) -> Result<(), StoreError> {
+        let Some(page) = self.open().await?.page else { return Ok(()) };
+        let copies = self.find_keys(page).await?;
+        if !self.append_key(2_usize.saturating_sub(copies)).await? {
+            self.rotate(None).await?;
+        }
+        Ok(())
+    }
+
+    /// Appends copies of the key, if there is one. Returns false if the page has no room for them.
+    async fn append_key(&mut self, copies: usize) -> Result<bool, StoreError> {
+        let Some(key) = &self.key else { return Ok(true) };
+        let mut item = Aligned([0xFF; KEY_WORDS]);
+        item.0.iter_mut().zip(key_codec::encode(key)).for_each(|(target, byte)| *target = byte);
+        let words = item.0.get(..Pages::<F>::words(key_codec::ITEM)).ok_or(StoreError)?;
+        for _ in 0..copies {
+            let state = self.state.as_mut().ok_or(StoreError)?;
+            if !Self::append_words(&mut self.pages, state, words).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Returns the number of bytes that a page needs for two copies of a key and two of a new one.
+    fn key_len() -> usize {
+        4 * Pages::<F>::words(key_codec::ITEM)
+    }
+
+    /// Writes a key. One whose epoch is not larger than the known one changes nothing. Small pages have no room for keys.
+    pub async fn save_key(&mut self, key: &Key) -> Result<(), StoreError> {
+        if Self::content_len() + Self::key_len() > Pages::<F>::PAGE as usize {
+            return Err(StoreError);
+        }
+        self.repair_once().await?;
+        if self.key.as_ref().is_some_and(|known| known.epoch() >= key.epoch()) {
+            return Ok(());
+        }
+        let known = self.key.replace(key.clone());
+        let mut written = self.append_key(2).await;
+        if written == Ok(false) {
+            // The next page is complete with the old key, before it gets the new one.
+            self.key = known;
+            self.rotate(None).await?;
+            self.key = Some(key.clone());
+            written = self.append_key(2).await;
+        }
+        let is_written = written.and_then(|is_written| is_written.then_some(()).ok_or(StoreError));
+        if is_written.is_err() {
+            // The next access reads again what the flash contains.
+            self.key = None;
+            self.forget();
+        }
+        is_written
+    }
+
+    /// Returns the key of the largest epoch.
+    pub async fn load_key(&mut self) -> Result<Option<Key>, StoreError> {
+        self.open().await?;
+        Ok(self.key.clone())
+    }
+}
+
+/// Bytes of a key's item in words of at most [`FRAME_WORDS`] bytes.
+#[cfg(feature = "key-rotation")]
+const KEY_WORDS: usize = 64;

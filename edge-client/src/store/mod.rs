@@ -9,6 +9,8 @@ mod blocking;
 mod counters;
 #[cfg(feature = "flash")]
 mod flash_error;
+#[cfg(all(feature = "flash", feature = "key-rotation"))]
+mod key_codec;
 #[cfg(feature = "flash")]
 mod log_state;
 #[cfg(feature = "flash")]
@@ -22,6 +24,9 @@ pub use blocking::{FlashStore, SplitErase};
 pub use flash_error::FlashError;
 #[cfg(feature = "flash")]
 pub use record_codec::record_len;
+
+#[cfg(feature = "key-rotation")]
+use fedspan_protocol::secure::Key;
 
 /// Personal head, with the fields that decide whether it may be used.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -101,6 +106,24 @@ pub trait Store {
     /// # Errors
     /// [`StoreError`] if the storage cannot be read. The whole budget then counts as spent.
     fn load_spent(&mut self) -> Result<u64, StoreError>;
+
+    /// Writes a key that the server has sent durably. Without an own function, no key can be stored.
+    ///
+    /// # Errors
+    /// [`StoreError`] if the key may not have been written. The device then goes on with the key that it has.
+    #[cfg(feature = "key-rotation")]
+    fn save_key(&mut self, _key: &Key) -> Result<(), StoreError> {
+        Err(StoreError)
+    }
+
+    /// Returns the written key of the largest epoch; `None` if no key was written.
+    ///
+    /// # Errors
+    /// [`StoreError`] if the storage cannot be read. The device then uses the key that it was provisioned with.
+    #[cfg(feature = "key-rotation")]
+    fn load_key(&mut self) -> Result<Option<Key>, StoreError> {
+        Ok(None)
+    }
 }
 
 /// Storage whose items are first kept in memory and later written durably by [`Self::commit`]. The driver commits before it sends a
@@ -139,6 +162,16 @@ impl<S: Store + ?Sized> Store for &mut S {
 
     fn load_spent(&mut self) -> Result<u64, StoreError> {
         (**self).load_spent()
+    }
+
+    #[cfg(feature = "key-rotation")]
+    fn save_key(&mut self, key: &Key) -> Result<(), StoreError> {
+        (**self).save_key(key)
+    }
+
+    #[cfg(feature = "key-rotation")]
+    fn load_key(&mut self) -> Result<Option<Key>, StoreError> {
+        (**self).load_key()
     }
 }
 

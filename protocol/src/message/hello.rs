@@ -73,6 +73,10 @@ pub const RECEIVES_BEACONS: u16 = 1 << 13;
 /// must do so too. Without it, both seal with ChaCha20-Poly1305.
 pub const SEALS_WITH_AES_CCM: u16 = 1 << 12;
 
+/// Bit of [`Capabilities::roles`] that means an ability instead of a role: the device stores a key that its server sends
+/// ([`ToDevice::NewKey`](super::ToDevice)).
+pub const RECEIVES_KEYS: u16 = 1 << 11;
+
 /// Capabilities of a device: the tasks, tensors and sizes that it supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capabilities {
@@ -83,9 +87,10 @@ pub struct Capabilities {
     /// Set of [`TaskKind::bit`](super::TaskKind::bit). The bits in
     /// [`PRIVATE_TASKS`](crate::limits::PRIVATE_TASKS) are for private use.
     pub tasks: u16,
-    /// Set of [`Role::bit`](crate::tensor::Role::bit) of the tensors that this device may send, and five flags
+    /// Set of [`Role::bit`](crate::tensor::Role::bit) of the tensors that this device may send, and six flags
     /// for abilities: [`Role::Scale`](crate::tensor::Role::Scale) if the device applies a scale (a scale is
-    /// never sent by a device), [`CHOOSES_RIDGE`], [`FITS_BY_STEPS`], [`RECEIVES_BEACONS`] and [`SEALS_WITH_AES_CCM`].
+    /// never sent by a device), [`CHOOSES_RIDGE`], [`FITS_BY_STEPS`], [`RECEIVES_BEACONS`],
+    /// [`SEALS_WITH_AES_CCM`] and [`RECEIVES_KEYS`].
     pub roles: u16,
     /// Set of [`Encoding::bit`](crate::tensor::Encoding::bit) that the device reads and writes.
     pub encodings: u8,

@@ -6,6 +6,8 @@
 
 mod hello;
 mod model;
+#[cfg(feature = "key-rotation")]
+mod new_key;
 mod report;
 mod round;
 mod task;
@@ -16,9 +18,11 @@ use serde::{Deserialize, Serialize};
 
 pub use hello::{
     CHOOSES_RIDGE, Capabilities, FITS_BY_STEPS, Hello, HelloPrefix, Numeric, Privacy, RECEIVES_BEACONS,
-    Refusal, Requirement, SEALS_WITH_AES_CCM, Welcome,
+    RECEIVES_KEYS, Refusal, Requirement, SEALS_WITH_AES_CCM, Welcome,
 };
 pub use model::{Filters, Image, Model};
+#[cfg(feature = "key-rotation")]
+pub use new_key::NewKey;
 pub use report::{Firmware, REPORT_COUNTERS, Report, ResetReason};
 pub use round::{
     Ack, AckOutcome, Announced, Chunk, Decline, DeclineReason, Fault, Missing, Rejection, RoundOpen, Update,
@@ -132,7 +136,10 @@ pub enum ToDevice {
         milliseconds: u32,
     },
     /// Start of a round whose [`RoundOpen`] comes as a beacon: one unsealed frame for all devices.
-    // Only the last variant may be absent without a change of other variants' numbers.
-    #[cfg(feature = "beacons")]
+    // Only the last variants may be absent without a change of other variants' numbers.
+    #[cfg(any(feature = "beacons", feature = "key-rotation"))]
     Announced(Announced),
+    /// New key for this device.
+    #[cfg(feature = "key-rotation")]
+    NewKey(NewKey),
 }

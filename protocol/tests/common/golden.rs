@@ -4,12 +4,12 @@
 use fedspan_protocol::limits::{FRAME_LIMIT_DEFAULT, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, TENSORS_MAX};
 use fedspan_protocol::message::{
     Ack, AckOutcome, Announced, Baseline, Capabilities, Chunk, Decline, DeclineReason, Descent, Descriptors,
-    Fault, Filters, Firmware, HeadSolve, Hello, Image, Missing, Model, Numeric, PowerRows, PowerUpload,
-    Privacy, PrivateTask, Refusal, Rejection, Report, Requirement, ResetReason, RoundId, RoundOpen, Task,
-    ToDevice, ToServer, Trained, Update, Upload, Welcome,
+    Fault, Filters, Firmware, HeadSolve, Hello, Image, Missing, Model, NewKey, Numeric, PowerRows,
+    PowerUpload, Privacy, PrivateTask, Refusal, Rejection, Report, Requirement, ResetReason, RoundId,
+    RoundOpen, Task, ToDevice, ToServer, Trained, Update, Upload, Welcome,
 };
 use fedspan_protocol::orthonormal::orthonormalise;
-use fedspan_protocol::secure::ProvisionedNoise;
+use fedspan_protocol::secure::{Key, ProvisionedNoise};
 use fedspan_protocol::tensor::{Encoding, Role, SUMS_COLUMNS, TensorDescriptor};
 
 use super::Random;
@@ -200,8 +200,13 @@ pub const PRIVATE_USE: &str = "_private_use_";
 
 /// Names of messages that not every peer knows, which the schema hash excludes. A device that does not know the first counts it
 /// as malformed, and goes on; the others are for devices that say in their hello that they know them.
-pub const OPTIONAL: [&str; 4] =
-    ["to_device_next_round", "to_device_announced", "to_server_report", "to_server_update_gradient_i8_top_k"];
+pub const OPTIONAL: [&str; 5] = [
+    "to_device_next_round",
+    "to_device_announced",
+    "to_device_new_key",
+    "to_server_report",
+    "to_server_update_gradient_i8_top_k",
+];
 
 /// Returns every golden message, in the order of file names.
 pub fn all_messages() -> Vec<Golden> {
@@ -866,6 +871,12 @@ fn messages_to_device() -> Vec<Golden> {
         "to_device_announced",
         "Announced: round 7, stage 1, with the tag 01 02 03 04 05 06 07 80",
         ToDevice::Announced(Announced { id: ID, tag: [1, 2, 3, 4, 5, 6, 7, 0x80] }),
+        no_body(),
+    );
+    add(
+        "to_device_new_key",
+        "NewKey: epoch 516, key 60 61 .. 7f",
+        ToDevice::NewKey(NewKey::from(&Key::new(516, std::array::from_fn(|i| 0x60 + i as u8)))),
         no_body(),
     );
     for (name, meaning, fault) in [

@@ -67,7 +67,14 @@ enum Command {
         devices: Vec<DeviceRange>,
     },
     /// Give devices new keys; the old ones are accepted until a round closes.
-    Rotate(Selection),
+    Rotate {
+        #[command(flatten)]
+        selection: Selection,
+        /// Send the new keys to the devices over their encrypted links, if their firmware stores keys; the old ones are accepted until
+        /// the devices have used the new ones. Not for keys that may have been stolen: who has the old key and listens gets the new one.
+        #[arg(long)]
+        send: bool,
+    },
     /// Write devices' newest keys to a file or, to be flashed, one record a device.
     #[command(after_help = "Examples:\n  \
         fedspan-aggregator keys --config fleet.toml export 1..64 -o fleet.keys    for a host that plays them\n  \
@@ -139,7 +146,8 @@ pub async fn command(options: &KeysOptions, fleet: &Fleet) -> Result<ExitCode, S
         Command::Add { devices, again } => Request::Add { devices: devices.clone(), again: *again },
         Command::List { .. } => Request::List,
         Command::Revoke { devices } => Request::Revoke(devices.clone()),
-        Command::Rotate(selection) => Request::Rotate(selection.selector()),
+        Command::Rotate { selection, send: false } => Request::Rotate(selection.selector()),
+        Command::Rotate { selection, send: true } => Request::Send(selection.selector()),
         Command::Export { selection, output, noise, .. } => {
             // The options for noise and output are checked before secrets are read.
             match output.as_ref().is_none_or(|output| is_record(output)) {
@@ -273,7 +281,11 @@ fn describe_changes(command: &Command, rows: &[KeyStatus]) -> String {
     let (action, consequence) = match command {
         Command::Add { .. } => ("added", "export writes their keys"),
         Command::Revoke { .. } => ("revoked", "their frames are rejected from now on"),
-        Command::Rotate(_) if rows.iter().all(|row| row.state == KeyState::Active) => (
+        Command::Rotate { send: true, .. } => (
+            "rotated",
+            "the new keys are sent to the devices, each on its next connection or with its next round; the old ones are accepted until the new ones are used",
+        ),
+        Command::Rotate { .. } if rows.iter().all(|row| row.state == KeyState::Active) => (
             "rotated",
             "training is over, so the old keys are rejected from now on; export writes the new ones",
         ),
@@ -294,6 +306,7 @@ fn format_table(rows: &[KeyStatus]) -> String {
         let state = match row.state {
             KeyState::Active => "active",
             KeyState::Rotating => "rotating",
+            KeyState::Sending => "sending",
             KeyState::Revoked => "revoked",
         };
         let format_time = |time: Option<u64>| time.map_or("-".to_owned(), format_utc);

@@ -31,6 +31,43 @@ fn rotation_after_training_revokes_old_key_at_once() {
     assert!(!key_store.answer(r#"{"rotate":"all"}"#, 3).contains("rotating"));
 }
 
+/// A key that is sent to a device ends the old one once the device uses it, also after training, and not before.
+#[test]
+fn sent_key_ends_the_old_one_when_it_is_used() {
+    let state = tempfile::tempdir().unwrap();
+    let path = state.path().join("keys");
+    let entropy = || ChaCha20Rng::seed_from_u64(1);
+    let unlock = Unlock::KeyFile(zeroize::Zeroizing::new([7; 32]));
+    let mut store = KeyStore::create(&path, &unlock, Argon2Cost::RECOMMENDED, entropy()).unwrap();
+    store.add(&[DeviceId(0), DeviceId(1)], false, 1).unwrap();
+    let key_store = SharedKeyStore::new(store);
+    let mut core = start_core_with_keys(state.path(), Some((key_store.clone(), Box::new(entropy()))));
+    let send = |device: u64| {
+        key_store.answer(&format!(r#"{{"send":{{"these":[[{device},{device}]]}}}}"#), 2).to_string()
+    };
+    assert!(send(0).contains("sending"));
+    let _queues = finish_training(&mut core);
+    let keys = key_store.keys();
+    assert!(keys.lookup(DeviceId(0), 0).is_some(), "the device may not have the new key yet");
+    assert!(send(1).contains("sending") && send(1).contains("error"));
+    assert!(keys.lookup(DeviceId(1), 0).is_some());
+    // The device makes a handshake with the new key, which a connection marks.
+    let new_key = keys.lookup(DeviceId(0), 1).unwrap();
+    new_key.mark_used();
+    let (commands, _commands_of_device) = command_queue(16);
+    handle_and_flush_under(
+        &mut core,
+        5,
+        Some(&new_key),
+        PeerEventKind::Hello(DeviceId(0), Privacy::None, commands),
+    );
+    assert!(keys.lookup(DeviceId(0), 0).is_none() && keys.lookup(DeviceId(1), 0).is_some());
+    drop((core, key_store));
+    let keys = KeyStore::open(&path, &unlock, entropy()).unwrap().keys();
+    assert!(keys.lookup(DeviceId(0), 0).is_none() && keys.lookup(DeviceId(1), 0).is_some());
+    assert!(keys.key_to_send(DeviceId(1), 0).is_some());
+}
+
 /// Replaced keys stay accepted until the end of the round is durable. Otherwise a power cut would reopen the
 /// round, and devices with an old key could not answer.
 #[test]
