@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use fedspan_aggregator::server::Protection;
+use fedspan_aggregator::server::{Protection, Status};
 use fedspan_aggregator::store;
 use fedspan_client::Millis;
-use fedspan_client::link::{Buffers, DatagramLink, Driver, NoSensor, Packets, Step};
+use fedspan_client::link::{AsyncPackets, Buffers, DatagramLink, Driver, NoSensor, Packets, Step, run_async};
 use fedspan_client::session::Counters;
 use fedspan_engine::linalg::{Matrix, orthonormal};
 use fedspan_engine::random::{Purpose, Stream, stream};
@@ -273,15 +273,19 @@ async fn run_scenario(
         // One for each round, and for the fit of the head.
         assert_eq!(count, scenario.algorithm.rounds as usize + 1);
     }
-    finish(server, scenario, state.path()).await;
+    let received = finish(server, scenario, state.path()).await.packets.expect("packets are counted");
+    println!("packets that the server received: {received:?}");
+    let sent: u64 = reports.iter().map(|report| report.sent.len() as u64).sum();
+    assert!(received.frames > 0 && received.frames <= 2 * sent && received.malformed + received.dropped == 0);
+    assert!(one_in > 0 || received.repeated + received.incomplete == 0);
     for report in &reports {
         assert!(report.sent.iter().all(|length| *length <= packet));
     }
     reports
 }
 
-/// Stops the server and checks the representation against the simulation.
-async fn finish(server: Running, scenario: &Scenario, state: &Path) {
+/// Stops the server and checks the representation against the simulation. Returns the last status.
+async fn finish(server: Running, scenario: &Scenario, state: &Path) -> Status {
     server.stop.send(()).expect("running");
     let status = server.end.await.expect("no panic").expect("served");
     assert_eq!(status.phase, "finished");
@@ -293,6 +297,66 @@ async fn finish(server: Running, scenario: &Scenario, state: &Path) {
     let bits = |matrix: &Matrix| matrix.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
     let served = orthonormal(&served).expect("full rank");
     assert_eq!(bits(&served), bits(&simulated));
+    status
+}
+
+/// Socket of a device for an asynchronous driver.
+struct AsyncUdp(tokio::net::UdpSocket);
+
+impl AsyncPackets for AsyncUdp {
+    type Error = std::io::Error;
+
+    async fn send(&mut self, packet: &[u8]) -> std::io::Result<()> {
+        // An error says that an earlier packet could not be delivered.
+        let _ = self.0.send(packet).await;
+        Ok(())
+    }
+
+    async fn receive(&mut self, packet: &mut [u8]) -> std::io::Result<usize> {
+        loop {
+            if let Ok(length) = self.0.recv(packet).await {
+                return Ok(length);
+            }
+        }
+    }
+}
+
+/// Devices with asynchronous drivers learn the same bits over packets, in frames of one packet or of many fragments.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn asynchronous_devices_send_packets() {
+    let scenario = Scenario::parse("test", &format!("{SCENARIO}{CAMPAIGN}"), &[]).expect("scenario");
+    let dataset = scenario.dataset(scenario.seed).expect("data");
+    for longest in [1232, 51] {
+        let state = tempfile::tempdir().expect("a directory");
+        let (protection, keys) = keys(state.path(), DEVICES).expect("keys");
+        let server =
+            serve(&scenario, &dataset, state.path(), CAMPAIGN, (ANY_PORT, longest), None, protection).await;
+        let address = server.udp.expect("an address");
+        let device = async |index: u64| {
+            let identity = identity(index, &keys[&index], 0).with_short_tags();
+            let mut session =
+                client_session(&scenario, &dataset, index as usize, identity, true).expect("client");
+            let socket = tokio::net::UdpSocket::bind(ANY_PORT).await.expect("a socket");
+            socket.connect(address).await.expect("an address");
+            let config = session.config();
+            let frame = usize::from(config.frame_limit);
+            let (mut receive, mut transmit) = (vec![0; frame], vec![0; config.transmit_capacity()]);
+            let (mut packet, mut collected) = (vec![0; longest], vec![0; frame]);
+            let mut link = DatagramLink::new(AsyncUdp(socket), &mut packet, &mut collected);
+            let began = tokio::time::Instant::now();
+            let clock = || Millis::from(began.elapsed());
+            let sleep = |until: Millis| {
+                tokio::time::sleep_until(began + Duration::from_millis(until.as_u64().min(1 << 40)))
+            };
+            while !session.is_fitted() {
+                let buffers = Buffers { receive: &mut receive, transmit: &mut transmit };
+                run_async(&mut session, &mut link, buffers, clock, sleep).await;
+                link.reset();
+            }
+        };
+        tokio::join!(device(0), device(1), device(2), device(3));
+        finish(server, &scenario, state.path()).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -14,6 +14,7 @@ mod device_table;
 mod held_out;
 mod log_limiter;
 mod messages;
+mod packet_totals;
 mod peer_session;
 mod privacy_status;
 mod robustness;
@@ -47,6 +48,7 @@ use fedspan_engine::{Action, CustomError, DeviceId, Engine, Event, Failure, Mill
 pub use command_queue::{Receiver, Sender};
 pub use device_table::DeviceTable;
 pub use messages::{Command, DisconnectReason, Origin, PeerEvent, PeerEventKind};
+pub use packet_totals::{PacketStatus, PacketTotals};
 pub use peer_session::{PeerAction, PeerSession, Timeouts};
 pub use privacy_status::PrivacyStatus;
 pub use status::{ConnectionCounters, FAILED_PHASE, FINISHED_PHASE, Status};
@@ -95,6 +97,8 @@ pub struct ServerCore {
     /// Devices that were disconnected by the core and whose departure has not been passed to the engine.
     cut_off: Vec<DeviceId>,
     connections: ConnectionCounters,
+    /// Counters of packets; `None` if the server does not listen for packets.
+    packets: Option<Arc<PacketTotals>>,
     log: LogRateLimiter,
     /// Delta of the published (epsilon, delta) privacy loss.
     delta: Delta,
@@ -575,6 +579,11 @@ impl ServerCore {
             }
         }
         Ok(())
+    }
+
+    /// Publishes these counters with the status.
+    pub fn count_packets(&mut self, totals: Arc<PacketTotals>) {
+        self.packets = Some(totals);
     }
 
     /// Revokes replaced keys and publishes the privacy loss, once, after training has ended.

@@ -144,6 +144,7 @@ impl ServerCore {
             stalls: self.stalls,
             journal_lost: self.journal.as_ref().map_or(0, Journal::lost),
             connections: self.connections,
+            packets: self.packets.as_ref().map(|totals| totals.to_status()),
             unmeasured: self.robustness.as_ref().map_or(Vec::new(), |robustness| robustness.unmet().to_vec()),
             not_awaited: Arc::clone(&self.not_awaited),
             held_out: self.held_out.waiting(),

@@ -124,6 +124,7 @@ impl ServerCore {
             rounds_over: false,
             cut_off: Vec::new(),
             connections: ConnectionCounters::default(),
+            packets: None,
             log: LogRateLimiter::default(),
             delta: fleet.privacy.map_or(Delta::DEFAULT, |minimum| minimum.delta),
             privacy: None,

@@ -1,6 +1,7 @@
 //! Status of a server: progress of the campaign and a counter for every kind of event. The command `status`
 //! prints it as JSON.
 
+use super::PacketStatus;
 use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
@@ -48,6 +49,9 @@ pub struct Status {
     pub journal_lost: u64,
     /// Counters of connections.
     pub connections: ConnectionCounters,
+    /// Counters of packets; absent if the server does not listen for packets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packets: Option<PacketStatus>,
     /// Conditions of the space in which the aggregation rule was measured that the last training round does not
     /// meet; absent if it meets all, or if nothing is promised for the rule.
     #[serde(skip_serializing_if = "Vec::is_empty")]

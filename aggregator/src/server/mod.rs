@@ -276,6 +276,9 @@ impl<L: Listener> Server<L> {
     ) -> Result<Status, ServeError> {
         let Self { fleet, mut listener, mut udp, mut core, clock, key_store, links: attached, control } =
             self;
+        if let Some(udp) = &udp {
+            core.count_packets(udp.totals());
+        }
         let limits = fleet.limits;
         let (inbox, mut events) = mpsc::channel(INBOX_CAPACITY);
         let (snapshot_sender, mut snapshot_requests) = mpsc::channel::<export_stream::SnapshotRequest>(1);

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -12,6 +11,8 @@ use fedspan_protocol::datagram::{FRAME_MAX, PacketReader, PacketWriter};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
+
+use crate::core::PacketTotals;
 
 /// Number of packets of one address that wait for its session. More are dropped, as by a full queue in a network.
 const WAITING_PACKETS: usize = 64;
@@ -33,6 +34,7 @@ const SWEEP_MIN: usize = 64;
 pub(super) struct UdpListener {
     accepted: mpsc::Receiver<(UdpStream, SocketAddr)>,
     address: SocketAddr,
+    totals: Arc<PacketTotals>,
     distributor: tokio::task::JoinHandle<()>,
 }
 
@@ -46,8 +48,14 @@ impl UdpListener {
         let address = socket.local_addr()?;
         tracing::info!(%address, packet, "listening for packets over UDP");
         let (sender, accepted) = mpsc::channel(WAITING_ADDRESSES);
-        let distributor = tokio::spawn(distribute(socket, packet, sender));
-        Ok(Self { accepted, address, distributor })
+        let totals = Arc::new(PacketTotals::default());
+        let distributor = tokio::spawn(distribute(socket, packet, sender, Arc::clone(&totals)));
+        Ok(Self { accepted, address, totals, distributor })
+    }
+
+    /// Returns the counters of all streams.
+    pub(super) fn totals(&self) -> Arc<PacketTotals> {
+        Arc::clone(&self.totals)
     }
 
     /// Returns the local address.
@@ -74,8 +82,13 @@ pub(super) async fn accept(listener: &mut Option<UdpListener>) -> (UdpStream, So
 }
 
 /// Distributes packets to the streams of their addresses, and begins a stream for each new address.
-async fn distribute(socket: Arc<UdpSocket>, packet: usize, accepted: mpsc::Sender<(UdpStream, SocketAddr)>) {
-    let mut streams: HashMap<SocketAddr, Inbox> = HashMap::new();
+async fn distribute(
+    socket: Arc<UdpSocket>,
+    packet: usize,
+    accepted: mpsc::Sender<(UdpStream, SocketAddr)>,
+    totals: Arc<PacketTotals>,
+) {
+    let mut streams: HashMap<SocketAddr, mpsc::Sender<Box<[u8]>>> = HashMap::new();
     let mut sweep_at = SWEEP_MIN;
     let mut bytes = vec![0; LONGEST_RECEIVED + 1];
     loop {
@@ -89,10 +102,10 @@ async fn distribute(socket: Arc<UdpSocket>, packet: usize, accepted: mpsc::Sende
         let content: Box<[u8]> = received.unwrap_or_default().into();
         let content = match streams.get(&address) {
             None => content,
-            Some(inbox) => match inbox.packets.try_send(content) {
+            Some(inbox) => match inbox.try_send(content) {
                 Ok(()) => continue,
                 Err(mpsc::error::TrySendError::Full(_)) => {
-                    inbox.dropped.fetch_add(1, Ordering::Relaxed);
+                    totals.count_dropped();
                     continue;
                 }
                 // The session has ended.
@@ -100,16 +113,15 @@ async fn distribute(socket: Arc<UdpSocket>, packet: usize, accepted: mpsc::Sende
             },
         };
         if streams.len() >= sweep_at {
-            streams.retain(|_, inbox| !inbox.packets.is_closed());
+            streams.retain(|_, inbox| !inbox.is_closed());
             sweep_at = SWEEP_MIN.max(2 * streams.len());
         }
         let (packets, received) = mpsc::channel(WAITING_PACKETS);
-        let dropped = Arc::new(AtomicU64::new(0));
         let stream = UdpStream {
             socket: Arc::clone(&socket),
             address,
             received,
-            dropped: Arc::clone(&dropped),
+            totals: Arc::clone(&totals),
             writer: PacketWriter::new(packet),
             reader: PacketReader::new(vec![0; FRAME_MAX]),
             packet,
@@ -117,20 +129,14 @@ async fn distribute(socket: Arc<UdpSocket>, packet: usize, accepted: mpsc::Sende
         // The channel is new and has room.
         let _ = packets.try_send(content);
         match accepted.try_send((stream, address)) {
-            Ok(()) => drop(streams.insert(address, Inbox { packets, dropped })),
+            Ok(()) => drop(streams.insert(address, packets)),
             Err(mpsc::error::TrySendError::Full(_)) => {
+                totals.count_dropped();
                 tracing::debug!(from = %address, "packet dropped: too many new addresses");
             }
             Err(mpsc::error::TrySendError::Closed(_)) => return,
         }
     }
-}
-
-/// Distributor's end of a stream.
-struct Inbox {
-    packets: mpsc::Sender<Box<[u8]>>,
-    /// Number of packets that were dropped because too many were waiting.
-    dropped: Arc<AtomicU64>,
 }
 
 /// Byte stream over the packets of one address.
@@ -139,7 +145,7 @@ pub(super) struct UdpStream {
     socket: Arc<UdpSocket>,
     address: SocketAddr,
     received: mpsc::Receiver<Box<[u8]>>,
-    dropped: Arc<AtomicU64>,
+    totals: Arc<PacketTotals>,
     writer: PacketWriter,
     reader: PacketReader<Vec<u8>>,
     /// Longest packet that is sent, in bytes.
@@ -152,10 +158,14 @@ impl AsyncRead for UdpStream {
         context: &mut Context<'_>,
         out: &mut ReadBuf<'_>,
     ) -> Poll<std::io::Result<()>> {
-        let Self { received, reader, .. } = self.get_mut();
+        let Self { received, reader, totals, .. } = self.get_mut();
         while !reader.has_frame() {
             match ready!(received.poll_recv(context)) {
-                Some(packet) => reader.receive(&packet),
+                Some(packet) => {
+                    let before = reader.counters();
+                    reader.receive(&packet);
+                    totals.add(before, reader.counters());
+                }
                 None => return Poll::Ready(Ok(())),
             }
         }
@@ -199,7 +209,6 @@ impl AsyncWrite for UdpStream {
 
 impl Drop for UdpStream {
     fn drop(&mut self) {
-        let (packets, dropped) = (self.reader.counters(), self.dropped.load(Ordering::Relaxed));
-        tracing::debug!(from = %self.address, ?packets, dropped, "stream of packets ended");
+        tracing::debug!(from = %self.address, packets = ?self.reader.counters(), "stream of packets ended");
     }
 }

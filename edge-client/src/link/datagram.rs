@@ -1,5 +1,7 @@
 //! Link over packets of a radio, or of UDP.
 
+use core::future::Future;
+
 use fedspan_protocol::datagram::{PacketCounters, PacketReader, PacketWriter};
 
 use super::NonBlockingLink;
@@ -23,7 +25,26 @@ pub trait Packets {
     fn receive(&mut self, packet: &mut [u8]) -> Result<Option<usize>, Self::Error>;
 }
 
-/// Link of a [`Driver`](super::Driver) over [`Packets`]. Frames without COBS are packets, or fragments if they are longer
+/// Sender and receiver of packets for asynchronous drivers.
+pub trait AsyncPackets {
+    /// Error that ends the link.
+    type Error: embedded_io::Error;
+
+    /// Sends a packet. If the future is dropped, the packet may have been sent; it is then sent again, which the receiver recognises.
+    ///
+    /// # Errors
+    /// The link is lost.
+    fn send(&mut self, packet: &[u8]) -> impl Future<Output = Result<(), Self::Error>>;
+
+    /// Waits for the next packet, and returns its length, at most that of `packet`. A longer packet is dropped. Must be cancel-safe: a
+    /// packet that was not returned must be returned by the next call.
+    ///
+    /// # Errors
+    /// The link is lost.
+    fn receive(&mut self, packet: &mut [u8]) -> impl Future<Output = Result<usize, Self::Error>>;
+}
+
+/// Link of a [`Driver`](super::Driver) over [`Packets`], or over [`AsyncPackets`]. Frames without COBS are packets, or fragments if they are longer
 /// ([`fedspan_protocol::datagram`]). Lost packets are repaired by the session. A frame longer than
 /// [`FRAME_MAX`](fedspan_protocol::datagram::FRAME_MAX) ends the link: the frame limit of the device must not exceed it.
 #[derive(Debug)]
@@ -35,7 +56,7 @@ pub struct DatagramLink<'a, P> {
     packet: &'a mut [u8],
 }
 
-impl<'a, P: Packets> DatagramLink<'a, P> {
+impl<'a, P> DatagramLink<'a, P> {
     /// Creates a link. `packet` is as long as the longest packet, at least [`PACKET_MIN`](fedspan_protocol::datagram::PACKET_MIN) bytes,
     /// and `receive` as the frame limit of the session.
     #[must_use]
@@ -80,5 +101,33 @@ impl<P: Packets> NonBlockingLink for DatagramLink<'_, P> {
         }
         self.writer = writer;
         Ok(Some(bytes.len() - rest.len()))
+    }
+}
+
+impl<P: AsyncPackets> embedded_io::ErrorType for DatagramLink<'_, P> {
+    type Error = P::Error;
+}
+
+impl<P: AsyncPackets> embedded_io_async::Read for DatagramLink<'_, P> {
+    async fn read(&mut self, bytes: &mut [u8]) -> Result<usize, P::Error> {
+        while !self.reader.has_frame() {
+            let length = self.packets.receive(self.packet).await?;
+            self.reader.receive(self.packet.get(..length).unwrap_or_default());
+        }
+        Ok(self.reader.read(bytes))
+    }
+}
+
+impl<P: AsyncPackets> embedded_io_async::Write for DatagramLink<'_, P> {
+    async fn write(&mut self, bytes: &[u8]) -> Result<usize, P::Error> {
+        let (mut writer, mut rest) = (self.writer, bytes);
+        let Some(length) = writer.write(&mut rest, self.packet) else { return Ok(0) };
+        self.packets.send(self.packet.get(..length).unwrap_or_default()).await?;
+        self.writer = writer;
+        Ok(bytes.len() - rest.len())
+    }
+
+    async fn flush(&mut self) -> Result<(), P::Error> {
+        Ok(())
     }
 }

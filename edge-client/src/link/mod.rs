@@ -27,7 +27,7 @@ use crate::task::Task;
 use crate::time::Millis;
 
 #[cfg(feature = "datagrams")]
-pub use datagram::{DatagramLink, Packets};
+pub use datagram::{AsyncPackets, DatagramLink, Packets};
 pub use driver::{Driver, NonBlockingLink, Step};
 
 /// Size of the read buffer, in bytes.

@@ -60,6 +60,7 @@ pub use linear::Linear;
 pub use network::{Batches, Network, add_gradient};
 #[cfg(feature = "power")]
 pub use power::PowerCounts;
+use representation_hash::paced_hash;
 pub use representation_hash::representation_hash;
 #[cfg(feature = "scale")]
 pub use scaled::{Scaled, scaled_values};

@@ -1,16 +1,25 @@
 //! Hash of a representation, by which a device knows the one that its head was fitted on. The hash is stored with the head and
 //! never sent.
 
+use crate::pace::Pace;
+
 /// Returns the MurmurHash3 (x86, 32 bits, seed 0; Appleby 2011) of the values' bytes, little endian. It takes a word at a
 /// time, a CRC four bits.
 #[must_use]
-#[inline(never)]
 pub fn representation_hash(values: &[f32]) -> u32 {
+    paced_hash(values, Pace::NONE)
+}
+
+/// Returns the [`representation_hash`] with pauses. A word counts as one multiply-accumulate.
+#[inline(never)]
+pub(super) fn paced_hash(values: &[f32], pace: Pace<'_>) -> u32 {
     let mut hash = 0u32;
-    for value in values {
-        let word = value.to_bits().wrapping_mul(0xcc9e_2d51).rotate_left(15).wrapping_mul(0x1b87_3593);
-        hash = (hash ^ word).rotate_left(13).wrapping_mul(5).wrapping_add(0xe654_6b64);
-    }
+    pace.split(values.len(), 1, |range| {
+        for value in values.get(range).unwrap_or_default() {
+            let word = value.to_bits().wrapping_mul(0xcc9e_2d51).rotate_left(15).wrapping_mul(0x1b87_3593);
+            hash = (hash ^ word).rotate_left(13).wrapping_mul(5).wrapping_add(0xe654_6b64);
+        }
+    });
     #[allow(clippy::cast_possible_truncation, reason = "as the hash is defined")]
     let length = (4 * values.len()) as u32;
     hash ^= length;

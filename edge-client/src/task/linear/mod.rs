@@ -11,12 +11,12 @@ use fedspan_protocol::frame::crc32c_f32;
 use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId, Task as Wire};
 use fedspan_protocol::tensor::Encoding;
 
-use super::{HeadFits, HeadSolver, Usage, representation_hash};
+use super::{HeadFits, HeadSolver, Usage, paced_hash};
 use crate::error::{NotReady, ShapeMismatch, check_finite};
 use crate::kernel::constant_column::ConstantColumn;
 use crate::kernel::project;
 use crate::mechanism::{Mechanism, NoPrivacy};
-use crate::memory::{Memory, Shape};
+use crate::memory::{Memory, PartsRef, Shape};
 #[cfg(feature = "privacy")]
 use crate::privacy::PrivacySettingsError;
 use crate::source::SampleSource;
@@ -193,7 +193,8 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
 
     /// Computes the hash of the valid representation in memory.
     fn identify_representation(&mut self) {
-        self.state.representation = Some(representation_hash(self.memory.parts_ref().representation));
+        let PartsRef { representation, pace, .. } = self.memory.parts_ref();
+        self.state.representation = Some(paced_hash(representation, pace));
         self.recognise_earlier_hash();
     }
 

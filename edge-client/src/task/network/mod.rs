@@ -15,12 +15,12 @@ use fedspan_protocol::frame::crc32c_f32;
 use fedspan_protocol::message::{Model, Task as Wire};
 use rand_core::Rng;
 
-use super::{Task, Usage, representation_hash};
+use super::{Task, Usage, paced_hash};
 use crate::error::{NotReady, ShapeMismatch, check_finite};
 use crate::kernel::all_within;
 #[cfg(feature = "adapter")]
 use crate::kernel::frozen::Frozen;
-use crate::memory::{NetworkMemory, NetworkShape};
+use crate::memory::{NetworkMemory, NetworkParts, NetworkShape};
 use batch::{Scratch, activations_range};
 use forward::forward;
 
@@ -184,7 +184,9 @@ impl<M: NetworkMemory> Network<M> {
 
     /// Marks the body as valid.
     fn accept_body(&mut self) {
-        self.state.body = Some(representation_hash(self.body()));
+        let NetworkParts { shape, parameters, pace, .. } = self.memory.parts();
+        let body = parameters.get(shape.range(0..shape.layers() - 1)).unwrap_or_default();
+        self.state.body = Some(paced_hash(body, pace));
         self.recognise_earlier_hash();
     }
 
