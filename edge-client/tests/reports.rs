@@ -9,7 +9,9 @@ use crate::common::*;
 use crate::malicious_server::Pair;
 use fedspan_client::Linear;
 use fedspan_client::session::{About, Config, Event, Firmware, ResetReason};
-use fedspan_protocol::message::{Ack, AckOutcome, REPORT_COUNTERS, Report, ToDevice, ToServer, Welcome};
+use fedspan_protocol::message::{
+    Ack, AckOutcome, REPORT_COUNTERS, ReportCounters, ToDevice, ToServer, Welcome,
+};
 use fedspan_protocol::secure::Key;
 use fedspan_protocol::tensor::Encoding;
 
@@ -21,8 +23,8 @@ fn config() -> Config {
 }
 
 /// Returns the counter of this name.
-fn counter(report: &Report, name: &str) -> u32 {
-    report.counters[REPORT_COUNTERS.iter().position(|other| *other == name).unwrap()]
+fn counter(body: &[u8], name: &str) -> u32 {
+    ReportCounters::read(body).unwrap().0[REPORT_COUNTERS.iter().position(|other| *other == name).unwrap()]
 }
 
 #[test]
@@ -37,14 +39,14 @@ fn device_reports_on_each_connection_and_after_64_rounds() {
             let welcome = ToDevice::Welcome(Welcome { campaign: 7, idle_milliseconds: 60_000 });
             let sent = pair.deliver(&welcome, &[]);
             // With a key the proof comes first, so that the report is sealed and the server knows the device.
-            let report = match (&sent[..], &key) {
-                ([(ToServer::Report(report), _)], None) => report,
-                ([(ToServer::Alive, _), (ToServer::Report(report), _)], Some(_)) => report,
+            let (report, body) = match (&sent[..], &key) {
+                ([(ToServer::Report(report), body)], None) => (report, body),
+                ([(ToServer::Alive, _), (ToServer::Report(report), body)], Some(_)) => (report, body),
                 _ => panic!("{sent:?}"),
             };
             assert_eq!((report.firmware, report.reset, report.uptime), (ABOUT.firmware, ABOUT.reset, 1));
-            assert_eq!(report.counters.len(), REPORT_COUNTERS.len());
-            assert_eq!(counter(report, "counted"), round);
+            assert_eq!(ReportCounters::read(body).unwrap().0.len(), REPORT_COUNTERS.len());
+            assert_eq!(counter(body, "counted"), round);
             for number in 1..=70 {
                 round += 1;
                 let opening = problem.server(round, gradient_task(), Encoding::F32, 512).opening_messages();
@@ -54,8 +56,8 @@ fn device_reports_on_each_connection_and_after_64_rounds() {
                 let sent = pair.deliver(&ToDevice::Ack(Ack { id, outcome: AckOutcome::Counted }), &[]);
                 match &sent[..] {
                     [] => assert_ne!(number, 64),
-                    [(ToServer::Report(report), _)] => {
-                        assert_eq!((number, counter(report, "counted")), (64, round));
+                    [(ToServer::Report(_), body)] => {
+                        assert_eq!((number, counter(body, "counted")), (64, round));
                     }
                     _ => panic!("{connection}: {sent:?}"),
                 }

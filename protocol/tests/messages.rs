@@ -10,7 +10,8 @@ use fedspan_protocol::limits::{
 };
 use fedspan_protocol::message::{
     Baseline, CHOOSES_RIDGE, Chunk, Descent, Descriptors, HeadSolve, HelloPrefix, Missing, PowerRows,
-    PowerUpload, PrivateTask, RoundId, RoundOpen, Task, ToDevice, ToServer, Trained, Update, Upload, decode,
+    PowerUpload, PrivateTask, ReportCounters, RoundId, RoundOpen, Task, ToDevice, ToServer, Trained, Update,
+    Upload, decode,
 };
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use proptest::prelude::*;
@@ -318,4 +319,21 @@ fn without_ridge_choice_keeps_the_rest_of_the_task() {
     assert_eq!(Task::PowerStart.without_ridge_choice(), None);
     // The bit of this ability is not the bit of a role.
     assert_eq!(CHOOSES_RIDGE & ((Role::Scale.bit() << 1) - 1), 0);
+}
+
+proptest! {
+    /// Tests that the body of a report is what serde writes, and that other bodies are refused.
+    #[test]
+    fn counters_of_a_report_are_a_sequence(counters in prop::collection::vec(any::<u32>().prop_map(|n| n >> (n % 32)), 0..=24)) {
+        let mut body = vec![0xEE; ReportCounters::length_of(&counters)];
+        ReportCounters::write(&counters, &mut body);
+        let mut expected = [0; 256];
+        prop_assert_eq!(&body[..], &*postcard::to_slice(&counters[..], &mut expected).unwrap());
+        prop_assert_eq!(&ReportCounters::read(&body).unwrap().0[..], &counters[..]);
+        for end in 0..body.len() {
+            prop_assert!(ReportCounters::read(&body[..end]).is_err());
+        }
+        prop_assert!(ReportCounters::read(&[&body[..], &[0]].concat()).is_err());
+        prop_assert!(ReportCounters::read(&[25; 26]).is_err());
+    }
 }

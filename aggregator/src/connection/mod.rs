@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use fedspan_protocol::frame::Decoder;
 use fedspan_protocol::limits::{FRAME_LIMIT_MAX, HELLO_FRAME_MAX};
-use fedspan_protocol::message::{Decline, Fault, Hello, Refusal, Report, RoundId, ToDevice};
+use fedspan_protocol::message::{Decline, Fault, Hello, Refusal, Report, ReportCounters, RoundId, ToDevice};
 
 use self::partial_update::PartialUpdate;
 use self::secure_layer::{SECURE_LAYER_MEMORY_MAX, SecureLayer};
@@ -25,6 +25,15 @@ use fedspan_engine::{RoundBroadcast, Update};
 pub use acceptor::Acceptor;
 pub use beacon::beacon;
 pub use traffic::Traffic;
+
+/// Report of a device with its counters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceReport {
+    /// Firmware, reset and uptime.
+    pub report: Report,
+    /// Counters of the device.
+    pub counters: ReportCounters,
+}
 
 /// Message of a device, decrypted and validated.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,7 +55,7 @@ pub enum PeerMessage {
     /// The device declines a round.
     Decline(Decline),
     /// Report of the device about itself.
-    Report(Box<Report>),
+    Report(Box<DeviceReport>),
     /// Keep-alive.
     Alive,
     /// Message that the protocol does not allow at this point; answered with a fault and dropped.

@@ -5,15 +5,15 @@ use fedspan_protocol::assembly::{Assembly, split_body};
 use fedspan_protocol::frame::FeedResult;
 use fedspan_protocol::limits::{FRAME_LIMIT_MAX, FRAME_LIMIT_MIN};
 use fedspan_protocol::message::{
-    CHOOSES_RIDGE, Chunk, Fault, Hello, Missing, NewKey, RECEIVES_BEACONS, RECEIVES_KEYS, RoundId, ToDevice,
-    ToServer, Update as UpdateHead,
+    CHOOSES_RIDGE, Chunk, Fault, Hello, Missing, NewKey, RECEIVES_BEACONS, RECEIVES_KEYS, ReportCounters,
+    RoundId, ToDevice, ToServer, Update as UpdateHead,
 };
 use fedspan_protocol::tensor::TensorDescriptor;
 
 use super::partial_update::{PartialUpdate, discard_partial};
 use super::secure_layer::Decrypted;
 use super::send::{Outgoing, SentRound};
-use super::{Connection, PeerMessage};
+use super::{Connection, DeviceReport, PeerMessage};
 use fedspan_engine::{Tensor, Update};
 
 impl Connection {
@@ -153,7 +153,10 @@ impl Connection {
                 discard_partial(incoming, last_update);
                 Ok(Dispatch::Deliver(PeerMessage::Decline(decline)))
             }
-            ToServer::Report(report) => Ok(Dispatch::Deliver(PeerMessage::Report(Box::new(report)))),
+            ToServer::Report(report) => {
+                let counters = ReportCounters::read(body).map_err(|_| Fault::Malformed)?;
+                Ok(Dispatch::Deliver(PeerMessage::Report(Box::new(DeviceReport { report, counters }))))
+            }
             ToServer::Alive => Ok(Dispatch::Deliver(PeerMessage::Alive)),
             _ => Err(Fault::Unexpected),
         }

@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::connection::DeviceReport;
 use fedspan_engine::{DeviceId, Millis};
-use fedspan_protocol::message::{REPORT_COUNTERS, Report};
+use fedspan_protocol::message::REPORT_COUNTERS;
 use serde_json::{Map, Value, json};
 
 /// Table that the core writes and the control socket reads.
@@ -20,7 +21,7 @@ struct Entry {
     seen: Millis,
     /// Number of connections.
     joined: u64,
-    report: Option<Box<Report>>,
+    report: Option<Box<DeviceReport>>,
 }
 
 impl DeviceTable {
@@ -46,10 +47,11 @@ impl DeviceTable {
     }
 
     /// Records the report of a device. Returns false if the device has reported the same firmware before.
-    pub(super) fn reported(&self, now: Millis, device: DeviceId, report: Box<Report>) -> bool {
+    pub(super) fn reported(&self, now: Millis, device: DeviceId, report: Box<DeviceReport>) -> bool {
         let mut is_new = true;
         self.update(now, device, |entry| {
-            is_new = entry.report.as_ref().is_none_or(|earlier| earlier.firmware != report.firmware);
+            is_new =
+                entry.report.as_ref().is_none_or(|earlier| earlier.report.firmware != report.report.firmware);
             entry.report = Some(report);
         });
         is_new
@@ -70,13 +72,15 @@ impl Entry {
         let mut line = json!({
             "device": device.0, "connected": self.is_connected, "seen_s": seen_s, "joined": self.joined,
         });
-        if let (Some(report), Some(fields)) = (&self.report, line.as_object_mut()) {
+        if let (Some(DeviceReport { report, counters }), Some(fields)) =
+            (self.report.as_deref(), line.as_object_mut())
+        {
             let [major, minor, patch] = report.firmware.version;
             fields.insert("firmware".to_owned(), format!("{major}.{minor}.{patch}").into());
             fields.insert("build".to_owned(), format!("{:08x}", report.firmware.build).into());
             fields.insert("reset".to_owned(), format!("{:?}", report.reset).into());
             fields.insert("uptime_s".to_owned(), report.uptime.into());
-            let counters = REPORT_COUNTERS.iter().zip(&report.counters);
+            let counters = REPORT_COUNTERS.iter().zip(&counters.0);
             let counters: Map<String, Value> =
                 counters.map(|(name, count)| ((*name).to_owned(), (*count).into())).collect();
             fields.insert("counters".to_owned(), counters.into());
@@ -90,7 +94,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use fedspan_protocol::message::{Firmware, ResetReason};
+    use fedspan_protocol::message::{Firmware, Report, ReportCounters, ResetReason};
 
     #[test]
     fn table_has_the_last_report_of_each_device() {
@@ -99,12 +103,9 @@ mod tests {
         table.joined(Millis::new(1_000), second);
         table.joined(Millis::new(2_000), first);
         let report = |build, counters: &[u32]| {
-            Box::new(Report {
-                firmware: Firmware { version: [1, 2, 30], build },
-                reset: ResetReason::Watchdog,
-                uptime: 77,
-                counters: counters.iter().copied().collect(),
-            })
+            let firmware = Firmware { version: [1, 2, 30], build };
+            let report = Report { firmware, reset: ResetReason::Watchdog, uptime: 77 };
+            Box::new(DeviceReport { report, counters: ReportCounters(counters.iter().copied().collect()) })
         };
         assert!(table.reported(Millis::new(3_000), first, report(0xab, &[5])));
         assert!(!table.reported(Millis::new(3_000), first, report(0xab, &[6; 24])));

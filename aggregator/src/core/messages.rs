@@ -4,10 +4,10 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use fedspan_protocol::message::{Ack, Decline, Privacy, Refusal, Report, RoundId};
+use fedspan_protocol::message::{Ack, Decline, Privacy, Refusal, RoundId};
 
 use super::command_queue::Sender;
-use crate::connection::Traffic;
+use crate::connection::{DeviceReport, Traffic};
 use crate::keys::AcceptedKey;
 use fedspan_engine::{DeviceId, Millis, RoundBroadcast, Update};
 
@@ -63,7 +63,7 @@ pub enum PeerEventKind {
     /// The device declines a round.
     Decline(Decline),
     /// The device reports about itself.
-    Report(Box<Report>),
+    Report(Box<DeviceReport>),
     /// Traffic counters without a message; sent after many protocol errors.
     TrafficOnly,
     /// The session has ended; this is its last event.

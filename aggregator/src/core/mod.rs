@@ -29,7 +29,7 @@ mod update_quota;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use fedspan_protocol::message::{Ack, AckOutcome, Privacy, RoundId};
+use fedspan_protocol::message::{Ack, AckOutcome, Firmware, Privacy, RoundId};
 use tokio::sync::{broadcast, watch};
 
 use self::held_out::HeldOut;
@@ -322,8 +322,8 @@ impl ServerCore {
                 self.apply_event(now, Event::Declined(device, decline))
             }
             (PeerEventKind::Report(report), Some(device)) => {
-                let ([major, minor, patch], build) = (report.firmware.version, report.firmware.build);
-                let reset = report.reset;
+                let Firmware { version: [major, minor, patch], build } = report.report.firmware;
+                let reset = report.report.reset;
                 if self.devices.reported(now, device, report) && self.may_log(now, LogKind::Reported) {
                     let firmware = format!("{major}.{minor}.{patch}");
                     tracing::info!(

@@ -60,6 +60,8 @@ pub struct Counters {
 #[cfg(feature = "reports")]
 impl Counters {
     /// Returns the counters of a report, in the order of [`REPORT_COUNTERS`](fedspan_protocol::message::REPORT_COUNTERS).
+    // Not inlined, so that the array is not on the stack while a frame is sealed.
+    #[inline(never)]
     pub(super) fn reported(&self) -> [u32; REPORT_COUNTERS.len()] {
         #[cfg(feature = "beacons")]
         let beacons = self.beacons;

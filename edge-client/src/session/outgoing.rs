@@ -8,9 +8,9 @@ use super::config::About;
 use fedspan_protocol::message::RECEIVES_BEACONS;
 #[cfg(feature = "key-rotation")]
 use fedspan_protocol::message::RECEIVES_KEYS;
-#[cfg(feature = "reports")]
-use fedspan_protocol::message::Report;
 use fedspan_protocol::message::{CHOOSES_RIDGE, Chunk, DeclineReason, Hello, ToServer, Update};
+#[cfg(feature = "reports")]
+use fedspan_protocol::message::{Report, ReportCounters};
 use fedspan_protocol::tensor::{I8_BLOCK, TensorDescriptor};
 use rand_core::Rng;
 
@@ -53,8 +53,17 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng, A: Aead + Clone> Session<T, S, 
         let tensors = self.state.upload.get(range.tensors.clone()).unwrap_or_default();
         let body =
             tensors.iter().map(|tensor| tensor.encoding.byte_len(range.elements_of(tensor).len())).sum();
+        #[cfg(feature = "reports")]
+        let counters = matches!(message, ToServer::Report(_)).then_some(&self.state.counters);
+        #[cfg(feature = "reports")]
+        let body = counters.map_or(body, |counters| ReportCounters::length_of(&counters.reported()));
         let mut finite = true;
         let fill = |mut body: &mut [u8]| {
+            #[cfg(feature = "reports")]
+            if let Some(counters) = counters {
+                ReportCounters::write(&counters.reported(), body);
+                return;
+            }
             for (index, tensor) in range.tensors.clone().zip(tensors) {
                 let elements = range.elements_of(tensor);
                 let length = tensor.encoding.byte_len(elements.len());
@@ -136,9 +145,8 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng, A: Aead + Clone> Session<T, S, 
         }
         let About { firmware, reset } = self.config.about?;
         let uptime = u32::try_from(now.as_u64() / 1_000).unwrap_or(u32::MAX);
-        let counters = self.state.counters.reported().into_iter().collect();
         self.state.last_sent_at = now;
-        Some(ToServer::Report(Report { firmware, reset, uptime, counters }))
+        Some(ToServer::Report(Report { firmware, reset, uptime }))
     }
 }
 

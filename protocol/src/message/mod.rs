@@ -23,7 +23,7 @@ pub use hello::{
 pub use model::{Filters, Image, Model};
 #[cfg(feature = "key-rotation")]
 pub use new_key::NewKey;
-pub use report::{Firmware, REPORT_COUNTERS, Report, ResetReason};
+pub use report::{Firmware, REPORT_COUNTERS, Report, ReportCounters, ResetReason};
 pub use round::{
     Ack, AckOutcome, Announced, Chunk, Decline, DeclineReason, Fault, Missing, Rejection, RoundOpen, Update,
 };
@@ -46,6 +46,10 @@ pub trait Message: Serialize + DeserializeOwned {
 
 impl Message for ToServer {
     fn has_body(&self) -> bool {
+        #[cfg(feature = "reports")]
+        if matches!(self, Self::Report(_)) {
+            return true;
+        }
         matches!(self, Self::Hello(_) | Self::Update(_) | Self::Chunk(_))
     }
 }
@@ -96,7 +100,7 @@ pub enum ToServer {
     Decline(Decline),
     /// Keep-alive without content.
     Alive,
-    /// Report of the device about itself.
+    /// Report of the device about itself. Body: [`ReportCounters`].
     // Only the last variant may be absent without a change of other variants' numbers.
     #[cfg(feature = "reports")]
     Report(Report),

@@ -4,9 +4,11 @@ use heapless::Vec;
 use serde::{Deserialize, Serialize};
 
 use crate::limits::REPORT_COUNTERS_MAX;
+use crate::{Error, codec};
 
-/// Report of a device, which it sends once on each connection, and again after every few rounds.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Report of a device, which it sends once on each connection, and again after every few rounds. Its body contains
+/// [`ReportCounters`], so that a device does not copy them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// Firmware of the device.
     pub firmware: Firmware,
@@ -14,8 +16,47 @@ pub struct Report {
     pub reset: ResetReason,
     /// Time since the last reset in seconds, by the device's clock.
     pub uptime: u32,
-    /// Counters since the last reset, in the order of [`REPORT_COUNTERS`]. Newer devices may send more, which have no name here.
-    pub counters: Vec<u32, REPORT_COUNTERS_MAX>,
+}
+
+/// Counters of a device since the last reset, in the order of [`REPORT_COUNTERS`]. Newer devices may send more, which have no name here.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReportCounters(pub Vec<u32, REPORT_COUNTERS_MAX>);
+
+impl ReportCounters {
+    /// Reads the body of a report.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] if it does not begin with at most [`REPORT_COUNTERS_MAX`] counters, [`Error::TrailingBytes`] if bytes follow.
+    pub fn read(body: &[u8]) -> Result<Self, Error> {
+        match codec::read(body)? {
+            (counters, []) => Ok(Self(counters)),
+            (_, rest) => Err(Error::TrailingBytes { count: rest.len() }),
+        }
+    }
+
+    /// Returns the length of the body with these counters, of which there are fewer than 128.
+    #[must_use]
+    pub fn length_of(counters: &[u32]) -> usize {
+        1 + counters.iter().map(|count| 1 + count.checked_ilog2().unwrap_or(0) as usize / 7).sum::<usize>()
+    }
+
+    /// Writes the body with these counters, whose length is [`Self::length_of`].
+    pub fn write(counters: &[u32], body: &mut [u8]) {
+        let mut targets = body.iter_mut();
+        #[allow(clippy::cast_possible_truncation, reason = "fewer than 128")]
+        for number in [counters.len() as u32].iter().chain(counters) {
+            let mut left = *number;
+            // Seven bits a byte, the lowest first; the highest bit says that another byte follows.
+            while let Some(target) = targets.next() {
+                let low = (left & 0x7F) as u8;
+                left >>= 7;
+                *target = if left == 0 { low } else { low | 0x80 };
+                if left == 0 {
+                    break;
+                }
+            }
+        }
+    }
 }
 
 /// Firmware of a device.

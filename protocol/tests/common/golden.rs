@@ -5,14 +5,21 @@ use fedspan_protocol::limits::{FRAME_LIMIT_DEFAULT, FRAME_LIMIT_MAX, FRAME_LIMIT
 use fedspan_protocol::message::{
     Ack, AckOutcome, Announced, Baseline, Capabilities, Chunk, Decline, DeclineReason, Descent, Descriptors,
     Fault, Filters, Firmware, HeadSolve, Hello, Image, Missing, Model, NewKey, Numeric, PowerRows,
-    PowerUpload, Privacy, PrivateTask, Refusal, Rejection, Report, Requirement, ResetReason, RoundId,
-    RoundOpen, Task, ToDevice, ToServer, Trained, Update, Upload, Welcome,
+    PowerUpload, Privacy, PrivateTask, Refusal, Rejection, Report, ReportCounters, Requirement, ResetReason,
+    RoundId, RoundOpen, Task, ToDevice, ToServer, Trained, Update, Upload, Welcome,
 };
 use fedspan_protocol::orthonormal::orthonormalise;
 use fedspan_protocol::secure::{Key, ProvisionedNoise};
 use fedspan_protocol::tensor::{Encoding, Role, SUMS_COLUMNS, TensorDescriptor};
 
 use super::Random;
+
+/// Encodes the body of a report.
+fn report_body(counters: &[u32]) -> Vec<u8> {
+    let mut body = vec![0; ReportCounters::length_of(counters)];
+    ReportCounters::write(counters, &mut body);
+    body
+}
 
 /// Message in either direction.
 #[derive(Clone, Debug, PartialEq)]
@@ -484,9 +491,8 @@ fn messages_to_server() -> Vec<Golden> {
             firmware: Firmware { version: [1, 2, 300], build: 0xcafe_0001 },
             reset: ResetReason::Watchdog,
             uptime: 86_400,
-            counters: (0..16).collect(),
         }),
-        no_body(),
+        report_body(&std::array::from_fn::<u32, 16, _>(|index| index as u32)),
     );
     for (name, meaning, reason) in [
         ("to_server_decline_device", "Decline: Device", DeclineReason::Device),

@@ -11,7 +11,7 @@ use fedspan_protocol::message::{
     Capabilities, Chunk, Decline, DeclineReason, Descriptors, HeadSolve, Hello, Missing, Model, Numeric,
     Privacy, RoundId, Task, ToServer, Update as UpdateHead, Upload, Welcome,
 };
-use fedspan_protocol::message::{Firmware, Report, ResetReason};
+use fedspan_protocol::message::{Firmware, Report, ReportCounters, ResetReason};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use crate::Random;
@@ -74,10 +74,11 @@ pub fn messages() -> &'static [Vec<u8>] {
             }
         }
         messages.push(payload(&ToServer::Alive, &[]));
-        let counters = [u32::MAX; REPORT_COUNTERS_MAX].into_iter().collect();
+        let counters = [u32::MAX; REPORT_COUNTERS_MAX];
+        let mut body = vec![0; ReportCounters::length_of(&counters)];
+        ReportCounters::write(&counters, &mut body);
         let (firmware, reset) = (Firmware { version: [u16::MAX; 3], build: u32::MAX }, ResetReason::Wake);
-        messages
-            .push(payload(&ToServer::Report(Report { firmware, reset, uptime: u32::MAX, counters }), &[]));
+        messages.push(payload(&ToServer::Report(Report { firmware, reset, uptime: u32::MAX }), &body));
         messages
     })
 }
