@@ -18,7 +18,7 @@ pub use hello::{
     CHOOSES_RIDGE, Capabilities, FITS_BY_STEPS, Hello, HelloPrefix, Numeric, Privacy, RECEIVES_BEACONS,
     Refusal, Requirement, Welcome,
 };
-pub use model::{Filters, Image, Model};
+pub use model::{Filters, Image, MODEL_WORDS, Model, ModelSizes};
 pub use report::{Firmware, REPORT_COUNTERS, Report, ResetReason};
 pub use round::{
     Ack, AckOutcome, Announced, Chunk, Decline, DeclineReason, Fault, Missing, Rejection, RoundOpen, Update,

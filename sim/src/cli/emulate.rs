@@ -60,11 +60,9 @@ pub fn command(options: &EmulateOptions) -> Result<(), CommandError> {
     let core = CORES.into_iter().find(|core| core.name == options.core);
     let core = core.ok_or_else(|| CommandError::Usage(format!("--core {}: unknown", options.core)))?;
     let core = if options.in_c { core.in_c() } else { core };
-    let default_core = match core.firmware {
-        Firmware::Watch => "demo",
-        Firmware::Table => "smallest",
-    };
-    let scenario = load::scenario(options.scenario.as_deref().unwrap_or(default_core), &options.changes)?;
+    let default_scenario = if core.firmware == Firmware::Table { "smallest" } else { "demo" };
+    let scenario = load::scenario(options.scenario.as_deref().unwrap_or(default_scenario), &options.changes)?;
+    let core = core.for_model(&scenario.model);
     let scratch = tempfile::Builder::new().prefix("fedspan-boards").tempdir();
     let scratch = scratch.map_err(|error| CommandError::Failed(format!("a temporary directory: {error}")))?;
     // Firmware and emulator scripts are located relative to the source directory of this program.
@@ -135,6 +133,8 @@ fn to_command_error(error: &EmulateError) -> CommandError {
         | EmulateError::NotServed { .. }
         | EmulateError::AttackNotAllowed(_)
         | EmulateError::Room { .. }
+        | EmulateError::Memory { .. }
+        | EmulateError::Network { .. }
         | EmulateError::Image(_)
         | EmulateError::Data(_)
         | EmulateError::NoQemu { .. } => CommandError::Usage(error.to_string()),
@@ -173,7 +173,7 @@ fn simulate_boards(
 
 /// Table with one row for each board.
 fn board_table(core: &Core, emulated: &EmulationResult, simulated: Option<&[Expected]>) -> Table {
-    let classes = core.firmware == Firmware::Watch;
+    let classes = core.firmware != Firmware::Table;
     let value = |number: Option<f64>| match number {
         Some(value) if classes => format!("{value:.4}"),
         Some(value) => format!("{value:.6}"),

@@ -18,6 +18,8 @@ pub struct Expected {
     pub representation: Option<String>,
     /// CRC-32C of the head.
     pub head: String,
+    /// CRC-32C of the parameters of all layers of a network; `None` for a linear model.
+    pub parameters: Option<String>,
 }
 
 /// Simulates the scenario. Returns the outcome of the simulation and the expected result of each client.
@@ -38,14 +40,15 @@ pub fn expected(scenario: &Scenario) -> Result<(Outcome, Vec<Expected>), RunErro
         test_mse: client.test_mse,
         representation: representation.clone(),
         head: hash(&narrow_head(&client.head)),
+        parameters: client.parameters.map(|checksum| format!("{checksum:08x}")),
     });
     let expected_results = expected_results.collect();
     Ok((outcome, expected_results))
 }
 
 impl Expected {
-    /// True if the result of a board is equal: the representation and the head have the same bits, and the
-    /// accuracy is the same.
+    /// True if the result of a board is equal: the representation and the head, or all layers of a network, have
+    /// the same bits, and the accuracy is the same.
     #[must_use]
     pub fn agrees(&self, report: &BoardReport) -> bool {
         let matches_report = |key: &str, expected: &str| {
@@ -55,8 +58,12 @@ impl Expected {
             Some(expected) => report.accuracy().is_some_and(|reported| (reported - expected).abs() < 1e-12),
             None => true,
         };
+        let matches_if_expected = |key: &str, expected: &Option<String>| {
+            expected.as_ref().is_none_or(|expected| matches_report(key, expected))
+        };
         accurate
-            && self.representation.as_ref().is_none_or(|expected| matches_report("representation", expected))
+            && matches_if_expected("representation", &self.representation)
+            && matches_if_expected("parameters", &self.parameters)
             && matches_report("head", &self.head)
     }
 }

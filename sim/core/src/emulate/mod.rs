@@ -104,7 +104,7 @@ pub async fn run(
         let what = what.to_owned();
         move |error| EmulateError::System { what, error }
     };
-    check(plan.scenario)?;
+    check(plan.scenario, plan.core)?;
     let mut interrupted = std::pin::pin!(interrupted);
     let images = SampleImages::new(plan)?;
     let emulator = plan.core.emulator(plan.root)?;
@@ -121,7 +121,7 @@ pub async fn run(
     };
     let security = keys::security(plan);
     let protection = keys::protection(&security, plan)?;
-    let mut server = Server::bind(fleet(plan, security), 1, SysRng, protection).await?;
+    let mut server = Server::bind(fleet(plan, images.shape(), security), 1, SysRng, protection).await?;
     let port = server.address()?.port();
     let state = plan.scratch.join("state");
     let mut boards: Vec<BoardRun> = Vec::new();
@@ -263,8 +263,8 @@ async fn has_begun(state: &Path) -> bool {
     !matches!(answered.await, Ok(Some(()))) || has_begun
 }
 
-/// Checks that a server and boards of any core can run the scenario.
-fn check(scenario: &Scenario) -> Result<(), EmulateError> {
+/// Checks that a server and the core's firmware can run the algorithm of the scenario.
+fn check(scenario: &Scenario, core: Core) -> Result<(), EmulateError> {
     scenario.check_runs_on_devices()?;
     let simulated_stop = StopSection { change: None, ..scenario.stop } != StopSection::default();
     let reason = if let Some(reason) = scenario.not_served_because() {
@@ -273,6 +273,8 @@ fn check(scenario: &Scenario) -> Result<(), EmulateError> {
         "boards add no noise: leave out [privacy]"
     } else if scenario.fleet.normal_equations_only {
         "the emulated firmware has every solver: leave out fleet.head_solver"
+    } else if core.is_in_c() && scenario.model.network.is_some() {
+        "the client in C has linear models only: leave out --in-c"
     } else if simulated_stop {
         "of [stop] a server knows \"change\" only: leave the other keys out"
     } else {
@@ -323,9 +325,8 @@ async fn watch_rounds(state: &Path) -> JoinHandle<Vec<serde_json::Value>> {
 }
 
 /// Creates the configuration of the server, which runs the scenario's campaign with the boards.
-fn fleet(plan: &Plan<'_>, security: Security) -> Fleet {
+fn fleet(plan: &Plan<'_>, shape: Shape, security: Security) -> Fleet {
     let Scenario { seed, model, algorithm, rule, norm, samples, participation, stop, .. } = plan.scenario;
-    let shape = plan.core.firmware.shape();
     Fleet {
         seed: *seed,
         state: plan.scratch.join("state"),
@@ -344,7 +345,7 @@ fn fleet(plan: &Plan<'_>, security: Security) -> Fleet {
         security,
         // A board that restarts is back within a second.
         absence: Duration::from_secs(10),
-        shape: Shape { features: shape.features, outputs: shape.outputs, image: None },
+        shape,
         // The firmware does not support feature scaling.
         scale: ScaleSource::None,
         model: model.clone(),
@@ -404,14 +405,15 @@ mod tests {
                 firmware: None,
                 scratch: Path::new(""),
             };
-            let limits = fleet(&plan, Security::Plaintext).limits;
+            let shape = Shape { features: 20, outputs: 1, image: None };
+            let limits = fleet(&plan, shape, Security::Plaintext).limits;
             assert_eq!((limits.norm, limits.samples), (norm, scenario.samples), "{changes:?}");
         }
     }
 
     #[test]
     fn settings_that_boards_would_ignore_are_refused() {
-        assert!(check(&scenario(&["stop.change=0.01"])).is_ok());
+        assert!(check(&scenario(&["stop.change=0.01"]), CORES[5]).is_ok());
         for (change, part) in [
             ("fleet.dropout=0.1", "leave out fleet.dropout"),
             ("rounds.deadline=2", "rounds.deadline"),
@@ -421,7 +423,7 @@ mod tests {
             ("stop.distance=0.1", "a server knows \"change\" only"),
             ("attack.kind=\"mimic\"", "attack.kind"),
         ] {
-            let refused = check(&scenario(&[change])).unwrap_err().to_string();
+            let refused = check(&scenario(&[change]), CORES[5]).unwrap_err().to_string();
             assert!(refused.contains(part), "{change}: {refused}");
             assert_eq!(refused.lines().count(), 1, "{refused}");
         }
