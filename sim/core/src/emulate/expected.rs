@@ -35,7 +35,9 @@ pub fn expected(scenario: &Scenario) -> Result<(Outcome, Vec<Expected>), RunErro
     let narrow_head = |head: &[f64]| head.iter().map(|weight| *weight as f32).collect::<Vec<f32>>();
     let representation =
         outcome.representation.as_ref().map(|b| hash(&decoded_representation(b, download).values));
-    let expected_results = outcome.clients.iter().map(|client| Expected {
+    // Boards report their networks after the final epochs on the head.
+    let clients = if outcome.tuned.is_empty() { &outcome.clients } else { &outcome.tuned };
+    let expected_results = clients.iter().map(|client| Expected {
         accuracy: client.accuracy,
         test_mse: client.test_mse,
         representation: representation.clone(),
