@@ -32,7 +32,7 @@ const PAGE: usize = 64 << 10;
 /// Size of the largest stored record in bytes, in whole flash words.
 const RECORD: usize = record_len(HEAD_MAX, 1).next_multiple_of(WORD);
 /// Largest number of weights and biases of a head.
-pub const HEAD_MAX: usize = 12 << 10;
+pub const HEAD_MAX: usize = 8 << 10;
 /// Largest number of classes.
 const CLASSES_MAX: usize = 256;
 

@@ -73,8 +73,8 @@ impl Firmware {
 /// RAM for a network on boards with megabytes of memory, in bytes: `ARENA` of the firmware.
 const NETWORK_MEMORY: usize = 7 << 19;
 
-/// Partition size of boards with megabytes of memory: 2 MiB.
-const MEGABYTES: usize = 2 << 20;
+/// Partition size of boards with megabytes of memory: 16 MiB.
+const MEGABYTES: usize = 16 << 20;
 
 const ARM: &str = "qemu-system-arm";
 const RISCV: &str = "qemu-system-riscv32";
@@ -89,7 +89,7 @@ pub const CORES: [Core; 6] = [
         folder: "qemu-mps2",
         target: "thumbv7em-none-eabihf",
         feature: Some("m4"),
-        partition: 0x0020_0000,
+        partition: 0x2100_0000,
         partition_size: MEGABYTES,
         firmware: Firmware::Watch,
         network_memory: NETWORK_MEMORY,
@@ -103,7 +103,7 @@ pub const CORES: [Core; 6] = [
         folder: "qemu-mps2",
         target: "thumbv7m-none-eabi",
         feature: Some("m3"),
-        partition: 0x0020_0000,
+        partition: 0x2100_0000,
         partition_size: MEGABYTES,
         firmware: Firmware::Watch,
         network_memory: NETWORK_MEMORY,
@@ -117,7 +117,7 @@ pub const CORES: [Core; 6] = [
         folder: "qemu-mps2",
         target: "thumbv7em-none-eabihf",
         feature: Some("m7"),
-        partition: 0x0020_0000,
+        partition: 0x6000_0000,
         partition_size: MEGABYTES,
         firmware: Firmware::Watch,
         network_memory: NETWORK_MEMORY,
@@ -131,7 +131,7 @@ pub const CORES: [Core; 6] = [
         folder: "qemu-mps2",
         target: "thumbv8m.main-none-eabihf",
         feature: Some("m33"),
-        partition: 0x1020_0000,
+        partition: 0x8000_0000,
         partition_size: MEGABYTES,
         firmware: Firmware::Watch,
         network_memory: NETWORK_MEMORY,
@@ -145,7 +145,7 @@ pub const CORES: [Core; 6] = [
         folder: "qemu-riscv",
         target: "riscv32imc-unknown-none-elf",
         feature: None,
-        partition: 0x8020_0000,
+        partition: 0x8100_0000,
         partition_size: MEGABYTES,
         firmware: Firmware::Watch,
         network_memory: NETWORK_MEMORY,

@@ -15,7 +15,7 @@ use crate::noise::SeedSource;
 use crate::scenario::{DataSection, Scenario};
 
 /// Largest size of a stored head in bytes: `HEAD_MAX` of the firmware.
-const NETWORK_HEAD: usize = 4 * (12 << 10);
+const NETWORK_HEAD: usize = 4 * (8 << 10);
 
 /// Builder of the sample partitions of the boards.
 #[derive(Debug)]
