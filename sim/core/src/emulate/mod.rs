@@ -361,9 +361,10 @@ fn fleet(plan: &Plan<'_>, shape: Shape, security: Security) -> Fleet {
             unauthenticated: plan.boards + 16,
             updates: u32::MAX,
             hello: Duration::from_secs(60),
-            // An emulated core that waits for a pipe is suspended and cannot send keep-alives.
+            // An emulated core that waits for a pipe is suspended and cannot send keep-alives. In a large fleet a core waits
+            // long for a processor of the host.
             idle: Duration::from_secs(600),
-            frame: Duration::from_secs(30),
+            frame: Duration::from_secs(600),
             repeat: Duration::from_secs(60),
             norm: *norm,
             samples: *samples,
