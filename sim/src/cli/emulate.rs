@@ -14,7 +14,8 @@ use fedspan_sim_core::scenario::Scenario;
 /// Options of command `emulate`.
 #[derive(Debug, Args)]
 pub struct EmulateOptions {
-    /// Scenario that the firmware of the core supports [default: demo; smallest for m0]
+    /// Scenario that the firmware of the core supports: any with a network that fits its memory, or a linear model of
+    /// the firmware's sizes [default: demo; smallest for m0]
     #[arg(value_name = "NAME|FILE.toml")]
     scenario: Option<String>,
     /// Number of boards; board i has the samples of client i, modulo the number of clients

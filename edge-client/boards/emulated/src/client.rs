@@ -14,13 +14,13 @@ use semihosting::eprintln;
 
 use crate::board::Board;
 use crate::campaign::{CONFIG, RECEIVE, TRANSMIT, session, take_part};
+use crate::fault;
 use crate::identity::identify;
 use crate::nor::{PAGE, WORD};
 use crate::once::Once;
 use crate::report::{Accuracy, LinearBits, Report, print_and_exit};
 use crate::settings::Settings;
 use crate::stack::Painted;
-use crate::fault;
 
 /// Width of the representation in the bundled smartwatch demonstration.
 pub const WATCH_WIDTH: usize = 24;

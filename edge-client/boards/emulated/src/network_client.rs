@@ -3,7 +3,6 @@
 //! samples as one line of JSON.
 
 use bytemuck::{cast_slice_mut, try_cast_slice};
-use fedspan_client::{Network, Task};
 use fedspan_client::kernel::frozen::Frozen;
 use fedspan_client::link::Buffers;
 use fedspan_client::memory::NetworkSlices;
@@ -12,6 +11,7 @@ use fedspan_client::recording::table::{ClassRows, Split};
 use fedspan_client::session::Config;
 use fedspan_client::source::{SampleSource, Samples, Targets};
 use fedspan_client::store::record_len;
+use fedspan_client::{Network, Task};
 use fedspan_protocol::frame::crc32c_f32;
 use fedspan_protocol::limits::{FRAME_LIMIT_MAX, wire_capacity};
 

@@ -16,7 +16,7 @@ use fedspan_aggregator::config::{Fleet, Limits, RoundsSection, Security};
 use fedspan_aggregator::server::{Server, Status, query};
 use fedspan_engine::CustomNames;
 use fedspan_engine::algorithm::ScaleSource;
-use fedspan_engine::config::{GivenKeys, Shape, StopSection};
+use fedspan_engine::config::{GivenKeys, ModelSection, Shape, StopSection};
 use getrandom::SysRng;
 use tokio::net::unix::pipe;
 use tokio::task::{JoinHandle, JoinSet};
@@ -25,9 +25,10 @@ pub use board::{BoardArgs, BoardLink, CORES, Core, Firmware};
 pub use board_run::{BoardFaults, BoardReport, DeadBoard};
 pub use error::EmulateError;
 pub use expected::{Expected, expected};
+pub use samples::{NetworkSize, network_size};
 
 use crate::scenario::Scenario;
-use board_line::BoardLine;
+use board_line::board_line;
 use board_run::BoardRun;
 use samples::SampleImages;
 
@@ -106,7 +107,7 @@ pub async fn run(
     };
     check(plan.scenario, plan.core)?;
     let mut interrupted = std::pin::pin!(interrupted);
-    let images = SampleImages::new(plan)?;
+    let images = SampleImages::new(plan.scenario, plan.core)?;
     let emulator = plan.core.emulator(plan.root)?;
     let firmware = match &plan.firmware {
         Some(firmware) => firmware.clone(),
@@ -121,7 +122,8 @@ pub async fn run(
     };
     let security = keys::security(plan);
     let protection = keys::protection(&security, plan)?;
-    let mut server = Server::bind(fleet(plan, images.shape(), security), 1, SysRng, protection).await?;
+    let mut server =
+        Server::bind(fleet(plan, images.shape(), images.model(), security), 1, SysRng, protection).await?;
     let port = server.address()?.port();
     let state = plan.scratch.join("state");
     let mut boards: Vec<BoardRun> = Vec::new();
@@ -153,11 +155,8 @@ pub async fn run(
                 // `--link uart` works on these systems.
                 #[cfg(target_os = "linux")]
                 open.read_write(true);
-                let line = tokio::io::join(
-                    open.open_receiver(&transmit).map_err(system("named pipe"))?,
-                    open.open_sender(&receive).map_err(system("named pipe"))?,
-                );
-                let (line, end) = BoardLine::new(line);
+                let (line, end) = board_line(open.open_receiver(&transmit).map_err(system("named pipe"))?);
+                let line = tokio::io::join(line, open.open_sender(&receive).map_err(system("named pipe"))?);
                 server.attach_link(format!("board {device}"), line);
                 line_ends.insert(device, end);
                 BoardLink::Pipes(receive, transmit)
@@ -325,8 +324,8 @@ async fn watch_rounds(state: &Path) -> JoinHandle<Vec<serde_json::Value>> {
 }
 
 /// Creates the configuration of the server, which runs the scenario's campaign with the boards.
-fn fleet(plan: &Plan<'_>, shape: Shape, security: Security) -> Fleet {
-    let Scenario { seed, model, algorithm, rule, norm, samples, participation, stop, .. } = plan.scenario;
+fn fleet(plan: &Plan<'_>, shape: Shape, model: ModelSection, security: Security) -> Fleet {
+    let Scenario { seed, algorithm, rule, norm, samples, participation, stop, .. } = plan.scenario;
     Fleet {
         seed: *seed,
         state: plan.scratch.join("state"),
@@ -348,7 +347,7 @@ fn fleet(plan: &Plan<'_>, shape: Shape, security: Security) -> Fleet {
         shape,
         // The firmware does not support feature scaling.
         scale: ScaleSource::None,
-        model: model.clone(),
+        model,
         algorithm: algorithm.clone(),
         rule: *rule,
         participation: *participation,
@@ -407,7 +406,7 @@ mod tests {
                 scratch: Path::new(""),
             };
             let shape = Shape { features: 20, outputs: 1, image: None };
-            let limits = fleet(&plan, shape, Security::Plaintext).limits;
+            let limits = fleet(&plan, shape, scenario.model.clone(), Security::Plaintext).limits;
             assert_eq!((limits.norm, limits.samples), (norm, scenario.samples), "{changes:?}");
         }
     }

@@ -3,10 +3,11 @@
 
 use fedspan_client::recording::network::{NetworkSettings, memory_size};
 use fedspan_engine::algorithm::ScaleSource;
-use fedspan_engine::config::Shape;
+use fedspan_engine::algorithm::network::Front;
+use fedspan_engine::config::{FrontModel, ModelSection, NetworkModel, Shape};
 use fedspan_protocol::message::{Numeric, Task};
 
-use super::{Core, EmulateError, Firmware, Plan};
+use super::{Core, EmulateError, Firmware};
 use crate::data::flash::{image, network, table};
 use crate::data::{Client, Dataset};
 use crate::fleet::DeviceFactory;
@@ -20,7 +21,8 @@ const NETWORK_HEAD: usize = 4 * (8 << 10);
 /// Builder of the sample partitions of the boards.
 #[derive(Debug)]
 pub struct SampleImages<'a> {
-    plan: &'a Plan<'a>,
+    scenario: &'a Scenario,
+    core: Core,
     source: Source,
 }
 
@@ -42,17 +44,16 @@ impl<'a> SampleImages<'a> {
     /// [`EmulateError::Scenario`] or [`EmulateError::Network`] if the firmware does not support the scenario,
     /// [`EmulateError::Memory`] if the board has too little memory for the network, [`EmulateError::Data`] if
     /// the data cannot be used.
-    pub fn new(plan: &'a Plan<'a>) -> Result<Self, EmulateError> {
-        let Plan { scenario, core, .. } = plan;
+    pub fn new(scenario: &'a Scenario, core: Core) -> Result<Self, EmulateError> {
         if scenario.scale != ScaleSource::None {
-            return Err(unsuitable(scenario, core, "do not scale their samples: leave out data.scale"));
+            return Err(unsuitable(scenario, &core, "do not scale their samples: leave out data.scale"));
         }
         let source = match core.firmware {
-            Firmware::Watch => recordings(scenario, core)?,
-            Firmware::Table => linear_table(scenario, core)?,
-            Firmware::Network => network_samples(scenario, core)?,
+            Firmware::Watch => recordings(scenario, &core)?,
+            Firmware::Table => linear_table(scenario, &core)?,
+            Firmware::Network => network_samples(scenario, &core)?,
         };
-        Ok(Self { plan, source })
+        Ok(Self { scenario, core, source })
     }
 
     /// Number of clients, at least one.
@@ -65,7 +66,7 @@ impl<'a> SampleImages<'a> {
 
     /// Sizes of a sample.
     pub fn shape(&self) -> Shape {
-        match (&self.source, self.plan.core.firmware.shape()) {
+        match (&self.source, self.core.firmware.shape()) {
             (Source::Network(dataset, ..) | Source::Table(dataset), _) => dataset.sizes(),
             (Source::Recordings(_), shape) => Shape {
                 features: shape.map_or(0, |shape| shape.features),
@@ -73,6 +74,19 @@ impl<'a> SampleImages<'a> {
                 image: None,
             },
         }
+    }
+
+    /// Model that the server expects of the boards: the scenario's, with the checksum of the layer that an adapter
+    /// belongs to.
+    pub fn model(&self) -> ModelSection {
+        let mut model = self.scenario.model.clone();
+        if let Source::Network(_, config, _) = &self.source
+            && let Front::Adapter { frozen: checksum, .. } = config.parameters.shape.front
+            && let Some(NetworkModel { front: FrontModel::Adapter { frozen, .. }, .. }) = &mut model.network
+        {
+            *frozen = checksum;
+        }
+        model
     }
 
     /// Builds the partition content with the samples of a client, whose number counts from 1.
@@ -86,7 +100,7 @@ impl<'a> SampleImages<'a> {
             let own_client: Option<&Client> = dataset.clients.get(index);
             own_client.map(|client| table(client, dataset.features)).unwrap_or_default()
         };
-        let bytes = match (&self.source, &self.plan.scenario.data) {
+        let bytes = match (&self.source, &self.scenario.data) {
             (Source::Table(dataset), _) => table_of(dataset),
             (Source::Network(dataset, config, frame_limit), _) => {
                 let settings = NetworkSettings {
@@ -102,17 +116,55 @@ impl<'a> SampleImages<'a> {
                 bytes
             }
             (Source::Recordings(_), DataSection::Watch(settings)) => {
-                image(settings, self.plan.scenario.seed, client)?
+                image(settings, self.scenario.seed, client)?
             }
             (Source::Recordings(_), _) => Vec::new(),
         };
-        let (needed, available) = (bytes.len(), self.plan.core.partition_size);
+        let (needed, available) = (bytes.len(), self.core.partition_size);
         if needed > available {
             Err(EmulateError::Room { client, needed, room: available })
         } else {
             Ok(bytes)
         }
     }
+}
+
+/// Sizes of a scenario's network on a board.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetworkSize {
+    /// Description of the layers.
+    pub layers: String,
+    /// Number of clients, each of which has a board.
+    pub clients: usize,
+    /// Number of weights and biases.
+    pub parameters: usize,
+    /// RAM for the network and its working memory, in bytes.
+    pub memory: usize,
+    /// Largest content of a client's partition, in bytes: initial parameters and samples.
+    pub flash: usize,
+}
+
+/// Computes the sizes of a scenario's network on boards with a core.
+///
+/// # Errors
+/// [`EmulateError`] if the scenario has no network, or boards with the core cannot train it.
+pub fn network_size(scenario: &Scenario, core: Core) -> Result<NetworkSize, EmulateError> {
+    let images = SampleImages::new(scenario, core.for_model(&scenario.model))?;
+    let Source::Network(_, config, _) = &images.source else {
+        let reason = "the model is linear".to_owned();
+        return Err(EmulateError::Network { name: scenario.name.clone(), reason });
+    };
+    let mut flash = 0;
+    for client in 1..=images.clients() {
+        flash = flash.max(images.image(client)?.len());
+    }
+    Ok(NetworkSize {
+        layers: config.parameters.shape.model().to_string(),
+        clients: images.clients(),
+        parameters: config.shape.parameters(),
+        memory: memory_size(config.shape, config.has_momentum()),
+        flash,
+    })
 }
 
 /// Returns the error of a scenario that does not meet the firmware's requirement.
