@@ -485,6 +485,7 @@ async fn networks_on_boards_learn_what_the_simulator_learns() {
     let all = run_without_faults(World::of(core_named("m4"), 8, "watch-network", &SHORT)).await;
     for board in &all.boards {
         let (statics, stack) = (board.number("static"), board.number("stack"));
+        assert_eq!(board.number("arena"), core_named("m4").network_memory as u64, "{}", board.line);
         assert!(statics > board.number("arena") && statics + stack < 4 << 20, "{}", board.line);
     }
     let two = |core: &str, name: &str, changes: &[&str]| {
@@ -528,8 +529,7 @@ async fn adapters_on_boards_learn_what_the_simulator_learns() {
 async fn interrupted_board_with_network_restores_its_record() {
     let fedavg = |rounds: u32| {
         let rounds = format!("algorithm.rounds={rounds}");
-        let changes =
-            [&rounds, "algorithm.name=\"fedavg\"", "algorithm.tuning_epochs=5", "algorithm.epochs=1"];
+        let changes = [&rounds, "algorithm.name=\"fedavg\"", "algorithm.tuning_epochs=5"];
         World::of(core_named("m4"), 2, "watch-network", &changes)
     };
     run_with_interruptions(fedavg(60), 1, 0, 30).await;
@@ -548,7 +548,7 @@ async fn network_that_does_not_fit_is_refused_with_its_size() {
             "seed=1",
             "the network takes 23564 bytes, boards with a Cortex-M0",
         ),
-        (core_named("m4"), "watch-network", "model.hidden=[4096, 4096]", "have 3670016 for it"),
+        (core_named("m4"), "watch-network", "model.hidden=[4096, 4096]", "have 3932160 for it"),
         (core_named("m4"), "watch-network", "model.hidden=[2000]", "the head in flash takes 56028 bytes"),
         (core_named("m4"), "watch-network", "algorithm.name=\"ditto\"", "only simulated devices train ditto"),
         (core_named("m4"), "watch-network", "data.scale=\"fleet\"", "leave out data.scale"),

@@ -99,14 +99,14 @@ pub fn command(options: &EmulateOptions) -> Result<(), CommandError> {
     let emulated = ended.map_err(|error| to_command_error(&error))?;
     // A board that was reset or lost power may have missed a round, so results are not compared.
     let is_undisturbed = options.resets == 0 && options.power_cuts == 0 && emulated.dead.is_empty();
-    let simulated = if is_undisturbed { simulate_boards(&scenario, &emulated)? } else { None };
+    let simulated = if is_undisturbed { simulate_boards(&scenario, &emulated)? } else { Simulated::NotRun };
     match options.format {
         Format::Json => {
             for report in &emulated.boards {
                 output::print(&format!("{}\n", report.line))?;
             }
         }
-        format => output::print(&format.shown(&board_table(&core, &emulated, simulated.as_deref())))?,
+        format => output::print(&format.shown(&board_table(&core, &emulated, &simulated)))?,
     }
     if let [first, ..] = &emulated.dead[..] {
         return Err(CommandError::Failed(format!(
@@ -118,7 +118,7 @@ pub fn command(options: &EmulateOptions) -> Result<(), CommandError> {
             first.last_line
         )));
     }
-    let differing = simulated.iter().flatten().zip(&emulated.boards).filter(|(a, b)| !a.agrees(b)).count();
+    let differing = simulated.results().iter().zip(&emulated.boards).filter(|(a, b)| !a.agrees(b)).count();
     if differing > 0 {
         return Err(CommandError::Failed(format!(
             "{differing} boards have other results than the simulator"
@@ -160,20 +160,39 @@ pub async fn interrupted() {
     }
 }
 
-/// Results of the same fleet in the simulator, or `None` if the number of boards differs from the number of
-/// clients.
-fn simulate_boards(
-    scenario: &Scenario,
-    emulated: &EmulationResult,
-) -> Result<Option<Vec<Expected>>, CommandError> {
+/// Results of the same fleet in the simulator.
+enum Simulated {
+    /// There is no simulation: a board was disturbed, or the number of boards differs from the number of clients.
+    NotRun,
+    /// Other devices counted in the rounds of the simulation.
+    OtherParticipants,
+    /// Results of the boards, in order.
+    Boards(Vec<Expected>),
+}
+
+impl Simulated {
+    /// Results that the boards must have.
+    fn results(&self) -> &[Expected] {
+        if let Self::Boards(results) = self { results } else { &[] }
+    }
+}
+
+/// Simulates the fleet of the scenario.
+fn simulate_boards(scenario: &Scenario, emulated: &EmulationResult) -> Result<Simulated, CommandError> {
     let expected = emulate::expected(scenario);
-    let (_, expected_results) =
+    let (outcome, results) =
         expected.map_err(|error| CommandError::Failed(format!("{}: {error}", scenario.name)))?;
-    Ok(Some(expected_results).filter(|expected_results| expected_results.len() == emulated.boards.len()))
+    Ok(if results.len() != emulated.boards.len() {
+        Simulated::NotRun
+    } else if emulate::has_same_participants(&outcome, emulated) {
+        Simulated::Boards(results)
+    } else {
+        Simulated::OtherParticipants
+    })
 }
 
 /// Table with one row for each board.
-fn board_table(core: &Core, emulated: &EmulationResult, simulated: Option<&[Expected]>) -> Table {
+fn board_table(core: &Core, emulated: &EmulationResult, simulated: &Simulated) -> Table {
     let classes = core.firmware != Firmware::Table;
     let value = |number: Option<f64>| match number {
         Some(value) if classes => format!("{value:.4}"),
@@ -181,7 +200,7 @@ fn board_table(core: &Core, emulated: &EmulationResult, simulated: Option<&[Expe
         None => "-".to_owned(),
     };
     let rows = emulated.boards.iter().enumerate().map(|(index, report)| {
-        let expected = simulated.and_then(|results| results.get(index));
+        let expected = simulated.results().get(index);
         let squared_error = report.line.get("squared_error").and_then(serde_json::Value::as_f64);
         let mut row = vec![
             report.device.to_string(),
@@ -216,7 +235,12 @@ fn board_table(core: &Core, emulated: &EmulationResult, simulated: Option<&[Expe
         .map(str::to_owned)
         .to_vec(),
         rows: rows.collect(),
-        notes: Vec::new(),
+        notes: match simulated {
+            Simulated::OtherParticipants => {
+                vec!["Not compared with the simulation: other devices were fast enough to count in its rounds.".to_owned()]
+            }
+            _ => Vec::new(),
+        },
     }
 }
 

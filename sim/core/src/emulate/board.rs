@@ -35,7 +35,7 @@ pub struct Core {
     pub firmware: Firmware,
     /// RAM for a network in the firmware for networks, in bytes; 0 if the board has too little RAM for that
     /// firmware.
-    pub(super) network_memory: usize,
+    pub network_memory: usize,
     /// Program of the firmware.
     program: Program,
 }
@@ -71,7 +71,7 @@ impl Firmware {
 }
 
 /// RAM for a network on boards with megabytes of memory, in bytes: `ARENA` of the firmware.
-const NETWORK_MEMORY: usize = 7 << 19;
+const NETWORK_MEMORY: usize = 15 << 18;
 
 /// Partition size of boards with megabytes of memory: 16 MiB.
 const MEGABYTES: usize = 16 << 20;

@@ -24,7 +24,7 @@ use tokio::task::{JoinHandle, JoinSet};
 pub use board::{BoardArgs, BoardLink, CORES, Core, Firmware};
 pub use board_run::{BoardFaults, BoardReport, DeadBoard};
 pub use error::EmulateError;
-pub use expected::{Expected, expected};
+pub use expected::{Expected, expected, has_same_participants};
 pub use samples::{NetworkSize, network_size};
 
 use crate::scenario::Scenario;
