@@ -97,7 +97,7 @@ pub fn table(client: &Client, d: usize) -> Vec<u8> {
     with_crc(image)
 }
 
-/// Builds the first part of the flash image of a network, which a [`table`] follows: the settings, the initial
+/// Builds the first part of the flash image of a network, which a [`table()`] follows: the settings, the initial
 /// parameters of all layers, and the frozen layer, which is empty without one.
 #[must_use]
 pub fn network(settings: &NetworkSettings, start: &[f32], frozen: &[f32]) -> Vec<u8> {
