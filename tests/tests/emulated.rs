@@ -529,8 +529,7 @@ async fn adapters_on_boards_learn_what_the_simulator_learns() {
 async fn interrupted_board_with_network_restores_its_record() {
     let fedavg = |rounds: u32| {
         let rounds = format!("algorithm.rounds={rounds}");
-        let changes =
-            [&rounds, "algorithm.name=\"fedavg\"", "algorithm.tuning_epochs=5", "model.hidden=[4]"];
+        let changes = [&rounds, "algorithm.name=\"fedavg\"", "algorithm.tuning_epochs=5", "model.hidden=[4]"];
         World::of(core_named("m4"), 2, "watch-network", &changes)
     };
     run_with_interruptions(fedavg(60), 1, 0, 30).await;

@@ -10,7 +10,8 @@ use fedspan_sim_core::scenario::{BUILT_IN, Scenario};
 use crate::budget::{GeneratedTable, regenerating};
 
 /// Command that writes the table if FEDSPAN_REGENERATE_BUDGETS is set.
-const PROGRAM: &str = "cargo test -p fedspan-tests --features emulation --test emulation readme_shows_the_networks";
+const PROGRAM: &str =
+    "cargo test -p fedspan-tests --features emulation --test emulation readme_shows_the_networks";
 
 const README_TABLE: GeneratedTable = GeneratedTable {
     file: "edge-client/boards/README.md",

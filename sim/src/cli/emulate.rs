@@ -100,6 +100,9 @@ pub fn command(options: &EmulateOptions) -> Result<(), CommandError> {
     // A board that was reset or lost power may have missed a round, so results are not compared.
     let is_undisturbed = options.resets == 0 && options.power_cuts == 0 && emulated.dead.is_empty();
     let simulated = if is_undisturbed { simulate_boards(&scenario, &emulated)? } else { Simulated::NotRun };
+    if let Simulated::OtherParticipants = simulated {
+        output::log_line("emulate: not compared with the simulation, in whose rounds other devices counted");
+    }
     match options.format {
         Format::Json => {
             for report in &emulated.boards {
@@ -235,12 +238,7 @@ fn board_table(core: &Core, emulated: &EmulationResult, simulated: &Simulated) -
         .map(str::to_owned)
         .to_vec(),
         rows: rows.collect(),
-        notes: match simulated {
-            Simulated::OtherParticipants => {
-                vec!["Not compared with the simulation: other devices were fast enough to count in its rounds.".to_owned()]
-            }
-            _ => Vec::new(),
-        },
+        notes: Vec::new(),
     }
 }
 
