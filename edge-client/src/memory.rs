@@ -4,6 +4,8 @@
 //! [`Workspace`] fixes the sizes of the buffers at compile time. The algorithms take [`Parts`], a view
 //! without sizes in its type, so that their code is compiled once, in this crate.
 
+#[cfg(feature = "network")]
+mod described;
 #[cfg(feature = "i16")]
 mod fixed;
 #[cfg(feature = "network")]
@@ -12,6 +14,8 @@ mod front_end;
 mod gathering;
 #[cfg(feature = "network")]
 mod network;
+#[cfg(feature = "network")]
+mod network_slices;
 #[cfg(feature = "power")]
 mod power;
 #[cfg(feature = "network")]
@@ -22,6 +26,8 @@ use fedspan_protocol::message::Numeric;
 
 use crate::pace::Pace;
 
+#[cfg(feature = "network")]
+pub use described::ShapeError;
 #[cfg(feature = "i16")]
 pub use fixed::{Fixed, FixedWorkspace};
 #[cfg(feature = "network")]
@@ -30,6 +36,8 @@ pub use front_end::FrontEnd;
 pub use gathering::Gathering;
 #[cfg(feature = "network")]
 pub use network::{NetworkMemory, NetworkParts, NetworkShape, NetworkSizes, NetworkWorkspace};
+#[cfg(feature = "network")]
+pub use network_slices::{NetworkSlices, SlicesError};
 #[cfg(feature = "power")]
 pub use power::PowerWorkspace;
 pub use slices::SliceMemory;

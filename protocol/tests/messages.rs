@@ -9,9 +9,9 @@ use fedspan_protocol::limits::{
     OPEN_HEAD_MAX, PRIVATE_PARAMETERS, SEAL_MAX, TENSORS_MAX,
 };
 use fedspan_protocol::message::{
-    Baseline, CHOOSES_RIDGE, Chunk, Descent, Descriptors, HeadSolve, HelloPrefix, Missing, PowerRows,
-    PowerUpload, PrivateTask, ReportCounters, RoundId, RoundOpen, Task, ToDevice, ToServer, Trained, Update,
-    Upload, decode,
+    Baseline, CHOOSES_RIDGE, Chunk, Descent, Descriptors, HeadSolve, HelloPrefix, Missing, Model, ModelSizes,
+    PowerRows, PowerUpload, PrivateTask, ReportCounters, RoundId, RoundOpen, Task, ToDevice, ToServer,
+    Trained, Update, Upload, decode,
 };
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use proptest::prelude::*;
@@ -36,6 +36,32 @@ fn device_has_body(message: &ToDevice) -> bool {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn model_is_restored_from_its_sizes_and_its_words(model in strategies::model()) {
+        let restored = match model.sizes() {
+            ModelSizes::Linear { features, width, outputs } => Model::linear(features, width, outputs),
+            ModelSizes::Network { features, hidden, outputs } => Model::network(features, hidden, outputs),
+            ModelSizes::Convolutional { image, filters, hidden, outputs } => {
+                Model::convolutional(image, filters, hidden, outputs)
+            }
+            ModelSizes::Recurrent { steps, channels, cells, hidden, outputs } => {
+                Model::recurrent(steps, channels, cells, hidden, outputs)
+            }
+            ModelSizes::Adapted { features, rank, width, hidden, outputs, frozen } => {
+                Model::adapted(features, rank, width, hidden, outputs, frozen)
+            }
+        };
+        prop_assert_eq!(restored, model);
+        let words = model.words();
+        prop_assert_eq!(Model::from_words(words), Some(model));
+        // An unknown kind, and a word after the sizes of a linear model.
+        let [_, sizes @ ..] = words;
+        prop_assert_eq!(Model::from_words(std::array::from_fn(|i| if i == 0 { 5 } else { sizes[i - 1] })), None);
+        let mut longer = Model::linear(20, 2, 1).words();
+        longer[4] = 1;
+        prop_assert_eq!(Model::from_words(longer), None);
+    }
 
     #[test]
     fn to_server_round_trips(

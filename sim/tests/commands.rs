@@ -51,7 +51,8 @@ fn wrong_command_line_exits_with_2() {
     }
 }
 
-/// Firmware has fixed sizes, so a scenario with other sizes is refused before the firmware is built.
+/// Firmware has fixed sizes or a limit of them, so a scenario with other sizes is refused before the firmware is
+/// built.
 #[test]
 fn emulate_refuses_scenarios_of_another_shape() {
     let folder = empty_directory("emulate");
@@ -65,6 +66,11 @@ fn emulate_refuses_scenarios_of_another_shape() {
             vec!["emulate", "--core", "m0", "--set", "data.d=19"],
             "20 features (a file's 19 and the constant 1) and one output",
         ),
+        (
+            vec!["emulate", "--core", "m0", "watch-network"],
+            "the network takes 23564 bytes, boards with a Cortex-M0, microbit, 16 KiB of RAM have 0 for it",
+        ),
+        (vec!["emulate", "watch-network", "--in-c"], "linear models only"),
         (vec!["emulate", "--core", "m5"], "m0"),
         (vec!["emulate", "--resets", "1001"], "0..=1000"),
         (vec!["emulate", "--boards", "0"], "1..=256"),

@@ -10,13 +10,22 @@ use fedspan_engine::{Action, DeviceId, Event, Millis};
 use fedspan_protocol::message::{Decline, DeclineReason, ToDevice};
 use fedspan_sim_core::data::Dataset;
 use fedspan_sim_core::device::{Identity, client_session};
-use fedspan_sim_core::fleet::{DeviceFactory, SimDevice};
+use fedspan_sim_core::fleet::{DeviceFactory, SimDevice, SimTask};
 use fedspan_sim_core::noise::SeedSource;
 use fedspan_sim_core::run::{engine, gate};
 use fedspan_sim_core::scenario::Scenario;
 
-/// Returns the final representation (`d x k`, row-major) of a campaign. In the `n`th round, from 0, only the
-/// clients with the indices `rounds[n]` count; in later rounds all clients count.
+/// Result of a replayed campaign.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Replayed {
+    /// Final representation of a linear model (`d x k`, row-major).
+    pub representation: Vec<f32>,
+    /// Final parameters of all layers of each client's network. Empty for a linear model.
+    pub networks: Vec<Vec<f32>>,
+}
+
+/// Returns the result of a campaign. In the `n`th round, from 0, only the clients with the indices `rounds[n]`
+/// count; in later rounds all clients count.
 ///
 /// # Errors
 /// If a client that should count does not exist or sends no update, or the engine fails.
@@ -24,7 +33,7 @@ pub fn replay(
     scenario: &Scenario,
     dataset: &Dataset,
     rounds: &[BTreeSet<DeviceId>],
-) -> Result<Vec<f32>, String> {
+) -> Result<Replayed, String> {
     let mut engine = engine(scenario, dataset, scenario.seed, None);
     let build = DeviceFactory::new(scenario, dataset, scenario.seed, SeedSource::System)
         .map_err(|error| error.to_string())?;
@@ -74,7 +83,12 @@ pub fn replay(
             }
         }
         if events.is_empty() {
-            return Ok(to_f32(engine.representation()));
+            let network_of = |device: &SimDevice| match device.session.task().model() {
+                SimTask::Network(network) => Some(network.own().to_vec()),
+                _ => None,
+            };
+            let networks = devices.iter().filter_map(network_of).collect();
+            return Ok(Replayed { representation: to_f32(engine.representation()), networks });
         }
         // Declines come first, because the last update closes the round.
         events.sort_by_key(|(_, event)| matches!(event, Event::Update(..)));

@@ -7,12 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use fedspan_aggregator::store;
+use fedspan_client::memory::Shape;
 use fedspan_engine::DeviceId;
 use fedspan_engine::algorithm::decoded_representation;
 use fedspan_engine::linalg::{Matrix, from_f32, orthonormal, to_f32};
 use fedspan_engine::random::{Purpose, stream};
 use fedspan_protocol::frame::crc32c_f32;
-use fedspan_sim_core::data::Dataset;
+use fedspan_sim_core::data::{Dataset, npz};
 use fedspan_sim_core::emulate::{
     BoardFaults, BoardReport, CORES, Core, EmulateError, EmulationResult, EmulationWatcher, Firmware, Link,
     Plan, expected, run as emulate,
@@ -52,6 +53,11 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository")
 }
 
+/// Returns the core with this name.
+fn core_named(name: &str) -> Core {
+    CORES.into_iter().find(|core| core.name == name).expect("a core")
+}
+
 /// A fleet and a scenario that fits the firmware of its core.
 struct World {
     core: Core,
@@ -64,26 +70,25 @@ struct World {
 }
 
 impl World {
-    /// Creates a fleet with keys whose boards use pipes as links.
+    /// Creates a fleet with keys whose boards use pipes as links, for the scenario that the core's firmware for
+    /// linear models supports.
     fn new(core: &str, boards: usize, rounds: u32) -> Self {
-        let core = CORES.into_iter().find(|known| known.name == core).expect("a core");
-        let name = match core.firmware {
-            Firmware::Watch => "demo",
-            Firmware::Table => "smallest",
-        };
-        let text = Scenario::built_in(name).expect("a scenario");
-        let changes = [format!("algorithm.rounds={rounds}")];
-        let scenario = Scenario::parse(name, text, &changes).expect("scenario");
-        let scratch = tempfile::tempdir().expect("a directory");
-        Self { core, scenario, boards, link: Link::Pipes, plaintext: false, faults: Vec::new(), scratch }
+        let core = core_named(core);
+        let name = if core.firmware == Firmware::Table { "smallest" } else { "demo" };
+        Self::of(core, boards, name, &[&format!("algorithm.rounds={rounds}")])
     }
 
     /// Creates a fleet like [`Self::new`] with the client in C.
     fn in_c(core: &str, boards: usize, rounds: u32) -> Self {
-        let core = CORES.into_iter().find(|known| known.name == core).expect("a core").in_c();
-        let text = Scenario::built_in("smallest").expect("a scenario");
-        let changes = [format!("algorithm.rounds={rounds}")];
-        let scenario = Scenario::parse("smallest", text, &changes).expect("scenario");
+        Self::of(core_named(core).in_c(), boards, "smallest", &[&format!("algorithm.rounds={rounds}")])
+    }
+
+    /// Creates a fleet like [`Self::new`] for a built-in scenario with changes.
+    fn of(core: Core, boards: usize, name: &str, changes: &[&str]) -> Self {
+        let text = Scenario::built_in(name).expect("a scenario");
+        let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
+        let scenario = Scenario::parse(name, text, &changes).expect("scenario");
+        let core = core.for_model(&scenario.model);
         let scratch = tempfile::tempdir().expect("a directory");
         Self { core, scenario, boards, link: Link::Pipes, plaintext: false, faults: Vec::new(), scratch }
     }
@@ -114,8 +119,25 @@ impl World {
         emulate(&plan, std::future::pending(), &mut Silent).await
     }
 
+    /// Returns the error of a fleet that is refused before its firmware is built.
+    async fn refusal(&self) -> String {
+        let plan = Plan {
+            scenario: &self.scenario,
+            boards: self.boards,
+            faults: &[],
+            core: self.core,
+            link: self.link,
+            plaintext: true,
+            root: root(),
+            firmware: Some(PathBuf::new()),
+            scratch: self.scratch.path(),
+        };
+        emulate(&plan, std::future::pending(), &mut Silent).await.expect_err("a refusal").to_string()
+    }
+
     /// Runs the fleet and checks the result: the campaign is finished, no update was rejected, and the
-    /// representation has the same bits as a replay with the devices that counted.
+    /// representation, or the network of each board, has the same bits as in a replay with the devices that
+    /// counted.
     async fn run(&self) -> EmulationResult {
         let word = self.core.name;
         let emulated = self.try_run().await.expect("a fleet");
@@ -125,44 +147,50 @@ impl World {
         assert_eq!(emulated.boards.len() + emulated.dead.len(), self.boards);
         let last = representation_rounds(&emulated).last().expect("no round was recorded");
         assert_eq!(last["round"], rounds, "the last round was not recorded");
-        let b =
+        let replayed =
             replay(&self.scenario, &self.board_dataset(), &counted_devices(&emulated)).expect("a campaign");
-        assert_eq!(
-            bits(&self.served_representation()),
-            bits(&b),
-            "{word}: the served representation differs from the replay"
-        );
-        let shape = self.core.firmware.shape();
-        let on_boards = from_f32(shape.features, shape.width, &b);
-        let on_boards = decoded_representation(&on_boards, self.scenario.algorithm.download).values;
-        for board in &emulated.boards {
-            assert_eq!(board.number("lost"), 0, "{}", board.line);
-            assert_eq!(board.number("storage"), 0, "{}", board.line);
-            assert_eq!(board.line["sealed"], !self.plaintext, "{}", board.line);
-            assert_eq!(board.stderr.contains("PLAINTEXT"), self.plaintext, "{}", board.stderr);
+        let expected = self.core.firmware.shape().map(|shape| {
+            let b = &replayed.representation;
             assert_eq!(
-                board.line["representation"],
-                format!("{:08x}", crc32c_f32(&on_boards)),
-                "{}",
-                board.line
+                bits(&self.served_representation(shape)),
+                bits(b),
+                "{word}: the served representation differs from the replay"
             );
+            let on_boards = from_f32(shape.features, shape.width, b);
+            decoded_representation(&on_boards, self.scenario.algorithm.download).values
+        });
+        for board in &emulated.boards {
+            let line = &board.line;
+            assert_eq!(board.number("lost"), 0, "{line}");
+            assert_eq!(board.number("storage"), 0, "{line}");
+            assert_eq!(line["sealed"], !self.plaintext, "{line}");
+            assert_eq!(board.stderr.contains("PLAINTEXT"), self.plaintext, "{}", board.stderr);
+            let (key, values) = match &expected {
+                Some(representation) => ("representation", representation),
+                None => ("parameters", &replayed.networks[board.client - 1]),
+            };
+            assert_eq!(line[key], format!("{:08x}", crc32c_f32(values)), "{line}");
         }
         emulated
     }
 
+    /// Returns the data of all clients.
+    fn dataset(&self) -> Dataset {
+        self.scenario.dataset(self.scenario.seed).expect("data")
+    }
+
     /// Returns the data of the clients that have a board.
     fn board_dataset(&self) -> Dataset {
-        let mut dataset = self.scenario.dataset(self.scenario.seed).expect("data");
+        let mut dataset = self.dataset();
         assert!(self.boards <= dataset.clients.len());
         dataset.clients.truncate(self.boards);
         dataset
     }
 
     /// Returns the representation in the server's state, row-major.
-    fn served_representation(&self) -> Vec<f32> {
+    fn served_representation(&self, shape: Shape) -> Vec<f32> {
         let committed =
             store::read(&self.scratch.path().join("state")).expect("readable").expect("committed");
-        let shape = self.core.firmware.shape();
         let (d, k) = (shape.features, shape.width);
         let columns =
             Matrix::from_column_slice(d, k, &committed.checkpoint.expect("a checkpoint").state[..d * k]);
@@ -206,9 +234,9 @@ async fn run_without_faults(world: World) -> EmulationResult {
         // On a serial line the server requests a hello in plaintext before it has identified the device.
         assert!(board.number("unopened") == 0 && board.number("unsealed") <= 1, "{line}");
     }
-    if world.boards == 8 {
+    if world.boards == world.dataset().clients.len() {
         let (_, simulated_clients) = expected(&world.scenario).expect("simulation");
-        assert_eq!(simulated_clients.len(), 8, "the numbers of clients and boards differ");
+        assert_eq!(simulated_clients.len(), world.boards, "the numbers of clients and boards differ");
         for (board, client) in emulated.boards.iter().zip(&simulated_clients) {
             assert!(client.agrees(board), "{} {client:?}", board.line);
         }
@@ -426,7 +454,7 @@ async fn flash_image_of_wrong_size_is_refused_with_its_size() {
 #[tokio::test(flavor = "multi_thread")]
 async fn scenario_of_another_shape_is_refused_before_anything_runs() {
     let mut world = World::new("m0", 2, 3);
-    world.core = CORES.into_iter().find(|core| core.name == "m4").expect("a core");
+    world.core = core_named("m4");
     let text = Scenario::built_in("smallest").expect("a scenario");
     for (core, changes) in [
         ("m4", vec![]),
@@ -434,15 +462,100 @@ async fn scenario_of_another_shape_is_refused_before_anything_runs() {
         ("m0", vec!["model.k=3".to_owned()]),
         ("m0", vec!["data.fresh=true".to_owned()]),
     ] {
-        world.core = CORES.into_iter().find(|known| known.name == core).expect("a core");
+        world.core = core_named(core);
         world.scenario = Scenario::parse("smallest", text, &changes).expect("scenario");
         let refused = world.try_run().await;
         assert!(matches!(refused, Err(EmulateError::Scenario { .. })), "{core} {changes:?}: {refused:?}");
     }
-    world.core = CORES.into_iter().find(|core| core.name == "m0").expect("a core");
+    world.core = core_named("m0");
     world.scenario = Scenario::parse("smallest", text, &["data.samples=800".to_owned()]).expect("scenario");
     match world.try_run().await {
         Err(EmulateError::Room { client: 1, needed, room: 65536 }) => assert_eq!(needed, 20 + 84 * 820 + 4),
         other => panic!("{other:?}"),
+    }
+}
+
+/// Short training of the networks of all wearers.
+const SHORT: [&str; 2] = ["algorithm.rounds=3", "algorithm.tuning_epochs=5"];
+
+/// Tests networks on boards: dense layers, filters and memory cells learn the bits of the simulator, also on a
+/// core without floating point and over the serial line.
+#[tokio::test(flavor = "multi_thread")]
+async fn networks_on_boards_learn_what_the_simulator_learns() {
+    let all = run_without_faults(World::of(core_named("m4"), 8, "watch-network", &SHORT)).await;
+    for board in &all.boards {
+        let (statics, stack) = (board.number("static"), board.number("stack"));
+        assert_eq!(board.number("arena"), core_named("m4").network_memory as u64, "{}", board.line);
+        assert!(statics > board.number("arena") && statics + stack < 4 << 20, "{}", board.line);
+    }
+    let two = |core: &str, name: &str, changes: &[&str]| {
+        World::of(core_named(core), 2, name, &[&SHORT, changes].concat())
+    };
+    run_without_faults(two("m4", "watch-network", &[]).with_link(Link::Uart).in_plaintext()).await;
+    run_without_faults(two("rv32imc", "watch-network", &["algorithm.rounds=1"])).await;
+    // Momentum, and downloads in eight bits.
+    let compressed = ["algorithm.momentum=0.5", "algorithm.download=i8", "algorithm.upload=i8"];
+    run_without_faults(two("m4", "watch-network", &compressed)).await;
+    run_without_faults(two("m4", "watch-signal", &[])).await;
+    let cells = "model={ kind = \"lstm\", cells = 8 }";
+    run_without_faults(two("m4", "watch-signal", &[cells, "algorithm.rounds=1"])).await;
+    // The layers near the outputs are shared, and the others are personal.
+    run_without_faults(two("m4", "watch-network", &["algorithm.name=\"lg-fedavg\""])).await;
+}
+
+/// Tests an adapter on boards, without a frozen layer and with one: it learns the bits of the simulator.
+#[tokio::test(flavor = "multi_thread")]
+async fn adapters_on_boards_learn_what_the_simulator_learns() {
+    let short = ["algorithm.rounds=2", "algorithm.body_epochs=1", "algorithm.tuning_epochs=1"];
+    run_without_faults(World::of(core_named("m4"), 2, "mnist-lora", &short)).await;
+    let base = tempfile::tempdir().expect("a directory");
+    for (layer, (rows, columns)) in [(58, 32), (33, 7)].into_iter().enumerate() {
+        let mut random = stream(7, Purpose::Network, layer as u64);
+        let values: Vec<f64> = (0..rows * columns).map(|_| 0.2 * random.normal()).collect();
+        let path = base.path().join(format!("layer-{layer}.npy"));
+        npz::write(&path, &[rows, columns], &values).expect("a file");
+    }
+    let model = format!(
+        "model={{ kind = \"lora-mlp\", rank = 4, width = 32, base = \"{}\" }}",
+        base.path().display()
+    );
+    let changes = [SHORT[0], SHORT[1], "algorithm.name=\"rolora\"", &model];
+    run_without_faults(World::of(core_named("m4"), 8, "watch-network", &changes)).await;
+}
+
+/// Tests networks on boards that are reset or lose their power at any message. All layers are shared, so
+/// boards learn the bits of the devices that counted.
+#[tokio::test(flavor = "multi_thread")]
+async fn interrupted_board_with_network_restores_its_record() {
+    let fedavg = |rounds: u32| {
+        let rounds = format!("algorithm.rounds={rounds}");
+        let changes = [&rounds, "algorithm.name=\"fedavg\"", "algorithm.tuning_epochs=5", "model.hidden=[4]"];
+        World::of(core_named("m4"), 2, "watch-network", &changes)
+    };
+    run_with_interruptions(fedavg(60), 1, 0, 30).await;
+    run_with_interruptions(fedavg(60), 1, 30, 0).await;
+}
+
+/// Tests that a network that no board or not this board can train is refused before anything runs, with the
+/// reason.
+#[tokio::test(flavor = "multi_thread")]
+async fn network_that_does_not_fit_is_refused_with_its_size() {
+    let c = core_named("m4").in_c();
+    for (core, name, change, part) in [
+        (
+            core_named("m0"),
+            "watch-network",
+            "seed=1",
+            "the network takes 23564 bytes, boards with a Cortex-M0",
+        ),
+        (core_named("m4"), "watch-network", "model.hidden=[4096, 4096]", "have 3932160 for it"),
+        (core_named("m4"), "watch-network", "model.hidden=[2000]", "the head in flash takes 56028 bytes"),
+        (core_named("m4"), "watch-network", "algorithm.name=\"ditto\"", "only simulated devices train ditto"),
+        (core_named("m4"), "watch-network", "data.scale=\"fleet\"", "leave out data.scale"),
+        (c, "watch-network", "seed=1", "the client in C has linear models only"),
+    ] {
+        let refused = World::of(core, 2, name, &[change]).refusal().await;
+        assert!(refused.contains(part), "{change}: {refused}");
+        assert_eq!(refused.lines().count(), 1, "{refused}");
     }
 }

@@ -7,5 +7,6 @@ mod budgets;
 mod emulated;
 mod flash;
 mod network;
+mod network_sizes;
 mod power;
 mod sealing;

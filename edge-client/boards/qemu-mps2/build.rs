@@ -12,7 +12,7 @@ const MACHINES: [(&str, &str, &str); 5] = [
     ("m0", "thumbv6m-none-eabi", "an38x.x"),
     ("m3", "thumbv7m-none-eabi", "an38x.x"),
     ("m4", "thumbv7em-none-eabihf", "an38x.x"),
-    ("m7", "thumbv7em-none-eabihf", "an38x.x"),
+    ("m7", "thumbv7em-none-eabihf", "an500.x"),
     ("m33", "thumbv8m.main-none-eabihf", "an505.x"),
 ];
 

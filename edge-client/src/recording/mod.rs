@@ -2,8 +2,8 @@
 //! are cut and features computed on demand; no buffer grows with the number of windows.
 //!
 //! This file contains the format, its reader and its writer. [`WearerSource`] is the sample source over a
-//! recording, [`draw`] draws windows like the simulator, and [`table`] is a format for samples that are not
-//! motion.
+//! recording, [`draw`] draws windows like the simulator, [`table`] is a format for samples that are not
+//! motion, and `network` (feature `network`) one for a network and its samples.
 //!
 //! All numbers are little endian, and all offsets are in bytes. A change of the format changes its version.
 //!
@@ -39,6 +39,8 @@
 
 mod bytes;
 pub mod draw;
+#[cfg(feature = "network")]
+pub mod network;
 pub mod table;
 mod wearer;
 
@@ -50,6 +52,8 @@ use bytes::{leading_bytes, u16_at, u32_at, u64_at, verify_envelope};
 pub use wearer::WearerSource;
 
 use crate::features::{CHANNELS, FEATURES, WINDOW, WindowFeatures};
+#[cfg(feature = "network")]
+use crate::memory::ShapeError;
 
 /// First bytes of a recording.
 pub const MAGIC: [u8; 4] = *b"FSRC";
@@ -67,7 +71,7 @@ pub const SERIES: usize = 16;
 /// Length of a raw sample in bytes.
 const SAMPLE: usize = 2 * CHANNELS;
 
-/// Reason why a partition holds no usable recording or table.
+/// Reason why a partition holds no usable recording, table or network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FormatError {
@@ -95,6 +99,16 @@ pub enum FormatError {
         /// Name of the field that is out of range.
         field: &'static str,
     },
+    /// No network has the shape in the header.
+    #[cfg(feature = "network")]
+    Shape(ShapeError),
+}
+
+#[cfg(feature = "network")]
+impl From<ShapeError> for FormatError {
+    fn from(error: ShapeError) -> Self {
+        Self::Shape(error)
+    }
 }
 
 impl fmt::Display for FormatError {
@@ -113,6 +127,8 @@ impl fmt::Display for FormatError {
             Self::Check => f.write_str("damaged: the checksum does not match; write it again"),
             Self::Header(field) => write!(f, "{field} in the header is out of range"),
             Self::Series { index, field } => write!(f, "{field} of series {index} is out of range"),
+            #[cfg(feature = "network")]
+            Self::Shape(error) => error.fmt(f),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Tables: the samples of a regression problem in a flash partition, one row per sample, for boards and data
-//! unrelated to motion. Only the current row is in RAM.
+//! Tables: samples in a flash partition, one row per sample, for boards and data unrelated to motion. Only
+//! the current row is in RAM. Targets are values ([`Rows`]) or class numbers (`ClassRows`, feature `network`).
 //!
 //! All numbers are little endian, and all offsets are in bytes. A change of the format changes its version.
 //!
@@ -18,6 +18,8 @@ use fedspan_protocol::message::RoundId;
 
 use super::FormatError;
 use super::bytes::{leading_bytes, u16_at, u32_at, verify_envelope};
+#[cfg(feature = "network")]
+use crate::error::ShapeMismatch;
 use crate::error::SourceError;
 use crate::source::{SampleSource, Samples, Targets};
 
@@ -122,6 +124,66 @@ impl<const D: usize> SampleSource for Rows<'_, D> {
             *target = value;
         }
         Some(Samples { x: &self.x, targets: Targets::Values(&self.y) })
+    }
+
+    fn next(&mut self) -> Option<Samples<'_>> {
+        let index = self.next;
+        self.next = index.saturating_add(1);
+        self.at(index)
+    }
+}
+
+/// Sample source over one part of a table whose targets are class numbers. The number of features is known at
+/// run time only.
+#[cfg(feature = "network")]
+#[derive(Debug)]
+pub struct ClassRows<'a> {
+    /// Bytes of all rows of the part.
+    bytes: &'a [u8],
+    /// Number of rows read in the current pass.
+    next: usize,
+    x: &'a mut [f32],
+    class: [u8; 1],
+}
+
+#[cfg(feature = "network")]
+impl<'a> ClassRows<'a> {
+    /// Creates a source over the rows of `part`. The current row is in `x`.
+    ///
+    /// # Errors
+    /// [`ShapeMismatch`] if the length of `x` is not the number of features.
+    pub fn new(table: &Table<'a>, part: Split, x: &'a mut [f32]) -> Result<Self, ShapeMismatch> {
+        if x.len() != table.features {
+            return Err(ShapeMismatch { expected: table.features, got: x.len() });
+        }
+        Ok(Self { bytes: table.bytes(part), next: 0, x, class: [0] })
+    }
+}
+
+#[cfg(feature = "network")]
+impl SampleSource for ClassRows<'_> {
+    fn rewind(&mut self, _id: RoundId) -> Result<(), SourceError> {
+        self.next = 0;
+        Ok(())
+    }
+
+    fn at(&mut self, index: usize) -> Option<Samples<'_>> {
+        let length = 4 * (self.x.len() + 1);
+        let row = self.bytes.get(index.checked_mul(length)?..)?.get(..length)?;
+        let mut values = row.chunks_exact(4).map(|bytes| f32::from_le_bytes(leading_bytes(bytes)));
+        for (target, value) in self.x.iter_mut().zip(&mut values) {
+            *target = value;
+        }
+        let target = values.next().unwrap_or(f32::NAN);
+        // A target that is no class number makes the sample unusable, as a target of another kind does.
+        let targets = match (0..=u8::MAX).find(|class| f32::from(*class) == target) {
+            Some(class) => {
+                self.class = [class];
+                Targets::Classes(&self.class)
+            }
+            None => Targets::Values(&[]),
+        };
+        Some(Samples { x: self.x, targets })
     }
 
     fn next(&mut self) -> Option<Samples<'_>> {

@@ -20,7 +20,7 @@ pub use hello::{
     CHOOSES_RIDGE, Capabilities, FITS_BY_STEPS, Hello, HelloPrefix, Numeric, Privacy, RECEIVES_BEACONS,
     RECEIVES_KEYS, Refusal, Requirement, SEALS_WITH_AES_CCM, Welcome,
 };
-pub use model::{Filters, Image, Model};
+pub use model::{Filters, Image, MODEL_WORDS, Model, ModelSizes};
 #[cfg(feature = "key-rotation")]
 pub use new_key::NewKey;
 pub use report::{Firmware, REPORT_COUNTERS, Report, ReportCounters, ResetReason};

@@ -22,6 +22,30 @@ pub struct Model {
 /// Maximum number of sizes of a model.
 const SIZES_MAX: usize = CONVOLUTIONAL;
 
+/// Number of words of a [`Model`]: its kind and its sizes.
+pub const MODEL_WORDS: usize = 1 + SIZES_MAX;
+
+/// Sizes of a model of each kind, as the functions of the same names of [`Model`] take them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the arguments of the functions")]
+pub enum ModelSizes {
+    /// Sizes of [`Model::linear`].
+    Linear { features: u16, width: u16, outputs: u16 },
+    /// Sizes of [`Model::network`].
+    Network { features: u16, hidden: [u16; HIDDEN_MAX], outputs: u16 },
+    /// Sizes of [`Model::convolutional`].
+    Convolutional {
+        image: Image,
+        filters: [Filters; FILTERS_MAX],
+        hidden: [u16; HIDDEN_AFTER_FILTERS_MAX],
+        outputs: u16,
+    },
+    /// Sizes of [`Model::recurrent`].
+    Recurrent { steps: u16, channels: u16, cells: u16, hidden: [u16; HIDDEN_MAX], outputs: u16 },
+    /// Sizes of [`Model::adapted`].
+    Adapted { features: u16, rank: u16, width: u16, hidden: [u16; HIDDEN_MAX], outputs: u16, frozen: u32 },
+}
+
 /// Number of sizes of a convolutional model: image, two layers of filters, hidden layers and outputs.
 const CONVOLUTIONAL: usize = 3 + 2 * FILTERS_MAX + HIDDEN_AFTER_FILTERS_MAX + 1;
 
@@ -80,6 +104,12 @@ impl Filters {
     /// Packs the two sides into one size: `256 side + pool`.
     const fn pack_sides(self) -> u16 {
         u16::from_be_bytes([self.side, self.pool])
+    }
+
+    /// Creates a layer from its number of filters and its packed sides.
+    const fn unpack(count: u16, sides: u16) -> Self {
+        let [side, pool] = sides.to_be_bytes();
+        Self { count, side, pool }
     }
 }
 
@@ -186,6 +216,54 @@ impl Model {
         last.map_or(0, |size| usize::from(*size))
     }
 
+    /// Returns the sizes of the model.
+    #[must_use]
+    pub const fn sizes(&self) -> ModelSizes {
+        let [a, b, c, d, e, f, g, h, i, j] = self.sizes;
+        match self.kind {
+            Kind::Linear => ModelSizes::Linear { features: a, width: b, outputs: c },
+            Kind::Network => ModelSizes::Network { features: a, hidden: [b, c, d], outputs: e },
+            Kind::Convolutional => ModelSizes::Convolutional {
+                image: Image { height: a, width: b, channels: c },
+                filters: [Filters::unpack(d, e), Filters::unpack(f, g)],
+                hidden: [h, i],
+                outputs: j,
+            },
+            Kind::Recurrent => {
+                ModelSizes::Recurrent { steps: a, channels: b, cells: c, hidden: [d, e, f], outputs: g }
+            }
+            Kind::Adapted => ModelSizes::Adapted {
+                features: a,
+                rank: b,
+                width: c,
+                hidden: [d, e, f],
+                outputs: g,
+                frozen: (h as u32) << 16 | i as u32,
+            },
+        }
+    }
+
+    /// Returns the number of the kind and the sizes, with zeros at the end: the form in which a file contains
+    /// a model.
+    #[must_use]
+    pub fn words(&self) -> [u16; MODEL_WORDS] {
+        let mut words = [self.kind as u16; MODEL_WORDS];
+        for (word, size) in words.iter_mut().skip(1).zip(self.sizes) {
+            *word = size;
+        }
+        words
+    }
+
+    /// Creates a model from its [words](Self::words). Returns `None` if the kind is unknown, or if a word
+    /// after the sizes is not zero.
+    #[must_use]
+    pub fn from_words(words: [u16; MODEL_WORDS]) -> Option<Self> {
+        let [kind, sizes @ ..] = words;
+        let kind = *Kind::ALL.get(usize::from(kind))?;
+        let has_zeros = sizes.iter().skip(kind.sizes()).all(|size| *size == 0);
+        has_zeros.then_some(Self { kind, sizes })
+    }
+
     /// Creates a model from its kind and sizes.
     const fn from_sizes<const N: usize>(kind: Kind, values: [u16; N]) -> Self {
         let mut sizes = [0; SIZES_MAX];
@@ -262,7 +340,7 @@ impl fmt::Display for Model {
             ) => {
                 write!(f, "a network of {height}x{width}x{channels}")?;
                 for (count, sides) in [(first, first_sides), (second, second_sides)] {
-                    let [side, pool] = sides.to_be_bytes();
+                    let Filters { side, pool, .. } = Filters::unpack(*count, *sides);
                     if *count > 0 {
                         write!(f, "-{count} filters of side {side} pooled by {pool}")?;
                     }

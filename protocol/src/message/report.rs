@@ -47,7 +47,7 @@ impl ReportCounters {
         for number in [counters.len() as u32].iter().chain(counters) {
             let mut left = *number;
             // Seven bits a byte, the lowest first; the highest bit says that another byte follows.
-            while let Some(target) = targets.next() {
+            for target in targets.by_ref() {
                 let low = (left & 0x7F) as u8;
                 left >>= 7;
                 *target = if left == 0 { low } else { low | 0x80 };

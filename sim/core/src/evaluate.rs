@@ -11,6 +11,7 @@ use fedspan_engine::Tensor;
 use fedspan_engine::algorithm::Scale;
 use fedspan_engine::algorithm::decoded_representation;
 use fedspan_engine::linalg::{Matrix, from_f32, orthonormal, principal_angle_distance, to_f32};
+use fedspan_protocol::frame::crc32c_f32;
 use fedspan_protocol::message::{DeclineReason, HeadSolve, Numeric};
 use fedspan_protocol::tensor::Encoding;
 use rayon::prelude::*;
@@ -79,6 +80,8 @@ pub struct ClientScore {
     pub undetermined: bool,
     /// Predictions for the client's test set.
     pub predictions: Predictions,
+    /// CRC-32C of the parameters of all layers; `None` if the model is not a network.
+    pub parameters: Option<u32>,
 }
 
 /// Fits a head on the representation `b` (d x k, row-major) for each client and scores the personal model, in
@@ -157,6 +160,7 @@ pub fn score<P: Mechanism>(
         dropped: DroppedDirections::default(),
         undetermined,
         predictions: test.predictions,
+        parameters: None,
     }
 }
 
@@ -198,6 +202,7 @@ pub fn score_network(device: &SimNetwork, parameters: &[f32], client: &Client) -
         dropped: DroppedDirections::default(),
         undetermined: false,
         predictions: test.predictions,
+        parameters: Some(crc32c_f32(parameters)),
     }
 }
 

@@ -14,7 +14,8 @@ use fedspan_sim_core::scenario::Scenario;
 /// Options of command `emulate`.
 #[derive(Debug, Args)]
 pub struct EmulateOptions {
-    /// Scenario that the firmware of the core supports [default: demo; smallest for m0]
+    /// Scenario that the firmware of the core supports: any with a network that fits its memory, or a linear model of
+    /// the firmware's sizes [default: demo; smallest for m0]
     #[arg(value_name = "NAME|FILE.toml")]
     scenario: Option<String>,
     /// Number of boards; board i has the samples of client i, modulo the number of clients
@@ -60,11 +61,9 @@ pub fn command(options: &EmulateOptions) -> Result<(), CommandError> {
     let core = CORES.into_iter().find(|core| core.name == options.core);
     let core = core.ok_or_else(|| CommandError::Usage(format!("--core {}: unknown", options.core)))?;
     let core = if options.in_c { core.in_c() } else { core };
-    let default_core = match core.firmware {
-        Firmware::Watch => "demo",
-        Firmware::Table => "smallest",
-    };
-    let scenario = load::scenario(options.scenario.as_deref().unwrap_or(default_core), &options.changes)?;
+    let default_scenario = if core.firmware == Firmware::Table { "smallest" } else { "demo" };
+    let scenario = load::scenario(options.scenario.as_deref().unwrap_or(default_scenario), &options.changes)?;
+    let core = core.for_model(&scenario.model);
     let scratch = tempfile::Builder::new().prefix("fedspan-boards").tempdir();
     let scratch = scratch.map_err(|error| CommandError::Failed(format!("a temporary directory: {error}")))?;
     // Firmware and emulator scripts are located relative to the source directory of this program.
@@ -100,14 +99,17 @@ pub fn command(options: &EmulateOptions) -> Result<(), CommandError> {
     let emulated = ended.map_err(|error| to_command_error(&error))?;
     // A board that was reset or lost power may have missed a round, so results are not compared.
     let is_undisturbed = options.resets == 0 && options.power_cuts == 0 && emulated.dead.is_empty();
-    let simulated = if is_undisturbed { simulate_boards(&scenario, &emulated)? } else { None };
+    let simulated = if is_undisturbed { simulate_boards(&scenario, &emulated)? } else { Simulated::NotRun };
+    if let Simulated::OtherParticipants = simulated {
+        output::log_line("emulate: not compared with the simulation, in whose rounds other devices counted");
+    }
     match options.format {
         Format::Json => {
             for report in &emulated.boards {
                 output::print(&format!("{}\n", report.line))?;
             }
         }
-        format => output::print(&format.shown(&board_table(&core, &emulated, simulated.as_deref())))?,
+        format => output::print(&format.shown(&board_table(&core, &emulated, &simulated)))?,
     }
     if let [first, ..] = &emulated.dead[..] {
         return Err(CommandError::Failed(format!(
@@ -119,7 +121,7 @@ pub fn command(options: &EmulateOptions) -> Result<(), CommandError> {
             first.last_line
         )));
     }
-    let differing = simulated.iter().flatten().zip(&emulated.boards).filter(|(a, b)| !a.agrees(b)).count();
+    let differing = simulated.results().iter().zip(&emulated.boards).filter(|(a, b)| !a.agrees(b)).count();
     if differing > 0 {
         return Err(CommandError::Failed(format!(
             "{differing} boards have other results than the simulator"
@@ -135,6 +137,8 @@ fn to_command_error(error: &EmulateError) -> CommandError {
         | EmulateError::NotServed { .. }
         | EmulateError::AttackNotAllowed(_)
         | EmulateError::Room { .. }
+        | EmulateError::Memory { .. }
+        | EmulateError::Network { .. }
         | EmulateError::Image(_)
         | EmulateError::Data(_)
         | EmulateError::NoQemu { .. } => CommandError::Usage(error.to_string()),
@@ -159,28 +163,47 @@ pub async fn interrupted() {
     }
 }
 
-/// Results of the same fleet in the simulator, or `None` if the number of boards differs from the number of
-/// clients.
-fn simulate_boards(
-    scenario: &Scenario,
-    emulated: &EmulationResult,
-) -> Result<Option<Vec<Expected>>, CommandError> {
+/// Results of the same fleet in the simulator.
+enum Simulated {
+    /// There is no simulation: a board was disturbed, or the number of boards differs from the number of clients.
+    NotRun,
+    /// Other devices counted in the rounds of the simulation.
+    OtherParticipants,
+    /// Results of the boards, in order.
+    Boards(Vec<Expected>),
+}
+
+impl Simulated {
+    /// Results that the boards must have.
+    fn results(&self) -> &[Expected] {
+        if let Self::Boards(results) = self { results } else { &[] }
+    }
+}
+
+/// Simulates the fleet of the scenario.
+fn simulate_boards(scenario: &Scenario, emulated: &EmulationResult) -> Result<Simulated, CommandError> {
     let expected = emulate::expected(scenario);
-    let (_, expected_results) =
+    let (outcome, results) =
         expected.map_err(|error| CommandError::Failed(format!("{}: {error}", scenario.name)))?;
-    Ok(Some(expected_results).filter(|expected_results| expected_results.len() == emulated.boards.len()))
+    Ok(if results.len() != emulated.boards.len() {
+        Simulated::NotRun
+    } else if emulate::has_same_participants(&outcome, emulated) {
+        Simulated::Boards(results)
+    } else {
+        Simulated::OtherParticipants
+    })
 }
 
 /// Table with one row for each board.
-fn board_table(core: &Core, emulated: &EmulationResult, simulated: Option<&[Expected]>) -> Table {
-    let classes = core.firmware == Firmware::Watch;
+fn board_table(core: &Core, emulated: &EmulationResult, simulated: &Simulated) -> Table {
+    let classes = core.firmware != Firmware::Table;
     let value = |number: Option<f64>| match number {
         Some(value) if classes => format!("{value:.4}"),
         Some(value) => format!("{value:.6}"),
         None => "-".to_owned(),
     };
     let rows = emulated.boards.iter().enumerate().map(|(index, report)| {
-        let expected = simulated.and_then(|results| results.get(index));
+        let expected = simulated.results().get(index);
         let squared_error = report.line.get("squared_error").and_then(serde_json::Value::as_f64);
         let mut row = vec![
             report.device.to_string(),

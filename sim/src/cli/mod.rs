@@ -198,6 +198,10 @@ Example:
   fedspan-sim emulate --boards 16 --core m3 --link uart
   fedspan-sim emulate --core m0
   fedspan-sim emulate --core m0 --resets 6 --power-cuts 6
+  fedspan-sim emulate watch-network --set algorithm.rounds=20
+  fedspan-sim emulate mnist-lora --boards 5
+
+Networks run on every core but m0, which has too little RAM. They are scored after the final epochs on their heads.
 
 Needs QEMU and the cores' Rust targets: tests/setup --install fetches them.")]
     Emulate(emulate::EmulateOptions),

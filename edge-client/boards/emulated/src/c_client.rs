@@ -22,7 +22,7 @@ use crate::fault;
 use crate::flash::FlashFile;
 use crate::identity::identify;
 use crate::link::{Link, Traffic};
-use crate::nor::Medium as _;
+use crate::nor::{Medium as _, SIZE};
 use crate::pipes::Pipes;
 use crate::serial::{Serial, Uart as _};
 use crate::settings::{LinkSettings, Settings};
@@ -174,7 +174,7 @@ pub fn run<B: Board>(board: B, stack: Painted) -> ! {
         Some(rows) => rows,
         None => fault::exit(fault::WRONG, &"the table has another number of features"),
     };
-    let storage = settings.flash.as_ref().map(|name| match FlashFile::open(name) {
+    let storage = settings.flash.as_ref().map(|name| match FlashFile::open(name, SIZE) {
         Ok(file) => file,
         Err(problem) => fault::exit(fault::WRONG, &problem),
     });

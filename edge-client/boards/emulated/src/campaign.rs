@@ -10,55 +10,58 @@ use semihosting::{eprintln, process};
 
 use crate::board::Board;
 use crate::link::{Link, Traffic};
+use crate::nor::PAGE;
 use crate::pipes::Pipes;
 use crate::serial::Serial;
 use crate::settings::{LinkSettings, Settings};
 use crate::storage::Storage;
 use crate::{fault, reset_count};
 
-/// Session of an emulated device. `N` is the size of the buffer for a record in bytes.
-pub type BoardSession<T, S, const N: usize> = Session<T, S, Storage<N>, ChaCha8Rng>;
+/// Session of an emulated device, with records of at most `N` bytes in pages of `P` bytes.
+pub type BoardSession<T, S, const N: usize, const P: usize = PAGE> = Session<T, S, Storage<N, P>, ChaCha8Rng>;
 
 /// Session settings; the device number is filled in by [`session`].
-const CONFIG: Config = Config { leave_when_fitted: true, ..Config::new(0) };
-/// Size of the receive buffer in bytes.
-const RECEIVE: usize = CONFIG.frame_limit as usize;
-/// Size of the transmit buffer in bytes.
-const TRANSMIT: usize = CONFIG.transmit_capacity();
+pub const CONFIG: Config = Config { leave_when_fitted: true, ..Config::new(0) };
+/// Size of the receive buffer of [`CONFIG`] in bytes.
+pub const RECEIVE: usize = CONFIG.frame_limit as usize;
+/// Size of the transmit buffer of [`CONFIG`] in bytes.
+pub const TRANSMIT: usize = CONFIG.transmit_capacity();
 
 /// Creates the session of a device and restores its stored record.
 ///
 /// The random numbers repeat after each start, since an emulated board has no entropy source. The keys of two
 /// handshakes still differ, because handshakes are numbered in flash, as on a board with untrusted entropy.
-pub fn session<T: Task, S: SampleSource, const N: usize>(
+pub fn session<T: Task, S: SampleSource, const N: usize, const P: usize>(
     settings: &Settings,
+    config: Config,
     (device, protection): (u64, Protection),
     task: T,
     source: S,
-) -> BoardSession<T, S, N> {
-    let config = Config { device, ..CONFIG };
+) -> BoardSession<T, S, N, P> {
+    let config = Config { device, ..config };
     let random = ChaCha8Rng::seed_from_u64(device);
     Session::new(config, protection, task, source, Storage::open(settings, device), random)
 }
 
 /// Connects as often as necessary and returns the traffic once the final head is fitted. Exits if the server
 /// refuses this device, or if a pipe cannot be opened or is closed by the server. Does not return if the
-/// settings demand a reset or a power cut before the end.
-pub fn take_part<B: Board, T: Task, S: SampleSource, const N: usize>(
+/// settings demand a reset or a power cut before the end. The buffers have the lengths of the session's frame
+/// limit.
+pub fn take_part<B: Board, T: Task, S: SampleSource, const N: usize, const P: usize>(
     board: &B,
     settings: &Settings,
-    session: &mut BoardSession<T, S, N>,
+    session: &mut BoardSession<T, S, N, P>,
+    Buffers { receive, transmit }: Buffers<'_>,
 ) -> Traffic {
     let resets = reset_count::resets();
     let last_message = settings.end_after.or((resets < settings.resets).then_some(resets.saturating_add(1)));
-    let (mut receive, mut transmit) = ([0; RECEIVE], [0; TRANSMIT]);
     let mut traffic = Traffic::default();
     loop {
         let mut link = match open::<B>(settings, traffic, last_message) {
             Ok(link) => link,
             Err(error) => fault::exit(fault::WRONG, &format_args!("cannot open the pipes: {error:?}")),
         };
-        let buffers = Buffers { receive: &mut receive, transmit: &mut transmit };
+        let buffers = Buffers { receive: &mut *receive, transmit: &mut *transmit };
         let closed = run(session, &mut link, buffers, || board.now(), |until| board.wait(until));
         if link.is_over() {
             if settings.end_after.is_some() {

@@ -2,26 +2,25 @@
 //! score of its personal model on its own test samples as one line of JSON.
 
 use fedspan_client::features::FEATURES;
+use fedspan_client::link::Buffers;
 use fedspan_client::memory::{Gathering, Memory};
 use fedspan_client::recording::table::{Rows, Split, Table};
 use fedspan_client::recording::{FormatError, Recording, WearerSource};
 use fedspan_client::source::{SampleSource, Targets};
 use fedspan_client::store::record_len;
 use fedspan_client::task::ErrorFeedback;
-use fedspan_client::{Linear, Task, Workspace};
-use fedspan_protocol::frame::crc32c_f32;
-use semihosting::{eprintln, println, process};
+use fedspan_client::{Linear, Workspace};
+use semihosting::eprintln;
 
 use crate::board::Board;
-use crate::campaign::{BoardSession, session, take_part};
+use crate::campaign::{CONFIG, RECEIVE, TRANSMIT, session, take_part};
+use crate::fault;
 use crate::identity::identify;
-use crate::link::Traffic;
-use crate::nor::WORD;
+use crate::nor::{PAGE, WORD};
 use crate::once::Once;
-use crate::serial::Uart;
+use crate::report::{Accuracy, LinearBits, Report, print_and_exit};
 use crate::settings::Settings;
 use crate::stack::Painted;
-use crate::{fault, reset_count};
 
 /// Width of the representation in the bundled smartwatch demonstration.
 pub const WATCH_WIDTH: usize = 24;
@@ -73,8 +72,9 @@ pub fn run_with_recording<B: Board>(board: &B, stack: Painted, cache: &'static m
         fault::exit(fault::FAULT, &"started twice")
     };
     let model = with_feedback(Linear::new(memory), residual.as_mut_slice());
-    let mut session = session::<_, _, WATCH_RECORD>(&settings, identity, model, source);
-    let traffic = take_part(board, &settings, &mut session);
+    let mut session = session::<_, _, WATCH_RECORD, PAGE>(&settings, CONFIG, identity, model, source);
+    let buffers = Buffers { receive: &mut [0; RECEIVE], transmit: &mut [0; TRANSMIT] };
+    let traffic = take_part(board, &settings, &mut session, buffers);
 
     let (mut x, mut out) = ([0.0; FEATURES], [0.0; WATCH_CLASSES]);
     let (mut tested, mut correct) = (0u32, 0u32);
@@ -86,11 +86,9 @@ pub fn run_with_recording<B: Board>(board: &B, stack: Painted, cache: &'static m
         correct += u32::from(index_of_largest(&out) == usize::from(window.class));
         tested += 1;
     }
-    // The accuracy is printed with four decimals, without floating-point formatting code.
-    let accuracy = (u64::from(correct) * 10_000 + u64::from(tested) / 2) / u64::from(tested.max(1));
-    let (integer_part, decimals) = (accuracy / 10_000, accuracy % 10_000);
-    let score = format_args!("\"right\":{correct},\"accuracy\":{integer_part}.{decimals:04}");
-    print_report_and_exit(board, &session, &Report { stack, traffic, trained: windows, tested, score })
+    let (score, model) = (Accuracy { correct, tested }, LinearBits::of(session.task().task()));
+    let (score, model) = (format_args!("{score}"), format_args!("{model}"));
+    print_and_exit(board, &session, &Report { stack, traffic, trained: windows, tested, score, model })
 }
 
 /// Runs the client of a device whose samples are a table in flash, for the board with the least memory.
@@ -113,8 +111,9 @@ pub fn run_with_table<B: Board>(board: &B, stack: Painted) -> ! {
     let (training, mut test) = (part(Split::Training), part(Split::Test));
     let model = Linear::new(Workspace::<SMALL_FEATURES, SMALL_WIDTH>::new());
     let model = with_feedback(model, [0.0; SMALL_FEATURES * SMALL_WIDTH]);
-    let mut session = session::<_, _, SMALL_RECORD>(&settings, identity, model, training);
-    let traffic = take_part(board, &settings, &mut session);
+    let mut session = session::<_, _, SMALL_RECORD, PAGE>(&settings, CONFIG, identity, model, training);
+    let buffers = Buffers { receive: &mut [0; RECEIVE], transmit: &mut [0; TRANSMIT] };
+    let traffic = take_part(board, &settings, &mut session, buffers);
 
     let (mut tested, mut squares) = (0u32, 0.0f32);
     let mut out = [0.0];
@@ -139,8 +138,9 @@ pub fn run_with_table<B: Board>(board: &B, stack: Painted) -> ! {
     let millionths = (squares / tested.max(1) as f32 * 1e6 + 0.5) as u32;
     let (integer_part, decimals) = (millionths / 1_000_000, millionths % 1_000_000);
     let score = format_args!("\"squared_error\":{integer_part}.{decimals:06}");
-    let trained = table.rows(Split::Training);
-    print_report_and_exit(board, &session, &Report { stack, traffic, trained, tested, score })
+    let (trained, model) = (table.rows(Split::Training), LinearBits::of(session.task().task()));
+    let model = format_args!("{model}");
+    print_and_exit(board, &session, &Report { stack, traffic, trained, tested, score, model })
 }
 
 /// Adds error feedback to a model, for campaigns in which devices upload only the largest values.
@@ -174,67 +174,8 @@ pub(crate) fn read_settings() -> Settings {
     parsed.unwrap_or_else(|mistake| fault::exit(fault::WRONG, &mistake))
 }
 
-/// Results of a client at the end of its campaign, except those that its session holds.
-struct Report<'a> {
-    stack: Painted,
-    traffic: Traffic,
-    trained: usize,
-    tested: u32,
-    /// Score of the personal model as members of the JSON object.
-    score: core::fmt::Arguments<'a>,
-}
-
-/// Prints the results as one line of JSON and exits with code 0.
-fn print_report_and_exit<B: Board, M: Memory, V, S: SampleSource, const N: usize>(
-    board: &B,
-    session: &BoardSession<ErrorFeedback<Linear<M>, V>, S, N>,
-    report: &Report<'_>,
-) -> !
-where
-    V: AsRef<[f32]> + AsMut<[f32]>,
-{
-    let Report { stack, traffic, trained, tested, score } = report;
-    let counters = session.counters();
-    let model = session.task().task();
-    let (storage, erased) = (session.store().counters, session.store().erased());
-    let ram = fedspan_memory_map::ram();
-    let (statics, stack) =
-        (fedspan_memory_map::stack_limit().saturating_sub(ram.start), stack.depth(ram.end));
-    println!(
-        "{{\"device\":{},\"board\":\"{}\",\"core\":\"{}\",{score},\"trained\":{trained},\"tested\":{tested},\
-         \"round\":{},\"counted\":{},\"late\":{},\"rejected\":{},\"declined\":{},\"asked_again\":{},\
-         \"storage\":{},\"sealed\":{},\"unopened\":{},\"unsealed\":{},\"resets\":{},\"restored\":{},\"unusable\":{},\"erased\":{erased},\"saved\":{},\
-         \"lost\":{},\"up\":{},\"down\":{},\"milliseconds\":{},\"static\":{statics},\"stack\":{stack},\
-         \"representation\":\"{:08x}\",\"head\":\"{:08x}\"}}",
-        session.config().device,
-        B::NAME,
-        B::CORE,
-        session.last_round(),
-        counters.counted,
-        counters.late,
-        counters.rejected,
-        counters.declined,
-        counters.asked_again,
-        counters.storage,
-        !session.is_plaintext(),
-        counters.unopened,
-        counters.unsealed,
-        reset_count::resets(),
-        storage.restored,
-        storage.unusable,
-        storage.saved,
-        B::Uart::lost(),
-        traffic.up,
-        traffic.down,
-        board.now(),
-        crc32c_f32(model.representation().unwrap_or_default()),
-        crc32c_f32(model.head()),
-    );
-    process::exit(0)
-}
-
 /// Returns the index of the largest value, the first one on a tie, as the simulator does.
-fn index_of_largest(values: &[f32]) -> usize {
+pub(crate) fn index_of_largest(values: &[f32]) -> usize {
     let mut best = (0, f32::NEG_INFINITY);
     for (index, &value) in values.iter().enumerate() {
         if value > best.1 {

@@ -5,27 +5,27 @@
 use semihosting::fs::{File, OpenOptions};
 use semihosting::io::{Read as _, Seek as _, SeekFrom, Write as _};
 
-use crate::nor::{Broken, Medium, Nor, NorError, SIZE};
+use crate::nor::{Broken, Medium, Nor, NorError, flash_size};
 use crate::settings::Name;
 
 /// File with the content of the flash.
 #[derive(Debug)]
 pub struct FlashFile(File);
 
-/// Opens the flash. Creates a missing file, with all bytes erased.
+/// Opens the flash with pages of `P` bytes. Creates a missing file, with all bytes erased.
 ///
 /// # Errors
 /// [`NorError`] if the file cannot be used or its size is not that of the flash.
-pub fn open(name: &Name) -> Result<Nor<FlashFile>, NorError> {
-    Nor::new(FlashFile::open(name)?)
+pub fn open<const P: usize>(name: &Name) -> Result<Nor<FlashFile, P>, NorError> {
+    Nor::new(FlashFile::open(name, flash_size(P))?)
 }
 
 impl FlashFile {
-    /// Opens the file. Creates a missing one, with all bytes erased.
+    /// Opens the file. Creates a missing one, with `size` bytes, all of them erased.
     ///
     /// # Errors
     /// [`NorError::Broken`] if the file cannot be used.
-    pub fn open(name: &Name) -> Result<Self, NorError> {
+    pub fn open(name: &Name, size: usize) -> Result<Self, NorError> {
         let existing = OpenOptions::new().read(true).write(true).open(name.as_c_str());
         if let Ok(file) = existing {
             return Ok(Self(file));
@@ -33,7 +33,7 @@ impl FlashFile {
         let mut options = OpenOptions::new();
         let created = options.read(true).write(true).create(true).truncate(true).open(name.as_c_str());
         let mut file = Self(created.map_err(|_| NorError::Broken)?);
-        for offset in (0..SIZE).step_by(64) {
+        for offset in (0..size).step_by(64) {
             file.write(offset, &[0xff; 64]).map_err(|Broken| NorError::Broken)?;
         }
         Ok(file)

@@ -10,7 +10,8 @@
 //! | [`link`], `pipes`, [`ring`] | byte stream to the server: a serial line, or two named pipes |
 //! | [`nor`], `flash`, `storage`, `reset_count` | the record in a flash that is a host file; state in RAM that survives a reset |
 //! | `identity` | identity of the device: its provisioning record, a host file |
-//! | `campaign`, `client` | takes part in a campaign, then reports the score of the personal model |
+//! | `campaign`, `client`, `report` | takes part in a campaign, then reports the score of the personal model |
+//! | `network_client` | the same for networks, whose sizes are known at run time only (feature `every-network`) |
 //! | `c_client` | the same for a program in C (feature `c`) |
 //! | [`problem`], [`shape`], [`update`], `measure`, `stack` | cost of one update: instructions, stack, and its exact bits |
 //! | `iteration`, `power` | the same for a FedPower iteration, without and with noise (feature `power`) |
@@ -58,6 +59,8 @@ pub mod identity;
 pub mod measure;
 #[cfg(all(target_os = "none", feature = "network"))]
 pub mod network;
+#[cfg(all(target_os = "none", feature = "every-network"))]
+pub mod network_client;
 #[cfg(target_os = "none")]
 pub mod pipes;
 #[cfg(all(target_os = "none", feature = "power"))]
@@ -66,6 +69,8 @@ pub mod power;
 pub mod programs;
 #[cfg(target_os = "none")]
 pub mod register;
+#[cfg(target_os = "none")]
+pub mod report;
 #[cfg(target_os = "none")]
 pub mod reset_count;
 #[cfg(target_os = "none")]

@@ -14,6 +14,8 @@ use semihosting::process;
 use crate::board::{Board, Meter};
 #[cfg(feature = "network")]
 use crate::network;
+#[cfg(feature = "every-network")]
+use crate::network_client::{self, ARENA};
 use crate::once::Once;
 #[cfg(feature = "power")]
 use crate::power;
@@ -31,6 +33,8 @@ static FIXED_MEMORY: Once<FixedWorkspace<D, K, C>> = Once::new(FixedWorkspace::n
 static POWER: Once<PowerWorkspace<D, K>> = Once::new(PowerWorkspace::new());
 #[cfg(feature = "network")]
 static NETWORK: Once<network::Workspace> = Once::new(network::Workspace::new());
+#[cfg(feature = "every-network")]
+static NETWORK_ARENA: Once<[f32; ARENA / size_of::<f32>()]> = Once::new([0.0; ARENA / size_of::<f32>()]);
 
 /// Program `null`: minimal firmware that links, starts and stops.
 pub fn null() -> ! {
@@ -53,6 +57,16 @@ pub fn client_with_table<B: Board>() -> ! {
     match B::with_serial() {
         Some(board) => client::run_with_table(&board, stack),
         None => started_twice(),
+    }
+}
+
+/// Program `network_client`: client of a device whose network and samples are in flash.
+#[cfg(feature = "every-network")]
+pub fn network_client<B: Board>() -> ! {
+    let stack = stack::paint();
+    match (B::with_serial(), NETWORK_ARENA.take()) {
+        (Some(board), Some(arena)) => network_client::run(&board, stack, arena),
+        _ => started_twice(),
     }
 }
 

@@ -10,7 +10,7 @@
 //! | `link=pipes` | two named pipes, with `receive=PATH` and `transmit=PATH` as the firmware sees them |
 //! | `samples=cached` | features are computed once and kept in RAM if they fit (default) |
 //! | `samples=streamed` | features are computed from raw samples on every pass |
-//! | `flash=PATH` | host file of 8 KiB for the flash with the record; created if missing. Required with a key, since handshakes are numbered in it; without it nothing survives a reset |
+//! | `flash=PATH` | host file of 8 KiB (`network_client`: 128 KiB) for the flash with the record; created if missing. Required with a key, since handshakes are numbered in it; without it nothing survives a reset |
 //! | `resets=N` | the board resets itself N times: after the first message since its start, in either direction, then after two, up to N |
 //! | `end-after=N` | the emulator exits with code 3 after N messages, like a power cut |
 //!

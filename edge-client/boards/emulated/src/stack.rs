@@ -8,7 +8,7 @@ use crate::fault;
 /// Pattern of the painted words: an unlikely value, and no address on any emulated board.
 const PAINT: u32 = 0xc5c5_a5a5;
 /// Largest number of painted bytes, which limits the time on boards with megabytes of free memory.
-const DEPTH: usize = 64 * 1024;
+const DEPTH: usize = 256 * 1024;
 
 /// Address range of the stack that was filled with the pattern.
 #[derive(Clone, Copy, Debug)]

@@ -9,13 +9,13 @@ use semihosting::{eprintln, println};
 
 use crate::fault;
 use crate::flash::{self, FlashFile};
-use crate::nor::{Nor, SIZE};
+use crate::nor::{Nor, PAGE, flash_size};
 use crate::reset_count;
 use crate::settings::Settings;
 
-/// Store of a device's head and counters, with records of at most `N` bytes.
-pub struct Storage<const N: usize> {
-    flash: Option<FlashStore<Nor<FlashFile>, N>>,
+/// Store of a device's head and counters, with records of at most `N` bytes in pages of `P` bytes.
+pub struct Storage<const N: usize, const P: usize = PAGE> {
+    flash: Option<FlashStore<Nor<FlashFile, P>, N>>,
     device: u64,
     /// True if each record is printed when it is written.
     print_records: bool,
@@ -36,7 +36,7 @@ pub struct StorageCounters {
     pub saved: u32,
 }
 
-impl<const N: usize> Storage<N> {
+impl<const N: usize, const P: usize> Storage<N, P> {
     /// Opens the flash named in the settings, if any; exits if it is unusable.
     pub fn open(settings: &Settings, device: u64) -> Self {
         let mut blank = true;
@@ -48,7 +48,7 @@ impl<const N: usize> Storage<N> {
             let mut nor = flash::open(name).unwrap_or_else(|problem| unusable(&problem));
             blank = nor.is_blank().unwrap_or_else(|problem| unusable(&problem));
             #[allow(clippy::cast_possible_truncation, reason = "a constant")]
-            FlashStore::new(nor, 0..SIZE as u32).unwrap_or_else(|problem| unusable(&problem))
+            FlashStore::new(nor, 0..flash_size(P) as u32).unwrap_or_else(|problem| unusable(&problem))
         });
         let print_records = settings.resets > 0 || settings.end_after.is_some();
         Self { flash, device, print_records, blank, counters: StorageCounters::default() }
@@ -60,7 +60,7 @@ impl<const N: usize> Storage<N> {
     }
 }
 
-impl<const N: usize> Store for Storage<N> {
+impl<const N: usize, const P: usize> Store for Storage<N, P> {
     fn save(&mut self, record: &Record<'_>) -> Result<(), StoreError> {
         let Some(flash) = &mut self.flash else { return Ok(()) };
         flash.save(record)?;

@@ -28,7 +28,7 @@ impl Medium for Bytes<'_> {
 #[test]
 fn write_clears_bits_and_erase_sets_them() -> Result<(), NorFlashErrorKind> {
     let mut bytes = vec![0xff; SIZE];
-    let mut nor = Nor::new(Bytes(&mut bytes)).map_err(|_| NorFlashErrorKind::Other)?;
+    let mut nor = Nor::<_, PAGE>::new(Bytes(&mut bytes)).map_err(|_| NorFlashErrorKind::Other)?;
     assert_eq!(nor.is_blank(), Ok(true));
     // The write is longer than a block and crosses a page boundary.
     let first: Vec<u8> = (0..200).map(|i| i as u8 | 0x0f).collect();
@@ -52,7 +52,7 @@ fn invalid_access_is_refused_and_changes_nothing() {
     use NorFlashErrorKind::{NotAligned, OutOfBounds};
     let (page, size) = (PAGE as u32, SIZE as u32);
     let mut bytes = vec![0xff; SIZE];
-    let mut nor = Nor::new(Bytes(&mut bytes)).expect("the right size");
+    let mut nor = Nor::<_, PAGE>::new(Bytes(&mut bytes)).expect("the right size");
     assert_eq!(nor.write(2, &[0; 4]), Err(NotAligned));
     assert_eq!(nor.write(0, &[0; 6]), Err(NotAligned));
     assert_eq!(nor.write(size, &[0; 4]), Err(OutOfBounds));
@@ -64,10 +64,11 @@ fn invalid_access_is_refused_and_changes_nothing() {
     assert_eq!(nor.read(size - 1, &mut [0; 2]), Err(OutOfBounds));
     assert_eq!((nor.is_blank(), nor.capacity()), (Ok(true), SIZE));
     for length in [0, SIZE - 1, SIZE + 1] {
-        let created = Nor::new(Bytes(&mut vec![0xff; length])).map(|_| ());
-        assert_eq!(created, Err(NorError::Size { got: length as u64 }));
+        let created = Nor::<_, PAGE>::new(Bytes(&mut vec![0xff; length])).map(|_| ());
+        assert_eq!(created, Err(NorError::Size { got: length as u64, needed: SIZE }));
     }
-    assert_eq!(NorError::Size { got: 7 }.to_string(), "the file has 7 bytes, the flash has 8192");
+    let error = NorError::Size { got: 7, needed: SIZE };
+    assert_eq!(error.to_string(), "the file has 7 bytes, the flash has 8192");
 }
 
 #[test]
@@ -77,10 +78,10 @@ fn record_survives_a_restart() {
     for round in 1..40u32 {
         let head = [round as f32; 24 * 7];
         let record = Record { campaign: 3, round, representation: 9, head: &head };
-        let nor = Nor::new(Bytes(&mut bytes)).expect("the right size");
+        let nor = Nor::<_, PAGE>::new(Bytes(&mut bytes)).expect("the right size");
         let mut store: FlashStore<_, RECORD> = FlashStore::new(nor, 0..SIZE as u32).expect("pages");
         store.save(&record).expect("it works");
-        let nor = Nor::new(Bytes(&mut bytes)).expect("the right size");
+        let nor = Nor::<_, PAGE>::new(Bytes(&mut bytes)).expect("the right size");
         let mut store: FlashStore<_, RECORD> = FlashStore::new(nor, 0..SIZE as u32).expect("pages");
         let mut loaded_head = [0.0; 24 * 7];
         let loaded = store.load(&mut loaded_head).expect("it works");

@@ -1,7 +1,8 @@
 //! Flash images that hold a client's samples for a board: the recordings of a smartwatch wearer, with the
-//! same windows, classes and draws as the simulated client, or a table of samples.
+//! same windows, classes and draws as the simulated client, or a table of samples, with a network or without.
 
-use fedspan_client::recording::table;
+use fedspan_client::recording::network::NetworkSettings;
+use fedspan_client::recording::{self, table};
 use fedspan_client::recording::{DRAW_MAX, Header, Series, write};
 use fedspan_protocol::frame::crc32c;
 
@@ -93,6 +94,15 @@ pub fn table(client: &Client, d: usize) -> Vec<u8> {
     let (training, test) = ((client.train.x.as_slice(), &y[..]), (client.test.x.as_slice(), &y_test[..]));
     let features = u16::try_from(d).unwrap_or(u16::MAX);
     table::write(features, training, test, |part| image.extend_from_slice(part));
+    with_crc(image)
+}
+
+/// Builds the first part of the flash image of a network, which a [`table()`] follows: the settings, the initial
+/// parameters of all layers, and the frozen layer, which is empty without one.
+#[must_use]
+pub fn network(settings: &NetworkSettings, start: &[f32], frozen: &[f32]) -> Vec<u8> {
+    let mut image = Vec::new();
+    recording::network::write(settings, start, frozen, |part| image.extend_from_slice(part));
     with_crc(image)
 }
 

@@ -8,6 +8,7 @@ use tokio::process::{Child, Command};
 
 use fedspan_client::features::FEATURES;
 use fedspan_client::memory::Shape;
+use fedspan_engine::config::ModelSection;
 
 use super::EmulateError;
 use crate::data::watch::EXERCISES;
@@ -30,8 +31,11 @@ pub struct Core {
     partition: u32,
     /// Size of the partition for samples, in bytes.
     pub(super) partition_size: usize,
-    /// Kind of samples that the firmware trains on.
+    /// Kind of model and samples that the firmware trains on.
     pub firmware: Firmware,
+    /// RAM for a network in the firmware for networks, in bytes; 0 if the board has too little RAM for that
+    /// firmware.
+    pub network_memory: usize,
     /// Program of the firmware.
     program: Program,
 }
@@ -43,28 +47,34 @@ enum Program {
     C,
 }
 
-/// Kind of samples that the firmware of a board trains on.
+/// Kind of model and samples that the firmware of a board trains on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Firmware {
-    /// Recordings of a smartwatch wearer.
+    /// Linear model on the recordings of a smartwatch wearer.
     Watch,
-    /// Table of samples with 20 features and one output, for a model of width 2.
+    /// Linear model of width 2 on a table of samples with 20 features and one output.
     Table,
+    /// Network of any kind on a table of samples with classes.
+    Network,
 }
 
 impl Firmware {
-    /// Sizes of the firmware's model.
+    /// Sizes of the firmware's model; `None` if the model is a network, whose sizes are in the board's flash.
     #[must_use]
-    pub fn shape(self) -> Shape {
+    pub fn shape(self) -> Option<Shape> {
         match self {
-            Self::Watch => Shape { features: FEATURES, width: 24, outputs: EXERCISES },
-            Self::Table => Shape { features: 20, width: 2, outputs: 1 },
+            Self::Watch => Some(Shape { features: FEATURES, width: 24, outputs: EXERCISES }),
+            Self::Table => Some(Shape { features: 20, width: 2, outputs: 1 }),
+            Self::Network => None,
         }
     }
 }
 
-/// Partition size of boards with megabytes of memory: 2 MiB.
-const MEGABYTES: usize = 2 << 20;
+/// RAM for a network on boards with megabytes of memory, in bytes: `ARENA` of the firmware.
+const NETWORK_MEMORY: usize = 15 << 18;
+
+/// Partition size of boards with megabytes of memory: 16 MiB.
+const MEGABYTES: usize = 16 << 20;
 
 const ARM: &str = "qemu-system-arm";
 const RISCV: &str = "qemu-system-riscv32";
@@ -79,9 +89,10 @@ pub const CORES: [Core; 6] = [
         folder: "qemu-mps2",
         target: "thumbv7em-none-eabihf",
         feature: Some("m4"),
-        partition: 0x0020_0000,
+        partition: 0x2100_0000,
         partition_size: MEGABYTES,
         firmware: Firmware::Watch,
+        network_memory: NETWORK_MEMORY,
         program: Program::Rust,
     },
     Core {
@@ -92,9 +103,10 @@ pub const CORES: [Core; 6] = [
         folder: "qemu-mps2",
         target: "thumbv7m-none-eabi",
         feature: Some("m3"),
-        partition: 0x0020_0000,
+        partition: 0x2100_0000,
         partition_size: MEGABYTES,
         firmware: Firmware::Watch,
+        network_memory: NETWORK_MEMORY,
         program: Program::Rust,
     },
     Core {
@@ -105,9 +117,10 @@ pub const CORES: [Core; 6] = [
         folder: "qemu-mps2",
         target: "thumbv7em-none-eabihf",
         feature: Some("m7"),
-        partition: 0x0020_0000,
+        partition: 0x6000_0000,
         partition_size: MEGABYTES,
         firmware: Firmware::Watch,
+        network_memory: NETWORK_MEMORY,
         program: Program::Rust,
     },
     Core {
@@ -118,9 +131,10 @@ pub const CORES: [Core; 6] = [
         folder: "qemu-mps2",
         target: "thumbv8m.main-none-eabihf",
         feature: Some("m33"),
-        partition: 0x1020_0000,
+        partition: 0x8000_0000,
         partition_size: MEGABYTES,
         firmware: Firmware::Watch,
+        network_memory: NETWORK_MEMORY,
         program: Program::Rust,
     },
     Core {
@@ -131,9 +145,10 @@ pub const CORES: [Core; 6] = [
         folder: "qemu-riscv",
         target: "riscv32imc-unknown-none-elf",
         feature: None,
-        partition: 0x8020_0000,
+        partition: 0x8100_0000,
         partition_size: MEGABYTES,
         firmware: Firmware::Watch,
+        network_memory: NETWORK_MEMORY,
         program: Program::Rust,
     },
     Core {
@@ -147,6 +162,7 @@ pub const CORES: [Core; 6] = [
         partition: 0x0003_0000,
         partition_size: 64 << 10,
         firmware: Firmware::Table,
+        network_memory: 0,
         program: Program::Rust,
     },
 ];
@@ -190,10 +206,30 @@ impl Core {
         Self { firmware: Firmware::Table, program: Program::C, ..self }
     }
 
+    /// Returns this core with the firmware for the model of a scenario: for networks if it is a network.
+    #[must_use]
+    pub fn for_model(self, model: &ModelSection) -> Self {
+        if model.network.is_some() { Self { firmware: Firmware::Network, ..self } } else { self }
+    }
+
+    /// Returns true if the firmware is the client in C.
+    pub(super) fn is_in_c(&self) -> bool {
+        self.program == Program::C
+    }
+
+    /// Returns the name of the program, and the cargo feature that the program needs.
+    fn program(&self) -> (&'static str, Option<&'static str>) {
+        match (self.firmware, self.program) {
+            (_, Program::C) => ("c_client", Some("c")),
+            (Firmware::Network, Program::Rust) => ("network_client", Some("every-network")),
+            (_, Program::Rust) => ("client", None),
+        }
+    }
+
     /// Returns a name of the firmware for this core.
     #[must_use]
     pub fn firmware_name(&self) -> String {
-        format!("{}-{}", if self.program == Program::C { "c-client" } else { "client" }, self.name)
+        format!("{}-{}", self.program().0.replace('_', "-"), self.name)
     }
 
     /// Finds QEMU's program on the `PATH`, or in the folder where `tests/setup` installs QEMU.
@@ -216,10 +252,7 @@ impl Core {
     pub async fn build(&self, root: &Path) -> Result<PathBuf, EmulateError> {
         let folder = root.join("edge-client/boards").join(self.folder);
         let target = root.join("target/boards");
-        let program = match self.program {
-            Program::Rust => "client",
-            Program::C => "c_client",
-        };
+        let (program, feature) = self.program();
         let setting = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let mut cargo = Command::new(setting("FEDSPAN_CARGO").as_deref().unwrap_or("cargo"));
         if let Some(compiler) = setting("FEDSPAN_RUSTC") {
@@ -238,8 +271,8 @@ impl Core {
         if let Some(feature) = self.feature {
             cargo.args(["--no-default-features", "--features", feature]);
         }
-        if self.program == Program::C {
-            cargo.args(["--features", "c"]);
+        if let Some(feature) = feature {
+            cargo.args(["--features", feature]);
         }
         let build_error = |reason: String| EmulateError::Build { folder: folder.clone(), reason };
         let status = cargo.status().await.map_err(|error| build_error(error.to_string()))?;

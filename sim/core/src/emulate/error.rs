@@ -43,6 +43,28 @@ pub enum EmulateError {
         /// Size of the partition in bytes.
         room: usize,
     },
+    /// A part of the network does not fit the memory of the board.
+    #[error("{name}: {part} takes {needed} bytes, boards with a {core} have {available} for it")]
+    Memory {
+        /// Name of the scenario.
+        name: String,
+        /// Description of the core.
+        core: &'static str,
+        /// Part of the network, and its kind of memory.
+        part: &'static str,
+        /// Size of the part in bytes.
+        needed: usize,
+        /// Size of the memory in bytes.
+        available: usize,
+    },
+    /// No board can train the scenario's network.
+    #[error("{name}: {reason}")]
+    Network {
+        /// Name of the scenario.
+        name: String,
+        /// Cause, and the remedy.
+        reason: String,
+    },
     /// QEMU is not installed.
     #[error("found no {program} on the PATH; `tests/setup --install` installs it")]
     NoQemu {

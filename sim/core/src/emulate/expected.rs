@@ -1,9 +1,11 @@
 //! Expected results of emulated boards, which are computed by simulating the scenario.
 
+use std::collections::BTreeSet;
+
 use fedspan_engine::algorithm::decoded_representation;
 use fedspan_protocol::frame::crc32c_f32;
 
-use super::BoardReport;
+use super::{BoardReport, EmulationResult};
 use crate::run::{NoProgress, Outcome, RunError, run};
 use crate::scenario::Scenario;
 
@@ -18,6 +20,8 @@ pub struct Expected {
     pub representation: Option<String>,
     /// CRC-32C of the head.
     pub head: String,
+    /// CRC-32C of the parameters of all layers of a network; `None` for a linear model.
+    pub parameters: Option<String>,
 }
 
 /// Simulates the scenario. Returns the outcome of the simulation and the expected result of each client.
@@ -33,19 +37,39 @@ pub fn expected(scenario: &Scenario) -> Result<(Outcome, Vec<Expected>), RunErro
     let narrow_head = |head: &[f64]| head.iter().map(|weight| *weight as f32).collect::<Vec<f32>>();
     let representation =
         outcome.representation.as_ref().map(|b| hash(&decoded_representation(b, download).values));
-    let expected_results = outcome.clients.iter().map(|client| Expected {
+    // Boards report their networks after the final epochs on the head.
+    let clients = if outcome.tuned.is_empty() { &outcome.clients } else { &outcome.tuned };
+    let expected_results = clients.iter().map(|client| Expected {
         accuracy: client.accuracy,
         test_mse: client.test_mse,
         representation: representation.clone(),
         head: hash(&narrow_head(&client.head)),
+        parameters: client.parameters.map(|checksum| format!("{checksum:08x}")),
     });
     let expected_results = expected_results.collect();
     Ok((outcome, expected_results))
 }
 
+/// True if the same devices counted in each training round of a simulation and of an emulated fleet. Boards are as fast as the host
+/// runs them, so a policy that prefers fast devices chooses other devices than in the simulation.
+#[must_use]
+pub fn has_same_participants(outcome: &Outcome, emulated: &EmulationResult) -> bool {
+    // Boards have the numbers of clients from 1, simulated devices from 0.
+    let board_numbers = |round: &serde_json::Value| -> Option<BTreeSet<u64>> {
+        let participants = round.get("participants")?.as_array()?;
+        participants.iter().map(|device| device.as_u64()?.checked_sub(1)).collect()
+    };
+    let is_training = |round: &&serde_json::Value| {
+        round.get("phase").and_then(serde_json::Value::as_str) == Some("training")
+    };
+    let of_boards = emulated.rounds.iter().filter(is_training).map(board_numbers);
+    let simulated = outcome.rounds.iter().filter(|row| row.round > 0);
+    simulated.map(|row| Some(row.participants.iter().map(|device| device.0).collect())).eq(of_boards)
+}
+
 impl Expected {
-    /// True if the result of a board is equal: the representation and the head have the same bits, and the
-    /// accuracy is the same.
+    /// True if the result of a board is equal: the representation and the head, or all layers of a network, have
+    /// the same bits, and the accuracy is the same.
     #[must_use]
     pub fn agrees(&self, report: &BoardReport) -> bool {
         let matches_report = |key: &str, expected: &str| {
@@ -55,8 +79,12 @@ impl Expected {
             Some(expected) => report.accuracy().is_some_and(|reported| (reported - expected).abs() < 1e-12),
             None => true,
         };
+        let matches_if_expected = |key: &str, expected: &Option<String>| {
+            expected.as_ref().is_none_or(|expected| matches_report(key, expected))
+        };
         accurate
-            && self.representation.as_ref().is_none_or(|expected| matches_report("representation", expected))
+            && matches_if_expected("representation", &self.representation)
+            && matches_if_expected("parameters", &self.parameters)
             && matches_report("head", &self.head)
     }
 }
@@ -74,5 +102,47 @@ impl BoardReport {
     #[must_use]
     pub fn number(&self, key: &str) -> u64 {
         self.line.get(key).and_then(serde_json::Value::as_u64).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn participants_are_compared_round_by_round() {
+        let changes =
+            ["algorithm.rounds=2".to_owned(), "participation={ policy = \"fraction\", r = 0.3 }".to_owned()];
+        let text = Scenario::built_in("smallest").unwrap();
+        let (outcome, _) = expected(&Scenario::parse("smallest", text, &changes).unwrap()).unwrap();
+        let numbers = |row: usize| -> Vec<u64> {
+            outcome.rounds[row].participants.iter().map(|device| device.0 + 1).rev().collect()
+        };
+        let round =
+            |phase: &str, participants: Vec<u64>| json!({ "phase": phase, "participants": participants });
+        let emulated = |rounds| EmulationResult {
+            boards: Vec::new(),
+            dead: Vec::new(),
+            status: Default::default(),
+            rounds,
+            seconds: 0.0,
+        };
+        let (first, second) = (round("training", numbers(1)), round("training", numbers(2)));
+        let start = round("start", vec![1]);
+        assert!(has_same_participants(&outcome, &emulated(vec![start, first.clone(), second.clone()])));
+        for rounds in [
+            vec![],
+            vec![first.clone()],
+            vec![first.clone(), second.clone(), second.clone()],
+            vec![first.clone(), round("training", vec![])],
+            vec![first.clone(), round("training", vec![0])],
+            vec![first, json!({ "phase": "training" })],
+        ] {
+            assert!(!has_same_participants(&outcome, &emulated(rounds)));
+        }
     }
 }

@@ -16,7 +16,7 @@ use fedspan_aggregator::config::{Fleet, Limits, RoundsSection, Security};
 use fedspan_aggregator::server::{Server, Status, query};
 use fedspan_engine::CustomNames;
 use fedspan_engine::algorithm::ScaleSource;
-use fedspan_engine::config::{GivenKeys, Shape, StopSection};
+use fedspan_engine::config::{GivenKeys, ModelSection, Shape, StopSection};
 use getrandom::SysRng;
 use tokio::net::unix::pipe;
 use tokio::task::{JoinHandle, JoinSet};
@@ -24,10 +24,11 @@ use tokio::task::{JoinHandle, JoinSet};
 pub use board::{BoardArgs, BoardLink, CORES, Core, Firmware};
 pub use board_run::{BoardFaults, BoardReport, DeadBoard};
 pub use error::EmulateError;
-pub use expected::{Expected, expected};
+pub use expected::{Expected, expected, has_same_participants};
+pub use samples::{NetworkSize, network_size};
 
 use crate::scenario::Scenario;
-use board_line::BoardLine;
+use board_line::board_line;
 use board_run::BoardRun;
 use samples::SampleImages;
 
@@ -104,9 +105,9 @@ pub async fn run(
         let what = what.to_owned();
         move |error| EmulateError::System { what, error }
     };
-    check(plan.scenario)?;
+    check(plan.scenario, plan.core)?;
     let mut interrupted = std::pin::pin!(interrupted);
-    let images = SampleImages::new(plan)?;
+    let images = SampleImages::new(plan.scenario, plan.core)?;
     let emulator = plan.core.emulator(plan.root)?;
     let firmware = match &plan.firmware {
         Some(firmware) => firmware.clone(),
@@ -121,7 +122,8 @@ pub async fn run(
     };
     let security = keys::security(plan);
     let protection = keys::protection(&security, plan)?;
-    let mut server = Server::bind(fleet(plan, security), 1, SysRng, protection).await?;
+    let mut server =
+        Server::bind(fleet(plan, images.shape(), images.model(), security), 1, SysRng, protection).await?;
     let port = server.address()?.port();
     let state = plan.scratch.join("state");
     let mut boards: Vec<BoardRun> = Vec::new();
@@ -153,11 +155,8 @@ pub async fn run(
                 // `--link uart` works on these systems.
                 #[cfg(target_os = "linux")]
                 open.read_write(true);
-                let line = tokio::io::join(
-                    open.open_receiver(&transmit).map_err(system("named pipe"))?,
-                    open.open_sender(&receive).map_err(system("named pipe"))?,
-                );
-                let (line, end) = BoardLine::new(line);
+                let (line, end) = board_line(open.open_receiver(&transmit).map_err(system("named pipe"))?);
+                let line = tokio::io::join(line, open.open_sender(&receive).map_err(system("named pipe"))?);
                 server.attach_link(format!("board {device}"), line);
                 line_ends.insert(device, end);
                 BoardLink::Pipes(receive, transmit)
@@ -263,8 +262,8 @@ async fn has_begun(state: &Path) -> bool {
     !matches!(answered.await, Ok(Some(()))) || has_begun
 }
 
-/// Checks that a server and boards of any core can run the scenario.
-fn check(scenario: &Scenario) -> Result<(), EmulateError> {
+/// Checks that a server and the core's firmware can run the algorithm of the scenario.
+fn check(scenario: &Scenario, core: Core) -> Result<(), EmulateError> {
     scenario.check_runs_on_devices()?;
     let simulated_stop = StopSection { change: None, ..scenario.stop } != StopSection::default();
     let reason = if let Some(reason) = scenario.not_served_because() {
@@ -273,6 +272,8 @@ fn check(scenario: &Scenario) -> Result<(), EmulateError> {
         "boards add no noise: leave out [privacy]"
     } else if scenario.fleet.normal_equations_only {
         "the emulated firmware has every solver: leave out fleet.head_solver"
+    } else if core.is_in_c() && scenario.model.network.is_some() {
+        "the client in C has linear models only: leave out --in-c"
     } else if simulated_stop {
         "of [stop] a server knows \"change\" only: leave the other keys out"
     } else {
@@ -323,9 +324,8 @@ async fn watch_rounds(state: &Path) -> JoinHandle<Vec<serde_json::Value>> {
 }
 
 /// Creates the configuration of the server, which runs the scenario's campaign with the boards.
-fn fleet(plan: &Plan<'_>, security: Security) -> Fleet {
-    let Scenario { seed, model, algorithm, rule, norm, samples, participation, stop, .. } = plan.scenario;
-    let shape = plan.core.firmware.shape();
+fn fleet(plan: &Plan<'_>, shape: Shape, model: ModelSection, security: Security) -> Fleet {
+    let Scenario { seed, algorithm, rule, norm, samples, participation, stop, .. } = plan.scenario;
     Fleet {
         seed: *seed,
         state: plan.scratch.join("state"),
@@ -344,10 +344,10 @@ fn fleet(plan: &Plan<'_>, security: Security) -> Fleet {
         security,
         // A board that restarts is back within a second.
         absence: Duration::from_secs(10),
-        shape: Shape { features: shape.features, outputs: shape.outputs, image: None },
+        shape,
         // The firmware does not support feature scaling.
         scale: ScaleSource::None,
-        model: model.clone(),
+        model,
         algorithm: algorithm.clone(),
         rule: *rule,
         participation: *participation,
@@ -360,9 +360,10 @@ fn fleet(plan: &Plan<'_>, security: Security) -> Fleet {
             unauthenticated: plan.boards + 16,
             updates: u32::MAX,
             hello: Duration::from_secs(60),
-            // An emulated core that waits for a pipe is suspended and cannot send keep-alives.
+            // An emulated core that waits for a pipe is suspended and cannot send keep-alives. In a large fleet a core waits
+            // long for a processor of the host.
             idle: Duration::from_secs(600),
-            frame: Duration::from_secs(30),
+            frame: Duration::from_secs(600),
             repeat: Duration::from_secs(60),
             norm: *norm,
             samples: *samples,
@@ -404,14 +405,15 @@ mod tests {
                 firmware: None,
                 scratch: Path::new(""),
             };
-            let limits = fleet(&plan, Security::Plaintext).limits;
+            let shape = Shape { features: 20, outputs: 1, image: None };
+            let limits = fleet(&plan, shape, scenario.model.clone(), Security::Plaintext).limits;
             assert_eq!((limits.norm, limits.samples), (norm, scenario.samples), "{changes:?}");
         }
     }
 
     #[test]
     fn settings_that_boards_would_ignore_are_refused() {
-        assert!(check(&scenario(&["stop.change=0.01"])).is_ok());
+        assert!(check(&scenario(&["stop.change=0.01"]), CORES[5]).is_ok());
         for (change, part) in [
             ("fleet.dropout=0.1", "leave out fleet.dropout"),
             ("rounds.deadline=2", "rounds.deadline"),
@@ -421,7 +423,7 @@ mod tests {
             ("stop.distance=0.1", "a server knows \"change\" only"),
             ("attack.kind=\"mimic\"", "attack.kind"),
         ] {
-            let refused = check(&scenario(&[change])).unwrap_err().to_string();
+            let refused = check(&scenario(&[change]), CORES[5]).unwrap_err().to_string();
             assert!(refused.contains(part), "{change}: {refused}");
             assert_eq!(refused.lines().count(), 1, "{refused}");
         }

@@ -135,6 +135,7 @@ fn score_weights(weights: Vec<f64>, client: &Client, dataset: &Dataset) -> Clien
         dropped: DroppedDirections::default(),
         undetermined: false,
         predictions: test.predictions,
+        parameters: None,
     }
 }
 

@@ -94,6 +94,34 @@ impl NetworkConfig {
         self.base = base.map(Arc::new);
         Ok(self)
     }
+
+    /// True if devices need memory for momentum.
+    #[must_use]
+    pub fn has_momentum(&self) -> bool {
+        self.parameters.descent.momentum > 0.0
+    }
+
+    /// Seed of the sample order of a device.
+    #[must_use]
+    pub fn order_seed(&self, device: u64) -> u64 {
+        stream(self.parameters.seed, Purpose::Network, device.saturating_add(1)).bits()
+    }
+
+    /// Initial parameters of all layers, the same on all devices. If the server sends the body, the head is
+    /// zero, as on a board.
+    #[must_use]
+    pub fn start(&self) -> Vec<f32> {
+        let NetworkParameters { shape, seed, .. } = self.parameters;
+        let start = shape.start(seed, !self.method.has_own_head());
+        #[allow(clippy::cast_possible_truncation, reason = "drawn as f32")]
+        let mut start: Vec<f32> = start.iter().map(|value| *value as f32).collect();
+        if let Some(base) = &self.base {
+            // The later layers of the base network follow the two factors of the adapter.
+            start.truncate(self.shape.start(2));
+            start.extend(&base.later_layers);
+        }
+        start
+    }
 }
 
 /// Time at which a device joins the campaign.
@@ -138,24 +166,15 @@ pub struct SimNetwork {
 
 impl SimNetwork {
     /// Creates the network of a device with `samples` training samples. All devices start from the same
-    /// network. If the server sends the body, the initial head is zero, as on a board.
+    /// network.
     #[must_use]
     pub fn new(build: &NetworkConfig, device: u64, samples: usize, join_time: JoinTime) -> Self {
-        let NetworkParameters { shape, descent, seed, .. } = build.parameters;
         let method = build.method;
-        let memory = HeapNetwork::new(build.shape, descent.momentum > 0.0, samples, build.base.clone());
-        let order = stream(seed, Purpose::Network, device.saturating_add(1)).bits();
+        let memory = HeapNetwork::new(build.shape, build.has_momentum(), samples, build.base.clone());
+        let order = build.order_seed(device);
         let mut network = Network::new(memory, order);
-        #[allow(clippy::cast_possible_truncation, reason = "drawn as f32")]
-        let mut start: Vec<f32> =
-            shape.start(seed, !method.has_own_head()).iter().map(|v| *v as f32).collect();
-        if let Some(base) = &build.base {
-            // The later layers of the base network follow the two factors of the adapter.
-            start.truncate(build.shape.start(2));
-            start.extend(&base.later_layers);
-        }
-        // Cannot fail: `start` has as many values as the network.
-        let _ = network.set_parameters(&start);
+        // Cannot fail: the start has as many values as the network.
+        let _ = network.set_parameters(&build.start());
         let baseline = Rounds::new(build, order);
         let local_training = match (join_time, method.plan(&build.parameters).task) {
             (
