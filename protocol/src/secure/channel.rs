@@ -160,10 +160,9 @@ impl<A: Aead> Channel<A> {
             return self.seal_short(counter, message, body_len, &mut fill, out);
         }
         let envelope = Envelope { before: HEADER + COUNTER, after: TAG };
-        let (aead, key) = (&mut self.aead, &self.outgoing_key);
         let close = |frame: &mut [u8]| {
             set_header(frame, HEADER_SEALED, &counter.to_le_bytes());
-            encrypt_frame(aead, key, counter, envelope.before, frame);
+            self.encrypt_frame(counter, envelope.before, frame);
         };
         encode_in(envelope, message, body_len, &mut fill, close, out)
     }
@@ -184,12 +183,23 @@ impl<A: Aead> Channel<A> {
         }
         self.next = 1;
         let envelope = Envelope { before: HEADER + NONCE, after: TAG };
-        let (aead, key) = (&mut self.aead, &self.outgoing_key);
         let close = |frame: &mut [u8]| {
             set_header(frame, HEADER_ANSWER, nonce);
-            encrypt_frame(aead, key, 0, envelope.before, frame);
+            self.encrypt_frame(0, envelope.before, frame);
         };
         encode_in(envelope, message, 0, &mut |_| {}, close, out)
+    }
+
+    /// Encrypts the frame between its first `before` bytes, which are only authenticated, and the tag, and writes
+    /// the tag.
+    #[cfg_attr(target_os = "none", inline(never))]
+    fn encrypt_frame(&mut self, counter: u64, before: usize, frame: &mut [u8]) {
+        let Some((head, after_header)) = frame.split_at_mut_checked(before) else { return };
+        let Some((secret, tag)) = after_header.split_last_chunk_mut::<TAG>() else { return };
+        match self.aead.encrypt(&self.outgoing_key, &aead::nonce(counter), head, secret) {
+            Some(computed_tag) => *tag = computed_tag,
+            None => secret.zeroize(),
+        }
     }
 
     /// Verifies and decrypts a frame in place, and returns its message and body.
@@ -255,16 +265,26 @@ impl<A: Aead> Channel<A> {
         out: &mut [u8],
     ) -> Result<usize, Error> {
         let envelope = Envelope { before: HEADER + SHORT_COUNTER, after: SHORT_TAG };
-        let (aead, key) = (&mut self.aead, &self.outgoing_key);
         let close = |frame: &mut [u8]| {
             set_header(
                 frame,
                 HEADER_SHORT,
                 counter.to_le_bytes().first_chunk::<SHORT_COUNTER>().unwrap_or(&[0; SHORT_COUNTER]),
             );
-            encrypt_short(aead, key, counter, envelope.before, frame);
+            self.encrypt_short(counter, envelope.before, frame);
         };
         encode_in(envelope, message, body_len, fill, close, out)
+    }
+
+    /// Encrypts a frame like [`Self::encrypt_frame`], with a short tag.
+    #[cfg_attr(target_os = "none", inline(never))]
+    fn encrypt_short(&mut self, counter: u64, before: usize, frame: &mut [u8]) {
+        let Some((head, after_header)) = frame.split_at_mut_checked(before) else { return };
+        let Some((secret, tag)) = after_header.split_last_chunk_mut::<SHORT_TAG>() else { return };
+        match self.aead.encrypt_short(&self.outgoing_key, &aead::nonce(counter), head, secret) {
+            Some(computed_tag) => *tag = computed_tag,
+            None => secret.zeroize(),
+        }
     }
 
     /// Opens a frame with a short counter and a short tag.
@@ -317,30 +337,6 @@ fn tag_of_beacon(down: &[u8; KEY], message: &[u8]) -> [u8; BEACON_TAG] {
 fn set_header(frame: &mut [u8], header: u8, fields: &[u8]) {
     for (target, byte) in frame.iter_mut().zip([header].iter().chain(fields)) {
         *target = *byte;
-    }
-}
-
-/// Encrypts the frame between its first `before` bytes, which are only authenticated, and the tag, and writes
-/// the tag.
-#[cfg_attr(target_os = "none", inline(never))]
-fn encrypt_frame(aead: &mut impl Aead, key: &[u8; KEY], counter: u64, before: usize, frame: &mut [u8]) {
-    let Some((head, after_header)) = frame.split_at_mut_checked(before) else { return };
-    let Some((secret, tag)) = after_header.split_last_chunk_mut::<TAG>() else { return };
-    match aead.encrypt(key, &aead::nonce(counter), head, secret) {
-        Some(computed_tag) => *tag = computed_tag,
-        None => secret.zeroize(),
-    }
-}
-
-/// Encrypts a frame like [`encrypt_frame`], with a short tag.
-#[cfg(feature = "short-seals")]
-#[cfg_attr(target_os = "none", inline(never))]
-fn encrypt_short(aead: &mut impl Aead, key: &[u8; KEY], counter: u64, before: usize, frame: &mut [u8]) {
-    let Some((head, after_header)) = frame.split_at_mut_checked(before) else { return };
-    let Some((secret, tag)) = after_header.split_last_chunk_mut::<SHORT_TAG>() else { return };
-    match aead.encrypt_short(key, &aead::nonce(counter), head, secret) {
-        Some(computed_tag) => *tag = computed_tag,
-        None => secret.zeroize(),
     }
 }
 

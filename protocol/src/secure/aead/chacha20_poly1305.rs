@@ -28,6 +28,8 @@ impl Aead for ChaCha20Poly1305 {
         Suite::ChaCha20Poly1305
     }
 
+    // Inlined, as the other functions: a call with six arguments would take stack.
+    #[inline(always)]
     fn encrypt(
         &mut self,
         key: &[u8; KEY],
@@ -38,6 +40,7 @@ impl Aead for ChaCha20Poly1305 {
         encrypt(key, nonce, head, text)
     }
 
+    #[inline(always)]
     fn decrypt(
         &mut self,
         key: &[u8; KEY],
