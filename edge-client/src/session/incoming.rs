@@ -11,6 +11,7 @@ use rand_core::Rng;
 use super::Session;
 use super::counters::count;
 use super::state::{Phase, SLOTS_ENABLED};
+use crate::event_log::log_event;
 use crate::release::Release;
 use crate::source::{SampleSource, Targets};
 use crate::store::{Record, Store};
@@ -148,6 +149,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         self.state.cost = cost;
         self.state.fitting = matches!(open.task, message::Task::FitHead { .. });
         self.state.assembly = assembly;
+        log_event!(info, "round {} stage {} opened", open.id.round, open.id.stage);
         self.state.await_chunks(now, false);
         if self.state.assembly.is_complete() {
             match self.decode_tensors(&open.tensors, body) {
@@ -278,6 +280,10 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         self.state.save_failed = !saved;
         if !saved {
             count(&mut self.state.counters.storage);
+            // The end of a private computation is not shown before its decline is sent.
+            if !self.state.computing {
+                log_event!(error, "the record cannot be stored");
+            }
         }
         saved
     }
@@ -315,6 +321,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         self.task.prepare(&Release { device, campaign, round, spent })?;
         if self.ledger.charge(cost, &mut self.store).is_err() {
             count(&mut self.state.counters.storage);
+            log_event!(error, "the privacy ledger cannot be stored");
             return Err(DeclineReason::Device);
         }
         self.state.charged_unsent = true;

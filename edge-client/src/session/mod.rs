@@ -63,6 +63,7 @@ use rand_core::Rng;
 use secure_layer::SecureLayer;
 use state::{Phase, SessionState};
 
+use crate::event_log::log_event;
 use crate::source::SampleSource;
 use crate::store::Store;
 use crate::task::Task;
@@ -116,9 +117,11 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             state.reports = config.about.is_some() && task.capabilities().privacy == Privacy::None;
         }
         if loaded.is_err() {
+            log_event!(error, "the stored record cannot be read");
             count(&mut state.counters.storage);
         }
         if ledger.is_lost() {
+            log_event!(error, "the privacy ledger is lost, so the whole budget counts as spent");
             count(&mut state.counters.ledger_lost);
         }
         let secure = SecureLayer::new(protection);
@@ -233,10 +236,12 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
                 count(&mut self.state.counters.dropped_while_silent);
             }
             Event::LinkUp => {
+                log_event!(info, "connected");
                 self.secure.reset();
                 self.state.link_up();
             }
             Event::LinkDown => {
+                log_event!(info, "link lost");
                 self.secure.reset();
                 // The time at which the device notices the loss depends on the duration of its computation;
                 // the end of the slot does not.

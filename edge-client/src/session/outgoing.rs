@@ -15,6 +15,7 @@ use rand_core::Rng;
 use super::Session;
 use super::counters::count;
 use super::state::{Phase, SessionState, UploadCursor};
+use crate::event_log::log_event;
 use crate::source::SampleSource;
 use crate::store::Store;
 use crate::task::Task;
@@ -88,6 +89,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             // Without a new handshake number no handshake is possible. A later connection may succeed if the
             // storage works again.
             count(&mut self.state.counters.storage);
+            log_event!(error, "no number of a handshake can be stored");
             self.state.close = true;
             return None;
         }
@@ -137,7 +139,15 @@ impl SessionState {
             }
             _ if self.decline.is_some() => {
                 self.round_ended(now);
-                ToServer::Decline(self.decline.take()?)
+                let decline = self.decline.take()?;
+                log_event!(
+                    warn,
+                    "round {} stage {} declined: {:?}",
+                    decline.id.round,
+                    decline.id.stage,
+                    decline.reason
+                );
+                ToServer::Decline(decline)
             }
             Phase::Receiving { ask_missing: true } => {
                 self.phase = Phase::Receiving { ask_missing: false };
