@@ -6,11 +6,14 @@
 
 /// Logs an event at a level of `log` and `defmt`. Arguments are numbers (`{}`) or enumerations (`{:?}`), which both can format.
 macro_rules! log_event {
-    ($level:ident, $($arguments:tt)+) => {{
+    ($level:ident, $format:literal $(, $argument:expr)*) => {{
         #[cfg(feature = "defmt")]
-        ::defmt::$level!($($arguments)+);
+        ::defmt::$level!($format $(, $argument)*);
         #[cfg(all(feature = "log", not(feature = "defmt")))]
-        ::log::$level!($($arguments)+);
+        ::log::$level!($format $(, $argument)*);
+        // Never called: arguments count as used without a log.
+        #[cfg(not(any(feature = "defmt", feature = "log")))]
+        let _ = || ($(&$argument,)*);
     }};
 }
 

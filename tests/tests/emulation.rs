@@ -9,3 +9,4 @@ mod flash;
 mod network;
 mod power;
 mod sealing;
+mod template;

@@ -8,7 +8,7 @@ use super::config::About;
 use fedspan_protocol::message::RECEIVES_BEACONS;
 #[cfg(feature = "reports")]
 use fedspan_protocol::message::Report;
-use fedspan_protocol::message::{CHOOSES_RIDGE, Chunk, DeclineReason, Hello, ToServer, Update};
+use fedspan_protocol::message::{CHOOSES_RIDGE, Chunk, Decline, DeclineReason, Hello, ToServer, Update};
 use fedspan_protocol::tensor::{I8_BLOCK, TensorDescriptor};
 use rand_core::Rng;
 
@@ -139,15 +139,10 @@ impl SessionState {
             }
             _ if self.decline.is_some() => {
                 self.round_ended(now);
-                let decline = self.decline.take()?;
-                log_event!(
-                    warn,
-                    "round {} stage {} declined: {:?}",
-                    decline.id.round,
-                    decline.id.stage,
-                    decline.reason
-                );
-                ToServer::Decline(decline)
+                if let Some(Decline { id, reason }) = &self.decline {
+                    log_event!(warn, "round {} stage {} declined: {:?}", id.round, id.stage, reason);
+                }
+                ToServer::Decline(self.decline.take()?)
             }
             Phase::Receiving { ask_missing: true } => {
                 self.phase = Phase::Receiving { ask_missing: false };
