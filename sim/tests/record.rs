@@ -224,6 +224,7 @@ fn wrong_calls_are_refused_and_write_nothing() {
             [&other[..], &["--columns", "x,y"]].concat(),
             "found the columns x in the file, and x,y in this recording",
         ),
+        (1, vec!["--label", "a", "--out", "/dev/full"], "No space left"),
         (1, other.to_vec(), "no row was recorded, 2 lines were refused"),
     ] {
         let output = record(&folder, lines.as_bytes(), &arguments);

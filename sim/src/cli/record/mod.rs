@@ -115,7 +115,7 @@ pub fn command(options: &RecordOptions) -> Result<(), CommandError> {
     let mut rows = 0;
     let mut ended = None;
     for label in &options.label {
-        let mut take = Take::new(label, recorder.clock.clone(), options.rate);
+        let mut take = Take::new(label, recorder.clock.clone(), options);
         ended = recorder.wait(&mut input, label)?;
         if ended.is_none() {
             ended = recorder.record(&mut input, &mut take)?;
@@ -208,20 +208,30 @@ struct Take<'a> {
     timing: Timing,
     windows: Windows,
     rate: Option<f64>,
+    /// True if samples arrive as they are measured, and not from a file.
+    is_live: bool,
     /// Arrival of the first and the last sample.
     arrived: Option<(Instant, Instant)>,
 }
 
 impl<'a> Take<'a> {
-    fn new(label: &'a str, clock: Clock, rate: Option<f64>) -> Self {
-        let timing = Timing::new(clock);
-        Self { label, rows: 0, samples: 0, timing, windows: Windows::default(), rate, arrived: None }
+    fn new(label: &'a str, clock: Clock, options: &RecordOptions) -> Self {
+        Self {
+            label,
+            rows: 0,
+            samples: 0,
+            timing: Timing::new(clock),
+            windows: Windows::default(),
+            rate: options.rate,
+            is_live: options.source.from.as_deref().is_none_or(|from| from == "-"),
+            arrived: None,
+        }
     }
 
     /// Measured rate in samples per second, by the board's clock if lines have times.
     fn measured(&self) -> Option<f64> {
         #[allow(clippy::cast_precision_loss, reason = "a count of samples")]
-        let arrived = self.arrived.and_then(|(first, last)| {
+        let arrived = self.arrived.filter(|_| self.is_live).and_then(|(first, last)| {
             let duration = last.duration_since(first);
             (duration >= MEASURED).then(|| (self.samples - 1) as f64 / duration.as_secs_f64())
         });
