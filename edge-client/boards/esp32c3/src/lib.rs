@@ -44,7 +44,6 @@ pub fn flash_layout() -> FlashLayout {
 }
 
 /// Starts the watchdog of a timer group and returns the function that feeds it.
-#[must_use]
 pub fn watchdog(mut watchdog: Wdt<TIMG0<'static>>) -> impl Fn() {
     watchdog.set_timeout(MwdtStage::Stage0, Duration::from_millis(TIMEOUT.as_millis()));
     watchdog.enable();

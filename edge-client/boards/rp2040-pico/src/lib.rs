@@ -49,7 +49,6 @@ pub fn seed() -> [u8; SEED] {
 }
 
 /// Starts the watchdog, which pauses while a debugger halts the core, and returns the function that feeds it.
-#[must_use]
 pub fn watchdog(chip: Peri<'static, WATCHDOG>) -> impl Fn() {
     let mut watchdog = Watchdog::new(chip);
     watchdog.pause_on_debug(true);

@@ -74,7 +74,6 @@ pub fn seed(converter: Peri<'_, ADC1>) -> [u8; SEED] {
 
 /// Starts the watchdog and returns the function that feeds it. Its oscillator of 32 kHz runs at 17 to 47 kHz, so its timeout is
 /// 5.4 to 15 s. It does not pause while a debugger halts the core.
-#[must_use]
 pub fn watchdog(chip: Peri<'static, IWDG>) -> impl Fn() {
     const MICROSECONDS: u32 = TIMEOUT.as_micros() as u32;
     let mut watchdog = IndependentWatchdog::new(chip, MICROSECONDS);
