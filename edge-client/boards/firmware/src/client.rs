@@ -152,11 +152,107 @@ async fn write_text<IO: Write>(io: &mut IO, text: &str) {
 
 #[cfg(test)]
 mod tests {
+    use core::cell::Cell;
+    use core::future::pending;
+
+    use embassy_futures::block_on;
+    use embassy_futures::select::select;
+    use embedded_io_async::{ErrorKind, ErrorType};
+    use embedded_storage::nor_flash::{ErrorType as FlashErrorType, NorFlashErrorKind, ReadNorFlash};
     use fedspan_protocol::frame::{Decoder, FeedResult, encode};
     use fedspan_protocol::limits::HELLO_FRAME_MAX;
     use fedspan_protocol::message::ToServer;
 
     use super::*;
+    use crate::watchdog::Limits;
+
+    /// Flash that fails, so that the device reports an error and does not join.
+    struct BrokenFlash;
+
+    impl FlashErrorType for BrokenFlash {
+        type Error = NorFlashErrorKind;
+    }
+
+    impl ReadNorFlash for BrokenFlash {
+        const READ_SIZE: usize = 4;
+
+        fn read(&mut self, _: u32, _: &mut [u8]) -> Result<(), NorFlashErrorKind> {
+            Err(NorFlashErrorKind::Other)
+        }
+
+        fn capacity(&self) -> usize {
+            8192
+        }
+    }
+
+    impl NorFlash for BrokenFlash {
+        const WRITE_SIZE: usize = 4;
+        const ERASE_SIZE: usize = 4096;
+
+        fn erase(&mut self, _: u32, _: u32) -> Result<(), NorFlashErrorKind> {
+            Err(NorFlashErrorKind::Other)
+        }
+
+        fn write(&mut self, _: u32, _: &[u8]) -> Result<(), NorFlashErrorKind> {
+            Err(NorFlashErrorKind::Other)
+        }
+    }
+
+    /// Port that delivers nothing, and accepts text or hangs.
+    struct Port {
+        hangs: bool,
+        written: Vec<u8>,
+    }
+
+    impl ErrorType for Port {
+        type Error = ErrorKind;
+    }
+
+    impl Read for Port {
+        async fn read(&mut self, _: &mut [u8]) -> Result<usize, ErrorKind> {
+            pending().await
+        }
+    }
+
+    impl Write for Port {
+        async fn write(&mut self, bytes: &[u8]) -> Result<usize, ErrorKind> {
+            if self.hangs {
+                pending::<()>().await;
+            }
+            self.written.extend(bytes);
+            Ok(bytes.len())
+        }
+
+        async fn flush(&mut self) -> Result<(), ErrorKind> {
+            Ok(())
+        }
+    }
+
+    /// The client feeds the watchdog while it waits, but not while its port hangs.
+    #[test]
+    #[cfg(not(feature = "plaintext"))]
+    fn client_with_a_hung_port_is_not_fed() {
+        let limit = Duration::from_millis(50);
+        for hangs in [true, false] {
+            let (start, last) = (Instant::now(), Cell::new(Duration::MIN));
+            let feed = || last.set(start.elapsed());
+            // The sensor's limit is the interval between feeds here.
+            let limits = Limits { sensor: limit, link: if hangs { limit } else { Duration::MAX } };
+            let guard = Guard::new(&feed, limits);
+            let layout = FlashLayout { provision: 0, record: 4096..8192 };
+            let mut client = Client::new(BrokenFlash, layout, 1, [0; SEED], &guard);
+            let mut port = Port { hangs, written: Vec::new() };
+            let end = async {
+                while (!hangs || start.elapsed() < limit * 6) && last.get() < limit * 2 {
+                    Timer::after_millis(10).await;
+                }
+            };
+            block_on(select(client.take_part(&mut port), end));
+            assert_eq!(last.get() < limit * 2, hangs, "last fed after {:?}", last.get());
+            let expected = if hangs { "" } else { StartError::Unreadable.text() };
+            assert_eq!(port.written, expected.as_bytes());
+        }
+    }
 
     /// Returns the numbers of frames in `bytes` that a server accepts and drops.
     fn count_frames(bytes: &[u8]) -> (u32, u32) {
