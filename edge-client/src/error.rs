@@ -15,6 +15,7 @@ pub(crate) fn check_finite(x: &[f32]) -> Result<(), NotReady> {
 
 /// Reason why `predict` cannot make a prediction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum NotReady {
     /// No verified representation is in memory: none was received, or a download is in progress.
@@ -50,6 +51,7 @@ impl core::error::Error for NotReady {}
 
 /// Error of a slice with the wrong number of elements for the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ShapeMismatch {
     /// Number of elements that the model needs.
     pub expected: usize,
@@ -67,6 +69,7 @@ impl core::error::Error for ShapeMismatch {}
 
 /// Reason why the samples could not be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum SourceError {
     /// The storage or sensor behind the source failed.

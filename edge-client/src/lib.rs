@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod event_log;
 pub mod features;
 pub mod kernel;
 pub mod link;

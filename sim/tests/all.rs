@@ -39,6 +39,7 @@ mod npz_clients;
 mod npz_variants;
 mod partitions;
 mod predictions;
+mod record;
 mod reference;
 mod reproduce;
 mod results;

@@ -10,3 +10,4 @@ mod network;
 mod network_sizes;
 mod power;
 mod sealing;
+mod template;

@@ -13,6 +13,7 @@ use rand_core::Rng;
 use super::counters::count;
 use super::state::{Phase, SLOTS_ENABLED};
 use super::{Aead, Session};
+use crate::event_log::log_event;
 use crate::release::Release;
 use crate::source::{SampleSource, Targets};
 use crate::store::{Record, Store};
@@ -167,6 +168,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng, A: Aead + Clone> Session<T, S, 
         self.state.cost = cost;
         self.state.fitting = matches!(open.task, message::Task::FitHead { .. });
         self.state.assembly = assembly;
+        log_event!(info, "round {} stage {} opened", open.id.round, open.id.stage);
         self.state.await_chunks(now, false);
         if self.state.assembly.is_complete() {
             match self.decode_tensors(&open.tensors, body) {
@@ -297,6 +299,10 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng, A: Aead + Clone> Session<T, S, 
         self.state.save_failed = !saved;
         if !saved {
             count(&mut self.state.counters.storage);
+            // The end of a private computation is not shown before its decline is sent.
+            if !self.state.computing {
+                log_event!(error, "the record cannot be stored");
+            }
         }
         saved
     }
@@ -334,6 +340,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng, A: Aead + Clone> Session<T, S, 
         self.task.prepare(&Release { device, campaign, round, spent })?;
         if self.ledger.charge(cost, &mut self.store).is_err() {
             count(&mut self.state.counters.storage);
+            log_event!(error, "the privacy ledger cannot be stored");
             return Err(DeclineReason::Device);
         }
         self.state.charged_unsent = true;

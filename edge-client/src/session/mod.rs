@@ -63,6 +63,7 @@ use rand_core::Rng;
 use secure_layer::SecureLayer;
 use state::{Phase, SessionState};
 
+use crate::event_log::log_event;
 use crate::source::SampleSource;
 use crate::store::{Commit, Store, StoreError};
 use crate::task::Task;
@@ -125,9 +126,11 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng, A: Aead + Clone> Session<T, S, 
             state.reports = config.about.is_some() && task.capabilities().privacy == Privacy::None;
         }
         if loaded.is_err() {
+            log_event!(error, "the stored record cannot be read");
             count(&mut state.counters.storage);
         }
         if ledger.is_lost() {
+            log_event!(error, "the privacy ledger is lost, so the whole budget counts as spent");
             count(&mut state.counters.ledger_lost);
         }
         #[cfg(not(feature = "key-rotation"))]
@@ -275,10 +278,12 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng, A: Aead + Clone> Session<T, S, 
                 count(&mut self.state.counters.dropped_while_silent);
             }
             Event::LinkUp => {
+                log_event!(info, "connected");
                 self.secure.reset();
                 self.state.link_up();
             }
             Event::LinkDown => {
+                log_event!(info, "link lost");
                 self.secure.reset();
                 // The time at which the device notices the loss depends on the duration of its computation;
                 // the end of the slot does not.

@@ -8,7 +8,7 @@ use super::config::About;
 use fedspan_protocol::message::RECEIVES_BEACONS;
 #[cfg(feature = "key-rotation")]
 use fedspan_protocol::message::RECEIVES_KEYS;
-use fedspan_protocol::message::{CHOOSES_RIDGE, Chunk, DeclineReason, Hello, ToServer, Update};
+use fedspan_protocol::message::{CHOOSES_RIDGE, Chunk, Decline, DeclineReason, Hello, ToServer, Update};
 #[cfg(feature = "reports")]
 use fedspan_protocol::message::{Report, ReportCounters};
 use fedspan_protocol::tensor::{I8_BLOCK, TensorDescriptor};
@@ -17,6 +17,7 @@ use rand_core::Rng;
 use super::counters::count;
 use super::state::{Phase, SessionState, UploadCursor};
 use super::{Aead, Session};
+use crate::event_log::log_event;
 use crate::source::SampleSource;
 use crate::store::Store;
 use crate::task::Task;
@@ -109,6 +110,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng, A: Aead + Clone> Session<T, S, 
             // Without a new handshake number no handshake is possible. A later connection may succeed if the
             // storage works again.
             count(&mut self.state.counters.storage);
+            log_event!(error, "no number of a handshake can be stored");
             self.state.close = true;
             return None;
         }
@@ -162,6 +164,9 @@ impl SessionState {
             }
             _ if self.decline.is_some() => {
                 self.round_ended(now);
+                if let Some(Decline { id, reason }) = &self.decline {
+                    log_event!(warn, "round {} stage {} declined: {:?}", id.round, id.stage, reason);
+                }
                 ToServer::Decline(self.decline.take()?)
             }
             Phase::Receiving { ask_missing: true } => {

@@ -11,6 +11,7 @@ use super::counters::count;
 #[cfg(feature = "reports")]
 use super::secure_layer::{Aead, SecureLayer};
 use super::{Config, Counters, Sleep, Timers};
+use crate::event_log::log_event;
 use crate::store::RecordHeader;
 use crate::task::Usage;
 use crate::time::Millis;
@@ -233,8 +234,10 @@ impl SessionState {
                     self.fitted = false;
                 }
                 self.welcomed(now, welcome.idle_milliseconds);
+                log_event!(info, "welcomed to campaign {}", welcome.campaign);
             }
             (ToDevice::Refused(refusal), Phase::Greeting { .. }) => {
+                log_event!(error, "refused: {:?}", refusal);
                 self.refusal = Some(*refusal);
                 self.close = true;
             }
@@ -276,6 +279,7 @@ impl SessionState {
             return;
         };
         if secure.verifies_refusal(refused, body) {
+            log_event!(error, "refused: {:?}", refusal);
             self.refusal = Some(*refusal);
         }
     }
@@ -316,8 +320,12 @@ impl SessionState {
         if !waiting || ack.id != self.round {
             return self.unexpected();
         }
+        log_event!(info, "round {} stage {} finished: {:?}", ack.id.round, ack.id.stage, ack.outcome);
         let counter = match ack.outcome {
             AckOutcome::Counted | AckOutcome::Duplicate => {
+                if self.fitting {
+                    log_event!(info, "final head fitted");
+                }
                 self.fitted |= self.fitting;
                 self.close |= self.fitting && self.leave_when_fitted;
                 &mut self.counters.counted
@@ -342,6 +350,7 @@ impl SessionState {
         }
         if working && id == self.round {
             count(&mut self.counters.closed);
+            log_event!(info, "round {} stage {} closed by the server", id.round, id.stage);
             self.finish_round(now);
         }
     }

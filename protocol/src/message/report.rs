@@ -70,6 +70,7 @@ pub struct Firmware {
 
 /// Reason of a reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum ResetReason {
     /// Unknown.

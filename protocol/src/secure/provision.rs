@@ -55,6 +55,7 @@ pub struct Provision {
 
 /// Reason why a provisioning record could not be read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum ProvisionError {
     /// The flash is erased, which means that the device was not provisioned.

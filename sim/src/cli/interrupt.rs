@@ -1,12 +1,20 @@
-//! Handling of Ctrl-C: the first Ctrl-C ends the run after the current round, the second ends the program.
+//! Handling of Ctrl-C: the first Ctrl-C ends a run after the current round, the second ends the program.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::output::log_line;
 
-/// Starts a thread that waits for Ctrl-C. The returned flag is set at the first Ctrl-C.
+/// Message after the first Ctrl-C of a run.
+const RUN: &str = "ending after this round; Ctrl-C again ends at once, and loses what was trained since the last state of the run";
+
+/// Starts a thread that waits for Ctrl-C in a run. The returned flag is set at the first Ctrl-C.
 pub fn watch() -> Arc<AtomicBool> {
+    watch_with(RUN)
+}
+
+/// Starts a thread that waits for Ctrl-C, and prints the message at the first one.
+pub fn watch_with(message: &'static str) -> Arc<AtomicBool> {
     let flag = Arc::new(AtomicBool::new(false));
     let interrupted = Arc::clone(&flag);
     // If the thread cannot be started, Ctrl-C ends the program immediately, which is the default.
@@ -17,7 +25,7 @@ pub fn watch() -> Arc<AtomicBool> {
                 if interrupted.swap(true, Ordering::Relaxed) {
                     std::process::exit(1);
                 }
-                log_line("ending after this round; Ctrl-C again ends at once, and loses what was trained since the last state of the run");
+                log_line(message);
             }
         });
     });

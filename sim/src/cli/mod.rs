@@ -25,6 +25,7 @@ mod output;
 mod power;
 mod progress;
 mod radio;
+mod record;
 mod recorded_command;
 mod replay;
 mod reproduce;
@@ -125,6 +126,16 @@ enum Command {
 What --client, --target and --task do not say is guessed from names and content; on a terminal the guesses are asked about. The
 scenario is tried on the data before it is written, and nothing is overwritten.")]
     Init(init::InitOptions),
+    /// Write the samples that a board prints to a labelled table, for scenarios of your own data
+    #[command(after_help = "Examples:
+  fedspan-sim record --serial /dev/ttyACM0 --label walking --wearer anna --out walks.csv
+  fedspan-sim record --serial /dev/ttyACM0 --label rest,walk,run --seconds 30 --wearer ben --out walks.csv --columns ax,ay,az
+  fedspan-sim record --from logger.txt --label rest --wearer carl --out walks.csv --counter n
+
+A line has one sample: numbers, separated by commas. A line of names may come first; a line that begins with # is a remark. Other
+lines are refused, shown and counted. Rows are appended as they arrive: Ctrl-C ends a recording and loses nothing.
+edge-client/boards/README.md has the lines of a firmware that prints its samples.")]
+    Record(record::RecordOptions),
     /// Run a scenario, print a table, and write result files with --out
     #[command(after_help = "Examples:
   fedspan-sim run linear --set data.clients=1000 --seeds 5 --out results
@@ -369,6 +380,7 @@ pub fn main() -> ExitCode {
             None => Err(CommandError::Usage(load::unknown(&name))),
         },
         Some(Command::Init(options)) => init::command(&options),
+        Some(Command::Record(options)) => record::command(&options),
         Some(Command::Run { scenario, options }) => run::command(&scenario, &options),
         Some(Command::Compare { what, options }) => compare::command(&what, &options),
         Some(Command::Resume(options)) => resume::command(&options),

@@ -159,3 +159,37 @@ impl fedspan_sim_core::progress::Progress for PartsProgress {
         }
     }
 }
+
+/// Line of text on a terminal that changes while a command has no known end; nothing elsewhere.
+pub struct Spinner(Option<ProgressBar>);
+
+impl Spinner {
+    /// Creates an empty line.
+    pub fn new() -> Self {
+        Self(std::io::stderr().is_terminal().then(ProgressBar::new_spinner))
+    }
+
+    /// Changes the line.
+    pub fn show(&self, text: impl FnOnce() -> String) {
+        if let Some(bar) = &self.0 {
+            bar.set_message(text());
+            bar.tick();
+        }
+    }
+
+    /// Prints a line that stays.
+    pub fn log(&self, line: &str) {
+        match &self.0 {
+            Some(bar) => bar.suspend(|| log_line(line)),
+            None => log_line(line),
+        }
+    }
+}
+
+impl Drop for Spinner {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -15,6 +15,9 @@ pub fn run(context: &Context) -> Result<(), Failure> {
     build(context, &toolchain)
 }
 
+/// Sets of features of the client that are built: none, and the log of firmware with all that logs or has errors.
+const FEATURES: [&str; 2] = ["", "defmt,encryption,flash,privacy,reports"];
+
 /// Builds the client crate in `target/boards` for each core of the table that has `bare_metal`.
 ///
 /// # Errors
@@ -24,27 +27,24 @@ pub fn build(context: &Context, toolchain: &Toolchain) -> Result<(), Failure> {
     let mut failed = false;
     for core in boards.cores.iter().filter(|core| core.bare_metal) {
         let start = Instant::now();
-        let mut cargo = toolchain.cargo(context)?;
-        cargo.args([
-            "build",
-            "--quiet",
-            "--release",
-            "--locked",
-            "-p",
-            "fedspan-client",
-            "--no-default-features",
-        ]);
-        // A separate folder keeps the output of host builds, whichever compiler is used.
-        cargo
-            .args(toolchain.build_std())
-            .args(["--target", &core.target])
-            .env("CARGO_TARGET_DIR", context.root.join(FOLDER));
+        let builds = FEATURES.map(|features| {
+            let mut cargo = toolchain.cargo(context)?;
+            cargo.args(["build", "--quiet", "--release", "--locked", "-p", "fedspan-client"]);
+            cargo.args(["--no-default-features", "--features", features]);
+            // A separate folder keeps the output of host builds, whichever compiler is used.
+            cargo
+                .args(toolchain.build_std())
+                .args(["--target", &core.target])
+                .env("CARGO_TARGET_DIR", context.root.join(FOLDER));
+            Ok(context.succeeds(&mut cargo))
+        });
+        let builds = builds.into_iter().collect::<Result<Vec<bool>, Failure>>()?;
         let mut library = context.command("edge-client/capi/build");
         library.current_dir(&context.root).arg(&core.target).env("FEDSPAN_CARGO", toolchain.program());
         library
             .env("FEDSPAN_CARGO_OPTIONS", toolchain.firmware_options().join(" "))
             .envs(toolchain.compiler_variables());
-        let succeeds = [context.succeeds(&mut cargo), context.succeeds(&mut library)] == [true; 2];
+        let succeeds = context.succeeds(&mut library) && builds.iter().all(|succeeds| *succeeds);
         failed |= !succeeds;
         let result = if succeeds { "ok" } else { "FAILED" };
         println!("bare-metal {:<28} {result:<6} {:4} s", core.target, start.elapsed().as_secs());

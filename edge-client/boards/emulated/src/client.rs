@@ -162,7 +162,7 @@ pub(crate) fn exit_without_data(data_name: &str, problem: FormatError) -> ! {
 }
 
 /// Reads the settings from the command line. Exits if they are wrong.
-pub(crate) fn read_settings() -> Settings {
+pub fn read_settings() -> Settings {
     let Ok(command_line) = semihosting::experimental::env::args::<COMMAND_LINE>() else {
         fault::exit(
             fault::WRONG,

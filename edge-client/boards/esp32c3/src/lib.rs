@@ -1,13 +1,19 @@
-//! Board support of the Espressif ESP32-C3: flash layout, device number and entropy.
+//! Board support of the Espressif ESP32-C3: flash layout, device number, entropy and
+//! watchdog.
 
 #![no_std]
 
+use core::cell::RefCell;
+
 use esp_hal::efuse;
-use esp_hal::peripherals::{ADC1, RNG};
+use esp_hal::peripherals::{ADC1, RNG, TIMG0};
 use esp_hal::rng::{Trng, TrngSource};
 use esp_hal::system::software_reset;
+use esp_hal::time::Duration;
+use esp_hal::timer::timg::{MwdtStage, Wdt};
 use fedspan_firmware::client::FlashLayout;
 use fedspan_firmware::unique::{SEED, fold};
+use fedspan_firmware::watchdog::TIMEOUT;
 
 // Application descriptor required by the second-stage boot loader.
 esp_bootloader_esp_idf::esp_app_desc!();
@@ -35,6 +41,14 @@ pub fn seed(generator: RNG<'_>, converter: ADC1<'_>) -> Option<[u8; SEED]> {
 #[must_use]
 pub fn flash_layout() -> FlashLayout {
     FlashLayout { provision: 0x3f_d000, record: 0x3f_e000..0x40_0000 }
+}
+
+/// Starts the watchdog of a timer group and returns the function that feeds it.
+pub fn watchdog(mut watchdog: Wdt<TIMG0<'static>>) -> impl Fn() {
+    watchdog.set_timeout(MwdtStage::Stage0, Duration::from_millis(TIMEOUT.as_millis()));
+    watchdog.enable();
+    let watchdog = RefCell::new(watchdog);
+    move || watchdog.borrow_mut().feed()
 }
 
 fedspan_firmware::reset_on_panic!(software_reset);

@@ -8,6 +8,7 @@
 //! | [`client`] | takes part in campaigns over a serial line, connection after connection |
 //! | [`line`](mod@line) | serial line that tolerates transmission errors |
 //! | [`unique`] | device number from a chip's unique number, seed from raw noise |
+//! | [`watchdog`] | feeds the chip's watchdog while the program makes progress |
 //! | [`reset_on_panic`] | panic handler |
 //!
 //! The modules do not depend on a chip; `cargo test` tests them on the host.
@@ -19,6 +20,7 @@ pub mod identity;
 pub mod line;
 pub mod sensor;
 pub mod unique;
+pub mod watchdog;
 
 /// Defines the panic handler of a board, which calls the given function to reset the chip: the device is
 /// unattended, and the state of its rounds is in flash. To examine a panic, set a breakpoint at that

@@ -23,6 +23,10 @@ pub const C: usize = 1;
 /// Number of samples collected before a round is computed.
 pub const SAMPLES: u32 = 20;
 
+/// Longest time without a sample while a round collects samples; after that the sensor counts as hung, and the watchdog resets
+/// the board. A sensor that waits for rare events needs a longer time.
+pub const SILENCE: Duration = Duration::from_secs(60);
+
 /// Time between samples.
 const PERIOD: Duration = Duration::from_millis(50);
 

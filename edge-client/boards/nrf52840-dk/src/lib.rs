@@ -1,14 +1,22 @@
-//! Board support of the Nordic nRF52840 DK: clocks, serial line, device number and entropy.
+//! Board support of the Nordic nRF52840 DK: clocks, serial line, device number, entropy
+//! and watchdog.
 
 #![no_std]
+
+use core::cell::RefCell;
 
 use cortex_m::peripheral::SCB;
 use cortex_m_rt as _;
 use embassy_nrf::config::{Config, HfclkSource, LfclkSource};
 use embassy_nrf::mode::Blocking;
 use embassy_nrf::rng::Rng;
-use embassy_nrf::{Peripherals, bind_interrupts, buffered_uarte, pac, peripherals, uarte};
+use embassy_nrf::wdt::{self, Watchdog};
+use embassy_nrf::{Peri, Peripherals, bind_interrupts, buffered_uarte, pac, peripherals, uarte};
 use fedspan_firmware::unique::{SEED, fold};
+use fedspan_firmware::watchdog::TIMEOUT;
+
+/// Frequency of the watchdog's clock in Hz.
+const WATCHDOG_CLOCK: u64 = 32_768;
 
 bind_interrupts!(
     /// Interrupt of the serial line.
@@ -48,6 +56,20 @@ pub fn seed(mut generator: Rng<'_, Blocking>) -> [u8; SEED] {
     let mut seed = [0; SEED];
     generator.blocking_fill_bytes(&mut seed);
     seed
+}
+
+/// Starts the watchdog, which pauses while a debugger halts the core, and returns the function that feeds it. A reset by
+/// software does not stop it.
+///
+/// Returns `None` if it runs with other settings already, for example those of a boot loader.
+#[must_use]
+pub fn watchdog(chip: Peri<'static, peripherals::WDT>) -> Option<impl Fn()> {
+    let mut config = wdt::Config::default();
+    config.timeout_ticks = u32::try_from(TIMEOUT.as_millis() * WATCHDOG_CLOCK / 1_000).ok()?;
+    config.action_during_debug_halt = wdt::HaltConfig::Pause;
+    let (_, [handle]) = Watchdog::try_new(chip, config).ok()?;
+    let handle = RefCell::new(handle);
+    Some(move || handle.borrow_mut().pet())
 }
 
 fedspan_firmware::reset_on_panic!(SCB::sys_reset);

@@ -1,16 +1,21 @@
-//! Board support of the Raspberry Pi Pico: flash, device number, serial port over USB, and entropy.
+//! Board support of the Raspberry Pi Pico: flash, device number, serial port over USB, entropy and
+//! watchdog.
 
 #![no_std]
 
 mod usb;
 
+use core::cell::RefCell;
+
 use cortex_m::peripheral::SCB;
 use cortex_m_rt as _;
 use embassy_rp::clocks::RoscRng;
 use embassy_rp::flash::{Blocking, Error, Flash};
-use embassy_rp::peripherals::{FLASH, USB};
-use embassy_rp::{bind_interrupts, usb as driver};
+use embassy_rp::peripherals::{FLASH, USB, WATCHDOG};
+use embassy_rp::watchdog::Watchdog;
+use embassy_rp::{Peri, bind_interrupts, usb as driver};
 use fedspan_firmware::unique::{SEED, condense, fold};
+use fedspan_firmware::watchdog::TIMEOUT;
 
 pub use usb::{Buffers, Serial, open};
 
@@ -41,6 +46,15 @@ pub fn device(flash: &mut BoardFlash<'_>) -> Result<u64, Error> {
 #[must_use]
 pub fn seed() -> [u8; SEED] {
     condense(RoscRng::next_u8)
+}
+
+/// Starts the watchdog, which pauses while a debugger halts the core, and returns the function that feeds it.
+pub fn watchdog(chip: Peri<'static, WATCHDOG>) -> impl Fn() {
+    let mut watchdog = Watchdog::new(chip);
+    watchdog.pause_on_debug(true);
+    watchdog.start(TIMEOUT);
+    let watchdog = RefCell::new(watchdog);
+    move || watchdog.borrow_mut().feed(TIMEOUT)
 }
 
 fedspan_firmware::reset_on_panic!(SCB::sys_reset);

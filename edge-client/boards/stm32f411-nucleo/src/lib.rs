@@ -1,14 +1,18 @@
-//! Board support of the ST Nucleo-F411RE: clock, serial line, device number and noise.
+//! Board support of the ST Nucleo-F411RE: clock, serial line, device number, noise and watchdog.
 
 #![no_std]
+
+use core::cell::RefCell;
 
 use cortex_m::peripheral::SCB;
 use cortex_m_rt as _;
 use embassy_stm32::adc::{Adc, SampleTime};
-use embassy_stm32::peripherals::{ADC1, USART2};
+use embassy_stm32::peripherals::{ADC1, IWDG, USART2};
 use embassy_stm32::rcc::{APBPrescaler, Pll, PllMul, PllPDiv, PllPreDiv, PllSource, Sysclk};
+use embassy_stm32::wdg::IndependentWatchdog;
 use embassy_stm32::{Config, Peri, Peripherals, bind_interrupts, uid, usart};
 use fedspan_firmware::unique::{SEED, condense, fold};
+use fedspan_firmware::watchdog::TIMEOUT;
 
 bind_interrupts!(
     /// Interrupt of the serial line.
@@ -66,6 +70,16 @@ pub fn seed(converter: Peri<'_, ADC1>) -> [u8; SEED] {
         let [low, high] = (a ^ b.rotate_left(4)).to_le_bytes();
         low ^ high ^ chip.next().unwrap_or_default()
     })
+}
+
+/// Starts the watchdog and returns the function that feeds it. Its oscillator of 32 kHz runs at 17 to 47 kHz, so its timeout is
+/// 5.4 to 15 s. It does not pause while a debugger halts the core.
+pub fn watchdog(chip: Peri<'static, IWDG>) -> impl Fn() {
+    const MICROSECONDS: u32 = TIMEOUT.as_micros() as u32;
+    let mut watchdog = IndependentWatchdog::new(chip, MICROSECONDS);
+    watchdog.unleash();
+    let watchdog = RefCell::new(watchdog);
+    move || watchdog.borrow_mut().pet()
 }
 
 fedspan_firmware::reset_on_panic!(SCB::sys_reset);

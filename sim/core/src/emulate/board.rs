@@ -70,6 +70,28 @@ impl Firmware {
     }
 }
 
+/// Returns a call of cargo (`build` or `run`) for firmware in this folder, in release mode and into `target/boards`. The environment
+/// variables of `target/boards/toolchain.env`, which `tests/setup` writes, select the tool chain.
+#[must_use]
+pub fn firmware_cargo(command: &str, root: &Path, folder: &Path) -> Command {
+    let setting = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let mut cargo = Command::new(setting("FEDSPAN_CARGO").as_deref().unwrap_or("cargo"));
+    if let Some(compiler) = setting("FEDSPAN_RUSTC") {
+        cargo.env("RUSTC", compiler);
+        cargo.env("RUSTC_BOOTSTRAP", setting("FEDSPAN_RUSTC_BOOTSTRAP").unwrap_or_default());
+    }
+    cargo
+        .current_dir(folder)
+        .args([command, "--quiet", "--release"])
+        .args(setting("FEDSPAN_BUILD_STD"))
+        .env("CARGO_TARGET_DIR", root.join("target/boards"))
+        .kill_on_drop(true);
+    if let Some(config) = setting("FEDSPAN_CARGO_CONFIG") {
+        cargo.args(["--config", &config]);
+    }
+    cargo
+}
+
 /// RAM for a network on boards with megabytes of memory, in bytes: `ARENA` of the firmware.
 const NETWORK_MEMORY: usize = 15 << 18;
 
@@ -244,8 +266,7 @@ impl Core {
         programs.next().ok_or(EmulateError::NoQemu { program: self.qemu })
     }
 
-    /// Builds the client firmware for this core with cargo and returns its path. The environment variables of
-    /// `target/boards/toolchain.env`, which `tests/setup` writes, select the tool chain.
+    /// Builds the client firmware for this core with [`firmware_cargo`] and returns its path.
     ///
     /// # Errors
     /// [`EmulateError::Build`] if cargo cannot be started or fails.
@@ -253,21 +274,8 @@ impl Core {
         let folder = root.join("edge-client/boards").join(self.folder);
         let target = root.join("target/boards");
         let (program, feature) = self.program();
-        let setting = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let mut cargo = Command::new(setting("FEDSPAN_CARGO").as_deref().unwrap_or("cargo"));
-        if let Some(compiler) = setting("FEDSPAN_RUSTC") {
-            cargo.env("RUSTC", compiler);
-            cargo.env("RUSTC_BOOTSTRAP", setting("FEDSPAN_RUSTC_BOOTSTRAP").unwrap_or_default());
-        }
-        cargo
-            .current_dir(&folder)
-            .args(["build", "--quiet", "--release", "--locked", "--bin", program, "--target", self.target])
-            .env("CARGO_TARGET_DIR", &target)
-            .kill_on_drop(true);
-        cargo.args(setting("FEDSPAN_BUILD_STD"));
-        if let Some(config) = setting("FEDSPAN_CARGO_CONFIG") {
-            cargo.args(["--config", &config]);
-        }
+        let mut cargo = firmware_cargo("build", root, &folder);
+        cargo.args(["--locked", "--bin", program, "--target", self.target]);
         if let Some(feature) = self.feature {
             cargo.args(["--no-default-features", "--features", feature]);
         }

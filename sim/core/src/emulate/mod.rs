@@ -21,7 +21,7 @@ use getrandom::SysRng;
 use tokio::net::unix::pipe;
 use tokio::task::{JoinHandle, JoinSet};
 
-pub use board::{BoardArgs, BoardLink, CORES, Core, Firmware};
+pub use board::{BoardArgs, BoardLink, CORES, Core, Firmware, firmware_cargo};
 pub use board_run::{BoardFaults, BoardReport, DeadBoard};
 pub use error::EmulateError;
 pub use expected::{Expected, expected, has_same_participants};

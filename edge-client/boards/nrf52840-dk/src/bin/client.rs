@@ -9,11 +9,15 @@ use embassy_nrf::buffered_uarte::BufferedUarte;
 use embassy_nrf::nvmc::Nvmc;
 use embassy_nrf::rng::Rng;
 use fedspan_firmware::client::{Client, FRAME, FlashLayout};
-use nrf52840_dk::{Interrupts, device, seed, serial_config, start};
+use fedspan_firmware::watchdog::{Guard, Limits};
+use nrf52840_dk::{Interrupts, device, seed, serial_config, start, watchdog};
 
 #[embassy_executor::main]
 async fn main(_spawner: Spawner) {
     let chip = start();
+    // A watchdog with other settings resets the board, and then begins with these.
+    let Some(feed) = watchdog(chip.WDT) else { return };
+    let guard = Guard::new(&feed, Limits::BOARD);
     // The receive buffer has two halves: DMA writes to one half while the other is read.
     let (mut received, mut sending) = ([0; 2 * FRAME], [0; FRAME]);
     let mut serial = BufferedUarte::new(
@@ -30,7 +34,7 @@ async fn main(_spawner: Spawner) {
         &mut sending,
     );
     let seed = seed(Rng::new_blocking(chip.RNG));
-    let mut client = Client::new(Nvmc::new(chip.NVMC), FlashLayout::of_memory_map(), device(), seed);
+    let mut client = Client::new(Nvmc::new(chip.NVMC), FlashLayout::of_memory_map(), device(), seed, &guard);
     loop {
         client.take_part(&mut serial).await;
     }

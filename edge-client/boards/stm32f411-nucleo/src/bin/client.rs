@@ -7,11 +7,14 @@ use embassy_executor::Spawner;
 use embassy_stm32::flash::Flash;
 use embassy_stm32::usart::BufferedUart;
 use fedspan_firmware::client::{Client, FRAME, FlashLayout};
-use stm32f411_nucleo::{Interrupts, device, seed, serial_config, start};
+use fedspan_firmware::watchdog::{Guard, Limits};
+use stm32f411_nucleo::{Interrupts, device, seed, serial_config, start, watchdog};
 
 #[embassy_executor::main]
 async fn main(_spawner: Spawner) {
     let chip = start();
+    let feed = watchdog(chip.IWDG);
+    let guard = Guard::new(&feed, Limits::BOARD);
     let (mut received, mut sending) = ([0; 2 * FRAME], [0; FRAME]);
     let serial = BufferedUart::new(
         chip.USART2,
@@ -28,7 +31,7 @@ async fn main(_spawner: Spawner) {
     // The driver fails only for unusable serial settings. Without a serial line the program has nothing to
     // do.
     let Ok(mut serial) = serial else { return };
-    let mut client = Client::new(flash, FlashLayout::of_memory_map(), device(), seed(chip.ADC1));
+    let mut client = Client::new(flash, FlashLayout::of_memory_map(), device(), seed(chip.ADC1), &guard);
     loop {
         client.take_part(&mut serial).await;
     }
