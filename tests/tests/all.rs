@@ -17,6 +17,7 @@ mod device_keys;
 mod disasters;
 mod documents;
 mod end_to_end;
+mod energy;
 mod literature;
 mod live;
 mod load;

@@ -101,8 +101,8 @@ fn not_negative(text: &str) -> Result<f64, String> {
 
 /// Reads the name of a core.
 fn core(text: &str) -> Result<Core, String> {
-    let known = Core::ALL.into_iter().find(|(name, _)| *name == text);
-    known.map(|(_, core)| core).ok_or_else(|| format!("allowed: {:?}", Core::ALL.map(|(name, _)| name)))
+    let known = Core::ALL.into_iter().find(|core| core.name() == text);
+    known.ok_or_else(|| format!("allowed: {:?}", Core::ALL.map(Core::name)))
 }
 
 /// Figures of one radio. Bytes are those of FedSpan's packets; times are in seconds on the air.

@@ -33,9 +33,19 @@ pub struct Work {
 }
 
 impl Core {
-    /// Cores with their names in scenarios, as in `tests/budgets.toml`.
-    pub const ALL: [(&'static str, Self); 4] =
-        [("m4", Self::CortexM4F), ("m3", Self::CortexM3), ("m0", Self::CortexM0), ("rv32imc", Self::Rv32imc)];
+    /// All cores.
+    pub const ALL: [Self; 4] = [Self::CortexM4F, Self::CortexM3, Self::CortexM0, Self::Rv32imc];
+
+    /// Name in scenarios and in `tests/budgets.toml`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::CortexM4F => "m4",
+            Self::CortexM3 => "m3",
+            Self::CortexM0 => "m0",
+            Self::Rv32imc => "rv32imc",
+        }
+    }
 
     /// Cycles of operations, from memory without wait states.
     #[must_use]
@@ -127,9 +137,8 @@ mod tests {
     #[test]
     fn larger_shapes_and_more_samples_take_more_cycles() {
         let shape = Shape { features: 20, width: 2, outputs: 1 };
-        let cycles = |shape, samples| {
-            Core::ALL.map(|(_, core)| core.cycles(Numeric::F32, &exact_fedrep(shape, samples)))
-        };
+        let cycles =
+            |shape, samples| Core::ALL.map(|core| core.cycles(Numeric::F32, &exact_fedrep(shape, samples)));
         let larger = [
             cycles(shape, 21),
             cycles(Shape { features: 21, ..shape }, 20),

@@ -274,10 +274,8 @@ fn read_energy(
         );
         return Err(section.problem("energy", message));
     }
-    let core = match section.has("core") {
-        true => section.choice("core", None, &Core::ALL)?,
-        false => chip.core,
-    };
+    let cores = Core::ALL.map(|core| (core.name(), core));
+    let core = section.choice("core", Some(chip.core.name()), &cores)?;
     let current = |key: &str, default: f64| section.number(key, Some(default), 0.0..=LARGEST_CURRENT);
     let chip = Chip {
         core,
