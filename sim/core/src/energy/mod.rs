@@ -40,10 +40,10 @@ pub struct Chip {
     pub sleep_ua: f64,
 }
 
-/// All chips. Currents are the typical ones at 25 degrees and 3 V, with the chip's DC/DC converter.
+/// All chips, with currents of data sheets at 3 V.
 pub const CHIPS: [Chip; 2] = [
     // Nordic Semiconductor, nRF52840 Product Specification, "Current consumption": ICPU0 (CoreMark from flash, cache on), IRADIO_TX1
-    // (0 dBm, 1 Mbit/s), IRADIO_RX0 (1 Mbit/s), ION_RAMON_RTC (System ON, 256 kB of RAM, RTC from the crystal).
+    // (0 dBm, 1 Mbit/s, DC/DC), IRADIO_RX0 (1 Mbit/s), ION_RAMON_RTC (System ON, 256 kB of RAM, RTC from the crystal).
     Chip {
         name: "nrf52840",
         family: Family::Ble,
@@ -55,9 +55,11 @@ pub const CHIPS: [Chip; 2] = [
         receive_ma: 6.26,
         sleep_ua: 3.16,
     },
-    // STMicroelectronics, STM32WLE5xx data sheet DS13105 Rev 12, page 1, "Ultra-low-power platform": less than 72 uA/MHz (CoreMark) at
-    // 48 MHz, TX 15 mA at 10 dBm and RX 4.82 mA (both LoRa, 125 kHz), Stop 2 with RTC 1.07 uA. Its Cortex-M4 has no unit for floating
-    // point; the cycles measured for a Cortex-M3 are the nearest.
+    // STMicroelectronics, STM32WLE5xx data sheet DS13105 Rev 12, page 1, "Ultra-low-power platform": less than 72 uA/MHz (CoreMark),
+    // taken for 48 MHz; TX 15 mA at 10 dBm (LoRa, 125 kHz), RX 4.82 mA, Stop 2 with RTC 1.07 uA. Its Cortex-M4 has no unit for
+    // floating point; the cycles measured for a Cortex-M3 are the nearest.
+    //
+    // ICPU0, ION_RAMON_RTC and the 15 mA were read in quotations of these documents only.
     Chip {
         name: "stm32wle5",
         family: Family::Lora,
