@@ -19,6 +19,7 @@ mod device;
 mod documented;
 mod dropout;
 mod eigenspaces;
+mod energy;
 mod expect;
 mod exported_model;
 mod fedpower;

@@ -156,7 +156,7 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
                 extended(LINEAR, "[fleet]\nspike_probability = 0.1\n"),
                 extended(LINEAR, "[fleet]\nspeed = \"trace\"\ntrace = \"f\"\n"),
                 extended(LINEAR, "[fleet]\nbandwidth = 1000\n"),
-                extended(LINEAR, "[fleet]\nradio = \"lora-sf9\"\n"),
+                extended(LINEAR, "[fleet]\nradio = \"lora-sf9\"\nenergy = \"stm32wle5\"\n"),
                 format!("{LINEAR}{REST}numeric = \"any\"\n"),
                 extended(LINEAR, "[fleet]\nwake_every = 20\nawake = 2\n"),
                 extended(LINEAR, "[fleet]\nwindow_every = 24\nwindow = 8\n"),

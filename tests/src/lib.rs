@@ -10,6 +10,7 @@ pub mod keys;
 pub mod kills;
 pub mod lists;
 pub mod load;
+pub mod measured_cycles;
 pub mod observed_acks;
 pub mod recovery;
 pub mod replay;

@@ -1,4 +1,28 @@
-//! Editor of generated lists in `budgets.toml` and of generated tables in Markdown files.
+//! Reader and editor of generated lists in `budgets.toml`, and editor of generated tables in Markdown files.
+
+use std::collections::BTreeMap;
+
+use toml_edit::DocumentMut;
+
+/// Reads a list of inline tables of a TOML file. Each table is returned as a map from names to words.
+///
+/// # Errors
+/// If the file is no TOML, or the list is missing or has other values than inline tables.
+pub fn read_list(file: &str, name: &str) -> Result<Vec<BTreeMap<String, String>>, String> {
+    let document: DocumentMut = file.parse().map_err(|error| format!("{error}"))?;
+    let list =
+        document.get(name).and_then(|list| list.as_array()).ok_or_else(|| format!("no list {name}"))?;
+    let words = |table: &toml_edit::Value| {
+        let table =
+            table.as_inline_table().ok_or_else(|| format!("found {table} in {name}, allowed: tables"))?;
+        let each = table.iter().map(|(name, value)| {
+            let word = value.as_str().map_or_else(|| value.to_string().trim().to_owned(), str::to_owned);
+            (name.to_owned(), word)
+        });
+        Ok(each.collect())
+    };
+    list.iter().map(words).collect()
+}
 
 /// Replaces the list `name = [..]` of a TOML file, or appends it.
 ///
@@ -39,5 +63,10 @@ mod tests {
         assert!(with_list("flash = [\n", "flash", "").is_err());
         assert_eq!(with_table("1<2>3", "<", ">", "4").as_deref(), Ok("1<4>3"));
         assert!(with_table("1<2", "<", ">", "4").is_err());
+        let row = BTreeMap::from([("d".to_owned(), "20".to_owned()), ("core".to_owned(), "m0".to_owned())]);
+        assert_eq!(read_list("a = [{ core = \"m0\", d = 20 }]", "a"), Ok(vec![row]));
+        for file in ["a = [", "b = []", "a = 1", "a = [1]"] {
+            assert!(read_list(file, "a").is_err(), "{file}");
+        }
     }
 }

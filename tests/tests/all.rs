@@ -17,6 +17,7 @@ mod device_keys;
 mod disasters;
 mod documents;
 mod end_to_end;
+mod energy;
 mod key_rotation;
 mod literature;
 mod live;

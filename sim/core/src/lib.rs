@@ -4,6 +4,7 @@
 pub mod data;
 pub mod device;
 pub mod emulate;
+pub mod energy;
 pub mod evaluate;
 pub mod figures;
 pub mod fleet;

@@ -5,6 +5,7 @@ mod attack;
 mod builder;
 mod column_scale;
 mod devices;
+mod energy_meter;
 mod engine;
 mod fit_stats;
 mod prepare;
@@ -18,6 +19,7 @@ use std::collections::BTreeMap;
 
 pub use builder::{Simulation, SimulationBuilder};
 pub use devices::gate;
+pub use energy_meter::DeviceEnergy;
 pub use engine::engine;
 use fedspan_engine::algorithm::Scale;
 use fedspan_engine::linalg::Matrix;
@@ -177,6 +179,8 @@ pub struct Outcome {
     pub counters: Counters,
     /// Privacy loss of all releases of each device; `None` if devices add no noise.
     pub privacy: Option<PrivacyFigures>,
+    /// Energy of each training device; empty if the scenario does not ask for it.
+    pub energy: Vec<DeviceEnergy>,
     /// Number of updates that were aggregated in start rounds (which compute the initial representation) and
     /// training rounds, without the final head fit.
     pub updates: u64,

@@ -27,8 +27,8 @@ use fedspan_engine::participation::Policy;
 use fedspan_engine::privacy::fedpower::Calibration;
 use fleet::read_fleet;
 pub use fleet::{
-    ComputeTimes, Correlation, Cycle, DropoutPattern, DynamicParameter, FleetSection, LinkSection, LinkSpeed,
-    Phases, Speed, Spikes,
+    CR2032_MAH, ComputeTimes, Correlation, Cycle, DropoutPattern, DynamicParameter, EnergySettings,
+    FleetSection, LinkSection, LinkSpeed, Phases, Speed, Spikes,
 };
 use scale::read_scale;
 

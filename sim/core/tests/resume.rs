@@ -173,6 +173,7 @@ fn settings_of_all_parts_continue_with_the_same_bits() {
     check("digits", &["algorithm.name=gd-gd", "data.scale=fleet", "algorithm.numeric=i16"]);
     check("linear", &["algorithm.step_size=auto"]);
     check("linear", &["fleet.dropout=0.3"]);
+    check("linear", &["fleet={ radio = \"lora-sf9\", energy = \"stm32wle5\", loss = 0.2, dropout = 0.2 }"]);
     check("stragglers", &["rounds.deadline=2.0", "fleet.dropout=0.2"]);
     check("stragglers", &["participation={ policy = \"fraction\", r = 0.3 }"]);
     check("digits-network", &["algorithm.momentum=0.5", "participation={ policy = \"fraction\", r = 0.3 }"]);

@@ -3,6 +3,7 @@
 
 mod account;
 mod doubling;
+mod energy;
 mod lora;
 mod newcomers;
 mod power;
@@ -18,6 +19,8 @@ type Print = fn(&mut Programs) -> Result<String, String>;
 const TABLES: &[(&str, Print)] = &[
     ("account", |_| account::releases_table()),
     ("adaptive", doubling::speed_up_table),
+    ("cycles", |_| energy::cycles_table()),
+    ("energy", |_| energy::energy_table()),
     ("fedpower-fastest", power::time_table),
     ("fedpower-soon", power::cost_table),
     ("lora-5", |programs| lora::accuracy_table(lora::PLAIN_FIVE, programs)),

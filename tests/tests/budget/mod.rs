@@ -7,10 +7,9 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-use fedspan_tests::lists::{with_list, with_table};
+use fedspan_tests::lists::{read_list, with_list, with_table};
 use fedspan_xtask::boards::Boards;
 use serde_json::Value;
-use toml_edit::DocumentMut;
 
 /// Largest allowed growth of a measured value. Another tool chain changes the values slightly.
 const GROWTH: f64 = 1.02;
@@ -112,16 +111,7 @@ pub fn write_list(name: &str, tables: impl Iterator<Item = Vec<String>>) {
 
 /// Reads a list of inline tables from `budgets.toml`. Each table is returned as a map from names to words.
 pub fn tables(name: &str) -> Vec<BTreeMap<String, String>> {
-    let document: DocumentMut = read_locked(FILE).parse().expect("TOML");
-    let tables = document[name].as_array().expect("an array").iter();
-    let words = |table: &toml_edit::Value| {
-        let each = table.as_inline_table().expect("a table").iter().map(|(name, value)| {
-            let word = value.as_str().map_or_else(|| value.to_string().trim().to_owned(), str::to_owned);
-            (name.to_owned(), word)
-        });
-        each.collect()
-    };
-    tables.map(words).collect()
+    read_list(&read_locked(FILE), name).unwrap_or_else(|error| panic!("{FILE}: {error}"))
 }
 
 /// Reads a file of measurements, one JSON object per line.

@@ -66,6 +66,21 @@ impl Exchange {
         }
     }
 
+    /// Lengths of the frames to a device, without a beacon.
+    pub fn frames_down(&self) -> impl Iterator<Item = usize> {
+        self.opening.iter().chain([&self.acknowledgement]).map(|frame| frame.sealed())
+    }
+
+    /// Lengths of the frames to a device that receives the beacon: the announcement and the acknowledgement.
+    pub fn frames_beside_beacon(&self) -> impl Iterator<Item = usize> {
+        [self.announcement, self.acknowledgement].into_iter().map(Lengths::sealed)
+    }
+
+    /// Lengths of the frames of a device.
+    pub fn frames_up(&self) -> impl Iterator<Item = usize> {
+        self.update.iter().map(|frame| frame.sealed())
+    }
+
     /// Lengths of the frames that carry the tensors, in both directions.
     pub fn tensor_frames(&self) -> impl Iterator<Item = Lengths> {
         self.opening.iter().chain(&self.update).copied()

@@ -23,6 +23,15 @@ pub struct Radio {
     modulation: Modulation,
 }
 
+/// Family of radios that one transceiver serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// Bluetooth Low Energy.
+    Ble,
+    /// LoRa.
+    Lora,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Modulation {
     Ble(Ble),
@@ -63,6 +72,15 @@ impl Radio {
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         RADIOS.into_iter().find(|radio| radio.name == name)
+    }
+
+    /// Family of the radio.
+    #[must_use]
+    pub const fn family(&self) -> Family {
+        match self.modulation {
+            Modulation::Ble(_) => Family::Ble,
+            Modulation::Lora(_) => Family::Lora,
+        }
     }
 
     /// Time on the air of a packet with this many bytes of FedSpan, without pauses that the duty cycle requires.

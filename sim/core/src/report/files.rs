@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use fedspan_engine::DeviceId;
 use serde::Serialize;
 
+use super::energy;
 use super::predictions;
 use super::summary::Summary;
 use crate::data::npz;
@@ -74,7 +75,7 @@ pub fn make_directory(path: &Path) -> Result<(), WriteError> {
 
 /// Files of a run, relative to the directory of the run. Runs over several seeds write the same files to
 /// directories named `seed-S`.
-const RUN_FILES: [&str; 21] = [
+const RUN_FILES: [&str; 22] = [
     "checkpoint.bin",
     "finished.json",
     "summary.json",
@@ -85,6 +86,7 @@ const RUN_FILES: [&str; 21] = [
     "classes.csv",
     "rounds.jsonl",
     "clients.csv",
+    "energy.csv",
     "report.html",
     "model/representation.npy",
     "model/scale.npy",
@@ -239,12 +241,13 @@ pub fn write_run(
     write_text(&rounds, &lines)?;
     write_text(&directory.join("scenario.toml"), scenario)?;
     write_text(&directory.join("clients.csv"), &clients(outcome))?;
-    let predicted = [
+    let optional = [
         ("predictions.csv", predictions::predictions(outcome)),
         ("confusion.csv", predictions::confusion(outcome)),
         ("classes.csv", predictions::classes(outcome)),
+        ("energy.csv", energy::energy(outcome)),
     ];
-    for (name, text) in predicted {
+    for (name, text) in optional {
         if let Some(text) = text {
             write_text(&directory.join(name), &text)?;
         }

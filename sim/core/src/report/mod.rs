@@ -4,6 +4,7 @@
 
 pub mod accuracy_times;
 pub mod clients;
+mod energy;
 pub mod files;
 pub mod html;
 pub(crate) mod interned;

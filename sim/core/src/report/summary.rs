@@ -11,7 +11,7 @@ use super::predictions::MacroF1;
 use crate::data::file::DataFile;
 use crate::evaluate::{ClientScore, average, worst_decile};
 use crate::figures::Figures;
-use crate::run::{Diverged, FitStats, Outcome, PrivacyFigures, RECENT_ROUNDS};
+use crate::run::{DeviceEnergy, Diverged, FitStats, Outcome, PrivacyFigures, RECENT_ROUNDS};
 use crate::scenario::Scenario;
 
 /// Stage of the participation schedule.
@@ -247,11 +247,14 @@ fn per_client(outcome: &Outcome) -> BTreeMap<&'static str, Spread> {
         |clients: &[ClientScore]| Spread::new(&clients.iter().filter_map(|c| c.accuracy).collect::<Vec<_>>());
     let test_mse =
         |clients: &[ClientScore]| Spread::new(&clients.iter().filter_map(|c| c.test_mse).collect::<Vec<_>>());
+    let energy: Vec<f64> = outcome.energy.iter().map(DeviceEnergy::millijoules).collect();
+    let energy = Spread::new(&energy);
     let spreads = [
         ("accuracy", accuracy(&outcome.clients)),
         ("test_mse", test_mse(&outcome.clients)),
         ("accuracy_new_clients", accuracy(&outcome.newcomers)),
         ("test_mse_new_clients", test_mse(&outcome.newcomers)),
+        ("energy_mj", energy),
     ];
     spreads.into_iter().filter_map(|(name, spread)| Some((name, spread?))).collect()
 }

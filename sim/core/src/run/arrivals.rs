@@ -4,7 +4,8 @@
 use fedspan_engine::{OpenRound, RoundBroadcast};
 use fedspan_protocol::message::RoundId;
 
-use super::times::{Availability, Dropouts, Link, Times};
+use super::energy_meter::EnergyMeter;
+use super::times::{Availability, Dropouts, Link, Times, Transmission};
 use crate::data::Dataset;
 use crate::scenario::Scenario;
 
@@ -26,6 +27,8 @@ pub struct PendingAnswer {
 pub struct ArrivalQueue {
     times: Times,
     link: Option<Link>,
+    /// Energy of the devices; `None` if the scenario does not ask for it.
+    pub energy: Option<EnergyMeter>,
     dropouts: Dropouts,
     availability: Availability,
     /// True if the server is not notified of dropouts and relies on the deadline of the round.
@@ -45,6 +48,7 @@ impl ArrivalQueue {
         Self {
             times,
             link: scenario.fleet.link.map(|link| Link::new(link, seed, frame_limit)),
+            energy: EnergyMeter::new(scenario, dataset),
             dropouts: Dropouts::new(&scenario.fleet, dataset.clients.len(), seed),
             availability: Availability::new(&scenario.fleet, dataset.clients.len(), seed),
             dropouts_are_silent: scenario.deadline.is_some(),
@@ -71,13 +75,17 @@ impl ArrivalQueue {
         if dropped_out && self.dropouts_are_silent {
             return PendingAnswer { id, at: f64::INFINITY, rank: index, dropped_out };
         }
-        let sending = self.link.as_mut().map_or(0.0, |link| link.time(index, opening));
+        let transmission =
+            self.link.as_mut().map_or_else(Transmission::default, |link| link.transmission(index, opening));
+        if let Some(energy) = self.energy.as_mut().filter(|_| !dropped_out) {
+            energy.add_round(index, &opening.request.task, &transmission);
+        }
         PendingAnswer {
             id,
             at: self.availability.next(index, now)
                 + self.communication
                 + self.times.time(index, id.round, &opening.request.task)
-                + sending,
+                + transmission.time,
             rank: index,
             dropped_out,
         }

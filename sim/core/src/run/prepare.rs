@@ -483,6 +483,7 @@ fn run_baseline(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Out
         scale,
         counters: Counters::default(),
         privacy: None,
+        energy: Vec::new(),
         updates: 0,
         bytes: (0, 0),
         fit_bytes: (0, 0),

@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::{Job, RoundRow, RunError};
 use crate::data::file::DataFile;
+use crate::energy::Usage;
 use crate::fleet::SavedDevice;
 use crate::scenario::Scenario;
 
@@ -34,6 +35,7 @@ pub struct SavedRun {
     pub(super) updates: u64,
     pub(super) attacks: u64,
     pub(super) traffic: (u64, u64),
+    pub(super) energy: Vec<Usage>,
     pub(super) seconds: f64,
     /// True if a condition of the section `[stop]` is met, so that no further round is trained.
     pub(super) is_stopped: bool,

@@ -1,8 +1,10 @@
 //! Reader of the section `[fleet]`: computation times, links and dropouts of the devices.
 
-use fedspan_engine::config::{AlgorithmSection, Problem, Section};
+use fedspan_engine::algorithm::LinearMethod;
+use fedspan_engine::config::{AlgorithmSection, Method, Problem, Section};
 
 use crate::data::sizes::LARGEST_SIGMA;
+use crate::energy::{CHIPS, Chip, Core, is_exact};
 use crate::radio::{RADIOS, Radio};
 
 /// Largest probability of a dropout or a lost frame. Larger values would make runs very long.
@@ -10,6 +12,15 @@ const LARGEST_LOSS: f64 = 0.99;
 
 /// Longest mean duration of an outage in rounds, which is also the largest number of rounds of a run.
 const LONGEST_OUTAGE: f64 = 1e7;
+
+/// Largest current of a device in mA.
+const LARGEST_CURRENT: f64 = 1e4;
+
+/// Largest number of cycles of a computation.
+const LARGEST_CYCLES: f64 = 1e15;
+
+/// Nominal capacity of a button cell CR2032 in mAh.
+pub const CR2032_MAH: f64 = 225.0;
 
 /// Longest period of a cycle, in mean computations.
 const LONGEST_CYCLE: f64 = 1e9;
@@ -178,7 +189,20 @@ pub enum LinkSpeed {
         radio: Radio,
         /// Length of a mean computation in seconds.
         computation: f64,
+        /// Energy of devices; `None` if it is not computed.
+        energy: Option<EnergySettings>,
     },
+}
+
+/// Settings of the energy of devices.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EnergySettings {
+    /// Chip of all devices.
+    pub chip: Chip,
+    /// Cycles of each computation; `None` for the model of FedRep.
+    pub cycles: Option<f64>,
+    /// Capacity of the battery in mAh.
+    pub battery_mah: f64,
 }
 
 /// Reads the section.
@@ -198,7 +222,7 @@ pub fn read_fleet(section: &Section<'_>, algorithm: &AlgorithmSection) -> Result
         communication,
         dropout,
         pattern: read_pattern(section, dropout)?,
-        link: read_link(section)?,
+        link: read_link(section, algorithm)?,
         waking: read_waking(section)?,
         window: read_window(section)?,
         i16_share: if is_mixed { section.number("i16_share", Some(0.5), 0.0..=1.0)? } else { 0.0 },
@@ -210,19 +234,69 @@ pub fn read_fleet(section: &Section<'_>, algorithm: &AlgorithmSection) -> Result
 }
 
 /// Reads the keys of the links.
-fn read_link(section: &Section<'_>) -> Result<Option<LinkSection>, Problem> {
+fn read_link(section: &Section<'_>, algorithm: &AlgorithmSection) -> Result<Option<LinkSection>, Problem> {
     let speed = if section.has("radio") {
         if section.has("bandwidth") {
             return Err(section.problem("radio", "either `radio` or `bandwidth`".to_owned()));
         }
         let radio = section.choice("radio", None, &RADIOS.map(|radio| (radio.name, radio)))?;
-        LinkSpeed::Radio { radio, computation: section.number("computation", Some(1.0), 1e-6..=1e6)? }
+        let computation = section.number("computation", Some(1.0), 1e-6..=1e6)?;
+        LinkSpeed::Radio { radio, computation, energy: read_energy(section, &radio, algorithm)? }
     } else {
+        if section.has("energy") {
+            let message =
+                "the energy of devices follows from the time of their packets on the air: set `radio` too";
+            return Err(section.problem("energy", message.to_owned()));
+        }
         let Some(bandwidth) = section.optional_number("bandwidth", 1e-6..=f64::MAX)? else { return Ok(None) };
         let spread = section.number("bandwidth_spread", Some(0.0), 0.0..=LARGEST_SIGMA)?;
         LinkSpeed::Bandwidth { bandwidth, spread }
     };
     Ok(Some(LinkSection { speed, loss: section.number("loss", Some(0.0), 0.0..=LARGEST_LOSS)? }))
+}
+
+/// Reads the keys of the energy of devices.
+fn read_energy(
+    section: &Section<'_>,
+    radio: &Radio,
+    algorithm: &AlgorithmSection,
+) -> Result<Option<EnergySettings>, Problem> {
+    if !section.has("energy") {
+        return Ok(None);
+    }
+    let chip = section.choice("energy", None, &CHIPS.map(|chip| (chip.name, chip)))?;
+    if chip.family != radio.family() {
+        let message = format!(
+            "found {:?}, which has another radio than {:?}; allowed: {:?}",
+            chip.name,
+            radio.name,
+            Chip::with(radio).name
+        );
+        return Err(section.problem("energy", message));
+    }
+    let cores = Core::ALL.map(|core| (core.name(), core));
+    let core = section.choice("core", Some(chip.core.name()), &cores)?;
+    let current = |key: &str, default: f64| section.number(key, Some(default), 0.0..=LARGEST_CURRENT);
+    let chip = Chip {
+        core,
+        clock_mhz: section.number("clock_mhz", Some(chip.clock_mhz), 1e-3..=1e4)?,
+        volts: section.number("volts", Some(chip.volts), 0.1..=100.0)?,
+        active_ma: current("active_ma", chip.active_ma)?,
+        transmit_ma: current("transmit_ma", chip.transmit_ma)?,
+        receive_ma: current("receive_ma", chip.receive_ma)?,
+        sleep_ua: section.number("sleep_ua", Some(chip.sleep_ua), 0.0..=1e3 * LARGEST_CURRENT)?,
+        ..chip
+    };
+    let cycles = section.optional_number("cycles", 0.0..=LARGEST_CYCLES)?;
+    let is_known =
+        matches!(algorithm.method, Method::Linear(LinearMethod::FedRep(_))) && is_exact(algorithm.head);
+    if cycles.is_none() && !is_known {
+        let message = "the cycles of a computation are known for fedrep on a linear model with heads by least squares only: \
+                       set `cycles` too";
+        return Err(section.problem("energy", message.to_owned()));
+    }
+    let battery_mah = section.number("battery_mah", Some(CR2032_MAH), 1e-3..=1e7)?;
+    Ok(Some(EnergySettings { chip, cycles, battery_mah }))
 }
 
 /// Reads the keys of the duty cycle.

@@ -55,6 +55,9 @@ impl Simulation<'_> {
         let honest = self.attackers.as_ref().map(|(attackers, _)| attackers.honest_numbers());
         let mut numbers = honest.unwrap_or_else(|| (0..count).collect());
         numbers.extend(count..count + newcomers.len());
+        let energy = self.arrivals.energy.as_ref();
+        let energy =
+            energy.map_or_else(Vec::new, |meter| meter.devices(self.rows.last().map_or(0.0, |row| row.time)));
         let outcome = Outcome {
             names: DataNames::default(),
             rounds: self.rows,
@@ -76,6 +79,7 @@ impl Simulation<'_> {
             layers: if network.is_some() { self.engine.tensors() } else { Vec::new() },
             counters: self.engine.counters(),
             privacy,
+            energy,
             updates: self.updates,
             bytes: trained,
             fit_bytes: (fitted.0 - trained.0, fitted.1 - trained.1),

@@ -27,6 +27,7 @@ impl Simulation<'_> {
             updates: self.updates,
             attacks: self.attackers.as_ref().map_or(0, |(attackers, _)| attackers.replaced()),
             traffic: self.devices.last_traffic(),
+            energy: self.arrivals.energy.as_ref().map_or_else(Vec::new, |meter| meter.usages().to_vec()),
             seconds: self.seconds,
             is_stopped,
         })
@@ -46,6 +47,9 @@ impl Simulation<'_> {
         }
         self.rows.clone_from(&saved.rows);
         self.updates = saved.updates;
+        if let Some(meter) = &mut self.arrivals.energy {
+            meter.restore(&saved.energy);
+        }
         if let Some((attackers, _)) = &mut self.attackers {
             attackers.continue_from(saved.attacks);
         }

@@ -5,8 +5,23 @@ use fedspan_engine::random::{Purpose, stream};
 use fedspan_protocol::message::RoundId;
 
 use super::drawn::stream_index;
-use crate::radio::{Exchange, Lengths};
+use crate::radio::Exchange;
 use crate::scenario::{LinkSection, LinkSpeed};
+
+/// Transmission of a round to and from a client.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Transmission {
+    /// Time of the transmission, in mean computations.
+    pub time: f64,
+    /// Seconds on the air of packets of the client over a radio.
+    pub sending: f64,
+    /// Seconds on the air of packets to the client over a radio.
+    pub receiving: f64,
+    /// Number of sealed frames over a radio.
+    pub frames: usize,
+    /// Length of these frames, in bytes.
+    pub bytes: usize,
+}
 
 /// Links of a fleet.
 #[derive(Clone, Debug)]
@@ -25,9 +40,9 @@ impl Link {
         Self { settings, seed, limit: limit.into(), exchange: Default::default() }
     }
 
-    /// Transmission time of a round to and from a client, in mean computations. A lost frame, or packet of a radio, is
-    /// retransmitted until it is received.
-    pub fn time(&mut self, client: usize, opening: &RoundBroadcast) -> f64 {
+    /// Transmission of a round to and from a client. A lost frame, or packet of a radio, is retransmitted until it is
+    /// received.
+    pub fn transmission(&mut self, client: usize, opening: &RoundBroadcast) -> Transmission {
         if self.exchange.0 != opening.id {
             self.exchange = (opening.id, Exchange::new(opening, self.limit));
         }
@@ -41,16 +56,23 @@ impl Link {
             LinkSpeed::Bandwidth { bandwidth, spread } => {
                 let bytes: usize = exchange.tensor_frames().map(|frame| frame.on_stream * sent()).sum();
                 let normal = stream(self.seed, Purpose::Bandwidth, client as u64).normal();
-                bytes as f64 / (bandwidth * libm::exp(spread * normal))
+                let time = bytes as f64 / (bandwidth * libm::exp(spread * normal));
+                Transmission { time, ..Transmission::default() }
             }
-            LinkSpeed::Radio { radio, computation } => {
-                let mut seconds = |frames: &mut dyn Iterator<Item = Lengths>| -> f64 {
-                    let packets = frames.flat_map(|frame| radio.packets(frame.sealed()));
+            LinkSpeed::Radio { radio, computation, .. } => {
+                let mut seconds = |frames: &mut dyn Iterator<Item = usize>| -> f64 {
+                    let packets = frames.flat_map(|frame| radio.packets(frame));
                     packets.map(|packet| radio.airtime(packet).as_secs_f64() * sent() as f64).sum()
                 };
-                let down = seconds(&mut exchange.opening.iter().chain([&exchange.acknowledgement]).copied());
-                let up = seconds(&mut exchange.update.iter().copied());
-                (down + up / radio.device_duty) / computation
+                let receiving = seconds(&mut exchange.frames_down());
+                let sending = seconds(&mut exchange.frames_up());
+                Transmission {
+                    time: (receiving + sending / radio.device_duty) / computation,
+                    sending,
+                    receiving,
+                    frames: exchange.frames_down().chain(exchange.frames_up()).count(),
+                    bytes: exchange.frames_down().chain(exchange.frames_up()).sum(),
+                }
             }
         }
     }

@@ -15,7 +15,7 @@ pub use availability::Availability;
 use drawn::DrawnTimes;
 pub use dropout::Dropouts;
 use fedspan_protocol::message::Task;
-pub use link::Link;
+pub use link::{Link, Transmission};
 use speed_order::speed_order;
 use time_table::TimeTable;
 
