@@ -233,11 +233,16 @@ fn sent_key_survives_a_restart() {
     assert!(keys.lookup(DeviceId(3), 0).is_some());
     assert_eq!(keys.key_to_send(DeviceId(3), 0).map(|key| key.epoch()), Some(1));
     assert!(keys.key_to_send(DeviceId(3), 1).is_none() && keys.key_to_send(DeviceId(9), 0).is_none());
-    assert_eq!((open_store.sent_keys_used().unwrap(), keys.has_used_sent_key(DeviceId(3))), (0, false));
+    assert_eq!(
+        (open_store.sent_key_used(DeviceId(3)).unwrap(), keys.has_used_sent_key(DeviceId(3))),
+        (0, false)
+    );
     keys.lookup(DeviceId(3), 1).unwrap().mark_used();
     assert!(keys.has_used_sent_key(DeviceId(3)));
-    assert_eq!(open_store.sent_keys_used().unwrap(), 1);
+    assert_eq!(open_store.sent_key_used(DeviceId(3)).unwrap(), 1);
     assert!(keys.lookup(DeviceId(3), 0).is_none() && !keys.has_used_sent_key(DeviceId(3)));
+    // The file is written at the end of the round.
+    assert_eq!((store.read_bytes()[8..10].to_vec(), open_store.round_closed().unwrap()), (vec![2, 0], 0));
     assert_eq!((state(&open_store), &store.read_bytes()[8..10]), (KeyState::Active, &[1, 0][..]));
 }
 

@@ -50,7 +50,7 @@ enum Step {
     /// A device uses its newest key.
     Use(DeviceId),
     RoundClosed,
-    SentKeysUsed,
+    SentKeyUsed(DeviceId),
 }
 
 impl Model {
@@ -64,7 +64,7 @@ impl Model {
                 self.used.extend(self.current_epochs.get(device).map(|epoch| (*device, *epoch)));
                 return true;
             }
-            Step::RoundClosed | Step::SentKeysUsed => {
+            Step::RoundClosed | Step::SentKeyUsed(_) => {
                 for device in self.replaced(step) {
                     self.previous_epochs.remove(&device);
                 }
@@ -80,6 +80,7 @@ impl Model {
                 match step {
                     Step::Add(_, renews) => !has_key && (!had_key || *renews),
                     Step::Revoke(_) => has_key,
+                    Step::Rotate(_) if self.sent.contains(device) => has_key,
                     _ => has_key && !self.previous_epochs.contains_key(device),
                 }
             });
@@ -89,6 +90,11 @@ impl Model {
                 Step::Revoke(_) => {
                     self.current_epochs.remove(device);
                     self.previous_epochs.remove(device);
+                    continue;
+                }
+                // The key that is being sent stays the new one.
+                Step::Rotate(_) if self.previous_epochs.contains_key(device) => {
+                    self.sent.remove(device);
                     continue;
                 }
                 Step::Rotate(_) | Step::Send(_) => {
@@ -112,7 +118,10 @@ impl Model {
             let is_sent = self.sent.contains(device);
             let is_used =
                 self.current_epochs.get(device).is_some_and(|epoch| self.used.contains(&(**device, *epoch)));
-            (is_sent && is_used) || (!is_sent && matches!(step, Step::RoundClosed))
+            match step {
+                Step::SentKeyUsed(used) => is_sent && is_used && *used == **device,
+                _ => !is_sent || is_used,
+            }
         };
         self.previous_epochs.keys().filter(is_replaced).copied().collect()
     }
@@ -132,7 +141,7 @@ fn random_steps() -> impl Strategy<Value = Vec<Step>> {
         devices().prop_map(Step::Send),
         (0..4u64).prop_map(|device| Step::Use(DeviceId(device))),
         Just(Step::RoundClosed),
-        Just(Step::SentKeysUsed),
+        (0..4u64).prop_map(|device| Step::SentKeyUsed(DeviceId(device))),
     ];
     prop::collection::vec(step, 0..60)
 }
@@ -162,8 +171,8 @@ proptest! {
                     prop_assert_eq!(table.round_closed(), model.replaced(step).len());
                     Ok(())
                 }
-                Step::SentKeysUsed => {
-                    prop_assert_eq!(table.sent_keys_used(), model.replaced(step).len());
+                Step::SentKeyUsed(device) => {
+                    prop_assert_eq!(table.sent_key_used(*device), !model.replaced(step).is_empty());
                     Ok(())
                 }
             };

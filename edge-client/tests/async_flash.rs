@@ -11,6 +11,8 @@ use embedded_storage::nor_flash::NorFlashErrorKind;
 use embedded_storage_async::nor_flash::{NorFlash, ReadNorFlash};
 use fedspan_client::link::{Buffers, Driver, NoSensor, Step};
 use fedspan_client::session::Protection;
+#[cfg(feature = "key-rotation")]
+use fedspan_client::store::StoredKey;
 use fedspan_client::store::{
     AsyncFlashStore, Commit, FlashError, FlashStore, Record, RecordHeader, SplitErase, Store, StoreError,
 };
@@ -123,6 +125,17 @@ impl<const W: usize> Store for Committing<W> {
     fn load_spent(&mut self) -> Result<u64, StoreError> {
         self.0.load_spent()
     }
+
+    #[cfg(feature = "key-rotation")]
+    fn save_key(&mut self, key: &StoredKey) -> Result<(), StoreError> {
+        let saved = self.0.save_key(key);
+        self.saved(saved)
+    }
+
+    #[cfg(feature = "key-rotation")]
+    fn load_key(&mut self) -> Result<Option<StoredKey>, StoreError> {
+        self.0.load_key()
+    }
 }
 
 impl<const W: usize> DeviceStore for Committing<W> {
@@ -140,7 +153,7 @@ fn one_or_two_power_cuts_of_asynchronous_flash_lose_nothing() {
     let private = device_kinds(|flash| Box::new(Committing(open(flash, true))), false);
     // Without a ledger nothing is written at the start.
     let keyed = device_kinds(|flash| Box::new(Committing(open(flash, false))), true);
-    cut_device_kinds::<WORD>(&[private[0], keyed[2]], false);
+    cut_device_kinds::<WORD>(&[private[0].with_new_keys(), keyed[2]], false);
 }
 
 /// Blocking and asynchronous stores of the same pages have the same content, after any number of rounds.
@@ -347,6 +360,77 @@ fn nothing_is_sent_while_the_flash_fails() {
     assert!(session.counters().storage > 1, "{:?}", session.counters());
 }
 
+/// Flash that cannot be read when the store is opened is read again at the next link.
+#[test]
+fn device_whose_flash_failed_at_the_start_takes_part_later() {
+    let problem = create_problem(20, 2, 1);
+    let config = session_config(128);
+    let flash = <Torn>::new(2);
+    flash.0.borrow_mut().dead = true;
+    let store = open(flash.clone(), false);
+    flash.0.borrow_mut().dead = false;
+    let model = Linear::new(Heap::new(20, 2, 1));
+    let random = ChaCha8Rng::seed_from_u64(1);
+    let protection = Protection::Key(fedspan_client::secure::Key::new(0, [1; 32]));
+    let mut session = Session::new(config, protection, model, problem.samples.clone(), store, random);
+    assert!(session.counters().storage > 0);
+    let (mut receive, mut transmit) =
+        (vec![0; config.frame_limit.into()], vec![0; config.transmit_capacity()]);
+    let mut driver = Driver::new(Buffers { receive: &mut receive, transmit: &mut transmit });
+    let sent = Rc::new(Cell::new(0));
+    let mut io = Sink(Rc::clone(&sent));
+    let (mut clock, mut sensor) = (|| Millis::new(5), NoSensor);
+    let mut sleep = |_: Millis| std::future::pending();
+    for _ in 0..10 {
+        let _ = poll(
+            driver.step_async_with_commit(&mut session, &mut io, &mut clock, &mut sleep, &mut sensor),
+            100,
+        );
+    }
+    assert!(sent.get() > 0, "the device never sends its hello");
+}
+
+/// Link that takes everything and has nothing.
+struct Sink(Rc<Cell<usize>>);
+
+impl embedded_io::ErrorType for Sink {
+    type Error = embedded_io::ErrorKind;
+}
+
+impl embedded_io_async::Read for Sink {
+    async fn read(&mut self, _: &mut [u8]) -> Result<usize, Self::Error> {
+        std::future::pending().await
+    }
+}
+
+impl embedded_io_async::Write for Sink {
+    async fn write(&mut self, bytes: &[u8]) -> Result<usize, Self::Error> {
+        self.0.set(self.0.get() + bytes.len());
+        Ok(bytes.len())
+    }
+
+    async fn flush(&mut self) -> Result<(), Self::Error> {
+        Ok(())
+    }
+}
+
+/// Erasing ahead on new pages writes nothing, so that a ledger can still begin at zero.
+#[test]
+fn erasing_ahead_leaves_a_new_ledger_at_zero() {
+    let flash = <Torn>::new(2);
+    let mut store = FlashStore::<_, BYTES>::new(flash.clone(), 0..2 * PAGE as u32).unwrap();
+    store.erase_ahead().unwrap();
+    assert_eq!((store.load_spent(), flash.erased()), (Ok(0), 0));
+
+    let flash = <Torn>::new(2);
+    flash.0.borrow_mut().dead = true;
+    let mut store = open(flash.clone(), true);
+    flash.0.borrow_mut().dead = false;
+    block_on(store.erase_ahead()).unwrap();
+    block_on(store.commit()).unwrap();
+    assert_eq!(store.load_spent(), Ok(0));
+}
+
 #[test]
 fn driver_without_commits_gets_no_second_round() {
     let flash = <Torn>::new(2);
@@ -361,6 +445,8 @@ struct Stepwise {
     flash: Torn,
     /// Page that is being erased, and the number of steps so far.
     erasing: Rc<RefCell<Option<(u32, u32)>>>,
+    /// Number of erases that a write had to complete.
+    completed: Rc<Cell<u32>>,
 }
 
 const STEPS: u32 = 8;
@@ -393,6 +479,7 @@ impl embedded_storage::nor_flash::NorFlash for Stepwise {
     fn write(&mut self, offset: u32, bytes: &[u8]) -> Result<(), NorFlashErrorKind> {
         let page = offset - offset % PAGE as u32;
         if self.erasing.borrow().is_some_and(|(erasing, _)| erasing == page) {
+            self.completed.set(self.completed.get() + 1);
             self.erase(page, page + PAGE as u32)?;
         }
         embedded_storage::nor_flash::NorFlash::write(&mut self.flash, offset, bytes)
@@ -418,7 +505,7 @@ impl SplitErase for Stepwise {
 /// With erases in steps between rounds, no round erases a page, and an erase that looks complete is completed.
 #[test]
 fn pages_are_erased_in_steps_between_rounds() {
-    let flash = Stepwise { flash: Torn::new(3), erasing: Rc::default() };
+    let flash = Stepwise { flash: Torn::new(3), erasing: Rc::default(), completed: Rc::default() };
     let mut store = FlashStore::<_, BYTES>::new(flash.clone(), 0..3 * PAGE as u32).unwrap();
     let mut erasures = 0;
     for round in 1..200_u32 {
@@ -436,7 +523,19 @@ fn pages_are_erased_in_steps_between_rounds() {
         assert_eq!(flash.erasing(), None);
     }
     assert!(erasures > 10, "{erasures}");
-    // A round that comes in the middle of an erase completes it.
-    let mut head = [0.0; 2];
-    assert_eq!(store.load(&mut head).unwrap().map(|loaded| loaded.round), Some(199));
+    // Rounds that come in the middle of erases complete them.
+    for round in 200..400_u32 {
+        let record = Record { campaign: 1, round, representation: 1, head: &[round as f32, 0.5] };
+        store.save(&record).unwrap();
+        let _ = store.erase_ahead_step().unwrap();
+        if flash.erasing().is_none() {
+            let _ = store.erase_ahead_step().unwrap();
+        }
+        let mut head = [0.0; 2];
+        let mut other =
+            FlashStore::<_, BYTES>::new(<Torn>::with(flash.flash.image()), 0..3 * PAGE as u32).unwrap();
+        assert_eq!(other.load(&mut head).unwrap().map(|loaded| loaded.round), Some(round));
+        assert_eq!(head, [round as f32, 0.5]);
+    }
+    assert!(flash.completed.get() > 3, "{}", flash.completed.get());
 }

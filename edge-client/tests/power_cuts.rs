@@ -119,6 +119,11 @@ struct Known {
 }
 
 impl<const W: usize> DeviceKind<W> {
+    /// Returns the device that gets a new key in each round, if this build has the feature.
+    pub fn with_new_keys(self) -> Self {
+        Self { rotates: cfg!(feature = "key-rotation"), ..self }
+    }
+
     /// Starts the device and runs the given number of rounds. Checks all invariants.
     fn run(self, flash: &Torn<W>, known: &mut Known, rounds: u32) -> Result<(), EndReason> {
         let mut store = (self.open)(flash.clone());
@@ -152,9 +157,9 @@ impl<const W: usize> DeviceKind<W> {
         #[cfg(feature = "key-rotation")]
         if self.rotates {
             let key = store.load_key()?;
-            let epoch = key.as_ref().map_or(0, |key| key.epoch().into());
-            known.epoch.check_read(epoch, "epoch")?;
-            check_invariant(key.is_none_or(|key| key == key_of(key.epoch())), || format!("key of {epoch}"))?;
+            let epoch = key.as_ref().map_or(0, |stored| stored.key.epoch());
+            known.epoch.check_read(epoch.into(), "epoch")?;
+            check_invariant(key.is_none_or(|key| key == key_of(epoch)), || format!("key of {epoch}"))?;
         }
         if self.keyed {
             known.handshakes.check_read(store.load_handshakes()?, "handshakes")?;
@@ -335,21 +340,19 @@ fn one_or_two_power_cuts_lose_nothing() {
 
 /// Returns the key of an epoch, whose bytes contain the starts of other items.
 #[cfg(feature = "key-rotation")]
-fn key_of(epoch: u16) -> fedspan_client::secure::Key {
+fn key_of(epoch: u16) -> fedspan_client::store::StoredKey {
     let text = b"FSPHFSPLPAIDFSGNFSPRFSKYFSPHFSP";
     let mut bytes = [epoch as u8; 32];
     bytes.iter_mut().zip(text).for_each(|(target, byte)| *target = *byte);
-    fedspan_client::secure::Key::new(epoch, bytes)
+    let key = fedspan_client::secure::Key::new(epoch, bytes);
+    fedspan_client::store::StoredKey { key, provisioned: u32::from_le_bytes(*b"FSPL") }
 }
 
 #[test]
 #[cfg(feature = "key-rotation")]
 fn one_or_two_power_cuts_while_keys_are_replaced_lose_no_key() {
-    let rotates = |device: DeviceKind| DeviceKind { rotates: true, ..device };
-    let private = rotates(device_kinds(open_blocking, false)[0]);
-    cut_device_kinds::<WORD>(&[private], false);
-    let bytes = device_kinds::<1>(open_blocking, false)[0];
-    cut_device_kinds::<1>(&[DeviceKind { rotates: true, ..bytes }], false);
+    cut_device_kinds::<WORD>(&[device_kinds(open_blocking, false)[0].with_new_keys()], false);
+    cut_device_kinds::<1>(&[device_kinds(open_blocking, false)[0].with_new_keys()], false);
 }
 
 /// Words of one byte are the hardest: a copy of a counter may end with a byte that looks erased.

@@ -43,6 +43,8 @@ pub enum Error {
     },
     /// A channel has used all frame counters and cannot seal another frame.
     Exhausted,
+    /// The frame could not be sealed: the hardware has failed, or it has no short tags.
+    Unsealed,
 }
 
 impl fmt::Display for Error {
@@ -58,6 +60,7 @@ impl fmt::Display for Error {
             }
             Self::BadDescriptor => f.write_str("tensor descriptor is invalid"),
             Self::NonFinite { index } => write!(f, "element {index} is not finite"),
+            Self::Unsealed => f.write_str("the frame could not be sealed"),
             Self::Exhausted => f.write_str("the channel has no frame counters left; reconnect"),
             Self::RankDeficient { column } => {
                 write!(f, "column {column} depends linearly on those before it")

@@ -4,7 +4,8 @@
 use std::cell::RefCell;
 
 use crate::common::{
-    Board, DEVICE, ServerEnd, active_keys, encrypted_acceptor, exchange_frames, key_protection, run_round,
+    Board, DEVICE, ServerEnd, active_keys, encrypted_acceptor, exchange_frames, key_protection,
+    round_broadcast, run_round,
 };
 use fedspan_aggregator::connection::PeerMessage;
 use fedspan_client::secure::{Aead, Aes128, Aes128Ccm, Suite};
@@ -15,26 +16,26 @@ use fedspan_protocol::frame::{Decoder, FeedResult, encode};
 use fedspan_protocol::message::{SEALS_WITH_AES_CCM, ToServer, decode};
 use fedspan_protocol::secure::SoftwareAes;
 
-/// AES of a chip: a peripheral that exists once, counts its blocks, and can be broken.
-#[derive(Default)]
+/// AES of a chip: a peripheral that exists once, and breaks after a number of blocks.
 struct Peripheral {
     aes: SoftwareAes,
-    blocks: u32,
-    is_broken: bool,
+    works_for: u32,
+}
+
+/// Returns the algorithm over a peripheral that breaks after a number of blocks.
+fn hardware(works_for: u32) -> RefCell<Aes128Ccm<Peripheral>> {
+    RefCell::new(Aes128Ccm::new(Peripheral { aes: SoftwareAes::default(), works_for }))
 }
 
 impl Aes128 for Peripheral {
-    fn set_key(&mut self, key: &[u8; 16]) {
-        self.aes.set_key(key);
+    fn set_key(&mut self, key: &[u8; 16]) -> Option<()> {
+        self.aes.set_key(key)
     }
 
-    fn encrypt_block(&mut self, block: &mut [u8; 16]) {
-        self.blocks += 1;
-        if self.is_broken {
-            block.fill(0);
-        } else {
-            self.aes.encrypt_block(block);
-        }
+    fn encrypt_block(&mut self, block: &mut [u8; 16]) -> Option<()> {
+        let is_broken = self.works_for == 0;
+        self.works_for = self.works_for.saturating_sub(1);
+        if is_broken { None } else { self.aes.encrypt_block(block) }
     }
 }
 
@@ -82,7 +83,7 @@ fn rounds_are_sealed_with_both_algorithms_and_lengths_of_tags() {
 
 #[test]
 fn hardware_that_exists_once_serves_connection_after_connection() {
-    let peripheral = RefCell::new(Aes128Ccm::new(Peripheral::default()));
+    let peripheral = hardware(u32::MAX);
     let (mut board, mut server) = (board(key_protection(), &peripheral), server());
     let hello = board.link_up();
     exchange_frames(&mut board, &mut server, hello);
@@ -96,14 +97,30 @@ fn hardware_that_exists_once_serves_connection_after_connection() {
     assert_eq!((board.session.counters().counted, board.rejected()), (2, 0));
 }
 
+/// Hardware that breaks at any block: nothing leaves the device that is not sealed, with either length of tags.
 #[test]
-fn broken_hardware_is_not_trusted() {
-    let cipher = Peripheral { is_broken: true, ..Peripheral::default() };
-    let peripheral = RefCell::new(Aes128Ccm::new(cipher));
-    let (mut board, mut server) = (board(key_protection(), &peripheral), server());
-    let hello = board.link_up();
-    exchange_frames(&mut board, &mut server, hello);
-    assert!(server.events.is_empty() && board.rejected() > 0);
+fn broken_hardware_sends_nothing() {
+    let mut completed = 0;
+    for works_for in 0..80 {
+        for protection in [key_protection(), short(key_protection())] {
+            let peripheral = hardware(works_for);
+            let (mut board, mut server) = (board(protection, &peripheral), server());
+            let hello = board.link_up();
+            exchange_frames(&mut board, &mut server, hello);
+            server.events.clear();
+            server.connection.open(&round_broadcast(1));
+            let down = server.take_frames();
+            let up = board.receive_all(&down);
+            server.receive(&up);
+            // Whatever has left is a frame that the server can open.
+            assert_eq!(server.connection.traffic().forged, 0, "{works_for}");
+            completed += u32::from(server.count_updates() == 1);
+            if works_for == 0 {
+                assert!(up.is_empty() && board.rejected() > 0);
+            }
+        }
+    }
+    assert!((20..140).contains(&completed), "{completed}");
 }
 
 #[test]

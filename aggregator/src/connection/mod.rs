@@ -92,8 +92,6 @@ pub struct Connection {
     receives_beacons: bool,
     /// True if the device stores keys that the server sends.
     receives_keys: bool,
-    /// Epoch of the key that was sent on this connection.
-    sent_epoch: Option<u16>,
     /// Round that was announced and whose beacon is to be sent.
     beacon: Option<Arc<RoundBroadcast>>,
     outbox: VecDeque<Outgoing>,
@@ -129,7 +127,6 @@ impl Connection {
             chooses_ridge: false,
             receives_beacons: false,
             receives_keys: false,
-            sent_epoch: None,
             beacon: None,
             outbox: VecDeque::new(),
             open: None,

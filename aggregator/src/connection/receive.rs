@@ -174,17 +174,14 @@ impl Connection {
             self.send(ToDevice::Welcome(self.secure.acceptor().welcome()));
         }
         self.receives_keys = hello.capabilities.roles & RECEIVES_KEYS != 0;
-        self.sent_epoch = None;
         self.send_new_key();
     }
 
-    /// Sends the device its new key, if there is one, once in a connection: a device that could not store it gets it again on the next.
+    /// Sends the device its new key, if there is one: at the start of a connection, and behind each round, in case it was lost or could not be
+    /// stored.
     pub(super) fn send_new_key(&mut self) {
         let Some(device) = self.device.filter(|_| self.receives_keys) else { return };
-        if let Some(new) = self.secure.key_to_send(device)
-            && self.sent_epoch != Some(new.epoch())
-        {
-            self.sent_epoch = Some(new.epoch());
+        if let Some(new) = self.secure.key_to_send(device) {
             self.send(ToDevice::NewKey(NewKey::from(new.key())));
         }
     }

@@ -276,7 +276,6 @@ impl SecureLayer {
                 return Decrypted::OtherDevice;
             }
             self.handshakes = 0;
-            pending.open.key.mark_used();
             self.open = Some(pending.open);
             return Decrypted::Admitted(pending.hello);
         }

@@ -40,7 +40,7 @@ use self::update_quota::UpdateQuota;
 use crate::connection::Acceptor;
 use crate::durable_engine::{DurableEngine, Flushed, ResumeError};
 use crate::journal::Journal;
-use crate::keys::{KeyStoreError, SharedKeyStore};
+use crate::keys::{AcceptedKey, KeyStoreError, SharedKeyStore};
 use crate::store::{ReadSnapshot, StoreError};
 use fedspan_engine::privacy::Delta;
 use fedspan_engine::{Action, CustomError, DeviceId, Engine, Event, Failure, Millis, Phase};
@@ -268,9 +268,14 @@ impl ServerCore {
                 "device cannot choose the ridge of its head and uses the published one (firmware without ridge-choice, fixed point, or samples seen once)"
             );
         }
-        if kind.needs_key() && key.is_some_and(|key| !key.is_accepted()) {
+        if kind.needs_key() && key.as_ref().is_some_and(|key| !key.is_accepted()) {
             self.discard_revoked(now, peer);
             return;
+        }
+        if matches!(kind, PeerEventKind::Hello(..) | PeerEventKind::HelloAgain(_))
+            && let Some(key) = &key
+        {
+            self.use_key(now, key);
         }
         match (kind, device) {
             (PeerEventKind::Hello(device, privacy, commands), None) => {
@@ -415,12 +420,6 @@ impl ServerCore {
 
     /// Passes the join or the repeated hello of a device to the engine, with the privacy state that the device reports.
     fn handle_join(&mut self, now: Millis, event: Event, device: DeviceId, privacy: Privacy) {
-        if self.key_store.as_ref().is_some_and(|store| store.keys().has_used_sent_key(device)) {
-            self.expire_replaced_keys(SharedKeyStore::sent_keys_used);
-            if self.may_log(now, LogKind::Joined) {
-                tracing::info!(device = device.0, "device uses the key that was sent to it");
-            }
-        }
         self.durable.record_privacy(device, privacy);
         if !self.engine().is_trained() && self.held_out.wait(device) {
             return;
@@ -601,6 +600,22 @@ impl ServerCore {
     ) {
         if let Some(Err(error)) = self.key_store.as_ref().map(revoke_keys) {
             tracing::error!(%error, "replaced keys cannot be revoked");
+        }
+    }
+
+    /// Records that a device has completed a handshake with a key. The key that it replaces, because the server has sent it, is revoked.
+    fn use_key(&mut self, now: Millis, key: &AcceptedKey) {
+        key.mark_used();
+        let device = key.device();
+        if self.key_store.as_ref().is_some_and(|store| store.keys().has_used_sent_key(device)) {
+            self.expire_replaced_keys(|store| store.sent_key_used(device));
+            if self.may_log(now, LogKind::Joined) {
+                tracing::info!(
+                    device = device.0,
+                    epoch = key.epoch(),
+                    "device uses the key that was sent to it"
+                );
+            }
         }
     }
 

@@ -58,9 +58,9 @@ impl ActiveKeys {
         self.read(|table| table.has_used_sent_key(device))
     }
 
-    /// Revokes keys as [`KeyTable::sent_keys_used`] does.
-    pub(super) fn sent_keys_used(&self) -> usize {
-        self.change(KeyTable::sent_keys_used)
+    /// Revokes a key as [`KeyTable::sent_key_used`] does.
+    pub(super) fn sent_key_used(&self, device: DeviceId) -> bool {
+        self.change(|table| table.sent_key_used(device))
     }
 
     /// Revokes replaced keys after a round has closed, and returns the number of revoked keys. If the keys

@@ -41,6 +41,17 @@ pub enum KeyError {
         /// Epoch of the device's newer key.
         epoch: u16,
     },
+    /// The device's newest key is still being sent to it.
+    #[error(
+        "the key of epoch {epoch} is still being sent to device {device}; `rotate` without --send ends that with the next round, \
+         and the device then has to be flashed"
+    )]
+    Sending {
+        /// Device number.
+        device: DeviceId,
+        /// Epoch of the device's newer key.
+        epoch: u16,
+    },
     /// The device has used all epochs.
     #[error("device {device} has used all {} epochs; give the device another number", u32::from(u16::MAX) + 1)]
     UsedUp {

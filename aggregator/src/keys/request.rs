@@ -129,6 +129,7 @@ impl Request {
             Self::Add { devices, .. } | Self::Revoke(devices) => expand_ranges(devices),
             Self::Rotate(selector) | Self::Send(selector) | Self::Export(selector) => match selector {
                 DeviceSelector::These(devices) => expand_ranges(devices),
+                DeviceSelector::All if matches!(self, Self::Send(_)) => Ok(table.active()),
                 DeviceSelector::All => Ok(table.accepted()),
             },
             Self::List => Ok(Vec::new()),

@@ -236,27 +236,25 @@ impl KeyStore {
     /// # Errors
     /// [`KeyStoreError::Unwritten`] and [`FileError::NotDurable`], as for [`Self::revoke`].
     pub fn round_closed(&mut self) -> Result<usize, KeyStoreError> {
-        self.save_withdrawn(ActiveKeys::round_closed)
-    }
-
-    /// Revokes keys as [`KeyTable::sent_keys_used`] does, and writes the file as [`Self::round_closed`] does.
-    ///
-    /// # Errors
-    /// Same as [`Self::round_closed`].
-    pub fn sent_keys_used(&mut self) -> Result<usize, KeyStoreError> {
-        self.save_withdrawn(ActiveKeys::sent_keys_used)
-    }
-
-    /// Revokes keys, and writes the file if a key was revoked.
-    fn save_withdrawn(
-        &mut self,
-        withdraw: impl FnOnce(&ActiveKeys) -> usize,
-    ) -> Result<usize, KeyStoreError> {
-        let count = withdraw(&self.keys);
+        let count = self.keys.round_closed();
         if count > 0 || self.unwritten {
             self.save_revocation()?;
         }
         Ok(count)
+    }
+
+    /// Revokes a key as [`KeyTable::sent_key_used`] does. The file is written at the end of the round, or now if training is over: until
+    /// then, a restart accepts the previous key again until the device has used the new one.
+    ///
+    /// # Errors
+    /// Same as [`Self::round_closed`].
+    pub fn sent_key_used(&mut self, device: DeviceId) -> Result<usize, KeyStoreError> {
+        let is_revoked = self.keys.sent_key_used(device);
+        self.unwritten |= is_revoked;
+        if is_revoked && self.rounds_over {
+            self.save_revocation()?;
+        }
+        Ok(is_revoked.into())
     }
 
     /// Records that no further round will close: revokes replaced keys, and lets later rotations in
@@ -383,12 +381,12 @@ impl SharedKeyStore {
         self.with_store(KeyStore::round_closed)
     }
 
-    /// Revokes keys that devices no longer use as [`KeyStore::sent_keys_used`] does.
+    /// Revokes a key as [`KeyStore::sent_key_used`] does.
     ///
     /// # Errors
-    /// Same as [`KeyStore::sent_keys_used`].
-    pub fn sent_keys_used(&self) -> Result<usize, KeyStoreError> {
-        self.with_store(KeyStore::sent_keys_used)
+    /// Same as [`KeyStore::sent_key_used`].
+    pub fn sent_key_used(&self, device: DeviceId) -> Result<usize, KeyStoreError> {
+        self.with_store(|store| store.sent_key_used(device))
     }
 
     /// Records the end of training as [`KeyStore::rounds_over`] does.

@@ -193,7 +193,8 @@ impl KeyTable {
         Ok(())
     }
 
-    /// Gives each device a new key of the next epoch. The previous key is accepted until a round closes.
+    /// Gives each device a new key of the next epoch. The previous key is accepted until a round closes. A device whose new key is being
+    /// sent to it keeps that key, and the previous one ends with the round.
     ///
     /// # Errors
     /// [`KeyError::Unknown`], [`Revoked`](KeyError::Revoked), [`Rotating`](KeyError::Rotating),
@@ -232,18 +233,26 @@ impl KeyTable {
         let mut keys = Vec::new();
         for device in sort_distinct(devices)? {
             let row = self.accepted_row(device)?;
-            if row.previous.is_some() {
-                return Err(KeyError::Rotating { device, epoch: row.epoch });
+            match row.state() {
+                // The key that is being sent is the new key.
+                KeyState::Sending if !is_sent => keys.push((device, None)),
+                KeyState::Sending => return Err(KeyError::Sending { device, epoch: row.epoch }),
+                KeyState::Rotating => return Err(KeyError::Rotating { device, epoch: row.epoch }),
+                KeyState::Active | KeyState::Revoked => {
+                    keys.push((device, Some(draw_key(next_epoch(device, row)?, entropy)?)));
+                }
             }
-            keys.push((device, draw_key(next_epoch(device, row)?, entropy)?));
         }
         for (device, key) in keys {
-            if let Some(row) = self.rows.get_mut(&device) {
-                row.epoch = key.epoch();
-                row.rotated = Some(now);
-                row.is_sent = is_sent;
-                row.previous = row.current.replace(AcceptedKey::new(device, key));
-            }
+            let Some(row) = self.rows.get_mut(&device) else { continue };
+            let Some(key) = key else {
+                row.is_sent = false;
+                continue;
+            };
+            row.epoch = key.epoch();
+            row.rotated = Some(now);
+            row.is_sent = is_sent;
+            row.previous = row.current.replace(AcceptedKey::new(device, key));
         }
         Ok(())
     }
@@ -267,18 +276,14 @@ impl KeyTable {
     /// Revokes the keys that rotations have replaced, after a round has closed, and returns their number. Keys that are sent to
     /// devices replace others when they are used.
     pub fn round_closed(&mut self) -> usize {
-        self.withdraw_previous(|row| !row.is_sent || row.is_used())
-    }
-
-    /// Revokes the keys that were replaced by keys that the server has sent and the devices have used, and returns their number.
-    pub fn sent_keys_used(&mut self) -> usize {
-        self.withdraw_previous(|row| row.is_sent && row.is_used())
-    }
-
-    /// Revokes the previous keys of rows.
-    fn withdraw_previous(&mut self, is_over: impl Fn(&Row) -> bool) -> usize {
-        let over = self.rows.values_mut().filter(|row| is_over(row));
+        let over = self.rows.values_mut().filter(|row| !row.is_sent || row.is_used());
         over.filter_map(|row| row.previous.take()).inspect(|key| key.withdraw()).count()
+    }
+
+    /// Revokes the previous key of a device that has used the key that the server has sent. Returns true if there was one.
+    pub fn sent_key_used(&mut self, device: DeviceId) -> bool {
+        let row = self.rows.get_mut(&device).filter(|row| row.is_sent && row.is_used());
+        row.and_then(|row| row.previous.take()).inspect(|key| key.withdraw()).is_some()
     }
 
     /// Returns the key that is to be sent to a device whose connection uses the key of `epoch`.
@@ -327,6 +332,13 @@ impl KeyTable {
     /// Returns the status of every device, in order of device numbers.
     pub fn list(&self) -> impl Iterator<Item = KeyStatus> {
         self.rows.iter().map(|(&device, row)| row.to_status(device))
+    }
+
+    /// Returns the devices with one accepted key, in order of device numbers: those to which a new key can be sent.
+    #[must_use]
+    pub fn active(&self) -> Vec<DeviceId> {
+        let active = self.rows.iter().filter(|(_, row)| row.state() == KeyState::Active);
+        active.map(|(&device, _)| device).collect()
     }
 
     /// Returns the devices with an accepted key, in order of device numbers.

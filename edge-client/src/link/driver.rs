@@ -317,7 +317,9 @@ impl<'a> Driver<'a> {
         IO: embedded_io_async::Read + embedded_io_async::Write,
         F: Future<Output = ()>,
     {
-        if !self.unsent.is_empty() && session.store().is_dirty() && session.commit().await.is_err() {
+        // Also before a link begins: without what could not be read so far, the session has nothing to send.
+        let must_commit = !self.unsent.is_empty() || self.progress.is_none();
+        if must_commit && session.store().is_dirty() && session.commit().await.is_err() {
             return self.close(session, clock(), None, false);
         }
         self.step_async(session, io, clock, sleep_until, sensor).await

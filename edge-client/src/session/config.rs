@@ -30,7 +30,7 @@ pub struct Config {
     #[cfg(feature = "beacons")]
     pub receives_beacons: bool,
     /// True if the device stores a key that its server sends ([`Store::save_key`](crate::store::Store::save_key)), and uses it from
-    /// then on. Ignored without a key.
+    /// then on. Ignored without a key. A key that is stored is used whether this is true or not.
     #[cfg(feature = "key-rotation")]
     pub receives_keys: bool,
 }

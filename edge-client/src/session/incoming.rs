@@ -50,10 +50,11 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng, A: Aead + Clone> Session<T, S, 
         if !self.config.receives_keys || !is_newer {
             return self.state.unexpected();
         }
-        if self.store.save_key(&key).is_err() {
+        let stored = self.secure.to_stored(key);
+        if self.store.save_key(&stored).is_err() {
             return count(&mut self.state.counters.storage);
         }
-        self.secure.replace_key(key);
+        self.secure.replace_key(stored);
         self.state.has_new_key = true;
     }
 

@@ -138,11 +138,12 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng, A: Aead + Clone> Session<T, S, 
         #[cfg(feature = "key-rotation")]
         let mut secure = SecureLayer::new(protection, aead);
         #[cfg(feature = "key-rotation")]
-        if config.receives_keys {
-            match store.load_key() {
-                Ok(Some(key)) => secure.replace_key(key),
-                Ok(None) => {}
-                Err(_) => count(&mut state.counters.storage),
+        {
+            secure.identify(config.device);
+            // A key that cannot be read now is read before the first handshake.
+            if let Ok(stored) = store.load_key() {
+                state.is_key_read = true;
+                stored.into_iter().for_each(|key| secure.replace_key(key));
             }
         }
         Self { config, task, source, store, random, secure, ledger, clock: SessionClock::default(), state }
@@ -183,6 +184,17 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng, A: Aead + Clone> Session<T, S, 
             count(&mut self.state.counters.storage);
         }
         committed
+    }
+
+    /// Returns the storage for its maintenance between two events, such as
+    #[cfg_attr(
+        feature = "flash",
+        doc = "[`FlashStore::erase_ahead`](crate::store::FlashStore::erase_ahead)."
+    )]
+    #[cfg_attr(not(feature = "flash"), doc = "`FlashStore::erase_ahead`.")]
+    /// What is saved here, the session does not know.
+    pub fn store_mut(&mut self) -> &mut P {
+        &mut self.store
     }
 
     /// Returns the counters of events.

@@ -19,7 +19,7 @@ use super::state::{Phase, SessionState, UploadCursor};
 use super::{Aead, Session};
 use crate::event_log::log_event;
 use crate::source::SampleSource;
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 use crate::task::Task;
 use crate::time::Millis;
 
@@ -86,12 +86,36 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng, A: Aead + Clone> Session<T, S, 
         self.state.record_sent(now, encoded)
     }
 
-    /// Begins a handshake with the new key once no round is open.
+    /// Begins a handshake with the new key once no round is open or announced.
     #[cfg(feature = "key-rotation")]
     fn use_new_key(&mut self) {
-        if self.state.phase == Phase::Idle && core::mem::take(&mut self.state.has_new_key) {
+        #[cfg(feature = "beacons")]
+        if self.state.announced.is_some() {
+            return;
+        }
+        let is_free = self.state.phase == Phase::Idle && self.state.decline.is_none();
+        if is_free && self.state.has_new_key {
             self.state.restart_handshake();
         }
+    }
+
+    /// Reads the stored key, if it could not be read so far.
+    #[cfg(feature = "key-rotation")]
+    fn read_key(&mut self) -> Result<(), StoreError> {
+        if !self.state.is_key_read {
+            let stored = self.store.load_key()?;
+            self.state.is_key_read = true;
+            stored.into_iter().for_each(|key| self.secure.replace_key(key));
+        }
+        self.state.has_new_key = false;
+        Ok(())
+    }
+
+    /// Begins a handshake, unless one is in progress.
+    fn start_handshake(&mut self) -> Result<(), StoreError> {
+        #[cfg(feature = "key-rotation")]
+        self.read_key()?;
+        self.secure.start_handshake(&mut self.store, &mut self.random)
     }
 
     /// Returns the next message to send, with the part of the update in its body.
@@ -106,7 +130,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng, A: Aead + Clone> Session<T, S, 
         if core::mem::take(&mut self.state.rehandshake) {
             self.secure.reset();
         }
-        if self.secure.start_handshake(&mut self.store, &mut self.random).is_err() {
+        if self.start_handshake().is_err() {
             // Without a new handshake number no handshake is possible. A later connection may succeed if the
             // storage works again.
             count(&mut self.state.counters.storage);

@@ -14,7 +14,11 @@ use fedspan_protocol::secure::{Channel, HandshakeInit, Key, NONCE, answer_nonce,
 use fedspan_protocol::secure::{TAG, refusal_tag};
 use rand_core::Rng;
 
+#[cfg(feature = "key-rotation")]
+use crate::store::StoredKey;
 use crate::store::{Store, StoreError};
+#[cfg(feature = "key-rotation")]
+use fedspan_protocol::secure::check_value;
 
 /// Number of handshake numbers reserved with each write to storage.
 const NUMBERS_RESERVED: u64 = 128;
@@ -40,6 +44,9 @@ pub struct SecureLayer<A> {
     aead: A,
     /// Pre-shared key; `None` for plaintext.
     key: Option<Key>,
+    /// Check value of the key that the device was provisioned with.
+    #[cfg(feature = "key-rotation")]
+    provisioned: u32,
     /// Form of sealed frames.
     #[cfg(feature = "datagrams")]
     seals: Seals,
@@ -71,6 +78,8 @@ impl<A: Aead + Clone> SecureLayer<A> {
         Self {
             aead,
             key,
+            #[cfg(feature = "key-rotation")]
+            provisioned: 0,
             #[cfg(feature = "datagrams")]
             seals,
             reserved: None,
@@ -86,11 +95,25 @@ impl<A: Aead + Clone> SecureLayer<A> {
         self.key.as_ref().map(Key::epoch)
     }
 
-    /// Replaces the key, if its epoch is earlier. The next handshake uses the new key.
+    /// Computes the check value of the key that this device was provisioned with. Must be called before the key is replaced.
     #[cfg(feature = "key-rotation")]
-    pub fn replace_key(&mut self, new: Key) {
-        if let Some(key) = self.key.as_mut().filter(|key| key.epoch() < new.epoch()) {
-            *key = new;
+    pub fn identify(&mut self, device: u64) {
+        self.provisioned = self.key.as_ref().map_or(0, |key| check_value(key, device));
+    }
+
+    /// Returns a new key as it is stored.
+    #[cfg(feature = "key-rotation")]
+    pub fn to_stored(&self, key: Key) -> StoredKey {
+        StoredKey { key, provisioned: self.provisioned }
+    }
+
+    /// Replaces the key, if its epoch is earlier and the device is provisioned with the same key as when it stored the new one. The next
+    /// handshake uses the new key.
+    #[cfg(feature = "key-rotation")]
+    pub fn replace_key(&mut self, new: StoredKey) {
+        let is_own = new.provisioned == self.provisioned;
+        if let Some(key) = self.key.as_mut().filter(|key| is_own && key.epoch() < new.key.epoch()) {
+            *key = new.key;
         }
     }
 

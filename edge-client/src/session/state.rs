@@ -139,6 +139,9 @@ pub struct SessionState {
     /// True if a new key is stored that no handshake has used.
     #[cfg(feature = "key-rotation")]
     pub has_new_key: bool,
+    /// True once the stored key has been read.
+    #[cfg(feature = "key-rotation")]
+    pub is_key_read: bool,
     /// Outcome of an update that is not passed to the task yet.
     #[cfg(feature = "top-k")]
     pub acknowledged: Option<AckOutcome>,
@@ -197,6 +200,8 @@ impl SessionState {
             announced: None,
             #[cfg(feature = "key-rotation")]
             has_new_key: false,
+            #[cfg(feature = "key-rotation")]
+            is_key_read: false,
             #[cfg(feature = "top-k")]
             acknowledged: None,
             refusal: None,

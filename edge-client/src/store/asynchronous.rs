@@ -6,8 +6,7 @@ use embedded_storage_async::nor_flash::NorFlash;
 use maybe_async::must_be_async as either;
 
 #[cfg(feature = "key-rotation")]
-use fedspan_protocol::secure::Key;
-
+use super::StoredKey;
 use super::{Commit, FlashError, Record, RecordHeader, Store, StoreError};
 use flash_log::FlashLog;
 
@@ -25,6 +24,9 @@ mod pages;
 /// on them is sent: [`run_async_with_commit`](crate::link::run_async_with_commit) does. An own driver must do the same. A second item of a
 /// kind is refused as long as the first is not written, so that a driver that never commits completes one round and no second one.
 ///
+/// The spent budget of a device with noise is written before the update is sent, not before it is computed: after a reset in between, the
+/// round is computed again, and nothing has left the device.
+///
 /// `N` is the size of the buffer for a record, as for `FlashStore`, and `H` the length of the head, k C. The type takes about
 /// `N + 4 H + 100` bytes of RAM.
 pub struct AsyncFlashStore<F: NorFlash, const N: usize, const H: usize> {
@@ -33,7 +35,7 @@ pub struct AsyncFlashStore<F: NorFlash, const N: usize, const H: usize> {
     handshakes: Unwritten<u64>,
     spent: Unwritten<u64>,
     #[cfg(feature = "key-rotation")]
-    key: Unwritten<Option<Key>>,
+    key: Unwritten<Option<StoredKey>>,
     /// True if the ledger is in use.
     has_ledger: bool,
     /// True while the log is written: if it still is at the next access, the future was dropped in between.
@@ -229,12 +231,15 @@ impl<F: NorFlash, const N: usize, const H: usize> Store for AsyncFlashStore<F, N
     }
 
     #[cfg(feature = "key-rotation")]
-    fn save_key(&mut self, key: &Key) -> Result<(), StoreError> {
+    fn save_key(&mut self, key: &StoredKey) -> Result<(), StoreError> {
+        if !FlashLog::<F, N>::has_room_for_keys() {
+            return Err(StoreError);
+        }
         self.key.set(Some(key.clone()))
     }
 
     #[cfg(feature = "key-rotation")]
-    fn load_key(&mut self) -> Result<Option<Key>, StoreError> {
+    fn load_key(&mut self) -> Result<Option<StoredKey>, StoreError> {
         self.key.get()
     }
 }

@@ -6,8 +6,7 @@ use embedded_storage::nor_flash::NorFlash;
 use maybe_async::must_be_sync as either;
 
 #[cfg(feature = "key-rotation")]
-use fedspan_protocol::secure::Key;
-
+use super::StoredKey;
 use super::{FlashError, Record, RecordHeader, Store, StoreError};
 use flash_log::FlashLog;
 
@@ -89,7 +88,8 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
 }
 
 /// NOR flash that erases a page in several short steps, between which the core is free. The driver keeps how far it is. It completes
-/// the erase of a page before it writes to that page, which may look erased before it is.
+/// the erase of a page before it writes to that page, which may look erased before it is. After a reset in the middle, the driver has
+/// forgotten that, and a page that looks erased is used, as after a power cut in an erase of a whole page.
 pub trait SplitErase: NorFlash {
     /// Begins to erase the page at `address`, or goes on with it, for one step. Returns true once the page is erased.
     ///
@@ -145,12 +145,12 @@ impl<F: NorFlash, const N: usize> Store for FlashStore<F, N> {
     }
 
     #[cfg(feature = "key-rotation")]
-    fn save_key(&mut self, key: &Key) -> Result<(), StoreError> {
+    fn save_key(&mut self, key: &StoredKey) -> Result<(), StoreError> {
         self.0.save_key(key)
     }
 
     #[cfg(feature = "key-rotation")]
-    fn load_key(&mut self) -> Result<Option<Key>, StoreError> {
+    fn load_key(&mut self) -> Result<Option<StoredKey>, StoreError> {
         self.0.load_key()
     }
 }

@@ -11,15 +11,15 @@
 use core::ops::Range;
 
 #[cfg(feature = "key-rotation")]
-use fedspan_protocol::secure::Key;
+use zeroize::Zeroize;
 
 use super::pages::{Aligned, Pages};
 use super::{NorFlash, either};
 use crate::store::counters::{CounterCopy, CounterKind, MAX_LEN, ScanResult};
-#[cfg(feature = "key-rotation")]
-use crate::store::key_codec;
 use crate::store::log_state::{Content, State};
 use crate::store::{ALL_SPENT, FlashError, Record, RecordHeader, StoreError, record_codec};
+#[cfg(feature = "key-rotation")]
+use crate::store::{StoredKey, key_codec};
 
 /// Bytes of the largest word that holds the start of a record.
 const FRAME_WORDS: usize = 64;
@@ -35,9 +35,9 @@ pub struct FlashLog<F: NorFlash, const N: usize> {
     is_repaired: bool,
     /// Number of erases of unusable content.
     erased: u32,
-    /// Key of the largest epoch in the flash.
+    /// Key with the largest number in the flash, and this number.
     #[cfg(feature = "key-rotation")]
-    key: Option<Key>,
+    key: Option<(u16, StoredKey)>,
 }
 
 #[either]
@@ -100,11 +100,19 @@ impl<F: NorFlash, const N: usize> FlashLog<F, N> {
 
     /// Forgets what is in the flash, so that the next access reads it.
     pub fn forget(&mut self) {
+        #[cfg(feature = "key-rotation")]
+        {
+            self.key = None;
+        }
         (self.state, self.is_repaired) = (None, false);
     }
 
-    /// Returns the page that is used next, if it is not erased yet.
+    /// Returns the page that is used next, if it is not erased yet. If no page is in use, nothing is to be erased: the first item of new
+    /// pages must be that of the ledger.
     pub async fn page_to_erase(&mut self) -> Result<Option<u32>, StoreError> {
+        if self.open().await?.page.is_none() {
+            return Ok(None);
+        }
         self.repair_once().await?;
         let Some(page) = self.open().await?.page else { return Ok(None) };
         let next = self.pages.after(page);
@@ -475,7 +483,7 @@ impl<F: NorFlash, const N: usize> FlashLog<F, N> {
 #[cfg(feature = "key-rotation")]
 #[either]
 impl<F: NorFlash, const N: usize> FlashLog<F, N> {
-    /// Keeps the key of the largest epoch in a page, and returns the number of copies of the kept one.
+    /// Keeps the key with the largest number in a page, and returns the number of copies of the kept one.
     async fn find_keys(&mut self, page: u32) -> Result<usize, StoreError> {
         let Range { start: mut address, end } = Pages::<F>::page(page);
         let mut copies = 0;
@@ -486,11 +494,12 @@ impl<F: NorFlash, const N: usize> FlashLog<F, N> {
             address = address.saturating_add(F::WRITE_SIZE as u32);
             let Some(found) = item.0.first_chunk().and_then(key_codec::decode) else { continue };
             match &self.key {
-                Some(key) if key.epoch() > found.epoch() => {}
-                Some(key) if *key == found => copies += 1,
+                Some((number, _)) if *number > found.0 => {}
+                Some(known) if *known == found => copies += 1,
                 _ => (self.key, copies) = (Some(found), 1),
             }
         }
+        item.0.zeroize();
         Ok(copies)
     }
 
@@ -506,17 +515,17 @@ impl<F: NorFlash, const N: usize> FlashLog<F, N> {
 
     /// Appends copies of the key, if there is one. Returns false if the page has no room for them.
     async fn append_key(&mut self, copies: usize) -> Result<bool, StoreError> {
-        let Some(key) = &self.key else { return Ok(true) };
+        let Some((number, key)) = &self.key else { return Ok(true) };
         let mut item = Aligned([0xFF; KEY_WORDS]);
-        item.0.iter_mut().zip(key_codec::encode(key)).for_each(|(target, byte)| *target = byte);
-        let words = item.0.get(..Pages::<F>::words(key_codec::ITEM)).ok_or(StoreError)?;
+        key_codec::encode(*number, key, item.0.first_chunk_mut().ok_or(StoreError)?);
+        let mut is_written = true;
         for _ in 0..copies {
+            let words = item.0.get(..Pages::<F>::words(key_codec::ITEM)).ok_or(StoreError)?;
             let state = self.state.as_mut().ok_or(StoreError)?;
-            if !Self::append_words(&mut self.pages, state, words).await? {
-                return Ok(false);
-            }
+            is_written = is_written && Self::append_words(&mut self.pages, state, words).await?;
         }
-        Ok(true)
+        item.0.zeroize();
+        Ok(is_written)
     }
 
     /// Returns the number of bytes that a page needs for two copies of a key and two of a new one.
@@ -524,37 +533,44 @@ impl<F: NorFlash, const N: usize> FlashLog<F, N> {
         4 * Pages::<F>::words(key_codec::ITEM)
     }
 
-    /// Writes a key. One whose epoch is not larger than the known one changes nothing. Small pages have no room for keys.
-    pub async fn save_key(&mut self, key: &Key) -> Result<(), StoreError> {
-        if Self::content_len() + Self::key_len() > Pages::<F>::PAGE as usize {
+    /// Returns false if pages are too small for keys.
+    pub fn has_room_for_keys() -> bool {
+        Self::content_len() + Self::key_len() <= Pages::<F>::PAGE as usize
+    }
+
+    /// Writes a key. The one that is known changes nothing. Small pages have no room for keys.
+    pub async fn save_key(&mut self, key: &StoredKey) -> Result<(), StoreError> {
+        if !Self::has_room_for_keys() {
             return Err(StoreError);
         }
         self.repair_once().await?;
-        if self.key.as_ref().is_some_and(|known| known.epoch() >= key.epoch()) {
-            return Ok(());
-        }
-        let known = self.key.replace(key.clone());
+        let next = match &self.key {
+            Some((_, known)) if known == key => return Ok(()),
+            Some((number, _)) => number.checked_add(1).ok_or(StoreError)?,
+            None => 0,
+        };
+        let new = (next, key.clone());
+        let known = self.key.replace(new.clone());
         let mut written = self.append_key(2).await;
         if written == Ok(false) {
             // The next page is complete with the old key, before it gets the new one.
             self.key = known;
             self.rotate(None).await?;
-            self.key = Some(key.clone());
+            self.key = Some(new);
             written = self.append_key(2).await;
         }
         let is_written = written.and_then(|is_written| is_written.then_some(()).ok_or(StoreError));
         if is_written.is_err() {
             // The next access reads again what the flash contains.
-            self.key = None;
             self.forget();
         }
         is_written
     }
 
-    /// Returns the key of the largest epoch.
-    pub async fn load_key(&mut self) -> Result<Option<Key>, StoreError> {
+    /// Returns the key that was written last.
+    pub async fn load_key(&mut self) -> Result<Option<StoredKey>, StoreError> {
         self.open().await?;
-        Ok(self.key.clone())
+        Ok(self.key.as_ref().map(|(_, key)| key.clone()))
     }
 }
 

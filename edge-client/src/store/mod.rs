@@ -28,6 +28,17 @@ pub use record_codec::record_len;
 #[cfg(feature = "key-rotation")]
 use fedspan_protocol::secure::Key;
 
+/// Key that the server has sent, in storage.
+#[cfg(feature = "key-rotation")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredKey {
+    /// Key.
+    pub key: Key,
+    /// [Check value](fedspan_protocol::secure::check_value) of the key that the device was provisioned with when it stored this one. A device
+    /// that was provisioned with another key since, or under another number, does not use this one.
+    pub provisioned: u32,
+}
+
 /// Personal head, with the fields that decide whether it may be used.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Record<'a> {
@@ -113,16 +124,16 @@ pub trait Store {
     /// # Errors
     /// [`StoreError`] if the key may not have been written. The device then goes on with the key that it has.
     #[cfg(feature = "key-rotation")]
-    fn save_key(&mut self, _key: &Key) -> Result<(), StoreError> {
+    fn save_key(&mut self, _key: &StoredKey) -> Result<(), StoreError> {
         Err(StoreError)
     }
 
-    /// Returns the written key of the largest epoch; `None` if no key was written.
+    /// Returns the key that was written last; `None` if no key was written.
     ///
     /// # Errors
     /// [`StoreError`] if the storage cannot be read. The device then uses the key that it was provisioned with.
     #[cfg(feature = "key-rotation")]
-    fn load_key(&mut self) -> Result<Option<Key>, StoreError> {
+    fn load_key(&mut self) -> Result<Option<StoredKey>, StoreError> {
         Ok(None)
     }
 }
@@ -166,12 +177,12 @@ impl<S: Store + ?Sized> Store for &mut S {
     }
 
     #[cfg(feature = "key-rotation")]
-    fn save_key(&mut self, key: &Key) -> Result<(), StoreError> {
+    fn save_key(&mut self, key: &StoredKey) -> Result<(), StoreError> {
         (**self).save_key(key)
     }
 
     #[cfg(feature = "key-rotation")]
-    fn load_key(&mut self) -> Result<Option<Key>, StoreError> {
+    fn load_key(&mut self) -> Result<Option<StoredKey>, StoreError> {
         (**self).load_key()
     }
 }

@@ -144,7 +144,8 @@ impl<A: Aead> Channel<A> {
     /// Encodes and seals `message` and its body, like [`encode`](crate::frame::encode) without keys.
     ///
     /// # Errors
-    /// [`Error::BufferTooSmall`] if the frame does not fit; [`Error::Exhausted`] after 2^64 - 1 frames.
+    /// [`Error::BufferTooSmall`] if the frame does not fit; [`Error::Exhausted`] after 2^64 - 1 frames; [`Error::Unsealed`] if the
+    /// algorithm fails.
     #[cfg_attr(target_os = "none", inline(never))]
     pub fn seal<M: Message>(
         &mut self,
@@ -161,11 +162,13 @@ impl<A: Aead> Channel<A> {
             return self.seal_short(counter, message, body_len, &mut fill, out);
         }
         let envelope = Envelope { before: HEADER + COUNTER, after: TAG };
+        let mut is_sealed = false;
         let close = |frame: &mut [u8]| {
             set_header(frame, HEADER_SEALED, &counter.to_le_bytes());
-            self.encrypt_frame(counter, envelope.before, frame);
+            is_sealed = self.encrypt_frame(counter, envelope.before, frame);
         };
-        encode_in(envelope, message, body_len, &mut fill, close, out)
+        let sent = encode_in(envelope, message, body_len, &mut fill, close, out);
+        if is_sealed { sent } else { sent.and(Err(Error::Unsealed)) }
     }
 
     /// Encodes and seals the server's answer to a hello, which is the server's first frame.
@@ -184,23 +187,29 @@ impl<A: Aead> Channel<A> {
         }
         self.next = 1;
         let envelope = Envelope { before: HEADER + NONCE, after: TAG };
+        let mut is_sealed = false;
         let close = |frame: &mut [u8]| {
             set_header(frame, HEADER_ANSWER, nonce);
-            self.encrypt_frame(0, envelope.before, frame);
+            is_sealed = self.encrypt_frame(0, envelope.before, frame);
         };
-        encode_in(envelope, message, 0, &mut |_| {}, close, out)
+        let sent = encode_in(envelope, message, 0, &mut |_| {}, close, out);
+        if is_sealed { sent } else { sent.and(Err(Error::Unsealed)) }
     }
 
     /// Encrypts the frame between its first `before` bytes, which are only authenticated, and the tag, and writes
-    /// the tag.
+    /// the tag. Returns false, and zeroes the message, if that fails.
     #[cfg_attr(target_os = "none", inline(never))]
-    fn encrypt_frame(&mut self, counter: u64, before: usize, frame: &mut [u8]) {
-        let Some((head, after_header)) = frame.split_at_mut_checked(before) else { return };
-        let Some((secret, tag)) = after_header.split_last_chunk_mut::<TAG>() else { return };
+    fn encrypt_frame(&mut self, counter: u64, before: usize, frame: &mut [u8]) -> bool {
+        let Some((head, after_header)) = frame.split_at_mut_checked(before) else { return false };
+        let Some((secret, tag)) = after_header.split_last_chunk_mut::<TAG>() else { return false };
         match self.aead.encrypt(&self.outgoing_key, &aead::nonce(counter), head, secret) {
             Some(computed_tag) => *tag = computed_tag,
-            None => secret.zeroize(),
+            None => {
+                secret.zeroize();
+                return false;
+            }
         }
+        true
     }
 
     /// Verifies and decrypts a frame in place, and returns its message and body.
@@ -266,26 +275,32 @@ impl<A: Aead> Channel<A> {
         out: &mut [u8],
     ) -> Result<usize, Error> {
         let envelope = Envelope { before: HEADER + SHORT_COUNTER, after: SHORT_TAG };
+        let mut is_sealed = false;
         let close = |frame: &mut [u8]| {
             set_header(
                 frame,
                 HEADER_SHORT,
                 counter.to_le_bytes().first_chunk::<SHORT_COUNTER>().unwrap_or(&[0; SHORT_COUNTER]),
             );
-            self.encrypt_short(counter, envelope.before, frame);
+            is_sealed = self.encrypt_short(counter, envelope.before, frame);
         };
-        encode_in(envelope, message, body_len, fill, close, out)
+        let sent = encode_in(envelope, message, body_len, fill, close, out);
+        if is_sealed { sent } else { sent.and(Err(Error::Unsealed)) }
     }
 
     /// Encrypts a frame like [`Self::encrypt_frame`], with a short tag.
     #[cfg_attr(target_os = "none", inline(never))]
-    fn encrypt_short(&mut self, counter: u64, before: usize, frame: &mut [u8]) {
-        let Some((head, after_header)) = frame.split_at_mut_checked(before) else { return };
-        let Some((secret, tag)) = after_header.split_last_chunk_mut::<SHORT_TAG>() else { return };
+    fn encrypt_short(&mut self, counter: u64, before: usize, frame: &mut [u8]) -> bool {
+        let Some((head, after_header)) = frame.split_at_mut_checked(before) else { return false };
+        let Some((secret, tag)) = after_header.split_last_chunk_mut::<SHORT_TAG>() else { return false };
         match self.aead.encrypt_short(&self.outgoing_key, &aead::nonce(counter), head, secret) {
             Some(computed_tag) => *tag = computed_tag,
-            None => secret.zeroize(),
+            None => {
+                secret.zeroize();
+                return false;
+            }
         }
+        true
     }
 
     /// Opens a frame with a short counter and a short tag.

@@ -39,6 +39,8 @@ pub use provision::{
     PROVISION, PROVISION_MAGIC, PROVISION_MAX, PROVISION_VERSION, PROVISION_WITH_NOISE, Provision,
     ProvisionError,
 };
+#[cfg(feature = "key-rotation")]
+pub use schedule::check_value;
 pub use schedule::{derive, refusal_tag};
 pub use window::{WINDOW, Window};
 

@@ -50,6 +50,18 @@ pub fn refusal_tag(key: &Key, transcript: &[u8; 32], message: &[u8]) -> [u8; TAG
     tag
 }
 
+/// Returns the check value of a device's key, by which a device recognises that it was given another one: the first 4 bytes of
+/// `HKDF-Extract(salt: SHA-256("fedspan provisioned 1" | device), key)`.
+#[must_use]
+#[cfg(feature = "key-rotation")]
+pub fn check_value(key: &Key, device: u64) -> u32 {
+    let salt = hash(b"fedspan provisioned 1", &[&device.to_le_bytes()], &[]);
+    let mut extracted = compute_hmac(&salt, &[key.expose()], &[]);
+    let value = extracted.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
+    extracted.zeroize();
+    value
+}
+
 /// Derives a secret for one purpose: `HKDF-Expand(HKDF-Extract(no salt, secret), info, 32)`, with the parts
 /// of `info` concatenated. The first part must be different for each purpose of a secret. Must not be used
 /// with the pre-shared key of a connection, from which [`Channel`](super::Channel) derives keys in another

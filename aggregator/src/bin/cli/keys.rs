@@ -283,7 +283,7 @@ fn describe_changes(command: &Command, rows: &[KeyStatus]) -> String {
         Command::Revoke { .. } => ("revoked", "their frames are rejected from now on"),
         Command::Rotate { send: true, .. } => (
             "rotated",
-            "the new keys are sent to the devices, each on its next connection or with its next round; the old ones are accepted until the new ones are used",
+            "the server sends the new keys at the start of a connection and behind each round; the old ones are accepted until the new ones are used",
         ),
         Command::Rotate { .. } if rows.iter().all(|row| row.state == KeyState::Active) => (
             "rotated",

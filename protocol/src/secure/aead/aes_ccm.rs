@@ -31,24 +31,27 @@ const HEAD_MAX: usize = 0xFEFF;
 /// }
 ///
 /// impl Aes128 for Peripheral {
-///     fn set_key(&mut self, key: &[u8; 16]) {
+///     fn set_key(&mut self, key: &[u8; 16]) -> Option<()> {
 ///         self.key = *key;
+///         Some(())
 ///     }
 ///
-///     fn encrypt_block(&mut self, block: &mut [u8; 16]) {
-///         // Here the peripheral's DMA is started and awaited.
+///     fn encrypt_block(&mut self, block: &mut [u8; 16]) -> Option<()> {
+///         // Here the peripheral's DMA is started and awaited; an error or a timeout gives `None`.
 ///         block.iter_mut().zip(self.key).for_each(|(byte, key)| *byte ^= key);
+///         Some(())
 ///     }
 /// }
 ///
 /// let _aead = Aes128Ccm::new(Peripheral { key: [0; 16] });
 /// ```
 pub trait Aes128 {
-    /// Sets the key of all following blocks.
-    fn set_key(&mut self, key: &[u8; BLOCK]);
+    /// Sets the key of all following blocks. Returns `None` if the hardware fails.
+    fn set_key(&mut self, key: &[u8; BLOCK]) -> Option<()>;
 
-    /// Encrypts a block in place.
-    fn encrypt_block(&mut self, block: &mut [u8; BLOCK]);
+    /// Encrypts a block in place. Returns `None` if the hardware fails; nothing is then sent. A failure that is not reported, such as a
+    /// key stream of zeros, would send plain text.
+    fn encrypt_block(&mut self, block: &mut [u8; BLOCK]) -> Option<()>;
 }
 
 /// AES-128-CCM over a block cipher.
@@ -73,7 +76,7 @@ impl<B: Aes128> Aes128Ccm<B> {
     ) -> Option<[u8; N]> {
         self.set_key(key)?;
         let tag = self.tag(nonce, head, text)?;
-        self.apply_key_stream(nonce, text);
+        self.apply_key_stream(nonce, text)?;
         Some(tag)
     }
 
@@ -89,18 +92,16 @@ impl<B: Aes128> Aes128Ccm<B> {
         if self.set_key(key).is_none() || text.len() > TEXT_MAX {
             return false;
         }
-        self.apply_key_stream(nonce, text);
-        let is_authentic = self.tag(nonce, head, text).is_some_and(|expected| are_equal(&expected, tag));
-        if !is_authentic {
-            self.apply_key_stream(nonce, text);
+        if self.apply_key_stream(nonce, text).is_none() {
+            return false;
         }
-        is_authentic
+        let is_authentic = self.tag(nonce, head, text).is_some_and(|expected| are_equal(&expected, tag));
+        is_authentic || self.apply_key_stream(nonce, text).is_some_and(|()| false)
     }
 
     /// Sets the first half of a direction's key.
     fn set_key(&mut self, key: &[u8; KEY]) -> Option<()> {
-        self.cipher.set_key(key.first_chunk()?);
-        Some(())
+        self.cipher.set_key(key.first_chunk()?)
     }
 
     /// Returns the encrypted tag of a text that is not encrypted. The key must be set.
@@ -110,14 +111,14 @@ impl<B: Aes128> Aes128Ccm<B> {
         }
         let flags = (if head.is_empty() { 0 } else { 1 << 6 }) | ((N as u8 - 2) / 2) << 3;
         let mut state = start(flags, nonce, text.len() as u32);
-        self.cipher.encrypt_block(&mut state);
+        self.cipher.encrypt_block(&mut state)?;
         if !head.is_empty() {
             let length = (head.len() as u16).to_be_bytes();
-            self.absorb(&mut state, length.iter().chain(head));
+            self.absorb(&mut state, length.iter().chain(head))?;
         }
-        self.absorb(&mut state, text.iter());
+        self.absorb(&mut state, text.iter())?;
         let mut pad = start(0, nonce, 0);
-        self.cipher.encrypt_block(&mut pad);
+        self.cipher.encrypt_block(&mut pad)?;
         let mut tag = [0; N];
         for ((target, byte), key_byte) in tag.iter_mut().zip(state).zip(pad) {
             *target = byte ^ key_byte;
@@ -128,7 +129,7 @@ impl<B: Aes128> Aes128Ccm<B> {
     }
 
     /// Absorbs bytes into the state of the CBC-MAC, with zeros up to a whole block.
-    fn absorb<'a>(&mut self, state: &mut [u8; BLOCK], mut bytes: impl Iterator<Item = &'a u8>) {
+    fn absorb<'a>(&mut self, state: &mut [u8; BLOCK], mut bytes: impl Iterator<Item = &'a u8>) -> Option<()> {
         loop {
             let mut count = 0;
             for (target, byte) in state.iter_mut().zip(bytes.by_ref()) {
@@ -136,24 +137,25 @@ impl<B: Aes128> Aes128Ccm<B> {
                 count += 1;
             }
             if count > 0 {
-                self.cipher.encrypt_block(state);
+                self.cipher.encrypt_block(state)?;
             }
             if count < BLOCK {
-                return;
+                return Some(());
             }
         }
     }
 
     /// Encrypts or decrypts a text: XORs it with the key stream. The key must be set.
-    fn apply_key_stream(&mut self, nonce: &[u8; NONCE], text: &mut [u8]) {
+    fn apply_key_stream(&mut self, nonce: &[u8; NONCE], text: &mut [u8]) -> Option<()> {
         for (number, bytes) in (1..).zip(text.chunks_mut(BLOCK)) {
             let mut block = start(0, nonce, number);
-            self.cipher.encrypt_block(&mut block);
+            self.cipher.encrypt_block(&mut block)?;
             for (byte, key_byte) in bytes.iter_mut().zip(block) {
                 *byte ^= key_byte;
             }
             block.zeroize();
         }
+        Some(())
     }
 }
 
@@ -223,16 +225,16 @@ pub struct SoftwareAes {
 
 #[cfg(feature = "aes-ccm")]
 impl Aes128 for SoftwareAes {
-    fn set_key(&mut self, key: &[u8; BLOCK]) {
+    fn set_key(&mut self, key: &[u8; BLOCK]) -> Option<()> {
         use aes::cipher::KeyInit;
         self.cipher = Some(aes::Aes128::new(key.into()));
+        Some(())
     }
 
-    fn encrypt_block(&mut self, block: &mut [u8; BLOCK]) {
+    fn encrypt_block(&mut self, block: &mut [u8; BLOCK]) -> Option<()> {
         use aes::cipher::BlockCipherEncrypt;
-        if let Some(cipher) = &self.cipher {
-            cipher.encrypt_block(block.into());
-        }
+        self.cipher.as_ref()?.encrypt_block(block.into());
+        Some(())
     }
 }
 
