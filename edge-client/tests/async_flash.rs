@@ -527,8 +527,7 @@ fn pages_are_erased_in_steps_between_rounds() {
     for round in 200..400_u32 {
         let record = Record { campaign: 1, round, representation: 1, head: &[round as f32, 0.5] };
         store.save(&record).unwrap();
-        let _ = store.erase_ahead_step().unwrap();
-        if flash.erasing().is_none() {
+        if round % 3 == 0 {
             let _ = store.erase_ahead_step().unwrap();
         }
         let mut head = [0.0; 2];

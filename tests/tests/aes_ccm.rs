@@ -112,7 +112,7 @@ fn broken_hardware_sends_nothing() {
             let down = server.take_frames();
             let up = board.receive_all(&down);
             server.receive(&up);
-            // Whatever has left is a frame that the server can open.
+            // Each frame that has left can be opened by the server.
             assert_eq!(server.connection.traffic().forged, 0, "{works_for}");
             completed += u32::from(server.count_updates() == 1);
             if works_for == 0 {

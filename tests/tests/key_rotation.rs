@@ -63,7 +63,7 @@ fn device_uses_the_key_that_the_server_sends() {
         server.events
     );
     assert_eq!((board.session.key_epoch(), board.rejected()), (Some(1), 0));
-    // What a server does with the second hello.
+    // A server does this with the second hello.
     keys.lookup(DeviceId(DEVICE), 1).unwrap().mark_used();
     assert!(keys.has_used_sent_key(DeviceId(DEVICE)));
     server.events.clear();

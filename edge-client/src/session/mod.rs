@@ -192,7 +192,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng, A: Aead + Clone> Session<T, S, 
         doc = "[`FlashStore::erase_ahead`](crate::store::FlashStore::erase_ahead)."
     )]
     #[cfg_attr(not(feature = "flash"), doc = "`FlashStore::erase_ahead`.")]
-    /// What is saved here, the session does not know.
+    /// The session does not know of items that are saved here.
     pub fn store_mut(&mut self) -> &mut P {
         &mut self.store
     }
