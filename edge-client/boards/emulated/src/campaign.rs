@@ -2,7 +2,7 @@
 
 use embedded_io::ErrorKind;
 use fedspan_client::link::{Buffers, run};
-use fedspan_client::session::{Config, Protection};
+use fedspan_client::session::{About, Config, Firmware, Protection, ResetReason};
 use fedspan_client::{SampleSource, Session, Task};
 use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;
@@ -22,6 +22,8 @@ pub type BoardSession<T, S, const N: usize, const P: usize = PAGE> = Session<T, 
 
 /// Session settings; the device number is filled in by [`session`].
 pub const CONFIG: Config = Config { leave_when_fitted: true, ..Config::new(0) };
+/// Version that the boards report.
+const FIRMWARE: Firmware = Firmware { version: [0, 1, 0], build: 0 };
 /// Size of the receive buffer of [`CONFIG`] in bytes.
 pub const RECEIVE: usize = CONFIG.frame_limit as usize;
 /// Size of the transmit buffer of [`CONFIG`] in bytes.
@@ -38,7 +40,9 @@ pub fn session<T: Task, S: SampleSource, const N: usize, const P: usize>(
     task: T,
     source: S,
 ) -> BoardSession<T, S, N, P> {
-    let config = Config { device, ..config };
+    let reset = if reset_count::resets() > 0 { ResetReason::Software } else { ResetReason::PowerOn };
+    let about = Some(About { firmware: FIRMWARE, reset });
+    let config = Config { device, about, ..config };
     let random = ChaCha8Rng::seed_from_u64(device);
     Session::new(config, protection, task, source, Storage::open(settings, device), random)
 }

@@ -23,7 +23,8 @@ use crate::unique::SEED;
 use crate::watchdog::{Guard, Watched};
 
 /// Session settings; the device number is filled in from the provisioning record.
-const CONFIG: Config = Config { sampling: Sampling::Stream { samples: SAMPLES }, ..Config::new(0) };
+const CONFIG: Config =
+    Config { sampling: Sampling::Stream { samples: SAMPLES }, receives_keys: true, ..Config::new(0) };
 
 /// Largest length of a frame in bytes. A driver's receive buffer needs at least this length, because the core
 /// does not read while it computes a round or writes to flash.
