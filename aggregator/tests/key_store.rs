@@ -361,7 +361,8 @@ fn authentic_but_invalid_rows_are_refused() {
     for (invalid_row, reason) in [
         (row(3, 1, 1, never, [1, 0]), "the same device again"),
         (row(2, 1, 1, never, [1, 0]), "an earlier device"),
-        (row(4, 1, 3, never, [1, 1]), "three keys"),
+        (row(4, 1, 3, never, [1, 1]), "a key that is being sent, in version 1"),
+        (row(4, 1, 4, never, [1, 1]), "three keys"),
         (row(4, 1, 0, never, [0, 0]), "no key, and not revoked"),
         (row(4, 1, 0, NOW, [1, 0]), "revoked, with a key"),
         (row(4, 1, 0, NOW, [0, 1]), "revoked, with an old key"),

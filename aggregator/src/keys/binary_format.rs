@@ -51,6 +51,7 @@ const NEVER: u64 = u64::MAX;
 pub(super) struct Envelope<'a> {
     pub(super) derivation: Derivation,
     pub(super) salt: [u8; SALT],
+    version: u16,
     nonce: [u8; NONCE],
     /// Header of the file, which is authenticated but not encrypted.
     header: &'a [u8],
@@ -104,7 +105,7 @@ impl<'a> Envelope<'a> {
         };
         let (header, sealed) = content.split_at_checked(HEADER).ok_or(too_short)?;
         let (rows, tag) = sealed.split_last_chunk().ok_or(too_short)?;
-        Ok(Self { derivation, salt, nonce, header, rows, tag: *tag })
+        Ok(Self { derivation, salt, version, nonce, header, rows, tag: *tag })
     }
 
     /// Decrypts the table.
@@ -116,7 +117,7 @@ impl<'a> Envelope<'a> {
         cipher
             .decrypt_inout_detached(&nonce, self.header, rows.as_mut_slice().into(), &tag)
             .map_err(|_| Corruption::Secret { passphrase })?;
-        decode_rows(&rows)
+        decode_rows(&rows, self.version)
     }
 }
 
@@ -172,10 +173,10 @@ fn encode_row(device: DeviceId, row: &Row, file: &mut Vec<u8>) {
 }
 
 /// Decodes rows. Devices must be in ascending order, and keys that are not accepted must be zero.
-fn decode_rows(rows: &[u8]) -> Result<KeyTable, Corruption> {
+fn decode_rows(rows: &[u8], version: u16) -> Result<KeyTable, Corruption> {
     let mut table = BTreeMap::new();
     for (number, mut fields) in rows.chunks(ROW).enumerate() {
-        let (device, row) = decode_row(&mut fields).ok_or(Corruption::Row { row: number })?;
+        let (device, row) = decode_row(&mut fields, version).ok_or(Corruption::Row { row: number })?;
         if table.last_key_value().is_some_and(|(last, _)| *last >= device) {
             return Err(Corruption::Row { row: number });
         }
@@ -185,7 +186,7 @@ fn decode_rows(rows: &[u8]) -> Result<KeyTable, Corruption> {
 }
 
 /// Decodes one row; `None` if the row is invalid.
-fn decode_row(fields: &mut &[u8]) -> Option<(DeviceId, Row)> {
+fn decode_row(fields: &mut &[u8], version: u16) -> Option<(DeviceId, Row)> {
     let device = u64::from_le_bytes(take_bytes(fields)?);
     let epoch = u16::from_le_bytes(take_bytes(fields)?);
     let [accepted] = take_bytes(fields)?;
@@ -198,7 +199,9 @@ fn decode_row(fields: &mut &[u8]) -> Option<(DeviceId, Row)> {
     let (current, previous): (Option<Arc<AcceptedKey>>, Option<Arc<AcceptedKey>>) = match accepted {
         REVOKED if is_zero(&current) && is_zero(&previous) && revoked.is_some() => (None, None),
         ACTIVE if is_zero(&previous) && revoked.is_none() => (key(epoch, &current), None),
-        ROTATING | SENDING if revoked.is_none() => {
+        ROTATING | SENDING
+            if revoked.is_none() && (accepted == ROTATING || version > VERSION_WITHOUT_SENDING) =>
+        {
             (key(epoch, &current), key(epoch.checked_sub(1)?, &previous))
         }
         _ => return None,
