@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fedspan_client::features::{FEATURES, WINDOW};
 use serial2::SerialPort;
@@ -47,9 +47,7 @@ fn content(folder: &Path) -> String {
 
 /// Waits until a recording has so many rows.
 fn wait_for_rows(folder: &Path, rows: usize) {
-    let began = Instant::now();
     while std::fs::read_to_string(folder.join("r.csv")).map_or(0, |text| text.lines().count()) <= rows {
-        assert!(began.elapsed() < Duration::from_secs(60), "{rows} rows did not arrive");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
