@@ -35,6 +35,9 @@ pub enum OpenError {
     Malformed,
 }
 
+/// Counter of a channel whose algorithm has failed, and of one that has used all counters: no frame is sealed any more.
+const FAILED: u64 = u64::MAX;
+
 /// State of one side of a connection after the handshake. The keys are overwritten when the channel is
 /// dropped. A channel cannot be cloned, because two copies would use the same counters, which are the nonces.
 ///
@@ -162,13 +165,8 @@ impl<A: Aead> Channel<A> {
             return self.seal_short(counter, message, body_len, &mut fill, out);
         }
         let envelope = Envelope { before: HEADER + COUNTER, after: TAG };
-        let mut is_sealed = false;
-        let close = |frame: &mut [u8]| {
-            set_header(frame, HEADER_SEALED, &counter.to_le_bytes());
-            is_sealed = self.encrypt_frame(counter, envelope.before, frame);
-        };
-        let sent = encode_in(envelope, message, body_len, &mut fill, close, out);
-        if is_sealed { sent } else { sent.and(Err(Error::Unsealed)) }
+        let sent = encode_in(envelope, message, body_len, &mut fill, |frame| self.close_frame(frame), out);
+        if self.next == FAILED { Err(Error::Unsealed) } else { sent }
     }
 
     /// Encodes and seals the server's answer to a hello, which is the server's first frame.
@@ -187,29 +185,34 @@ impl<A: Aead> Channel<A> {
         }
         self.next = 1;
         let envelope = Envelope { before: HEADER + NONCE, after: TAG };
-        let mut is_sealed = false;
         let close = |frame: &mut [u8]| {
             set_header(frame, HEADER_ANSWER, nonce);
-            is_sealed = self.encrypt_frame(0, envelope.before, frame);
+            self.encrypt_frame(0, envelope.before, frame);
         };
         let sent = encode_in(envelope, message, 0, &mut |_| {}, close, out);
-        if is_sealed { sent } else { sent.and(Err(Error::Unsealed)) }
+        if self.next == FAILED { Err(Error::Unsealed) } else { sent }
+    }
+
+    /// Writes the header and the counter of the newest frame, and encrypts it.
+    fn close_frame(&mut self, frame: &mut [u8]) {
+        let counter = self.next.wrapping_sub(1);
+        set_header(frame, HEADER_SEALED, &counter.to_le_bytes());
+        self.encrypt_frame(counter, HEADER + COUNTER, frame);
     }
 
     /// Encrypts the frame between its first `before` bytes, which are only authenticated, and the tag, and writes
-    /// the tag. Returns false, and zeroes the message, if that fails.
+    /// the tag. If that fails, zeroes the message, and the channel seals no frame any more.
     #[cfg_attr(target_os = "none", inline(never))]
-    fn encrypt_frame(&mut self, counter: u64, before: usize, frame: &mut [u8]) -> bool {
-        let Some((head, after_header)) = frame.split_at_mut_checked(before) else { return false };
-        let Some((secret, tag)) = after_header.split_last_chunk_mut::<TAG>() else { return false };
+    fn encrypt_frame(&mut self, counter: u64, before: usize, frame: &mut [u8]) {
+        let Some((head, after_header)) = frame.split_at_mut_checked(before) else { return };
+        let Some((secret, tag)) = after_header.split_last_chunk_mut::<TAG>() else { return };
         match self.aead.encrypt(&self.outgoing_key, &aead::nonce(counter), head, secret) {
             Some(computed_tag) => *tag = computed_tag,
             None => {
                 secret.zeroize();
-                return false;
+                self.next = FAILED;
             }
         }
-        true
     }
 
     /// Verifies and decrypts a frame in place, and returns its message and body.
@@ -275,32 +278,30 @@ impl<A: Aead> Channel<A> {
         out: &mut [u8],
     ) -> Result<usize, Error> {
         let envelope = Envelope { before: HEADER + SHORT_COUNTER, after: SHORT_TAG };
-        let mut is_sealed = false;
         let close = |frame: &mut [u8]| {
             set_header(
                 frame,
                 HEADER_SHORT,
                 counter.to_le_bytes().first_chunk::<SHORT_COUNTER>().unwrap_or(&[0; SHORT_COUNTER]),
             );
-            is_sealed = self.encrypt_short(counter, envelope.before, frame);
+            self.encrypt_short(counter, envelope.before, frame);
         };
         let sent = encode_in(envelope, message, body_len, fill, close, out);
-        if is_sealed { sent } else { sent.and(Err(Error::Unsealed)) }
+        if self.next == FAILED { Err(Error::Unsealed) } else { sent }
     }
 
     /// Encrypts a frame like [`Self::encrypt_frame`], with a short tag.
     #[cfg_attr(target_os = "none", inline(never))]
-    fn encrypt_short(&mut self, counter: u64, before: usize, frame: &mut [u8]) -> bool {
-        let Some((head, after_header)) = frame.split_at_mut_checked(before) else { return false };
-        let Some((secret, tag)) = after_header.split_last_chunk_mut::<SHORT_TAG>() else { return false };
+    fn encrypt_short(&mut self, counter: u64, before: usize, frame: &mut [u8]) {
+        let Some((head, after_header)) = frame.split_at_mut_checked(before) else { return };
+        let Some((secret, tag)) = after_header.split_last_chunk_mut::<SHORT_TAG>() else { return };
         match self.aead.encrypt_short(&self.outgoing_key, &aead::nonce(counter), head, secret) {
             Some(computed_tag) => *tag = computed_tag,
             None => {
                 secret.zeroize();
-                return false;
+                self.next = FAILED;
             }
         }
-        true
     }
 
     /// Opens a frame with a short counter and a short tag.
