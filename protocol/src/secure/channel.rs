@@ -166,7 +166,7 @@ impl<A: Aead> Channel<A> {
         }
         let envelope = Envelope { before: HEADER + COUNTER, after: TAG };
         let sent = encode_in(envelope, message, body_len, &mut fill, |frame| self.close_frame(frame), out);
-        if self.next == FAILED { Err(Error::Unsealed) } else { sent }
+        if self.next == counter.wrapping_add(1) { sent } else { Err(Error::Unsealed) }
     }
 
     /// Encodes and seals the server's answer to a hello, which is the server's first frame.
@@ -190,7 +190,7 @@ impl<A: Aead> Channel<A> {
             self.encrypt_frame(0, envelope.before, frame);
         };
         let sent = encode_in(envelope, message, 0, &mut |_| {}, close, out);
-        if self.next == FAILED { Err(Error::Unsealed) } else { sent }
+        if self.next == 1 { sent } else { Err(Error::Unsealed) }
     }
 
     /// Writes the header and the counter of the newest frame, and encrypts it.
@@ -287,7 +287,7 @@ impl<A: Aead> Channel<A> {
             self.encrypt_short(counter, envelope.before, frame);
         };
         let sent = encode_in(envelope, message, body_len, fill, close, out);
-        if self.next == FAILED { Err(Error::Unsealed) } else { sent }
+        if self.next == counter.wrapping_add(1) { sent } else { Err(Error::Unsealed) }
     }
 
     /// Encrypts a frame like [`Self::encrypt_frame`], with a short tag.
