@@ -274,6 +274,22 @@ fn flash_that_fails_at_the_start_is_read_later() {
     assert!(!store.is_dirty());
 }
 
+/// The documentation of the store says how much RAM it takes besides the flash driver.
+#[test]
+fn memory_is_as_documented() {
+    let keys = if cfg!(feature = "key-rotation") { 90 } else { 0 };
+    let driver = size_of::<Torn>();
+    for (found, n, h) in [
+        (size_of::<AsyncFlashStore<Torn, 44, 2>>(), 44, 2),
+        (size_of::<AsyncFlashStore<Torn, 232, 48>>(), 232, 48),
+        (size_of::<AsyncFlashStore<Torn, 712, 168>>(), 712, 168),
+    ] {
+        let documented = n + 4 * h + 200 + keys;
+        println!("N = {n}, H = {h}: {} bytes without the driver, documented {documented}", found - driver);
+        assert!(found - driver <= documented, "{n} {h}: {}", found - driver);
+    }
+}
+
 /// Session over an asynchronous link, whose storage is written asynchronously.
 type Device = Session<Linear<Heap>, Sliced, AsyncStore<WORD>, ChaCha8Rng>;
 
@@ -329,6 +345,8 @@ fn run_rounds(flash: &Torn, rounds: u32, commits: bool) -> (Device, Line) {
                 assert_eq!(loaded.map(|loaded| loaded.round), Some(round));
                 assert_eq!(head, session.task().head());
             }
+            // Between two steps the firmware may erase the page that is used next.
+            block_on(async { session.store_mut().erase_ahead().await }).ok();
             match step {
                 Some(Step::Closed(closed)) => now.set(closed.retry_at.as_u64().max(now.get())),
                 Some(_) => {}

@@ -27,8 +27,8 @@ mod pages;
 /// The spent budget of a device with noise is written before the update is sent, not before it is computed: after a reset in between, the
 /// round is computed again, and nothing has left the device.
 ///
-/// `N` is the size of the buffer for a record, as for `FlashStore`, and `H` the length of the head, k C. The type takes about
-/// `N + 4 H + 100` bytes of RAM.
+/// `N` is the size of the buffer for a record, as for `FlashStore`, and `H` the length of the head, k C. Besides the
+/// driver of the flash, the type takes at most `N + 4 H + 200` bytes of RAM, and 90 more with the feature `key-rotation`.
 pub struct AsyncFlashStore<F: NorFlash, const N: usize, const H: usize> {
     log: FlashLog<F, N>,
     record: Unwritten<Option<(RecordHeader, [f32; H])>>,
