@@ -52,6 +52,7 @@ pub struct DeviceKind<const W: usize = WORD> {
     /// True if the device erases the next page after each round, if that is not erased.
     erases_ahead: bool,
     /// True if the device gets a new key in each round.
+    #[cfg_attr(not(feature = "key-rotation"), allow(dead_code, reason = "no keys are stored"))]
     rotates: bool,
     open: Open<W>,
 }
