@@ -18,29 +18,27 @@ const LIST: List = List {
     figures: &["instructions", "last", "stretch", "stack", "workspace", "cycles"],
     numbers: &["d", "m"],
 };
-/// Features of the firmware and the networks measured with them, in the order of the table.
-const MODELS: [(&str, &str); 4] = [
-    ("network", "64-32-7"),
-    ("adapter", "64-64 rank 4"),
-    ("convolution", "16x4, 8 filters, 16-7"),
-    ("recurrent", "16x4, 16 cells, 7"),
+/// Features of the firmware, the networks measured with them, and the samples of an epoch, in the order of the table.
+const MODELS: [(&str, &str, u64); 4] = [
+    ("network", "64-32-7", 75),
+    ("adapter", "64-64 rank 4", 75),
+    ("convolution", "16x4, 8 filters, 16-7", 75),
+    ("recurrent", "16x4, 16 cells, 7", 25),
 ];
-/// Number of samples of an epoch.
-const SAMPLES: u64 = 75;
 
-/// Returns the networks, the cores that run them, and whether cycles are estimated.
-fn measured() -> impl Iterator<Item = (&'static str, &'static str, bool)> {
-    MODELS.into_iter().flat_map(|(feature, model)| {
+/// Returns the networks, their samples, the cores that run them, and whether cycles are estimated.
+fn measured() -> impl Iterator<Item = (&'static str, u64, &'static str, bool)> {
+    MODELS.into_iter().flat_map(|(feature, model, samples)| {
         let boards =
             BOARDS.emulated.iter().filter(move |board| board.networks.iter().any(|known| known == feature));
         boards.map(move |board| {
-            (model, board.name.as_str(), board.network_cycles.iter().any(|known| known == feature))
+            (model, samples, board.name.as_str(), board.network_cycles.iter().any(|known| known == feature))
         })
     })
 }
 
-fn row_key(model: &str, core: &str) -> Key {
-    [core, "s", model, "64", &SAMPLES.to_string()].map(str::to_owned).to_vec()
+fn row_key(model: &str, samples: u64, core: &str) -> Key {
+    [core, "s", model, "64", &samples.to_string()].map(str::to_owned).to_vec()
 }
 
 /// Formats the table of the README.
@@ -49,10 +47,10 @@ fn format_network_table(rows: &Rows) -> String {
         "| network | core | instructions of a sample | in an epoch of the last part | cycles of a sample | stack | workspace |\n\
          | --- | --- | --- | --- | --- | --- | --- |\n",
     );
-    for (model, core, _) in measured() {
-        let row = &rows[&row_key(model, core)];
+    for (model, samples, core, _) in measured() {
+        let row = &rows[&row_key(model, samples, core)];
         let thousands = |n: u64| format!("{:.1}", n as f64 / 1e3);
-        let cycles = row.get("cycles").map_or(String::new(), |cycles| thousands(cycles / SAMPLES));
+        let cycles = row.get("cycles").map_or(String::new(), |cycles| thousands(cycles / samples));
         let cells = [thousands(row["instructions"]), thousands(row["last"]), cycles].join(" | ");
         let (stack, workspace) = (row["stack"], row["workspace"]);
         let _ = writeln!(text, "| {model} | {} | {cells} | {stack} B | {workspace} B |", core_name(core));
@@ -69,9 +67,9 @@ const README_TABLE: GeneratedTable = GeneratedTable {
 #[test]
 fn training_keeps_its_budget() {
     let rows = LIST.measured(&read_json_lines("target/boards/trained.jsonl"));
-    for (model, core, cycles) in measured() {
+    for (model, samples, core, cycles) in measured() {
         let expected = LIST.figures.len() - usize::from(!cycles);
-        assert_eq!(rows[&row_key(model, core)].len(), expected, "{model} on {core} lacks a value");
+        assert_eq!(rows[&row_key(model, samples, core)].len(), expected, "{model} on {core} lacks a value");
     }
     assert_eq!(rows.len(), measured().count(), "every network on every core");
     if regenerating() {

@@ -14,18 +14,28 @@ pub fn representation_hash(values: &[f32]) -> u32 {
 #[inline(never)]
 pub(super) fn paced_hash(values: &[f32], pace: Pace<'_>) -> u32 {
     let mut hash = 0u32;
-    pace.split(values.len(), 1, |range| {
-        for value in values.get(range).unwrap_or_default() {
-            let word = value.to_bits().wrapping_mul(0xcc9e_2d51).rotate_left(15).wrapping_mul(0x1b87_3593);
-            hash = (hash ^ word).rotate_left(13).wrapping_mul(5).wrapping_add(0xe654_6b64);
-        }
-    });
+    pace.split(values.len(), 1, |range| hash = absorb(hash, values.get(range).unwrap_or_default()));
     #[allow(clippy::cast_possible_truncation, reason = "as the hash is defined")]
     let length = (4 * values.len()) as u32;
     hash ^= length;
     hash = (hash ^ hash >> 16).wrapping_mul(0x85eb_ca6b);
     hash = (hash ^ hash >> 13).wrapping_mul(0xc2b2_ae35);
     hash ^ hash >> 16
+}
+
+/// Returns the state of the hash after some more values, two in each turn of the loop.
+#[inline(never)]
+fn absorb(hash: u32, values: &[f32]) -> u32 {
+    let (pairs, last) = values.as_chunks::<2>();
+    let hash = pairs.iter().fold(hash, |hash, [first, second]| absorb_one(absorb_one(hash, first), second));
+    last.first().map_or(hash, |last| absorb_one(hash, last))
+}
+
+/// Returns the state of the hash after one more value.
+#[inline(always)]
+fn absorb_one(hash: u32, value: &f32) -> u32 {
+    let word = value.to_bits().wrapping_mul(0xcc9e_2d51).rotate_left(15).wrapping_mul(0x1b87_3593);
+    (hash ^ word).rotate_left(13).wrapping_mul(5).wrapping_add(0xe654_6b64)
 }
 
 #[cfg(test)]

@@ -164,11 +164,24 @@ pub(crate) fn count_instructions<M: Meter, R>(meter: &M, work: impl FnMut() -> R
 /// Returns the mean number of instructions of `times` calls of `work`.
 #[inline(always)]
 pub(crate) fn count_times<M: Meter, R>(meter: &M, times: u32, mut work: impl FnMut() -> R) -> u64 {
+    let ticks = count_ticks(meter, || {
+        for _ in 0..times {
+            black_box(work());
+        }
+    });
+    to_instructions::<M>(ticks) / u64::from(times)
+}
+
+/// Returns the ticks of `work`, modulo the range of the counter.
+#[inline(always)]
+pub(crate) fn count_ticks<M: Meter>(meter: &M, work: impl FnOnce()) -> u32 {
     let start = meter.ticks();
-    for _ in 0..times {
-        black_box(work());
-    }
-    let ticks = u64::from(meter.ticks().wrapping_sub(start) & M::MASK);
+    work();
+    meter.ticks().wrapping_sub(start) & M::MASK
+}
+
+/// Returns the instructions of a number of ticks.
+pub(crate) fn to_instructions<M: Meter>(ticks: u32) -> u64 {
     let (instructions, per) = M::INSTRUCTIONS_PER_TICK;
-    ticks * instructions / (per * u64::from(times))
+    u64::from(ticks) * instructions / per
 }

@@ -19,7 +19,7 @@ use semihosting::println;
 
 use crate::board::{Board, Meter};
 use crate::descent::{Chosen, D, M, Model, ROUND, open, rounds, samples};
-use crate::measure::{count_times, requested_times};
+use crate::measure::{count_ticks, requested_times, to_instructions};
 use crate::problem::Problem;
 use crate::{stack, stretch};
 
@@ -47,17 +47,22 @@ pub fn network<B: Board + Meter>(board: &B, memory: &mut Workspace) -> Result<()
     let stack = stack::peak(&mut || result = rounds::<Chosen>(client, &mut source));
     result?;
 
-    // The difference between two epochs and one excludes the fixed cost of a round.
     let mut round = |task: Wire| {
         open::<Chosen>(client, task)?;
         let mut run_result = Ok(());
-        let instructions = count_times(board, 1, || {
+        let ticks = count_ticks(board, || {
             run_result = client.run(black_box(ROUND), &mut source).map(drop);
         });
-        run_result.map(|()| instructions)
+        run_result.map(|()| ticks)
     };
-    let instructions = round(Chosen::whole(2))? - round(Chosen::whole(1))?;
-    let last = round(Chosen::last(2))? - round(Chosen::last(1))?;
+    // The difference between two epochs and one excludes the fixed cost of a round. It is right if the counter wraps in one of
+    // them, as long as an epoch is shorter than the counter's range.
+    let mut epoch = |of: fn(u16) -> Wire| {
+        let two_epochs = round(of(2))?;
+        Ok(to_instructions::<B>(two_epochs.wrapping_sub(round(of(1))?) & B::MASK))
+    };
+    let instructions = epoch(Chosen::whole)?;
+    let last = epoch(Chosen::last)?;
     let (result, stretch) = stretch::longest(board, |pacer, measured| {
         let client = &mut Network::new(Paced::new(memory, pacer), 5);
         Chosen::prepare(client);

@@ -18,6 +18,7 @@ const P: usize = Cells::SHAPE.parameters();
 
 impl Model for Cells {
     const NAME: &'static str = "16x4, 16 cells, 7";
+    const SAMPLES: usize = 25;
     type Memory = NetworkWorkspace<Self, P, { Self::SHAPE.scratch() }, { Self::SHAPE.bytes() }, P>;
 
     fn memory() -> Self::Memory {

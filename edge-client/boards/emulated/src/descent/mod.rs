@@ -47,12 +47,14 @@ pub const C: usize = 7;
 /// Number of samples per batch.
 pub const N: usize = 10;
 /// Number of samples; the last batch is smaller.
-pub const M: usize = 75;
+pub const M: usize = <Chosen as Model>::SAMPLES;
 
 /// A network whose training is measured.
 pub trait Model {
     /// Name of the model in the printed results.
     const NAME: &'static str;
+    /// Number of samples. An epoch must be shorter than the range of the instruction counter, 671 million on a Cortex-M.
+    const SAMPLES: usize = 75;
 
     /// Memory of the model, including the memory for momentum.
     type Memory: NetworkMemory;
