@@ -23,7 +23,7 @@ use crate::keys::AcceptedKey;
 use fedspan_engine::{RoundBroadcast, Update};
 
 pub use acceptor::Acceptor;
-pub use beacon::beacon;
+pub use beacon::{beacon, beacon_warning};
 pub use traffic::Traffic;
 
 /// Report of a device with its counters.

@@ -14,7 +14,7 @@ use super::sleepers::Sleepers;
 use super::update_quota::UpdateQuota;
 use super::{ConnectionCounters, CoreError, ServerCore, Status};
 use crate::config::{Fleet, Resumed};
-use crate::connection::Acceptor;
+use crate::connection::{Acceptor, beacon_warning};
 use crate::durable_engine::{Campaign, DurableEngine, ResumeError, with_stored_settings};
 use crate::journal::Journal;
 use crate::keys::{Entropy, SharedKeyStore};
@@ -62,7 +62,11 @@ impl ServerCore {
         let shape = || fleet.engine().representation().shape();
         custom.check(shape, fleet.scale != ScaleSource::None, fleet.privacy.is_some())?;
         let engine = fleet.custom_engine(custom);
-        let requirements = Requirements::new(fleet.model(), &engine.requests(), fleet.allowed.clone())
+        let requests = engine.requests();
+        if let Some(warning) = fleet.beacon.as_ref().and_then(|_| beacon_warning(&requests, fleet.packet)) {
+            tracing::warn!(warning, "beacons");
+        }
+        let requirements = Requirements::new(fleet.model(), &requests, fleet.allowed.clone())
             .with_numeric(fleet.algorithm.numeric)
             .with_privacy(fleet.privacy.map(PrivacyRequirement::budget));
         let mut journal = file.filter(|_| fleet.journal);
