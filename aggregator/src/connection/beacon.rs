@@ -55,6 +55,7 @@ pub fn beacon_warning(requests: &[Request], packet: usize) -> Option<String> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use fedspan_engine::Tensor;
     use fedspan_protocol::message::{HeadSolve, Task, Upload};
