@@ -211,7 +211,8 @@ fn dotted_key(section: &str, key: &str) -> String {
 /// Keys that the reader accepts in a section, extracted from its error message for an unknown key.
 fn known_keys(file: &str, section: &str) -> BTreeSet<String> {
     let reported = parse(file, &[format!("{}=1", dotted_key(section, "zzzzzzzz"))]).unwrap_err();
-    let (_, keys) = reported.split_once("unknown key, allowed: ").unwrap_or_else(|| panic!("{reported}"));
+    let (_, reason) = reported.split_once("unknown key").unwrap_or_else(|| panic!("{reported}"));
+    let (_, keys) = reason.split_once(", allowed: ").unwrap_or_else(|| panic!("{reported}"));
     keys.split(", ").filter(|key| !key.is_empty()).map(str::to_owned).collect()
 }
 

@@ -300,7 +300,8 @@ clients of the scenario are then devices: fedspan-sim device --scenario my.toml 
 /// Options of commands `run` and `compare`.
 #[derive(Debug, Args)]
 struct RunOptions {
-    /// Change a key of the scenario file, e.g. algorithm.rounds=50; may be given several times
+    /// Change a key of the scenario file, e.g. algorithm.rounds=50, or replace a section by a table, e.g.
+    /// 'data.partition={kind="dirichlet",alpha=0.5,clients=10}'; may be given several times
     #[arg(long = "set", value_name = "KEY=VALUE")]
     changes: Vec<String>,
     /// Seed that replaces the seed of the scenario

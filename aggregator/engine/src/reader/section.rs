@@ -312,9 +312,12 @@ impl<'a> Section<'a> {
                         self.problem(key, format!("unknown key: [{section}] has no keys here, leave it out"))
                     );
                 }
+                let kind = table.get("kind").and_then(Item::as_str);
+                let kind = kind.map_or(String::new(), |kind| format!(" for kind {kind:?}"));
                 let hint =
                     nearest(key, &allowed).map_or(String::new(), |n| format!(" (did you mean {n:?}?)"));
-                return Err(self.problem(key, format!("unknown key{hint}, allowed: {}", allowed.join(", "))));
+                let allowed = allowed.join(", ");
+                return Err(self.problem(key, format!("unknown key{kind}{hint}, allowed: {allowed}")));
             }
         }
         Ok(())
