@@ -247,6 +247,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Decoder<B> {
     }
 
     /// Consumes `input` up to the end of at most one frame.
+    // A device has one call, which takes less flash inlined.
+    #[inline(always)]
     pub fn feed(&mut self, input: &mut &[u8]) -> FeedResult<'_> {
         while let Some((&byte, after)) = input.split_first() {
             if byte == 0 {

@@ -386,6 +386,12 @@ async fn board_without_power_at_any_message_restores_its_record() {
     run_with_interruptions(World::new("m4", 2, 200), 1, 130, 0).await;
 }
 
+/// Tests the client in C on a board without power at any message. `fedspan_emulated::slots` is tested with cuts at any byte.
+#[tokio::test(flavor = "multi_thread")]
+async fn client_in_c_without_power_at_any_message_restores_its_record() {
+    run_with_interruptions(World::in_c("m4", 2, 60), 1, 20, 0).await;
+}
+
 /// Returns flash contents that are not a record: noise, all zero, mostly erased, and data of another
 /// firmware.
 fn invalid_flash_contents(seed: u64) -> Vec<Vec<u8>> {

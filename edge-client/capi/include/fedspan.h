@@ -71,7 +71,7 @@ enum fedspan_status
    */
   FEDSPAN_NOT_STARTED = 9,
   /*
-   Two arrays overlap.
+   Two arrays overlap, or settings or key are in the memory of the client.
    */
   FEDSPAN_OVERLAP = 10,
 };
@@ -327,8 +327,8 @@ extern "C" {
 #endif // __cplusplus
 
 /*
- Starts a client in `memory`, which must be aligned to 8 bytes, and belongs to the client until `fedspan_end`. Reads the stored
- items, and connects to nothing yet. `*client` becomes the client, or NULL if an error is returned.
+ Starts a client in `memory`, which must be aligned to 8 bytes, and belongs to the client until `fedspan_end`: settings and key must
+ not be in it. Reads the stored items, and connects to nothing yet. `*client` becomes the client, or NULL if an error is returned.
 
  # Safety
  `memory` has `size` bytes, `config` points to settings, and `client` to a pointer; or they are NULL.

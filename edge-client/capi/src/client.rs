@@ -12,7 +12,7 @@ use crate::config::{fedspan_config, fedspan_status};
 use crate::platform::{
     Platform, PlatformLink, PlatformRandom, PlatformSource, PlatformStore, fedspan_platform,
 };
-use crate::size::{CLIENT_SIZE, model_size, record_size};
+use crate::size::{CLIENT_SIZE, FEDSPAN_CLIENT_SIZE, record_size};
 
 /// A client, at the start of the memory that `fedspan_start` was given. Its declaration in the header has no content.
 #[repr(C)]
@@ -85,6 +85,14 @@ pub struct fedspan_counters {
     pub unread: u32,
 }
 
+// Without a branch for each comparison here and in `fedspan_predict`, the compiler does not take what follows for unlikely: it would
+// call functions that it otherwise inlines.
+
+/// Returns true if two arrays, each with an address and a length in bytes, have a byte in common.
+fn overlap(first: usize, first_length: usize, second: usize, second_length: usize) -> bool {
+    (second.wrapping_sub(first) < first_length) | (first.wrapping_sub(second) < second_length)
+}
+
 /// Returns the client in memory.
 ///
 /// # Safety
@@ -98,8 +106,8 @@ unsafe fn started<'a>(client: *mut fedspan_client) -> Option<&'a mut Client> {
     }
 }
 
-/// Starts a client in `memory`, which must be aligned to 8 bytes, and belongs to the client until `fedspan_end`. Reads the stored
-/// items, and connects to nothing yet. `*client` becomes the client, or NULL if an error is returned.
+/// Starts a client in `memory`, which must be aligned to 8 bytes, and belongs to the client until `fedspan_end`: settings and key must
+/// not be in it. Reads the stored items, and connects to nothing yet. `*client` becomes the client, or NULL if an error is returned.
 ///
 /// # Safety
 /// `memory` has `size` bytes, `config` points to settings, and `client` to a pointer; or they are NULL.
@@ -114,56 +122,90 @@ pub unsafe extern "C" fn fedspan_start(
         return fedspan_status::FEDSPAN_NULL;
     }
     // SAFETY: the caller guarantees the pointers.
-    let (started, config) = unsafe {
+    let started = unsafe {
         *client = ptr::null_mut();
-        (&mut *client, config.as_ref())
+        start(memory, size, config)
     };
-    // A copy, because settings could overlap the memory of the client, for all that the compiler knows.
-    let Some(config) = config.copied() else { return fedspan_status::FEDSPAN_NULL };
-    if memory.is_null() || !memory.addr().is_multiple_of(8) || !config.platform.is_complete() {
-        return fedspan_status::FEDSPAN_NULL;
+    match started {
+        Ok(()) => {
+            // SAFETY: as above.
+            unsafe { *client = memory.cast() };
+            fedspan_status::FEDSPAN_OK
+        }
+        Err(status) => status,
     }
-    let (Some(shape), Some(settings)) = (config.shape(), config.session()) else {
-        return fedspan_status::FEDSPAN_SIZE;
-    };
-    // SAFETY: the caller guarantees the key of the settings.
-    let Some(protection) = (unsafe { config.protection() }) else {
-        return fedspan_status::FEDSPAN_NO_ENCRYPTION;
-    };
+}
+
+/// Checks the arguments of `fedspan_start`, except that the memory is long enough.
+///
+/// # Errors
+/// The status of the first wrong argument.
+// One function, so that the compiler does not take the start itself for unlikely: see `overlap`.
+#[inline(never)]
+fn check(memory: *mut u8, size: usize, config: &fedspan_config) -> Result<(), fedspan_status> {
+    if memory.is_null() || !memory.addr().is_multiple_of(8) || !config.platform.is_complete() {
+        return Err(fedspan_status::FEDSPAN_NULL);
+    }
+    let is_inside = |address, length| overlap(memory.addr(), size, address, length);
+    if is_inside(ptr::from_ref(config).addr(), size_of::<fedspan_config>()) | is_inside(config.key.addr(), 32)
+    {
+        return Err(fedspan_status::FEDSPAN_OVERLAP);
+    }
+    if !config.is_allowed() {
+        return Err(fedspan_status::FEDSPAN_SIZE);
+    }
+    if !cfg!(feature = "encryption") && !config.key.is_null() {
+        return Err(fedspan_status::FEDSPAN_NO_ENCRYPTION);
+    }
+    Ok(())
+}
+
+/// Starts a client in `memory`.
+///
+/// # Errors
+/// The status that `fedspan_start` returns.
+///
+/// # Safety
+/// `memory` has `size` bytes, and `config` points to settings; or they are NULL.
+unsafe fn start(memory: *mut u8, size: usize, config: *const fedspan_config) -> Result<(), fedspan_status> {
+    // SAFETY: the caller guarantees settings.
+    let Some(config) = (unsafe { config.as_ref() }) else { return Err(fedspan_status::FEDSPAN_NULL) };
+    check(memory, size, config)?;
+    let (shape, settings) = (config.shape(), config.session());
+    // After the client and its functions the memory has the model, and at its end the buffers.
     let limit = usize::from(settings.frame_limit);
-    // SAFETY: the caller guarantees the bytes, which nothing else uses, and all are written before a slice of them is made.
-    let mut rest = unsafe {
+    let (capacity, record) = (settings.transmit_capacity(), record_size(shape));
+    let model_size = size
+        .checked_sub(FEDSPAN_CLIENT_SIZE + limit + capacity + record)
+        .ok_or(fedspan_status::FEDSPAN_MEMORY)?;
+    // SAFETY: the caller guarantees the bytes, which nothing else uses, and all are written before slices of them are made. The slices
+    // do not overlap. The model is aligned, because the memory and the size of the client are, and any bytes are numbers.
+    let (values, receive, transmit, record) = unsafe {
         memory.write_bytes(0, size);
-        slice::from_raw_parts_mut(memory, size)
+        let values = memory.add(FEDSPAN_CLIENT_SIZE);
+        let receive = values.add(model_size);
+        let transmit = receive.add(limit);
+        (
+            slice::from_raw_parts_mut(values.cast(), model_size / size_of::<f32>()),
+            slice::from_raw_parts_mut(receive, limit),
+            slice::from_raw_parts_mut(transmit, capacity),
+            slice::from_raw_parts_mut(transmit.add(capacity), record),
+        )
     };
-    let lengths = [
-        CLIENT_SIZE,
-        size_of::<fedspan_platform>(),
-        model_size(shape),
-        limit,
-        settings.transmit_capacity(),
-        record_size(shape),
-    ];
-    let parts = lengths.map(|length| rest.split_off_mut(..length));
-    let [Some(place), Some(functions), Some(values), Some(receive), Some(transmit), Some(record)] = parts
-    else {
-        return fedspan_status::FEDSPAN_MEMORY;
-    };
-    // SAFETY: the model is aligned, because the memory and the size of the client are, and any bytes are numbers.
-    let (_, values, _) = unsafe { values.align_to_mut() };
-    let Ok(model) = SliceMemory::new(shape, values) else { return fedspan_status::FEDSPAN_MEMORY };
-    let (place, functions) =
-        (place.as_mut_ptr().cast::<Client>(), functions.as_mut_ptr().cast::<fedspan_platform>());
+    let model = SliceMemory::new(shape, values).map_err(|_| fedspan_status::FEDSPAN_MEMORY)?;
+    let place = memory.cast::<Client>();
     // SAFETY: both places have the size and the alignment of their content, and are used only for it. The functions are not a part of
     // the client, because the client is used exclusively while its parts call them. They are written before a session loads its record.
+    // The caller guarantees the key.
     unsafe {
-        functions.write(config.platform);
+        let functions = memory.add(CLIENT_SIZE).cast::<fedspan_platform>();
+        functions.copy_from_nonoverlapping(&raw const config.platform, 1);
         let platform = Platform::new(functions);
         (&raw mut (*place).link).write(PlatformLink(platform));
         (&raw mut (*place).driver).write(Driver::new(Buffers { receive, transmit }));
         (&raw mut (*place).session).write(Session::new(
             settings,
-            protection,
+            config.protection(),
             Linear::new(model),
             PlatformSource::new(platform, shape),
             PlatformStore { platform, record },
@@ -171,8 +213,7 @@ pub unsafe extern "C" fn fedspan_start(
         ));
         (&raw mut (*place).mark).write(STARTED);
     }
-    *started = memory.cast();
-    fedspan_status::FEDSPAN_OK
+    Ok(())
 }
 
 /// Ends a client and overwrites its keys. The memory then belongs to the caller.
@@ -232,17 +273,15 @@ pub unsafe extern "C" fn fedspan_predict(
 ) -> fedspan_status {
     // SAFETY: the caller guarantees the client.
     let Some(client) = (unsafe { started(client) }) else { return fedspan_status::FEDSPAN_NOT_STARTED };
-    if x.is_null() || out.is_null() {
+    if x.is_null() | out.is_null() {
         return fedspan_status::FEDSPAN_NULL;
     }
     let model = client.session.task_mut();
     // Lengths are checked before slices are made of them.
-    if features != model.shape().features || outputs != model.shape().outputs {
+    if (features != model.shape().features) | (outputs != model.shape().outputs) {
         return fedspan_status::FEDSPAN_LENGTH;
     }
-    let (first_x, first_out) = (x.addr(), out.addr());
-    let lengths = (size_of::<f32>() * features, size_of::<f32>() * outputs);
-    if first_x < first_out.saturating_add(lengths.1) && first_out < first_x.saturating_add(lengths.0) {
+    if overlap(x.addr(), size_of::<f32>() * features, out.addr(), size_of::<f32>() * outputs) {
         return fedspan_status::FEDSPAN_OVERLAP;
     }
     // SAFETY: the caller guarantees arrays of these lengths, and they do not overlap.

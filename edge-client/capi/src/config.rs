@@ -1,7 +1,5 @@
 //! Settings of a client, and the reasons why they are refused.
 
-use core::slice;
-
 use ::fedspan_client::Shape;
 #[cfg(feature = "encryption")]
 use ::fedspan_client::secure::Key;
@@ -9,9 +7,6 @@ use ::fedspan_client::session::{Config, Protection, Sleep};
 use fedspan_protocol::limits::{FRAME_LIMIT_MAX, FRAME_LIMIT_MIN};
 
 use crate::platform::fedspan_platform;
-
-/// Largest number of features, columns of the representation, or outputs.
-const SIZE_MAX: usize = u16::MAX as usize;
 
 /// Settings of a client. Set all bytes to zero first, so that fields of later versions keep their defaults.
 #[repr(C)]
@@ -71,53 +66,51 @@ pub enum fedspan_status {
     FEDSPAN_NOT_FINITE = 8,
     /// The memory holds no client: it was never started, or has ended.
     FEDSPAN_NOT_STARTED = 9,
-    /// Two arrays overlap.
+    /// Two arrays overlap, or settings or key are in the memory of the client.
     FEDSPAN_OVERLAP = 10,
 }
 
 impl fedspan_config {
-    /// Returns the sizes of the model, if they are allowed.
-    pub(crate) fn shape(&self) -> Option<Shape> {
-        let [features, width, outputs] = [self.features, self.width, self.outputs].map(usize::from);
-        let is_allowed = (1..=SIZE_MAX).contains(&features)
-            && (1..=features).contains(&width)
-            && (1..=256).contains(&outputs);
-        is_allowed.then_some(Shape { features, width, outputs })
+    /// Returns true if the sizes and the frame limit are allowed.
+    pub(crate) fn is_allowed(&self) -> bool {
+        (1..=self.features).contains(&self.width)
+            && (1..=256).contains(&self.outputs)
+            && (FRAME_LIMIT_MIN..=FRAME_LIMIT_MAX).contains(&usize::from(self.frame_limit()))
     }
 
-    /// Returns the settings of the session, if the frame limit is allowed.
-    pub(crate) fn session(&self) -> Option<Config> {
-        let default = Config::new(self.device);
-        let frame_limit = if self.frame_limit == 0 { default.frame_limit } else { self.frame_limit };
+    fn frame_limit(&self) -> u16 {
+        if self.frame_limit == 0 { Config::new(0).frame_limit } else { self.frame_limit }
+    }
+
+    /// Returns the sizes of the model.
+    pub(crate) fn shape(&self) -> Shape {
+        Shape { features: self.features.into(), width: self.width.into(), outputs: self.outputs.into() }
+    }
+
+    /// Returns the settings of the session.
+    pub(crate) fn session(&self) -> Config {
         let mut sleep = Sleep::once_in(self.sleep_ms);
         if self.sleep_wait_ms > 0 {
             sleep.wait = self.sleep_wait_ms;
         }
-        let sleep = (self.sleep_ms > 0).then_some(sleep);
-        let config = Config { frame_limit, leave_when_fitted: self.leave_when_fitted != 0, sleep, ..default };
-        (FRAME_LIMIT_MIN..=FRAME_LIMIT_MAX).contains(&usize::from(frame_limit)).then_some(config)
+        Config {
+            frame_limit: self.frame_limit(),
+            leave_when_fitted: self.leave_when_fitted != 0,
+            sleep: (self.sleep_ms > 0).then_some(sleep),
+            ..Config::new(self.device)
+        }
     }
 
-    /// Returns the protection of frames; `None` if the library has no encryption and the settings have a key.
+    /// Returns the protection of frames: none if the library has no encryption.
     ///
     /// # Safety
     /// `key` is NULL, or points to 32 bytes.
-    pub(crate) unsafe fn protection(&self) -> Option<Protection> {
-        if self.key.is_null() {
-            return Some(Protection::Plaintext);
-        }
+    pub(crate) unsafe fn protection(&self) -> Protection {
+        // SAFETY: the caller guarantees 32 bytes.
         #[cfg(feature = "encryption")]
-        {
-            // SAFETY: the caller guarantees 32 bytes.
-            let bytes = unsafe { slice::from_raw_parts(self.key, 32) };
-            let mut key = [0; 32];
-            key.iter_mut().zip(bytes).for_each(|(target, byte)| *target = *byte);
-            Some(Protection::Key(Key::new(self.key_epoch, key)))
+        if let Some(key) = unsafe { self.key.cast::<[u8; 32]>().as_ref() } {
+            return Protection::Key(Key::new(self.key_epoch, *key));
         }
-        #[cfg(not(feature = "encryption"))]
-        {
-            let _ = slice::from_raw_parts::<u8>;
-            None
-        }
+        Protection::Plaintext
     }
 }

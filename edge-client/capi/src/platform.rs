@@ -100,6 +100,13 @@ impl Platform {
         // SAFETY: `new` has the platform for as long as the handle.
         unsafe { &*self.0 }
     }
+
+    /// Returns the context, and a function that every complete platform has.
+    fn function<F>(&self, function: impl Fn(&fedspan_platform) -> Option<F>) -> (*mut c_void, F) {
+        let platform = self.get();
+        // SAFETY: the platform is complete, as `new` demands.
+        (platform.context, unsafe { function(platform).unwrap_unchecked() })
+    }
 }
 
 /// Samples of the firmware.
@@ -107,10 +114,10 @@ impl Platform {
 pub struct PlatformSource {
     pub(crate) platform: Platform,
     pub(crate) shape: Shape,
-    /// Round in which samples could not be read. Its other passes fail, so that no update of fewer samples is sent.
-    pub(crate) failed: Option<RoundId>,
     /// Round of the present pass.
     pub(crate) round: RoundId,
+    /// True if samples of the round could not be read. Its other passes fail, so that no update of fewer samples is sent.
+    pub(crate) has_failed: bool,
     /// Number of batches that could not be read.
     pub(crate) failures: u32,
 }
@@ -118,7 +125,7 @@ pub struct PlatformSource {
 impl PlatformSource {
     /// Creates a source for samples of this shape.
     pub(crate) const fn new(platform: Platform, shape: Shape) -> Self {
-        Self { platform, shape, failed: None, round: RoundId { round: 0, stage: 0 }, failures: 0 }
+        Self { platform, shape, round: RoundId { round: 0, stage: 0 }, has_failed: false, failures: 0 }
     }
 
     /// Returns the next samples, `Ok(None)` at the end of the pass.
@@ -126,39 +133,34 @@ impl PlatformSource {
     /// # Errors
     /// The firmware cannot read them, or describes them wrongly.
     fn read<'a>(platform: Platform, shape: Shape) -> Result<Option<Samples<'a>>, SourceError> {
-        let platform = platform.get();
-        let next = platform.next.ok_or(SourceError::Device)?;
+        let (context, next) = platform.function(|platform| platform.next);
         let mut found =
             fedspan_samples { x: ptr::null(), targets: ptr::null(), classes: ptr::null(), count: 0 };
         // SAFETY: a function of the firmware, as the header describes it.
-        let is_read = unsafe { next(platform.context, &raw mut found) } == 0;
-        let Shape { features, outputs, .. } = shape;
-        // No array is longer than the address space has room for.
-        let length = |each: usize| {
-            let count = usize::try_from(found.count).ok()?;
-            count.checked_mul(each).filter(|length| *length <= isize::MAX as usize / size_of::<f32>())
-        };
-        let (Some(values), Some(targets), Some(count)) = (length(features), length(outputs), length(1))
-        else {
-            return Err(SourceError::Device);
-        };
-        if !is_read {
+        if unsafe { next(context, &raw mut found) } != 0 {
             return Err(SourceError::Device);
         }
+        let Shape { features, outputs, .. } = shape;
+        let count = usize::try_from(found.count).map_err(|_| SourceError::Device)?;
         if count == 0 {
             return Ok(None);
         }
-        if found.x.is_null() || found.targets.is_null() == found.classes.is_null() {
+        // No array is longer than the address space has room for.
+        let longest = count.checked_mul(features.max(outputs));
+        if longest.is_none_or(|length| length > isize::MAX as usize / size_of::<f32>())
+            || found.x.is_null()
+            || found.targets.is_null() == found.classes.is_null()
+        {
             return Err(SourceError::Device);
         }
         // SAFETY: the firmware guarantees arrays of these lengths until its next call.
         let (x, targets) = unsafe {
             let targets = if found.classes.is_null() {
-                Targets::Values(slice::from_raw_parts(found.targets, targets))
+                Targets::Values(slice::from_raw_parts(found.targets, count * outputs))
             } else {
                 Targets::Classes(slice::from_raw_parts(found.classes, count))
             };
-            (slice::from_raw_parts(found.x, values), targets)
+            (slice::from_raw_parts(found.x, count * features), targets)
         };
         Ok(Some(Samples { x, targets }))
     }
@@ -166,25 +168,25 @@ impl PlatformSource {
 
 impl SampleSource for PlatformSource {
     fn rewind(&mut self, id: RoundId) -> Result<(), SourceError> {
-        if self.failed == Some(id) {
+        self.has_failed &= id == self.round;
+        self.round = id;
+        if self.has_failed {
             return Err(SourceError::Device);
         }
-        self.round = id;
-        let platform = self.platform.get();
-        let rewind = platform.rewind.ok_or(SourceError::Device)?;
+        let (context, rewind) = self.platform.function(|platform| platform.rewind);
         // SAFETY: a function of the firmware, as the header describes it.
-        match unsafe { rewind(platform.context, id.round) } {
+        match unsafe { rewind(context, id.round) } {
             0 => Ok(()),
             _ => Err(SourceError::Device),
         }
     }
 
     fn next(&mut self) -> Option<Samples<'_>> {
-        if self.failed == Some(self.round) {
+        if self.has_failed {
             return None;
         }
         Self::read(self.platform, self.shape).unwrap_or_else(|_| {
-            (self.failed, self.failures) = (Some(self.round), self.failures.saturating_add(1));
+            (self.has_failed, self.failures) = (true, self.failures.saturating_add(1));
             None
         })
     }
@@ -210,11 +212,9 @@ impl TryRng for PlatformRandom {
     }
 
     fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), Infallible> {
-        let platform = self.0.get();
-        if let Some(random) = platform.random {
-            // SAFETY: a function of the firmware, as the header describes it.
-            unsafe { random(platform.context, bytes.as_mut_ptr(), bytes.len()) };
-        }
+        let (context, random) = self.0.function(|platform| platform.random);
+        // SAFETY: a function of the firmware, as the header describes it.
+        unsafe { random(context, bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
     }
 }
@@ -240,24 +240,24 @@ impl NonBlockingLink for PlatformLink {
     type Error = Lost;
 
     fn read(&mut self, bytes: &mut [u8]) -> Result<Option<usize>, Lost> {
-        let platform = self.0.get();
-        let read = platform.read.ok_or(Lost)?;
+        let (context, read) = self.0.function(|platform| platform.read);
         // SAFETY: a function of the firmware, as the header describes it.
-        moved(unsafe { read(platform.context, bytes.as_mut_ptr(), bytes.len()) }, bytes.len())
+        moved(unsafe { read(context, bytes.as_mut_ptr(), bytes.len()) }, bytes.len())
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<Option<usize>, Lost> {
-        let platform = self.0.get();
-        let write = platform.write.ok_or(Lost)?;
+        let (context, write) = self.0.function(|platform| platform.write);
         // SAFETY: a function of the firmware, as the header describes it.
-        moved(unsafe { write(platform.context, bytes.as_ptr(), bytes.len()) }, bytes.len())
+        moved(unsafe { write(context, bytes.as_ptr(), bytes.len()) }, bytes.len())
     }
 }
 
 /// Version of the record: its first byte.
 const RECORD_VERSION: u8 = 1;
-/// Bytes of a record besides the head: version, campaign, round, hash of the representation, checksum.
-pub(crate) const RECORD_FIELDS: usize = 1 + 8 + 4 + 4 + 4;
+/// Bytes of the campaign, the round and the hash of the representation, which follow the version.
+const HEADER: usize = 8 + 4 + 4;
+/// Bytes of a record besides the head: version, header, checksum.
+pub(crate) const RECORD_FIELDS: usize = 1 + HEADER + 4;
 /// Bytes of the stored handshake number: the number and its checksum.
 const HANDSHAKES: usize = 8 + 4;
 
@@ -269,9 +269,21 @@ pub struct PlatformStore {
     pub(crate) record: &'static mut [u8],
 }
 
+/// Parts of the bytes of a record: version, header, head and checksum.
+type RecordParts<'a> = (&'a mut u8, &'a mut [u8; HEADER], &'a mut [[u8; 4]]);
+
+/// Returns the parts of a record before its checksum.
+fn record_parts(record: &mut [u8]) -> Result<RecordParts<'_>, StoreError> {
+    let (version, rest) = record.split_first_mut().ok_or(StoreError)?;
+    let (header, rest) = rest.split_first_chunk_mut().ok_or(StoreError)?;
+    Ok((version, header, rest.as_chunks_mut().0))
+}
+
 impl PlatformStore {
     /// Writes bytes, of which the last four become the checksum of the others. Does nothing if there is no storage.
-    fn write(platform: &fedspan_platform, item: fedspan_item, bytes: &mut [u8]) -> Result<(), StoreError> {
+    #[inline(never)]
+    fn write(platform: Platform, item: fedspan_item, bytes: &mut [u8]) -> Result<(), StoreError> {
+        let platform = platform.get();
         let Some(save) = platform.save else { return Ok(()) };
         let (content, check) = bytes.split_last_chunk_mut().ok_or(StoreError)?;
         *check = crc32c(content).to_le_bytes();
@@ -282,80 +294,75 @@ impl PlatformStore {
         }
     }
 
-    /// Reads an item. Returns its bytes before the checksum, and `None` if it was never written.
+    /// Reads the record and writes its head to `head`, if the record can be used.
+    fn usable(&mut self, head: &mut [f32]) -> Option<RecordHeader> {
+        let is_read = Self::read(self.platform, fedspan_item::FEDSPAN_RECORD, self.record) == Ok(true);
+        let (version, header, values) = record_parts(self.record).ok().filter(|_| is_read)?;
+        let values = values.get(..head.len()).filter(|_| *version == RECORD_VERSION)?;
+        let values = values.iter().map(|bytes| f32::from_le_bytes(*bytes));
+        if !values.clone().all(f32::is_finite) {
+            return None;
+        }
+        head.iter_mut().zip(values).for_each(|(target, value)| *target = value);
+        let fields = u128::from_le_bytes(*header);
+        Some(RecordHeader {
+            campaign: fields as u64,
+            round: (fields >> 64) as u32,
+            representation: (fields >> 96) as u32,
+        })
+    }
+
+    /// Reads an item, of which the last four bytes are the checksum. Returns false if it was never written.
     ///
     /// # Errors
     /// Reading fails, or the length or the checksum is wrong.
-    fn read<'a>(
-        platform: &fedspan_platform,
-        item: fedspan_item,
-        bytes: &'a mut [u8],
-    ) -> Result<Option<&'a [u8]>, StoreError> {
-        let Some(load) = platform.load else { return Ok(None) };
+    #[inline(never)]
+    fn read(platform: Platform, item: fedspan_item, bytes: &mut [u8]) -> Result<bool, StoreError> {
+        let platform = platform.get();
+        let Some(load) = platform.load else { return Ok(false) };
         // SAFETY: a function of the firmware, as the header describes it.
         let length = unsafe { load(platform.context, item, bytes.as_mut_ptr(), bytes.len()) };
-        let length = usize::try_from(length).map_err(|_| StoreError)?;
+        if length == 0 {
+            return Ok(false);
+        }
         let (content, check) = bytes.split_last_chunk().ok_or(StoreError)?;
-        match length {
-            0 => Ok(None),
-            _ if length == bytes.len() && crc32c(content).to_le_bytes() == *check => Ok(Some(content)),
-            _ => Err(StoreError),
+        if usize::try_from(length) == Ok(bytes.len()) && crc32c(content).to_le_bytes() == *check {
+            Ok(true)
+        } else {
+            Err(StoreError)
         }
     }
 }
 
 impl Store for PlatformStore {
     fn save(&mut self, record: &Record<'_>) -> Result<(), StoreError> {
-        let fields = [RECORD_VERSION]
-            .into_iter()
-            .chain(record.campaign.to_le_bytes())
-            .chain(record.round.to_le_bytes())
-            .chain(record.representation.to_le_bytes());
-        let mut targets = self.record.iter_mut();
-        let head = record.head.iter().flat_map(|value| value.to_le_bytes());
-        for byte in fields.chain(head) {
-            *targets.next().ok_or(StoreError)? = byte;
-        }
-        Self::write(self.platform.get(), fedspan_item::FEDSPAN_RECORD, self.record)
+        let (version, header, values) = record_parts(self.record)?;
+        *version = RECORD_VERSION;
+        let fields = u128::from(record.campaign)
+            | u128::from(record.round) << 64
+            | u128::from(record.representation) << 96;
+        *header = fields.to_le_bytes();
+        values.iter_mut().zip(record.head).for_each(|(target, value)| *target = value.to_le_bytes());
+        Self::write(self.platform, fedspan_item::FEDSPAN_RECORD, self.record)
     }
 
     fn load(&mut self, head: &mut [f32]) -> Result<Option<RecordHeader>, StoreError> {
         // A record that cannot be used counts as missing: the device fits its head again.
-        let Ok(Some(content)) = Self::read(self.platform.get(), fedspan_item::FEDSPAN_RECORD, self.record)
-        else {
-            return Ok(None);
-        };
-        let mut parse = || {
-            let (version, content) = content.split_first()?;
-            let (campaign, content) = content.split_first_chunk()?;
-            let (round, content) = content.split_first_chunk()?;
-            let (representation, values) = content.split_first_chunk()?;
-            let values = values.as_chunks::<4>().0;
-            let is_usable = *version == RECORD_VERSION
-                && values.len() == head.len()
-                && values.iter().all(|bytes| f32::from_le_bytes(*bytes).is_finite());
-            is_usable.then(|| {
-                head.iter_mut().zip(values).for_each(|(target, bytes)| *target = f32::from_le_bytes(*bytes));
-                RecordHeader {
-                    campaign: u64::from_le_bytes(*campaign),
-                    round: u32::from_le_bytes(*round),
-                    representation: u32::from_le_bytes(*representation),
-                }
-            })
-        };
-        Ok(parse())
+        Ok(self.usable(head))
     }
 
     fn save_handshakes(&mut self, reserved: u64) -> Result<(), StoreError> {
         let mut bytes = [0; HANDSHAKES];
-        bytes.iter_mut().zip(reserved.to_le_bytes()).for_each(|(target, byte)| *target = byte);
-        Self::write(self.platform.get(), fedspan_item::FEDSPAN_HANDSHAKES, &mut bytes)
+        if let Some(number) = bytes.first_chunk_mut() {
+            *number = reserved.to_le_bytes();
+        }
+        Self::write(self.platform, fedspan_item::FEDSPAN_HANDSHAKES, &mut bytes)
     }
 
     fn load_handshakes(&mut self) -> Result<u64, StoreError> {
         let mut bytes = [0; HANDSHAKES];
-        let content = Self::read(self.platform.get(), fedspan_item::FEDSPAN_HANDSHAKES, &mut bytes)?;
-        Ok(content.and_then(<[u8]>::first_chunk).map_or(0, |bytes| u64::from_le_bytes(*bytes)))
+        let is_stored = Self::read(self.platform, fedspan_item::FEDSPAN_HANDSHAKES, &mut bytes)?;
+        Ok(bytes.first_chunk().filter(|_| is_stored).map_or(0, |number| u64::from_le_bytes(*number)))
     }
 
     // Updates of this interface have no noise, so there is no ledger.

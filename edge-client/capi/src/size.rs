@@ -17,7 +17,7 @@ const _: () =
     assert!(size_of::<Client>() <= CLIENT_SIZE && align_of::<Client>() <= 8 && CLIENT_SIZE.is_multiple_of(8));
 
 /// Returns the bytes of a model, saturating: the largest sizes overflow a processor of 32 bits.
-pub fn model_size(shape: Shape) -> usize {
+fn model_size(shape: Shape) -> usize {
     SliceMemory::values(shape).saturating_mul(size_of::<f32>())
 }
 
@@ -34,9 +34,9 @@ pub fn record_size(shape: Shape) -> usize {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fedspan_memory_size(config: *const fedspan_config) -> usize {
     // SAFETY: the caller guarantees settings.
-    let Some(config) = (unsafe { config.as_ref() }) else { return 0 };
-    match (config.shape(), config.session()) {
-        (Some(shape), Some(session)) => {
+    match unsafe { config.as_ref() } {
+        Some(config) if config.is_allowed() => {
+            let (shape, session) = (config.shape(), config.session());
             let buffers = usize::from(session.frame_limit) + session.transmit_capacity();
             model_size(shape).saturating_add(FEDSPAN_CLIENT_SIZE + buffers + record_size(shape))
         }

@@ -26,15 +26,21 @@ fn compile(compiler: &str, words: &str) {
     assert!(output.status.success(), "{words}:\n{}", String::from_utf8_lossy(&output.stderr));
 }
 
-#[test]
-fn structures_have_the_layout_of_the_library() {
-    let scratch = std::env::temp_dir().join(format!("fedspan-layout-{}", std::process::id()));
+/// Compiles a program from these words, runs it, and returns what it has printed.
+fn run(name: &str, words: &str) -> String {
+    let scratch = std::env::temp_dir().join(format!("fedspan-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&scratch).unwrap();
-    let program = scratch.join("layout");
-    compile("cc", &format!("-std=c11 tests/layout.c -o {}", program.display()));
+    let program = scratch.join(name);
+    compile("cc", &format!("-std=c11 {words} -o {}", program.display()));
     let output = Command::new(&program).output().unwrap();
     std::fs::remove_dir_all(&scratch).unwrap();
-    let printed = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn structures_have_the_layout_of_the_library() {
+    let printed = run("layout", "tests/layout.c");
     let sizes = [
         ("fedspan_config", size_of::<fedspan_config>()),
         ("fedspan_config.device", offset_of!(fedspan_config, device)),
@@ -71,6 +77,14 @@ fn programs_and_packages_compile() {
     compile("cc", "-std=c11 -fsyntax-only -Iesp-idf -Itests/declarations/esp esp-idf/fedspan_esp.c");
     let sketch = "-std=c++17 -fsyntax-only -Iarduino/src -Iinclude -Itests/declarations/arduino -x c++ arduino/examples/Train/Train.ino";
     compile("c++", sketch);
+}
+
+/// Tests that clients with storage of different names keep their items apart, and that the name without a choice is the same as ever. NVS
+/// and settings are in memory.
+#[test]
+fn packages_store_the_items_of_each_client_under_its_name() {
+    run("esp", "-Iesp-idf -Itests/declarations/esp tests/storage_esp.c esp-idf/fedspan_esp.c");
+    run("zephyr", "-Izephyr -Itests/declarations tests/storage_zephyr.c zephyr/fedspan_zephyr.c");
 }
 
 /// The README says that the program for boards has 60 lines.

@@ -8,7 +8,7 @@ use ::fedspan_client::session::{Config, Event, Protection};
 use ::fedspan_client::store::NoStore;
 use ::fedspan_client::{Linear, Millis, Recording, Session, Workspace};
 use fedspan::*;
-use fedspan_protocol::frame::{Decoder, FeedResult, encode};
+use fedspan_protocol::frame::{Decoder, FeedResult, crc32c, encode};
 use fedspan_protocol::message::{
     Ack, AckOutcome, HeadSolve, RoundId, RoundOpen, Task as Wire, ToDevice, ToServer, Upload, Welcome, decode,
 };
@@ -361,7 +361,9 @@ fn wrong_arguments_are_refused() {
         assert!(client.is_null() == (status != fedspan_status::FEDSPAN_OK));
         status
     };
-    use fedspan_status::{FEDSPAN_LENGTH, FEDSPAN_NOT_STARTED, FEDSPAN_NULL, FEDSPAN_OK, FEDSPAN_SIZE};
+    use fedspan_status::{
+        FEDSPAN_LENGTH, FEDSPAN_NOT_STARTED, FEDSPAN_NULL, FEDSPAN_OK, FEDSPAN_OVERLAP, FEDSPAN_SIZE,
+    };
     assert_eq!(refused(&|_| {}), FEDSPAN_OK);
     assert_eq!(refused(&|config| config.features = 0), FEDSPAN_SIZE);
     assert_eq!(refused(&|config| config.width = D as u16 + 1), FEDSPAN_SIZE);
@@ -387,6 +389,14 @@ fn wrong_arguments_are_refused() {
             fedspan_status::FEDSPAN_MEMORY
         );
         assert_eq!(fedspan_memory_size(ptr::null()), 0);
+        // Settings or a key in the memory of the client.
+        let inside = start.add(bytes - bytes % 8 - size_of::<fedspan_config>());
+        inside.cast::<fedspan_config>().write(good);
+        assert_eq!(fedspan_start(start, bytes, inside.cast(), &raw mut client), FEDSPAN_OVERLAP);
+        for offset in [0, bytes - 1] {
+            let settings = fedspan_config { key: start.add(offset), ..good };
+            assert_eq!(fedspan_start(start, bytes, &raw const settings, &raw mut client), FEDSPAN_OVERLAP);
+        }
         // No client at all.
         let (mut until, mut out, x) = (0, [0.0f32; C], [0.0f32; D]);
         let none = ptr::null_mut();
@@ -448,6 +458,43 @@ fn failures_of_the_platform_are_counted() {
     assert!(!firmware.sent.is_empty() && firmware.items.contains_key(&1));
     // SAFETY: a started client.
     unsafe { fedspan_end(client) };
+}
+
+/// Tests that a record is used after a reset, and one of another version, of another length, or with a value that is not finite is not, even
+/// if its checksum is right.
+#[test]
+fn record_that_cannot_be_used_counts_as_missing() {
+    let mut firmware = Firmware::new(4);
+    let settings = config(&mut firmware);
+    let mut memory = Memory::new(&settings);
+    let (_, client) = memory.start(&settings);
+    run(client);
+    let (open, body) = opening(7, fed_rep());
+    firmware.arrived = [frame(&welcome(), &[]), frame(&open, &body)].concat();
+    run(client);
+    let saved = firmware.items[&0].clone();
+    let head = 1 + 8 + 4 + 4;
+    assert_eq!(saved.len(), head + 4 * K * C + 4);
+    let mut last_round = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut content = saved[..saved.len() - 4].to_vec();
+        change(&mut content);
+        let check = crc32c(&content).to_le_bytes();
+        firmware.items.insert(0, [&content[..], &check].concat());
+        let (_, client) = memory.start(&settings);
+        // SAFETY: a started client.
+        unsafe { (fedspan_last_round(client), model(client).unwrap().1.to_vec()) }
+    };
+    let (round, values) = last_round(&|_| {});
+    assert_eq!(round, 7);
+    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    assert_eq!(bytes, saved[head..head + 4 * K * C]);
+    let missing = (0, vec![0.0; K * C]);
+    assert_eq!(last_round(&|content| content[0] = 2), missing);
+    assert_eq!(last_round(&|content| content.truncate(head)), missing);
+    for value in [f32::NAN, f32::INFINITY] {
+        let last = head + 4 * (K * C - 1);
+        assert_eq!(last_round(&|content| content[last..].copy_from_slice(&value.to_le_bytes())), missing);
+    }
 }
 
 /// Tests that samples that cannot be read, or are described wrongly, decline the round and are counted, and that the next round is

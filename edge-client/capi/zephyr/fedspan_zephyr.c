@@ -1,12 +1,24 @@
 #include "fedspan_zephyr.h"
 
 #include <errno.h>
+#include <string.h>
 #include <zephyr/kernel.h>
 #include <zephyr/random/random.h>
 #include <zephyr/settings/settings.h>
 
-/* Names of the items in the settings. */
-static const char *name_of(fedspan_item item) { return item == FEDSPAN_RECORD ? "fedspan/record" : "fedspan/handshakes"; }
+enum { NAME_MAX_LENGTH = 32 };
+
+/* Path of an item in the settings. */
+struct path {
+  char text[NAME_MAX_LENGTH + sizeof "/handshakes"];
+};
+
+static struct path path_of(const char *name, fedspan_item item) {
+  struct path path;
+  strcpy(path.text, name);
+  strcat(path.text, item == FEDSPAN_RECORD ? "/record" : "/handshakes");
+  return path;
+}
 
 /* An item that is being read. */
 struct reading {
@@ -23,16 +35,34 @@ static int read_item(const char *key, size_t length, settings_read_cb read, void
   return 0;
 }
 
-static int32_t load(void *context, fedspan_item item, uint8_t *bytes, size_t length) {
+static int32_t load_from(const char *name, fedspan_item item, uint8_t *bytes, size_t length) {
   struct reading reading = {.bytes = bytes, .length = length, .result = 0};
-  int error = settings_load_subtree_direct(name_of(item), read_item, &reading);
-  (void)context;
+  const struct path path = path_of(name, item);
+  int error = settings_load_subtree_direct(path.text, read_item, &reading);
   return error < 0 ? error : reading.result;
+}
+
+static int32_t save_to(const char *name, fedspan_item item, const uint8_t *bytes, size_t length) {
+  const struct path path = path_of(name, item);
+  return settings_save_one(path.text, bytes, length);
+}
+
+static int32_t load(void *context, fedspan_item item, uint8_t *bytes, size_t length) {
+  (void)context;
+  return load_from("fedspan", item, bytes, length);
 }
 
 static int32_t save(void *context, fedspan_item item, const uint8_t *bytes, size_t length) {
   (void)context;
-  return settings_save_one(name_of(item), bytes, length);
+  return save_to("fedspan", item, bytes, length);
+}
+
+static int32_t load_named(void *context, fedspan_item item, uint8_t *bytes, size_t length) {
+  return load_from(((const fedspan_zephyr_storage *)context)->name, item, bytes, length);
+}
+
+static int32_t save_named(void *context, fedspan_item item, const uint8_t *bytes, size_t length) {
+  return save_to(((const fedspan_zephyr_storage *)context)->name, item, bytes, length);
 }
 
 static void random_bytes(void *context, uint8_t *bytes, size_t length) {
@@ -45,6 +75,16 @@ int fedspan_zephyr_platform(fedspan_platform *platform) {
   platform->random = random_bytes;
   platform->load = load;
   platform->save = save;
+  return settings_subsys_init();
+}
+
+int fedspan_zephyr_named_platform(fedspan_platform *platform) {
+  const fedspan_zephyr_storage *storage = platform->context;
+  if (storage == NULL || storage->name == NULL) return -EINVAL;
+  if (storage->name[0] == '\0' || strlen(storage->name) > NAME_MAX_LENGTH) return -EINVAL;
+  platform->random = random_bytes;
+  platform->load = load_named;
+  platform->save = save_named;
   return settings_subsys_init();
 }
 

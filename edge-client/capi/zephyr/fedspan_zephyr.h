@@ -4,9 +4,19 @@
 
 #include "fedspan.h"
 
-/* Sets random, load and save of the platform, and starts the settings subsystem, whose backend (NVS, ZMS) keeps the items. Returns 0, or
-   a negative error number. */
+/* First member of the context of each client in a firmware with several: the name in the settings below which the items of the client are stored,
+   1 to 32 characters. */
+typedef struct {
+  const char *name;
+} fedspan_zephyr_storage;
+
+/* Sets random, load and save of the platform, and starts the settings subsystem, whose backend (NVS, ZMS) keeps the items below "fedspan":
+   for one client in a firmware. Returns 0, or a negative error number. */
 int fedspan_zephyr_platform(fedspan_platform *platform);
+
+/* The same for one of several clients: platform->context points to a fedspan_zephyr_storage, or to a structure that begins with one, whose name
+   no other client has. Returns -EINVAL, and sets nothing, if there is no context or the name has no allowed length. */
+int fedspan_zephyr_named_platform(fedspan_platform *platform);
 
 /* Milliseconds since the start, for fedspan_step. */
 uint64_t fedspan_zephyr_now(void);

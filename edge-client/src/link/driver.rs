@@ -40,8 +40,8 @@ pub struct Driver<'a> {
     unsent: Range<usize>,
     /// True if everything is written, but not flushed.
     is_unflushed: bool,
-    /// Time at which an unfinished write is given up.
-    write_until: Millis,
+    /// Time from which the time limit of an unfinished write counts.
+    written_at: Millis,
     received: [u8; READ_SIZE],
     /// Part of `received` that is not decoded yet.
     unread: Range<usize>,
@@ -115,6 +115,16 @@ enum Action {
     Read(Millis),
 }
 
+/// Reason for the end of a link.
+enum End<E> {
+    /// The session has left the link, or the other side has.
+    Left,
+    /// The link accepted no byte in time.
+    Stalled,
+    /// The link has failed.
+    Failed(E),
+}
+
 impl<'a> Driver<'a> {
     /// Creates a driver without a link.
     #[must_use]
@@ -124,7 +134,7 @@ impl<'a> Driver<'a> {
             transmit: buffers.transmit,
             unsent: 0..0,
             is_unflushed: false,
-            write_until: Millis::MAX,
+            written_at: Millis::ZERO,
             received: [0; READ_SIZE],
             unread: 0..0,
             progress: None,
@@ -173,10 +183,7 @@ impl<'a> Driver<'a> {
         A: Aead + Clone,
         L: NonBlockingLink,
     {
-        match self.try_step(session, link, now, sensor) {
-            Ok(step) => step,
-            Err(error) => self.close(session, now, Some(error), false),
-        }
+        self.try_step(session, link, now, sensor).unwrap_or_else(|end| self.close(session, now, end))
     }
 
     fn try_step<T, S, P, R, A, L>(
@@ -185,7 +192,7 @@ impl<'a> Driver<'a> {
         link: &mut L,
         now: Millis,
         sensor: &mut dyn Sensor,
-    ) -> Result<Step<L::Error>, L::Error>
+    ) -> Result<Step<L::Error>, End<L::Error>>
     where
         T: Task,
         S: SampleSource,
@@ -196,22 +203,30 @@ impl<'a> Driver<'a> {
     {
         Ok(match self.advance(session, now) {
             Action::Handled => Step::Again,
-            Action::Close => self.close(session, now, None, false),
+            Action::Close => return Err(End::Left),
             Action::Silent(until) => Step::Wait(until),
             Action::Write if self.is_unflushed => {
-                link.flush()?;
+                link.flush().map_err(End::Failed)?;
                 self.is_unflushed = false;
                 Step::Again
             }
-            Action::Write => match link.write(self.unsent_bytes())? {
-                Some(written) if self.written(session, now, written) => Step::Again,
-                Some(_) => self.close(session, now, None, false),
-                None if now >= self.write_until => self.close(session, now, None, true),
-                None => Step::Wait(self.write_until),
+            Action::Write => match link.write(self.unsent_bytes()).map_err(End::Failed)? {
+                Some(0) => return Err(End::Left),
+                Some(written) => self.written(now, written),
+                None => {
+                    let until = self.written_at + session.write_limit();
+                    if now >= until {
+                        return Err(End::Stalled);
+                    }
+                    Step::Wait(until)
+                }
             },
             Action::Read(until) => {
-                if let Some(read) = link.read(&mut self.received)? {
-                    if read == 0 { self.close(session, now, None, false) } else { self.received(read) }
+                if let Some(read) = link.read(&mut self.received).map_err(End::Failed)? {
+                    if read == 0 {
+                        return Err(End::Left);
+                    }
+                    self.received(read)
                 } else if let Some((x, target)) = session.is_collecting().then(|| sensor.poll()).flatten() {
                     self.handle(session, now, Event::Sample(x, target));
                     Step::Again
@@ -247,13 +262,13 @@ impl<'a> Driver<'a> {
         let now = clock();
         match self.advance(session, now) {
             Action::Handled => Step::Again,
-            Action::Close => self.close(session, now, None, false),
+            Action::Close => self.close(session, now, End::Left),
             Action::Silent(until) => {
                 sleep_until(until).await;
                 Step::Again
             }
             Action::Write => {
-                let time_limit = sleep_until(self.write_until);
+                let time_limit = sleep_until(self.written_at + session.write_limit());
                 let written = if self.is_unflushed {
                     let flush = async { io.flush().await.map(|()| None) };
                     select(flush, core::future::pending::<()>(), time_limit).await
@@ -268,10 +283,10 @@ impl<'a> Driver<'a> {
                         self.is_unflushed = false;
                         Step::Again
                     }
-                    Selected::Io(Ok(Some(written))) if self.written(session, now, written) => Step::Again,
-                    Selected::Io(Ok(Some(_))) | Selected::Sample(()) => self.close(session, now, None, false),
-                    Selected::Io(Err(error)) => self.close(session, now, Some(error), false),
-                    Selected::Timeout => self.close(session, now, None, true),
+                    Selected::Io(Ok(Some(0))) | Selected::Sample(()) => self.close(session, now, End::Left),
+                    Selected::Io(Ok(Some(written))) => self.written(now, written),
+                    Selected::Io(Err(error)) => self.close(session, now, End::Failed(error)),
+                    Selected::Timeout => self.close(session, now, End::Stalled),
                 }
             }
             Action::Read(until) => {
@@ -283,9 +298,9 @@ impl<'a> Driver<'a> {
                     }
                 };
                 match select(io.read(&mut self.received), sample, sleep_until(until)).await {
-                    Selected::Io(Ok(0)) => self.close(session, clock(), None, false),
+                    Selected::Io(Ok(0)) => self.close(session, clock(), End::Left),
                     Selected::Io(Ok(read)) => self.received(read),
-                    Selected::Io(Err(error)) => self.close(session, clock(), Some(error), false),
+                    Selected::Io(Err(error)) => self.close(session, clock(), End::Failed(error)),
                     Selected::Sample((x, target)) => {
                         let now = clock();
                         self.handle(session, now, Event::Sample(x, target));
@@ -320,7 +335,7 @@ impl<'a> Driver<'a> {
         // Also before a link begins: without what could not be read so far, the session has nothing to send.
         let must_commit = !self.unsent.is_empty() || self.progress.is_none();
         if must_commit && session.store().is_dirty() && session.commit().await.is_err() {
-            return self.close(session, clock(), None, false);
+            return self.close(session, clock(), End::Left);
         }
         self.step_async(session, io, clock, sleep_until, sensor).await
     }
@@ -343,42 +358,40 @@ impl<'a> Driver<'a> {
     {
         if now < core::mem::replace(&mut self.last, now) {
             self.has_jumped = true;
-            self.write_until = now + session.write_limit();
+            self.written_at = now;
         }
-        let Some(progress) = self.progress else {
+        let event = if let Some(progress) = self.progress {
+            if self.is_unflushed || !self.unsent.is_empty() {
+                return Action::Write;
+            }
+            if progress.close {
+                return Action::Close;
+            }
+            // Timeouts come before input, so that a link with continuous input cannot starve them. After a jump of the clock, the
+            // session has to name another time.
+            if progress.again || self.has_jumped || now >= progress.wake {
+                Event::Tick
+            } else if session.is_silent(now) {
+                return Action::Silent(progress.wake);
+            } else {
+                let mut input = self.received.get(self.unread.clone()).unwrap_or_default();
+                if input.is_empty() {
+                    return Action::Read(progress.wake);
+                }
+                let fed = self.decoder.feed(&mut input);
+                self.unread.start = self.unread.end.saturating_sub(input.len());
+                match fed {
+                    FeedResult::NeedMore | FeedResult::Dropped(_) => return Action::Handled,
+                    FeedResult::Message(message) => Event::Message(message),
+                    FeedResult::Sealed(frame) => Event::Sealed(frame),
+                }
+            }
+        } else {
             self.decoder.reset();
-            self.handle(session, now, Event::LinkUp);
-            return Action::Handled;
+            Event::LinkUp
         };
-        if self.is_unflushed || !self.unsent.is_empty() {
-            return Action::Write;
-        }
-        if progress.close {
-            return Action::Close;
-        }
-        // Timeouts come before input, so that a link with continuous input cannot starve them. After a jump of the clock, the
-        // session has to name another time.
-        if progress.again || self.has_jumped || now >= progress.wake {
-            self.handle(session, now, Event::Tick);
-            return Action::Handled;
-        }
-        if session.is_silent(now) {
-            return Action::Silent(progress.wake);
-        }
-        let mut input = self.received.get(self.unread.clone()).unwrap_or_default();
-        if input.is_empty() {
-            return Action::Read(progress.wake);
-        }
-        let event = match self.decoder.feed(&mut input) {
-            FeedResult::NeedMore | FeedResult::Dropped(_) => None,
-            FeedResult::Message(message) => Some(Event::Message(message)),
-            FeedResult::Sealed(frame) => Some(Event::Sealed(frame)),
-        };
-        self.unread.start = self.unread.end.saturating_sub(input.len());
-        if let Some(event) = event {
-            let progress = session.handle(now, event, self.transmit);
-            self.answered(session, now, progress);
-        }
+        let progress = session.handle(now, event, self.transmit);
+        self.answered(now, progress);
         Action::Handled
     }
 
@@ -392,21 +405,14 @@ impl<'a> Driver<'a> {
         A: Aead + Clone,
     {
         let progress = session.handle(now, event, self.transmit);
-        self.answered(session, now, progress);
+        self.answered(now, progress);
     }
 
     /// Keeps the answer of the session to an event, and the frame to be written.
-    fn answered<T, S, P, R, A>(&mut self, session: &Session<T, S, P, R, A>, now: Millis, progress: Progress)
-    where
-        T: Task,
-        S: SampleSource,
-        P: Store,
-        R: rand_core::Rng,
-        A: Aead + Clone,
-    {
+    fn answered(&mut self, now: Millis, progress: Progress) {
         self.has_jumped = false;
         self.unsent = 0..progress.sent;
-        self.write_until = now + session.write_limit();
+        self.written_at = now;
         self.progress = Some(progress);
     }
 
@@ -414,24 +420,12 @@ impl<'a> Driver<'a> {
         self.transmit.get(self.unsent.clone()).unwrap_or_default()
     }
 
-    /// Records that the link has accepted bytes. Returns false if it has accepted none, which ends it.
-    fn written<T, S, P, R, A>(
-        &mut self,
-        session: &Session<T, S, P, R, A>,
-        now: Millis,
-        written: usize,
-    ) -> bool
-    where
-        T: Task,
-        S: SampleSource,
-        P: Store,
-        R: rand_core::Rng,
-        A: Aead + Clone,
-    {
+    /// Records that the link has accepted bytes.
+    fn written<E>(&mut self, now: Millis, written: usize) -> Step<E> {
         self.unsent.start = self.unsent.end.min(self.unsent.start.saturating_add(written));
         self.is_unflushed = self.unsent.is_empty();
-        self.write_until = now + session.write_limit();
-        written > 0
+        self.written_at = now;
+        Step::Again
     }
 
     /// Records that bytes have been read.
@@ -445,8 +439,7 @@ impl<'a> Driver<'a> {
         &mut self,
         session: &mut Session<T, S, P, R, A>,
         now: Millis,
-        error: Option<E>,
-        is_stalled: bool,
+        end: End<E>,
     ) -> Step<E>
     where
         T: Task,
@@ -457,6 +450,11 @@ impl<'a> Driver<'a> {
     {
         let last = session.handle(now, Event::LinkDown, self.transmit);
         (self.unsent, self.unread, self.is_unflushed, self.progress) = (0..0, 0..0, false, None);
+        let (error, is_stalled) = match end {
+            End::Left => (None, false),
+            End::Stalled => (None, true),
+            End::Failed(error) => (Some(error), false),
+        };
         Step::Closed(Closed { retry_at: last.wake, error, is_stalled, frames: self.decoder.counters() })
     }
 }

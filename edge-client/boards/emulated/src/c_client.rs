@@ -11,7 +11,7 @@ use fedspan::{fedspan_item, fedspan_samples};
 use fedspan_client::recording::table::{Rows, Split, Table};
 use fedspan_client::session::Protection;
 use fedspan_client::{Millis, RoundId, SampleSource as _, Targets};
-use fedspan_protocol::frame::crc32c_f32;
+use fedspan_protocol::frame::{crc32c, crc32c_f32};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng as _, SeedableRng as _};
 use semihosting::{println, process};
@@ -22,19 +22,17 @@ use crate::fault;
 use crate::flash::FlashFile;
 use crate::identity::identify;
 use crate::link::{Link, Traffic};
-use crate::nor::{Medium as _, SIZE};
+use crate::nor::SIZE;
 use crate::pipes::Pipes;
 use crate::serial::{Serial, Uart as _};
 use crate::settings::{LinkSettings, Settings};
+use crate::slots;
 use crate::stack::Painted;
 
 unsafe extern "C" {
     /// Main function of the program in C, which ends with `board_report`.
     fn c_main();
 }
-
-/// Bytes of an item in the file of the flash: its length and its content.
-const ITEM: usize = 1024;
 
 /// Services of a board for the program, for any board.
 trait Services {
@@ -94,11 +92,15 @@ impl<B: Board> Services for BoardServices<B> {
     }
 
     fn connect(&mut self) {
+        if self.link.as_ref().is_some_and(Link::is_over) {
+            process::exit(fault::POWER_GONE);
+        }
         self.traffic = self.traffic();
+        let last = self.settings.end_after;
         let opened = match &self.settings.link {
-            LinkSettings::Uart => Ok(Link::serial(Serial::new(), self.traffic, None)),
+            LinkSettings::Uart => Ok(Link::serial(Serial::new(), self.traffic, last)),
             LinkSettings::Pipes { receive, transmit } => {
-                Pipes::open(receive, transmit).map(|pipes| Link::pipes(pipes, self.traffic, None))
+                Pipes::open(receive, transmit).map(|pipes| Link::pipes(pipes, self.traffic, last))
             }
         };
         match opened {
@@ -134,6 +136,8 @@ struct State {
     test: Rows<'static, SMALL_FEATURES>,
     random: ChaCha8Rng,
     storage: Option<FlashFile>,
+    /// True if the hash of each record is printed when it is read or written, so that a test can compare them.
+    print_records: bool,
     saved: u32,
     stack: Painted,
 }
@@ -178,6 +182,7 @@ pub fn run<B: Board>(board: B, stack: Painted) -> ! {
         Ok(file) => file,
         Err(problem) => fault::exit(fault::WRONG, &problem),
     });
+    let print_records = settings.end_after.is_some();
     let mut services = BoardServices { board, settings, link: None, traffic: Traffic::default() };
     let services: &mut dyn Services = &mut services;
     // SAFETY: only the lifetime is erased: this function never returns, so that the services live as long as the program.
@@ -191,6 +196,7 @@ pub fn run<B: Board>(board: B, stack: Painted) -> ! {
         test: rows(Split::Test),
         random: ChaCha8Rng::seed_from_u64(device),
         storage,
+        print_records,
         saved: 0,
         stack,
     };
@@ -257,37 +263,37 @@ extern "C" fn board_random(_context: *mut c_void, bytes: *mut u8, length: usize)
 
 #[unsafe(no_mangle)]
 extern "C" fn board_load(_context: *mut c_void, item: fedspan_item, bytes: *mut u8, length: usize) -> i32 {
-    let Some(storage) = &mut state().storage else { return 0 };
-    let mut stored = [0; 2];
-    let start = ITEM * item as usize;
-    if storage.read(start, &mut stored).is_err() {
-        return -1;
-    }
-    let stored = u16::from_le_bytes(stored);
-    if stored == u16::MAX {
-        return 0;
-    }
+    let State { device, storage: Some(storage), print_records, .. } = state() else { return 0 };
     // SAFETY: the client passes a buffer of this length.
     let bytes = unsafe { slice::from_raw_parts_mut(bytes, length) };
-    match bytes.get_mut(..usize::from(stored)).map(|bytes| storage.read(start + 2, bytes)) {
-        Some(Ok(())) => i32::from(stored),
-        _ => -1,
+    let Ok(loaded) = slots::load(storage, item as usize, bytes) else { return -1 };
+    let loaded = loaded.and_then(|length| bytes.get(..length)).unwrap_or_default();
+    if *print_records && item == fedspan_item::FEDSPAN_RECORD {
+        match loaded {
+            [] => println!("{{\"device\":{device},\"start\":{{}}}}"),
+            record => {
+                println!("{{\"device\":{device},\"start\":{{\"restored\":\"{:08x}\"}}}}", crc32c(record))
+            }
+        }
     }
+    i32::try_from(loaded.len()).unwrap_or(-1)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn board_save(_context: *mut c_void, item: fedspan_item, bytes: *const u8, length: usize) -> i32 {
-    let state = state();
-    let Some(storage) = &mut state.storage else { return 0 };
-    let start = ITEM * item as usize;
+    let State { device, storage: Some(storage), print_records, saved, .. } = state() else { return 0 };
     // SAFETY: the client passes a buffer of this length.
     let bytes = unsafe { slice::from_raw_parts(bytes, length) };
-    let stored = u16::try_from(length).ok().filter(|_| length <= ITEM - 2).map(u16::to_le_bytes);
-    let is_saved = stored.is_some_and(|stored| {
-        storage.write(start + 2, bytes).is_ok() && storage.write(start, &stored).is_ok()
-    });
-    state.saved += u32::from(is_saved && item == fedspan_item::FEDSPAN_RECORD);
-    if is_saved { 0 } else { -1 }
+    if slots::save(storage, item as usize, bytes).is_err() {
+        return -1;
+    }
+    if item == fedspan_item::FEDSPAN_RECORD {
+        *saved += 1;
+        if *print_records {
+            println!("{{\"device\":{device},\"saved\":\"{:08x}\"}}", crc32c(bytes));
+        }
+    }
+    0
 }
 
 #[unsafe(no_mangle)]

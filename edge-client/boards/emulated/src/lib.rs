@@ -12,7 +12,7 @@
 //! | `identity` | identity of the device: its provisioning record, a host file |
 //! | `campaign`, `client`, `report` | takes part in a campaign, then reports the score of the personal model |
 //! | `network_client` | the same for networks, whose sizes are known at run time only (feature `every-network`) |
-//! | `c_client` | the same for a program in C (feature `c`) |
+//! | `c_client`, [`slots`] | the same for a program in C (feature `c`), and its storage |
 //! | [`problem`], [`shape`], [`update`], `measure`, `stack` | cost of one update: instructions, stack, and its exact bits |
 //! | `iteration`, `power` | the same for a FedPower iteration, without and with noise (feature `power`) |
 //! | `descent`, `network` | the same for the training of networks (feature `network` and others) |
@@ -39,6 +39,7 @@ pub mod ring;
 pub mod serial;
 pub mod settings;
 pub mod shape;
+pub mod slots;
 pub mod update;
 
 #[cfg(all(target_os = "none", feature = "c"))]
