@@ -72,9 +72,10 @@ pub struct Bench<'a, T> {
     /// True if the stored key could not be read since the reset, so that the device may not know it yet.
     key_is_unread: bool,
     clock_jumps: u32,
-    /// Number of hellos since the reset, and round of the last update or decline.
+    /// Number of hellos since the reset.
     hellos: u32,
-    answered: Option<RoundId>,
+    /// Round of the last update or decline, and whether it is a decline.
+    answered: Option<(RoundId, bool)>,
     work: Work,
 }
 
@@ -551,7 +552,7 @@ impl<'a, T: Model> Bench<'a, T> {
                 for (_, tensor, bytes) in split_body(&update.tensors, body).expect("the whole body") {
                     check_values(tensor, tensor.elements(), bytes);
                 }
-                (self.uploaded, self.answered) = (update.tensors.clone(), Some(update.id));
+                (self.uploaded, self.answered) = (update.tensors.clone(), Some((update.id, false)));
                 Some((update.id.round, update.id.stage, None))
             }
             ToServer::Chunk(chunk) => {
@@ -570,7 +571,7 @@ impl<'a, T: Model> Bench<'a, T> {
                 assert!(body.is_empty());
                 match message {
                     ToServer::Hello(_) => self.hellos += 1,
-                    ToServer::Decline(decline) => self.answered = Some(decline.id),
+                    ToServer::Decline(decline) => self.answered = Some((decline.id, true)),
                     _ => {}
                 }
                 None
@@ -618,7 +619,16 @@ impl<'a, T: Model> Bench<'a, T> {
             panic!("an opening of a round")
         };
         self.answered = None;
-        opening.iter().for_each(|message| self.deliver_honest(message));
+        let (hellos, epoch) = (self.hellos, self.stored_epoch());
+        let receives_keys = self.server.is_some() && self.config.receives_keys;
+        for (index, message) in opening.iter().enumerate() {
+            self.deliver_honest(message);
+            // A new key in the middle of the round, or behind it.
+            if index == 0 && receives_keys {
+                self.deliver_honest(&payload(&key_of_epoch(epoch + 1, 0x98), &[]));
+                assert!(self.stored_epoch() > epoch || self.close, "the new key was not stored");
+            }
+        }
         for _ in 0..4 {
             if self.session.is_collecting() {
                 self.deliver_sample(0);
@@ -626,23 +636,19 @@ impl<'a, T: Model> Bench<'a, T> {
         }
         // Samples that are NaN are not usable, so that the round stays open.
         assert!(
-            self.answered == Some(open.id) || self.session.is_collecting(),
+            matches!(self.answered, Some((id, _)) if id == open.id) || self.session.is_collecting(),
             "round {:?} was not answered",
             open.id
         );
-        if self.server.is_none() || !self.config.receives_keys {
-            return;
-        }
+        let uses_key = |bench: &Self| !receives_keys || bench.close || bench.hellos == hellos + 1;
+        assert!(
+            !matches!(self.answered, Some((_, true))) || uses_key(self),
+            "the new key is not used after a decline"
+        );
         let outcome = AckOutcome::Counted;
         self.deliver_honest(&payload(&ToDevice::Ack(Ack { id: open.id, outcome }), &[]));
         self.deliver_honest(&payload(&ToDevice::RoundClosed(open.id), &[]));
-        let (hellos, epoch) = (self.hellos, self.stored_epoch());
-        if self.close {
-            return;
-        }
-        self.deliver_honest(&payload(&key_of_epoch(epoch + 1, 0x98), &[]));
-        assert!(self.stored_epoch() > epoch, "the new key was not stored");
-        assert_eq!(self.hellos, hellos + 1, "the new key is not used");
+        assert!(uses_key(self), "the new key is not used after a round");
     }
 
     /// Connects the device to a server with a new campaign.
