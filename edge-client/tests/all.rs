@@ -68,6 +68,7 @@ mod network_any;
 mod network_batches;
 mod network_rounds;
 mod network_slices;
+mod new_keys;
 mod noise;
 mod pauses;
 mod power;

@@ -8,6 +8,10 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use crate::nor_flash::{Nor, PAGE, WORD};
+#[cfg(feature = "key-rotation")]
+use fedspan_client::secure::{KEY, Key};
+#[cfg(feature = "key-rotation")]
+use fedspan_client::store::StoredKey;
 use fedspan_client::store::{ALL_SPENT, FlashStore, Record, RecordHeader, Store, StoreError, record_len};
 use fedspan_protocol::frame::crc32c;
 
@@ -28,6 +32,8 @@ struct Golden {
     rounds: u32,
     /// True if the whole budget is spent.
     spent: bool,
+    /// True if the server has sent a new key.
+    rekeyed: bool,
 }
 
 impl Golden {
@@ -36,6 +42,12 @@ impl Golden {
         let handshakes = if self.keyed { 128 * u64::from(self.rounds.div_ceil(4)) } else { 0 };
         let spent = if self.spent { ALL_SPENT } else { 21 * u64::from(self.rounds) };
         (handshakes, if self.private { spent } else { 0 }, (self.rounds > 0).then_some(self.rounds))
+    }
+
+    /// Returns the newest key that the server has sent.
+    #[cfg(feature = "key-rotation")]
+    fn expected_key(&self) -> Option<StoredKey> {
+        self.rekeyed.then(|| key_of((self.rounds - 1) / 30 * 30 + 1))
     }
 
     /// Returns the image that this version writes.
@@ -51,6 +63,10 @@ impl Golden {
                 store.save_handshakes(128 * u64::from(round.div_ceil(4))).unwrap();
             }
             save_record(&mut store, round).unwrap();
+            #[cfg(feature = "key-rotation")]
+            if self.rekeyed && round % 30 == 1 {
+                store.save_key(&key_of(round)).unwrap();
+            }
         }
         if self.spent {
             store.save_spent(ALL_SPENT).unwrap();
@@ -73,7 +89,10 @@ fn all_images() -> Vec<Golden> {
         private,
         rounds,
         spent,
+        rekeyed: false,
     };
+    let rekeyed =
+        |name, meaning, rounds| Golden { rekeyed: true, ..golden(name, meaning, true, false, rounds, false) };
     vec![
         golden("blank", "a new device", false, false, 0, false),
         golden("open_one", "no key, no privacy, one round", false, false, 1, false),
@@ -86,6 +105,8 @@ fn all_images() -> Vec<Golden> {
         golden("private_many", "the same after pages were erased", true, true, 100, false),
         golden("private_spent", "the same, all of the budget spent", true, true, 5, true),
         golden("ledger_only", "a budget and no key", false, true, 7, false),
+        rekeyed("rekeyed_one", "with a key that the server has sent, one round", 1),
+        rekeyed("rekeyed_many", "with the second such key, after pages were erased", 50),
     ]
 }
 
@@ -105,6 +126,15 @@ fn record_of(round: u32) -> (RecordHeader, [f32; K]) {
         representation: round.wrapping_mul(0x9E37_79B9),
     };
     (loaded, [0.5 * round as f32, -1.25])
+}
+
+/// Returns the key that the server has sent in a round, whose content depends only on the number of the round.
+#[cfg(feature = "key-rotation")]
+fn key_of(round: u32) -> StoredKey {
+    let mut secret = [round as u8; KEY];
+    // Bytes that look like the start of a counter, which a server can choose.
+    secret[..4].copy_from_slice(b"FSPH");
+    StoredKey { key: Key::new(round as u16, secret), provisioned: 0x89AB_CDEF }
 }
 
 fn save_record(store: &mut Flash, round: u32) -> Result<(), StoreError> {
@@ -136,11 +166,12 @@ fn format_readme() -> String {
         "# Golden flash images\n\n\
          What version 3 of `FlashStore` has in flash: two pages of 512 bytes, words of 4, a head of 2 x 1. `edge-client/tests/flash_images.rs`\n\
          fails when this version writes other bytes, or reads other values. Of a record of round `r`, the campaign is\n\
-         0x0123456789abcdef, the representation's hash `r * 0x9e3779b9` (modulo 2^32), the head `[r / 2, -1.25]`.\n\n\
+         0x0123456789abcdef, the representation's hash `r * 0x9e3779b9` (modulo 2^32), the head `[r / 2, -1.25]`. A key of round `r` has\n\
+         the epoch `r` and 32 bytes `r`, of which the first four are `FSPH`; it was sent in round 1, or 31.\n\n\
          A change of the format keeps these files as they are, in a folder of their own, and a test that opens or refuses\n\
          each. `version-2` has the files of that version, with the same values; this version reads the counters and not the record.\n\
          Written anew by\n\n\
-         ```sh\nFEDSPAN_REGENERATE_VECTORS=1 cargo test -p fedspan-client --features flash --test all -- flash_images::\n```\n\n\
+         ```sh\nFEDSPAN_REGENERATE_VECTORS=1 cargo test -p fedspan-client --features flash,key-rotation --test all -- flash_images::\n```\n\n\
          | file | meaning | handshakes | spent | round of the record |\n| --- | --- | ---: | ---: | ---: |\n",
     );
     for golden in all_images() {
@@ -157,7 +188,9 @@ fn images_are_written_byte_for_byte() {
     let mut files: Vec<(String, Vec<u8>)> =
         all_images().iter().map(|golden| (format!("{}.bin", golden.name), golden.written_image())).collect();
     files.push(("README.md".into(), format_readme().into_bytes()));
-    for (name, bytes) in files {
+    // Firmware without stored keys cannot write the images that have one.
+    let can_write = |name: &str| cfg!(feature = "key-rotation") || !name.starts_with("rekeyed");
+    for (name, bytes) in files.into_iter().filter(|(name, _)| can_write(name)) {
         let path = images_folder().join(&name);
         if std::env::var_os("FEDSPAN_REGENERATE_VECTORS").is_some_and(|value| value == "1") {
             std::fs::write(path, bytes).unwrap();
@@ -180,6 +213,8 @@ fn images_open_with_their_values_and_continue() {
                 golden.name
             );
         }
+        #[cfg(feature = "key-rotation")]
+        assert_eq!(open_store(&nor).load_key(), Ok(golden.expected_key()), "{}", golden.name);
         for n in 1..60 {
             let (mut store, _) = open_device(&nor, golden.private);
             let round = golden.rounds + n;
@@ -196,6 +231,8 @@ fn images_open_with_their_values_and_continue() {
                 "{}",
                 golden.name
             );
+            #[cfg(feature = "key-rotation")]
+            assert_eq!(open_store(&nor).load_key(), Ok(golden.expected_key()), "{}", golden.name);
         }
     }
 }
@@ -225,7 +262,8 @@ fn as_other_version(image: &[u8]) -> Vec<u8> {
 /// its head again.
 #[test]
 fn pages_of_version_2_keep_their_counters() {
-    for golden in all_images() {
+    // Version 2 stored no keys.
+    for golden in all_images().iter().filter(|golden| !golden.rekeyed) {
         let path = images_folder().join("version-2").join(format!("{}.bin", golden.name));
         let nor = Nor::with(std::fs::read(path).unwrap());
         let (handshakes, spent, round) = golden.expected_values();

@@ -24,7 +24,8 @@ const NOW: u64 = 1_000;
 pub struct Pair {
     pub session: Session<Linear<Heap>, Sliced, Flash, ChaCha8Rng>,
     limit: usize,
-    key: Option<Key>,
+    /// Key of the next handshake.
+    pub key: Option<Key>,
     pub channel: Option<Channel>,
     answers: u8,
     out: Vec<u8>,
@@ -63,8 +64,18 @@ impl Pair {
 
     /// Passes an event to the session. Returns all messages that the device sends.
     pub fn handle_event(&mut self, event: Event<'_>) -> Sent {
-        let mut progress = self.session.handle(Millis::new(NOW), event, &mut self.out);
-        let mut sent = self.decode_sent(progress);
+        self.handle_events([event])
+    }
+
+    /// Passes events to the session, of which the later ones arrive before the device has sent all its answers to the earlier ones.
+    /// Returns all messages that the device sends.
+    fn handle_events<'a>(&mut self, events: impl IntoIterator<Item = Event<'a>>) -> Sent {
+        let mut sent = Vec::new();
+        let mut progress = Progress { sent: 0, again: false, close: false, wake: Millis::ZERO };
+        for event in events {
+            progress = self.session.handle(Millis::new(NOW), event, &mut self.out);
+            sent.extend(self.decode_sent(progress));
+        }
         while progress.again {
             progress = self.session.handle(Millis::new(NOW), Event::Tick, &mut self.out);
             sent.extend(self.decode_sent(progress));
@@ -93,9 +104,30 @@ impl Pair {
 
     /// Sends a message to the device, sealed if there is a key. Returns the answers.
     pub fn deliver(&mut self, message: &ToDevice, body: &[u8]) -> Sent {
-        let Some(channel) = &mut self.channel else {
+        if self.channel.is_none() {
             return self.handle_event(Event::Message(&payload(message, body)));
-        };
+        }
+        let mut frame = self.seal(message, body);
+        let unopened = self.session.counters().unopened;
+        let sent = self.handle_event(Event::Sealed(&mut frame));
+        assert_eq!(
+            self.session.counters().unopened,
+            unopened,
+            "a frame of the server, which has the key, did not open"
+        );
+        sent
+    }
+
+    /// Sends sealed messages to the device, all before it has answered. Returns the answers.
+    #[cfg(feature = "key-rotation")]
+    pub fn deliver_together(&mut self, messages: &[(ToDevice, Vec<u8>)]) -> Sent {
+        let mut frames: Vec<_> = messages.iter().map(|(message, body)| self.seal(message, body)).collect();
+        self.handle_events(frames.iter_mut().map(|frame| Event::Sealed(frame)))
+    }
+
+    /// Returns the frame of a message, sealed with the keys of the connection.
+    fn seal(&mut self, message: &ToDevice, body: &[u8]) -> Vec<u8> {
+        let channel = self.channel.as_mut().expect("keys of the connection");
         let mut frame_bytes = vec![0; wire_capacity(5000)];
         let sent = match message {
             ToDevice::Welcome(_) => channel.seal_answer(&[self.answers; 16], message, &mut frame_bytes),
@@ -105,15 +137,7 @@ impl Pair {
         let FeedResult::Sealed(frame) = decoder.feed(&mut &frame_bytes[..sent.unwrap()]) else {
             panic!("not sealed")
         };
-        let unopened = self.session.counters().unopened;
-        let mut frame = frame.to_vec();
-        let sent = self.handle_event(Event::Sealed(&mut frame));
-        assert_eq!(
-            self.session.counters().unopened,
-            unopened,
-            "a frame of the server, which has the key, did not open"
-        );
-        sent
+        frame.to_vec()
     }
 
     fn deliver_all(&mut self, messages: &[(ToDevice, Vec<u8>)]) -> Sent {

@@ -49,7 +49,9 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng, A: Aead + Clone> Session<T, S, 
             return 0;
         }
         #[cfg(feature = "key-rotation")]
-        self.use_new_key();
+        if self.state.may_use_new_key() {
+            self.state.restart_handshake();
+        }
         let Some((message, range)) = self.next_frame(now) else { return 0 };
         let tensors = self.state.upload.get(range.tensors.clone()).unwrap_or_default();
         let body =
@@ -84,19 +86,6 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng, A: Aead + Clone> Session<T, S, 
             self.state.charged_unsent = false;
         }
         self.state.record_sent(now, encoded)
-    }
-
-    /// Begins a handshake with the new key once no round is open or announced.
-    #[cfg(feature = "key-rotation")]
-    fn use_new_key(&mut self) {
-        #[cfg(feature = "beacons")]
-        if self.state.announced.is_some() {
-            return;
-        }
-        let is_free = self.state.phase == Phase::Idle && self.state.decline.is_none();
-        if is_free && self.state.has_new_key {
-            self.state.restart_handshake();
-        }
     }
 
     /// Reads the stored key, if it could not be read so far.
@@ -177,6 +166,16 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng, A: Aead + Clone> Session<T, S, 
 }
 
 impl SessionState {
+    /// Returns true if a handshake with a new key begins: no round is open or announced, and no decline is to be sent.
+    #[cfg(feature = "key-rotation")]
+    pub fn may_use_new_key(&self) -> bool {
+        #[cfg(feature = "beacons")]
+        if self.announced.is_some() {
+            return false;
+        }
+        self.has_new_key && self.phase == Phase::Idle && self.decline.is_none()
+    }
+
     /// Returns the next message to send after the hello.
     fn next_frame_after_hello(&mut self, now: Millis) -> Option<(ToServer, BodyRange)> {
         let message = match self.phase {

@@ -209,6 +209,8 @@ impl SessionState {
             Phase::Sending { .. } | Phase::Receiving { ask_missing: true } => true,
             #[cfg(feature = "reports")]
             _ if self.report_due => true,
+            #[cfg(feature = "key-rotation")]
+            _ if self.may_use_new_key() => true,
             _ => self.send_key_proof || self.decline.is_some() || self.resend.is_some(),
         }
     }

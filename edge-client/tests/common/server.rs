@@ -7,6 +7,8 @@ use std::rc::Rc;
 
 use fedspan_client::Millis;
 use fedspan_client::session::{Config, Event, Progress, Protection, Session};
+#[cfg(feature = "key-rotation")]
+use fedspan_client::store::StoredKey;
 use fedspan_client::store::{Record, RecordHeader, Store, StoreError};
 use fedspan_client::{Linear, SampleSource, Task};
 use fedspan_protocol::assembly::{Assembly, plan};
@@ -62,6 +64,8 @@ pub struct FlashState {
     pub record: Option<(RecordHeader, Vec<f32>)>,
     pub handshakes: u64,
     pub spent: u64,
+    #[cfg(feature = "key-rotation")]
+    pub key: Option<StoredKey>,
     /// Number of saved records.
     pub saves: usize,
     pub fail_save: bool,
@@ -128,6 +132,22 @@ impl Store for Flash {
         state.spent = spent;
         state.spent_uncertain = state.fail_spent_after;
         if state.spent_uncertain { Err(StoreError) } else { Ok(()) }
+    }
+
+    #[cfg(feature = "key-rotation")]
+    fn save_key(&mut self, key: &StoredKey) -> Result<(), StoreError> {
+        let mut state = self.0.borrow_mut();
+        if state.fail_save {
+            return Err(StoreError);
+        }
+        state.key = Some(key.clone());
+        Ok(())
+    }
+
+    #[cfg(feature = "key-rotation")]
+    fn load_key(&mut self) -> Result<Option<StoredKey>, StoreError> {
+        let state = self.0.borrow();
+        if state.fail_load { Err(StoreError) } else { Ok(state.key.clone()) }
     }
 
     fn load_spent(&mut self) -> Result<u64, StoreError> {

@@ -1,4 +1,4 @@
-//! NOR flash in memory: counts operations and can lose its power.
+//! NOR flash in memory: counts operations, can lose its power, and can wear out.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,6 +18,8 @@ pub struct State {
     pub operations: u64,
     /// Number of words that can still be written or erased before the power fails.
     pub power: usize,
+    /// True if the flash cannot be erased any more.
+    pub is_worn: bool,
 }
 
 /// Handle of a chip. The chip outlives the store that uses it.
@@ -27,7 +29,24 @@ pub struct Chip(pub Rc<RefCell<State>>);
 impl Chip {
     /// Creates a chip with the given contents and unlimited power.
     pub fn new(bytes: Vec<u8>) -> Self {
-        Self(Rc::new(RefCell::new(State { bytes, operations: 0, power: usize::MAX })))
+        Self(Rc::new(RefCell::new(State { bytes, operations: 0, power: usize::MAX, is_worn: false })))
+    }
+
+    /// Creates a chip with the same contents and unlimited power.
+    pub fn copy(&self) -> Self {
+        Self::new(self.0.borrow().bytes.clone())
+    }
+
+    /// Returns true if no write or erase fails.
+    pub fn is_sound(&self) -> bool {
+        let state = self.0.borrow();
+        state.power == usize::MAX && !state.is_worn
+    }
+
+    /// Makes all further writes and erases succeed.
+    pub fn mend(&self) {
+        let mut state = self.0.borrow_mut();
+        (state.power, state.is_worn) = (usize::MAX, false);
     }
 
     /// Returns the number of operations so far.
@@ -75,6 +94,9 @@ impl NorFlash for Chip {
         let mut state = self.0.borrow_mut();
         state.operations += 1;
         assert!((from as usize).is_multiple_of(PAGE) && (to as usize).is_multiple_of(PAGE) && from <= to);
+        if state.is_worn {
+            return Err(NorFlashErrorKind::Other);
+        }
         for word in (from..to).step_by(WORD) {
             state.spend()?;
             state.range(word, WORD)?.fill(0xFF);

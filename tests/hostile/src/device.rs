@@ -1,38 +1,50 @@
-//! Fuzz target for the device's session: runs a script of events, which are link changes, passing time,
-//! samples, resets, and messages that are honest, damaged or random.
+//! Fuzz target for the device's session: runs a script of events, which are link changes, passing time, a clock that jumps,
+//! samples, resets, storage that fails, and messages that are honest, damaged or random. At the end the server must
+//! reach the device again.
 
 mod bench;
 mod messages;
+mod models;
+mod parts;
 mod server;
 
+use fedspan_client::Linear;
 use fedspan_client::memory::{FixedWorkspace, StreamingWorkspace, Workspace};
 
 use crate::Work;
 use crate::script::Script;
-use bench::Bench;
+use bench::{Bench, Settings};
+use models::{Buffers, D, K, Model, NETWORKS};
 
-/// Feature count `d` of the model. The representation (`d x k`) needs chunks at the smallest frame limit but
-/// not at 4096 bytes.
-const D: usize = 20;
-/// Representation width `k` of the model.
-const K: usize = 3;
+/// Number of kinds of models: the linear one, and the networks.
+const MODELS: u8 = 1 + NETWORKS as u8;
 
-/// Runs a script: a byte of settings, then events. Some settings give the device a key, and the honest server
+/// Runs a script: two bytes of settings, then events. Some settings give the device a key, and the honest server
 /// then seals its messages.
 pub fn device_session(bytes: &[u8]) -> Work {
     let mut script = Script::new(bytes);
-    let settings = script.byte();
-    match settings % 3 {
-        0 => run_events(script, Bench::new(settings, Workspace::<D, K>::new)),
-        1 => run_events(script, Bench::new(settings, StreamingWorkspace::<D, K>::new)),
-        _ => run_events(script, Bench::new(settings, FixedWorkspace::<D, K>::new)),
+    let settings = Settings { first: script.byte(), second: script.byte() };
+    let network = settings.second % MODELS;
+    if network > 0 {
+        let mut buffers = Buffers::new(network.into());
+        let mut networks = buffers.networks();
+        return run_events(script, Bench::new(settings, Box::new(move || networks.next())));
+    }
+    match settings.first % 3 {
+        0 => run_linear(script, settings, || Linear::new(Workspace::<D, K>::new())),
+        1 => run_linear(script, settings, || Linear::new(StreamingWorkspace::<D, K>::new())),
+        _ => run_linear(script, settings, || Linear::new(FixedWorkspace::<D, K>::new())),
     }
 }
 
+fn run_linear<T: Model>(script: Script<'_>, settings: Settings, new: fn() -> T) -> Work {
+    run_events(script, Bench::new(settings, Box::new(move || Some(new()))))
+}
+
 /// Delivers the events of a script to a device.
-fn run_events<M: fedspan_client::Memory>(mut script: Script<'_>, mut bench: Bench<M>) -> Work {
-    let honest = messages::all_messages();
-    let kinds = if bench.server.is_some() { 20 } else { 12 };
+fn run_events<T: Model>(mut script: Script<'_>, mut bench: Bench<'_, T>) -> Work {
+    let honest = &bench.messages.all;
+    let kinds = if bench.server.is_some() { 25 } else { 14 };
     while let Some(kind) = script.next() {
         match kind % kinds {
             0 => bench.link_up(),
@@ -58,11 +70,18 @@ fn run_events<M: fedspan_client::Memory>(mut script: Script<'_>, mut bench: Benc
             9 => bench.deliver_sample(script.byte()),
             // All messages of one round, inline or in chunks.
             10 => {
-                for message in messages::round_messages(script.index()) {
+                for message in bench.messages.round(script.index()) {
                     bench.deliver_honest(message);
                 }
             }
             11 => bench.reset_device(),
+            // A time on any clock, which may be before the last one.
+            12 => {
+                let milliseconds = u32::from(script.word()) << 16 | u32::from(script.word());
+                bench.set_clock(milliseconds.into());
+            }
+            // The numbers of writes and reads after and during which the storage fails.
+            13 => bench.fail_storage(script.byte(), script.byte()),
             kind => bench.encrypted_event(kind, &mut script),
         }
     }
@@ -79,7 +98,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
         let samples: Vec<u8> = std::iter::repeat_n([9, 0], 5).flatten().collect();
         for round in 0..messages::ROUNDS as u8 {
             let open = [10, round];
-            let mut seed = vec![settings];
+            // Models, contents of samples, clocks and entropy in turn.
+            let mut seed = vec![settings, settings.wrapping_mul(messages::ROUNDS as u8).wrapping_add(round)];
             seed.extend(WELCOME);
             seed.extend(open);
             seed.extend(&samples);
@@ -91,26 +111,48 @@ pub fn seeds() -> Vec<Vec<u8>> {
             seed.extend([11]);
             seed.extend(WELCOME);
             seed.extend(open);
-            seed.extend([10, round.wrapping_add(1), 3, 3]);
+            // The clock goes back, and the storage fails in the next round.
+            seed.extend([12, 0, 0, 9, 0, 13, 1, 0, 10, round.wrapping_add(1), 3, 3]);
             seeds.push(seed);
         }
     }
     // With a key: the answer twice, a round, replays, frames of other connections, plaintext messages; then
     // the same events again.
-    for settings in [48, 49, 50, 55, 193, 198, 240, 243].into_iter() {
+    for (index, settings) in [48, 49, 50, 55, 193, 198, 240, 243].into_iter().enumerate() {
         for round in 0..messages::ROUNDS as u8 {
-            let handshake = [0, 12, 0, 13, 0, 14, 5, 0, 17, round, 2, 3];
-            let mut seed = vec![settings];
+            let handshake = [0, 14, 0, 15, 0, 16, 5, 0, 19, round, 2, 3];
+            let mut seed = vec![settings, (32 * index) as u8 + round % 10];
             seed.extend(handshake);
             seed.extend([
-                10, round, 9, 0, 9, 0, 9, 0, 9, 0, 9, 0, 13, 3, 15, 7, 7, 0, 18, 4, 0, 5, 7, 0, 13, 1, 3,
+                10, round, 9, 0, 9, 0, 9, 0, 9, 0, 9, 0, 15, 3, 17, 7, 7, 0, 20, 4, 0, 5, 7, 0, 15, 1, 3,
             ]);
             seed.extend([1]);
             seed.extend(handshake);
-            seed.extend([10, round, 13, 9, 16, 6, 0, 1, 2, 4, 19, 3, 17, 11]);
+            seed.extend([10, round, 15, 9, 18, 6, 0, 1, 2, 4, 21, 3, 19, 11]);
             seed.extend(handshake);
-            seed.extend([10, round, 14, 6, 0, 12, 1, 10, round, 3, 3]);
+            seed.extend([10, round, 16, 6, 0, 14, 1, 10, round, 3, 3]);
             seeds.push(seed);
+        }
+    }
+    // New keys: in the middle of a round, repeated, of an earlier epoch, with an announced round before and
+    // after its beacon, while the storage fails, damaged, and before the Welcome.
+    for settings in [48u8, 60, 192, 240] {
+        for second in [160u8, 161, 192, 224, 226, 254] {
+            for round in [0u8, 5, 17] {
+                let handshake = [0, 14, 0];
+                let mut seed = vec![settings, second];
+                seed.extend(handshake);
+                seed.extend([10, round, 24, 1, 24, 1, 24, 0, 3, 14, 0]);
+                seed.extend([22, round + 1, 24, 2, 23, 14, 0, 22, round + 3, 23, 24, 3, 23]);
+                seed.extend([13, 1, 0, 24, 4, 13, 0, 0, 24, 5, 19, 0, 1, 9, 0, 1, 1]);
+                seed.extend(handshake);
+                seed.extend([13, 0, 2, 11, 0, 24, 6, 14, 0, 3, 1]);
+                seed.extend(handshake);
+                seed.extend([11]);
+                seed.extend(handshake);
+                seed.extend([10, round + 2, 24, 9, 12, 0, 0, 0, 0, 1]);
+                seeds.push(seed);
+            }
         }
     }
     seeds

@@ -1,12 +1,17 @@
-//! Fuzz target for the flash store of a device (record and privacy ledger) on flash with arbitrary contents
-//! and power failures. Every read and write must succeed or fail within a bounded number of operations, and
-//! the spent privacy budget must never decrease.
+//! Fuzz target for the flash stores of a device, blocking and asynchronous (record, keys and privacy ledger), on flash with
+//! arbitrary contents, power failures, erases that fail, and futures that are dropped. Every read and write must succeed or
+//! fail within a bounded number of operations, and the spent privacy budget must never decrease.
 
 use std::sync::OnceLock;
 
-use fedspan_client::store::{ALL_SPENT, FlashStore, Record, RecordHeader, Store, StoreError, record_len};
+use fedspan_client::store::{
+    ALL_SPENT, AsyncFlashStore, Commit, FlashStore, Record, RecordHeader, Store, StoreError, StoredKey,
+    record_len,
+};
+use fedspan_protocol::secure::{KEY, Key};
 
 use crate::Work;
+use crate::async_chip::{block_on, poll};
 use crate::chip::{Chip, PAGE, WORD};
 use crate::reference;
 use crate::script::Script;
@@ -20,7 +25,11 @@ const BYTES: usize = record_len(K, 1).next_multiple_of(WORD);
 /// starts of records, each of which is read as a whole.
 const PASSES: usize = 8 + PAGE / (8 + WORD);
 
+/// The same for an asynchronous store, which reads every kind of item when it is opened.
+const ASYNC_PASSES: usize = 2 * PASSES;
+
 type Flash = FlashStore<Chip, BYTES>;
+type AsyncFlash = AsyncFlashStore<Chip, BYTES, K>;
 
 fn open_store(chip: &Chip) -> Flash {
     let capacity = chip.0.borrow().bytes.len() as u32;
@@ -31,8 +40,12 @@ fn test_record(round: u32) -> (RecordHeader, [f32; K]) {
     (RecordHeader { campaign: 3, round, representation: !round }, [round as f32, -1.0, 0.5, 0.0])
 }
 
-/// Runs one input. Two bytes of settings select the number of pages, the initial image, whether the device is
-/// private, and when the power fails. Pieces of an image follow: position, length and bytes.
+fn test_key(round: u32) -> StoredKey {
+    StoredKey { key: Key::new(round as u16, [round as u8; KEY]), provisioned: !round }
+}
+
+/// Runs one input. Three bytes of settings select the number of pages, the initial image, whether the device is
+/// private, when the power fails, and the kind of store. Pieces of an image follow: position, length and bytes.
 pub fn flash_image(bytes: &[u8]) -> Work {
     let mut script = Script::new(bytes);
     let settings = script.byte();
@@ -40,10 +53,11 @@ pub fn flash_image(bytes: &[u8]) -> Work {
         0 => usize::MAX,
         words => usize::from(words) * 4,
     };
+    let mode = Mode::from(script.byte(), settings / 24 % 2 == 1);
     let pages = 2 + usize::from(settings % 3);
-    let is_private = settings / 24 % 2 == 1;
-    let image = initial_images()[usize::from(is_private)][pages - 2][usize::from(settings / 3 % 4)].clone();
-    let mut bench = Bench { chip: Chip::new(image), work: Work { frames: 1, ..Work::default() } };
+    let images = &initial_images()[usize::from(mode.is_private) + 2 * usize::from(mode.has_keys)];
+    let image = images[pages - 2][usize::from(settings / 3 % 4)].clone();
+    let mut bench = Bench { chip: Chip::new(image), mode, work: Work { frames: 1, ..Work::default() } };
     let power = [usize::MAX, power_limit][usize::from(settings / 12 % 2)];
     let mut is_foreign = false;
     while let Some(low_byte) = script.next() {
@@ -61,31 +75,49 @@ pub fn flash_image(bytes: &[u8]) -> Work {
     let newest_copy = initial.iter().copied().max();
     let spent = newest_copy.unwrap_or_else(|| spent_without_copy(&bench.chip.0.borrow().bytes));
     let mut paid_range = spent..=spent;
+    // Keys of which one is in use. Two keys may have the same number only in foreign content.
+    let mut keys = newest_keys(&bench.chip.0.borrow().bytes);
     // If foreign bytes were written and the power also fails during the repair, the newest copy may be lost,
     // because an older copy cannot be distinguished from damage. With only one of the two events all checks
     // below hold.
     let may_lose = is_foreign && power != usize::MAX;
     bench.chip.0.borrow_mut().power = power;
-    if is_private {
+    bench.chip.0.borrow_mut().is_worn = mode.is_worn;
+    if mode.is_private {
         let result = bench.spent();
         assert!(
-            result == Ok(spent) || power != usize::MAX && result == Err(StoreError),
+            result == Ok(spent) || !bench.chip.is_sound() && result == Err(StoreError),
             "{result:?} of {spent}"
         );
     }
     let result = bench.load();
     bench.work.refused = u64::from(matches!(result, Ok(None)));
     // With any image, a record whose save succeeded must be found after a reset.
-    for round in 100..104 {
+    // An asynchronous store takes twice the time, because its twin is compared.
+    let rounds = if mode.is_async { 2 } else { 4 };
+    for round in 100..100 + rounds {
+        if mode.has_keys {
+            let saved = bench.save_key(round);
+            let is_used_up = keys.iter().flatten().any(|(number, _)| *number == u16::MAX);
+            let may_fail = is_used_up || mode.polls > 0 || !bench.chip.is_sound();
+            assert!(saved.is_ok() || may_fail, "a key was not saved");
+            bench.check_key(&mut keys, saved.is_ok().then_some(round), round, may_lose);
+        }
+        if mode.erases_ahead {
+            let erased = bench.erase_ahead();
+            assert!(erased.is_ok() || !bench.chip.is_sound());
+        }
         let next = paid_range.end().saturating_add(3);
-        if is_private && next < ALL_SPENT {
+        if mode.is_private && next < ALL_SPENT {
             paid_range = if bench.pay(next).is_ok() { next..=next } else { *paid_range.start()..=next };
         }
         if bench.save(round).is_ok() {
-            bench.chip.0.borrow_mut().power = usize::MAX;
+            bench.chip.mend();
             assert_eq!(bench.load(), Ok(Some(test_record(round))));
         }
-        if is_private && let Ok(spent) = bench.spent() {
+        if mode.is_private
+            && let Ok(spent) = bench.spent()
+        {
             assert!(
                 paid_range.contains(&spent) || spent == ALL_SPENT || may_lose,
                 "{spent} of {paid_range:?}"
@@ -94,15 +126,49 @@ pub fn flash_image(bytes: &[u8]) -> Work {
         }
     }
     // With the power restored, saving must succeed.
-    bench.chip.0.borrow_mut().power = usize::MAX;
+    bench.chip.mend();
+    bench.mode.polls = 0;
     bench.save(200).expect("sound flash");
     assert_eq!(bench.load(), Ok(Some(test_record(200))));
-    // The ledger is also checked if firmware without privacy has written to this flash, which then is not
-    // blank: an existing ledger must survive, and no ledger may be created.
+    if mode.has_keys {
+        bench.check_key(&mut keys, None, 99 + rounds, may_lose);
+    }
+    // A blocking store opens the pages of any store. The ledger is also checked if firmware without privacy has written to this
+    // flash, which then is not blank: an existing ledger must survive, and no ledger may be created.
+    bench.mode.is_async = false;
     let spent = bench.spent().expect("sound flash");
-    let known = if is_private { paid_range.contains(&spent) } else { newest_copy == Some(spent) };
+    let known = if mode.is_private { paid_range.contains(&spent) } else { newest_copy == Some(spent) };
     assert!(known || spent == ALL_SPENT || may_lose, "{spent} of {initial:?} and {paid_range:?}");
     bench.work
+}
+
+/// Kind of the store, and of its faults.
+#[derive(Clone, Copy, Default)]
+struct Mode {
+    is_private: bool,
+    is_async: bool,
+    /// True if keys are stored.
+    has_keys: bool,
+    /// True if pages cannot be erased, so that the flash is full at some time.
+    is_worn: bool,
+    erases_ahead: bool,
+    /// Number of polls after which the future of a commit is dropped; 0 to complete it. After an odd number the next commit of the same
+    /// store follows, after an even one a reset.
+    polls: usize,
+}
+
+impl Mode {
+    fn from(byte: u8, is_private: bool) -> Self {
+        let bit = |number: u8| byte >> number & 1 == 1;
+        Self {
+            is_private,
+            is_async: bit(0),
+            has_keys: bit(1),
+            is_worn: bit(2),
+            erases_ahead: bit(3),
+            polls: usize::from(byte >> 4),
+        }
+    }
 }
 
 /// First bytes of a copy of the ledger.
@@ -131,16 +197,41 @@ fn spent_without_copy(bytes: &[u8]) -> u64 {
     if blank { 0 } else { ALL_SPENT }
 }
 
-/// Returns initial images without and with a ledger, for two, three and four pages: erased, all zero, a few
-/// records of which the last holds a NaN, and records in all pages.
-fn initial_images() -> &'static [[[Vec<u8>; 4]; 3]; 2] {
-    static IMAGES: OnceLock<[[[Vec<u8>; 4]; 3]; 2]> = OnceLock::new();
-    let with_ledger = |private: bool| {
+/// Returns the number and the secret bytes of a key's item at the start of these bytes, by a second implementation.
+fn key_item(bytes: &[u8]) -> Option<(u16, StoredKey)> {
+    let item = bytes.get(..56).filter(|item| item.starts_with(b"FSKY\x01") && item[52..] == [0xA5; 4])?;
+    if reference::crc32c(&item[..48]).to_le_bytes() != item[48..52] {
+        return None;
+    }
+    let plain: Vec<u8> = item[6..48].iter().map(|byte| byte ^ item[5]).collect();
+    let number = |first: usize| u16::from_le_bytes([plain[first], plain[first + 1]]);
+    let provisioned = u32::from(number(6)) | u32::from(number(8)) << 16;
+    let secret = plain[10..].try_into().expect("32 bytes");
+    Some((number(0), StoredKey { key: Key::new(number(2), secret), provisioned }))
+}
+
+/// Returns the keys with the largest number in an image, or `None` alone if there is no key.
+fn newest_keys(bytes: &[u8]) -> Vec<Option<(u16, StoredKey)>> {
+    let pages = bytes.chunks(PAGE).flat_map(|page| (0..PAGE).step_by(WORD).map(|first| &page[first..]));
+    let items: Vec<(u16, StoredKey)> = pages.filter_map(key_item).collect();
+    let Some(newest) = items.iter().map(|(number, _)| *number).max() else { return vec![None] };
+    items.into_iter().filter(|(number, _)| *number == newest).map(Some).collect()
+}
+
+/// Returns initial images without and with a ledger, then the same with keys, for two, three and four pages: erased, all zero, a
+/// few records of which the last holds a NaN, and records in all pages.
+fn initial_images() -> &'static [[[Vec<u8>; 4]; 3]; 4] {
+    static IMAGES: OnceLock<[[[Vec<u8>; 4]; 3]; 4]> = OnceLock::new();
+    let with_items = |private: bool, has_keys: bool| {
         [2, 3, 4].map(|pages| {
             let saved = |rounds| {
                 let chip = Chip::new(vec![0xFF; pages * PAGE]);
-                let mut bench = Bench { chip, work: Work::default() };
+                let mode = Mode { is_private: private, has_keys, ..Mode::default() };
+                let mut bench = Bench { chip, mode, work: Work::default() };
                 for round in 0..rounds {
+                    if has_keys && round % 8 == 1 {
+                        bench.save_key(round).expect("sound flash");
+                    }
                     if private {
                         assert_eq!(bench.spent(), Ok(3 * u64::from(round)));
                         bench.pay(3 * u64::from(round + 1)).expect("sound flash");
@@ -157,25 +248,31 @@ fn initial_images() -> &'static [[[Vec<u8>; 4]; 3]; 2] {
             [vec![0xFF; pages * PAGE], vec![0; pages * PAGE], chip.0.take().bytes, saved(40)]
         })
     };
-    IMAGES.get_or_init(|| [with_ledger(false), with_ledger(true)])
+    IMAGES.get_or_init(|| {
+        [(false, false), (true, false), (false, true), (true, true)]
+            .map(|(private, keys)| with_items(private, keys))
+    })
 }
 
 /// Chip under test, and the work done so far.
 struct Bench {
     chip: Chip,
+    mode: Mode,
     work: Work,
 }
 
 impl Bench {
     /// Loads the record in the state after a reset, with nothing kept in RAM.
     fn load(&mut self) -> Result<Option<(RecordHeader, [f32; K])>, StoreError> {
-        let mut head = [7.0; K];
-        let loaded = self.count(|store| store.load(&mut head));
-        match loaded {
-            Ok(Some(_)) => assert!(head.iter().all(|value| value.is_finite())),
-            _ => assert_eq!(head, [7.0; K], "a failed load changed the head"),
-        }
-        loaded.map(|loaded| loaded.map(|loaded| (loaded, head)))
+        self.count(|store| {
+            let mut head = [7.0; K];
+            let loaded = store.load(&mut head);
+            match loaded {
+                Ok(Some(_)) => assert!(head.iter().all(|value| value.is_finite())),
+                _ => assert_eq!(head, [7.0; K], "a failed load changed the head"),
+            }
+            loaded.map(|loaded| loaded.map(|loaded| (loaded, head)))
+        })
     }
 
     fn save(&mut self, round: u32) -> Result<(), StoreError> {
@@ -184,22 +281,104 @@ impl Bench {
     }
 
     fn spent(&mut self) -> Result<u64, StoreError> {
-        self.count(Store::load_spent)
+        self.count(|store| store.load_spent())
     }
 
     fn pay(&mut self, spent: u64) -> Result<(), StoreError> {
         self.count(|store| store.save_spent(spent))
     }
 
-    /// Runs an operation on a newly opened store and checks its number of flash operations.
-    fn count<T>(&mut self, work: impl FnOnce(&mut Flash) -> T) -> T {
+    fn save_key(&mut self, round: u32) -> Result<(), StoreError> {
+        self.count(|store| store.save_key(&test_key(round)))
+    }
+
+    fn erase_ahead(&mut self) -> Result<(), StoreError> {
+        if self.mode.is_async {
+            let mut store = self.open_async();
+            return block_on(store.erase_ahead());
+        }
+        open_store(&self.chip).erase_ahead()
+    }
+
+    /// Checks that the loaded key is one of `keys`, or the key of a round that may have been saved, or that was saved.
+    fn check_key(
+        &mut self,
+        keys: &mut Vec<Option<(u16, StoredKey)>>,
+        saved: Option<u32>,
+        attempted: u32,
+        may_lose: bool,
+    ) {
+        // A store that could not read its ledger may not have read its keys either.
+        let Ok(loaded) = self.count(|store| store.load_key()) else {
+            assert!(!self.chip.is_sound());
+            return;
+        };
+        let (old, new) = (keys.iter().map(|key| key.as_ref().map(|(_, key)| key)), test_key(attempted));
+        let is_new = loaded.as_ref() == Some(&new);
+        let is_old = saved.is_none() && old.into_iter().any(|known| known == loaded.as_ref());
+        assert!(is_new || is_old || may_lose && saved.is_none(), "another key than those that were saved");
+        let found = newest_keys(&self.chip.0.borrow().bytes);
+        let found = found.into_iter().find(|key| key.as_ref().map(|(_, key)| key) == loaded.as_ref());
+        *keys = vec![found.expect("a second implementation reads the same key")];
+    }
+
+    /// Runs an operation on a newly opened store, makes its items durable, and checks its number of flash operations.
+    fn count<T: PartialEq + std::fmt::Debug>(
+        &mut self,
+        mut work: impl FnMut(&mut dyn Store) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
         let before = self.chip.operations();
-        let result = work(&mut open_store(&self.chip));
+        let twin = self.chip.copy();
+        let (result, passes) = if self.mode.is_async {
+            (self.run_async(&mut work), ASYNC_PASSES)
+        } else {
+            (work(&mut open_store(&self.chip)), PASSES)
+        };
         let operations = self.chip.operations() - before;
         let words = self.chip.0.borrow().bytes.len() / WORD;
-        assert!(operations <= (PASSES * words) as u64, "{operations} operations on {words} words");
+        assert!(operations <= (passes * words) as u64, "{operations} operations on {words} words");
         self.work.steps += operations;
+        if self.mode.is_async && self.chip.is_sound() && self.mode.polls == 0 {
+            let mut store = open_store(&twin);
+            if self.mode.is_private {
+                store.load_spent().expect("sound flash");
+            }
+            assert_eq!(work(&mut store), result, "blocking and asynchronous stores differ");
+            assert!(twin.0.borrow().bytes == self.chip.0.borrow().bytes, "the pages differ");
+        }
         result
+    }
+
+    /// Opens an asynchronous store. If futures are dropped, the first one that opens the store is, too.
+    fn open_async(&self) -> AsyncFlash {
+        let capacity = self.chip.0.borrow().bytes.len() as u32;
+        let open = || AsyncFlash::open(self.chip.clone(), 0..capacity, self.mode.is_private);
+        let first = if self.mode.polls > 0 { poll(open(), self.mode.polls) } else { None };
+        first.unwrap_or_else(|| block_on(open())).expect("whole pages")
+    }
+
+    /// Runs an operation on an asynchronous store, and commits.
+    fn run_async<T>(
+        &self,
+        work: &mut impl FnMut(&mut dyn Store) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let mut store = self.open_async();
+        let result = work(&mut store)?;
+        if !store.is_dirty() {
+            return Ok(result);
+        }
+        if self.mode.polls > 0 {
+            if let Some(written) = poll(store.commit(), self.mode.polls) {
+                return written.map(|()| result);
+            }
+            assert!(store.is_dirty(), "an item counts as written although its commit was dropped");
+            if self.mode.polls.is_multiple_of(2) {
+                return Err(StoreError);
+            }
+        }
+        let committed = block_on(store.commit());
+        assert_eq!(committed.is_err(), store.is_dirty(), "{committed:?}");
+        committed.map(|()| result)
     }
 }
 
@@ -209,7 +388,15 @@ pub fn seeds() -> Vec<Vec<u8>> {
     for settings in 0..48u8 {
         for (power, position) in [(0, 0u16), (0, 4), (3, 30), (20, 512), (200, 508)] {
             let [low, high] = position.to_le_bytes();
-            seeds.push(vec![settings, power, low, high, 6, 1, 0x80, 0xFF, 0, 0x7F, 0xFE]);
+            seeds.push(vec![settings, power, 0, low, high, 6, 1, 0x80, 0xFF, 0, 0x7F, 0xFE]);
+        }
+        // Keys and asynchronous stores, with futures that are dropped early and late, on worn flash, with erases ahead.
+        for (index, mode) in
+            [1u8, 2, 3, 7, 10, 11, 6, 0x13, 0x23, 0x33, 0x43, 0x9B, 0xEB, 0xF7].into_iter().enumerate()
+        {
+            let power = [0, 1, 5, 20, 60][(index + usize::from(settings)) % 5];
+            seeds.push(vec![settings, power, mode]);
+            seeds.push(vec![settings, power, mode, 40, index as u8, 2, 0x0F, 0]);
         }
     }
     seeds

@@ -26,7 +26,7 @@ const BATCH_LIMIT: usize = 512;
 const BATCH_LIMIT_SEALED: usize = 128;
 
 /// Runs a script: two bytes of settings (kind of connection, length of a read), then events. The second bit
-/// of the settings adds keys, and the honest device then seals its messages.
+/// of the settings adds keys, and the honest device then seals its messages. The third bit sends new keys.
 pub fn host_connection(bytes: &[u8]) -> Work {
     let mut script = Script::new(bytes);
     let settings = script.byte();
@@ -99,7 +99,7 @@ struct Bench {
 impl Bench {
     fn new(settings: u8, read: usize) -> Self {
         let persistent = settings % 2 == 1;
-        let peer = (settings / 2 % 2 == 1).then(Peer::default);
+        let peer = (settings / 2 % 2 == 1).then(|| Peer::new(settings / 4 % 2 == 1));
         let acceptor = Arc::new(match &peer {
             Some(peer) => Acceptor::encrypted(requirements(), WELCOME, peer.keys(), peer.entropy()),
             None => Acceptor::plaintext(requirements(), WELCOME),
@@ -150,7 +150,10 @@ impl Bench {
             20 => reference::encode_plain(&honest[usize::from(script.word()) % honest.len()]),
             21 => peer.foreign_frame(script.byte(), &honest[usize::from(script.word()) % honest.len()]),
             22 => return peer.switch_handshake(script.index()),
-            _ => return peer.revoke(script.byte()),
+            _ => match script.byte() {
+                device @ ..192 => return peer.revoke(device),
+                _ => return peer.round_closed(),
+            },
         };
         self.receive(&frame);
     }
@@ -217,7 +220,11 @@ impl Bench {
 
     fn record_hello(&mut self, hello: &Hello) {
         self.greeted = true;
+        if let Some(peer) = &mut self.peer {
+            peer.record_hello(hello, &self.connection.key().expect("a connection with a key"));
+        }
         self.limit = usize::from(hello.capabilities.frame_limit).clamp(FRAME_LIMIT_MIN, FRAME_LIMIT_MAX);
+        // The welcome or a new key.
         self.own_messages += 1;
     }
 
@@ -242,7 +249,8 @@ impl Bench {
             let opening = &openings[index % openings.len()];
             self.connection.open(opening);
             self.open = Some(Arc::clone(opening));
-            self.own_messages += 2;
+            // With a new key behind the round.
+            self.own_messages += 3;
         }
     }
 
@@ -295,6 +303,8 @@ impl Bench {
         self.deliver(&bytes);
         self.send_frames(usize::MAX);
         assert_eq!(self.connection.pending(), 0);
+        let owes_key = self.peer.as_ref().is_some_and(Peer::expects_key);
+        assert!(!owes_key || self.ended, "the new key was not sent");
         let traffic = self.connection.traffic();
         let [accepted, sealed, dropped] = totals(traffic.frames);
         let sequences = reference::sequences(&self.stream).count() as u64;
@@ -353,7 +363,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     }
     // With keys: a handshake, its confirmation, the same again; then replays, frames of other connections and
     // other handshakes; then a revocation.
-    for settings in 2..4u8 {
+    for settings in [2u8, 3, 6, 7] {
         for read in [0, 1, 7, 200] {
             for device in 0..8u8 {
                 for round in 0..4u8 {
@@ -365,6 +375,21 @@ pub fn seeds() -> Vec<Vec<u8>> {
                     ]);
                 }
             }
+        }
+    }
+    // New keys: a device that stores them greets with the old key and then with the new one, a round closes, and the old key
+    // greets again. Some frames are replayed, or come from a device that cannot store keys.
+    for settings in [6u8, 7] {
+        for (first, second) in [(10u8, 30u8), (0, 30), (10, 10), (13, 33), (12, 32), (30, 10)] {
+            let confirmed = [13, 9, 1, 44, 0];
+            let mut seed = vec![settings, 0, 1, 4, 0, 16, first];
+            seed.extend(confirmed);
+            seed.extend([10, 0, 13, 9, 18, 1, 16, second]);
+            seed.extend(confirmed);
+            seed.extend([18, 2, 23, 200, 10, 2, 13, 9, 22, 0, 1, 44, 0, 16, first]);
+            seed.extend(confirmed);
+            seed.extend([21, 2, 9, 0, 23, second % 3, 1, 44, 0, 13, 9]);
+            seeds.push(seed);
         }
     }
     seeds

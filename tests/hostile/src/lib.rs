@@ -16,6 +16,7 @@
 )]
 
 mod adapters;
+mod async_chip;
 pub mod bulk;
 mod chip;
 mod device;

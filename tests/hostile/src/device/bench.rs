@@ -1,45 +1,59 @@
 //! Test bench of a device session: delivers the events of a script and checks invariants after every event.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
 use fedspan_client::Millis;
 use fedspan_client::session::{Config, Counters, Protection, Sampling, Sleep};
-use fedspan_client::source::{SampleSource, Samples, Targets};
-use fedspan_client::store::{Record, RecordHeader, Store, StoreError};
-use fedspan_client::{Event, Linear, Memory, Progress, Session, SourceError, Task as _};
+use fedspan_client::source::Targets;
+use fedspan_client::{Event, Progress, Session};
+use fedspan_protocol::assembly::split_body;
 use fedspan_protocol::frame::{Decoder, FeedResult, HEADER_ANSWER, HEADER_SEALED, HEADER_SHORT};
 use fedspan_protocol::limits::{CHUNKS_MAX, MISSING_MAX};
-use fedspan_protocol::message::{Capabilities, Refusal, RoundId, ToDevice, ToServer, decode};
-use rand_chacha::ChaCha8Rng;
-use rand_core::SeedableRng;
+use fedspan_protocol::message::{
+    Ack, AckOutcome, Announced, Capabilities, Descriptors, NewKey, Refusal, RoundId, ToDevice, ToServer,
+    Welcome, decode,
+};
+use fedspan_protocol::tensor::TensorDescriptor;
 
+use super::MODELS;
+use super::messages::{Catalogue, key_of_epoch, new_key};
+use super::models::Model;
+use super::parts::{Content, Entropy, SharedStore, Source};
 use super::server::{Server, key};
-use super::{D, K, messages};
+use crate::Work;
+use crate::honest::payload;
 use crate::script::Script;
-use crate::{Random, Work};
 
-/// Number of samples of the device.
-const M: usize = 5;
-/// Largest number of passes over the samples in one script; the sample source fails after that. A server may
-/// request 65535 passes in a round, which is slow but not a fault.
-const PASSES: u32 = 300;
+/// Time at which a clock of 32 bits starts, in milliseconds: it wraps after 40 seconds.
+const BEFORE_WRAP: u64 = (1 << 32) - 40_000;
 
 /// Key of a released message: round, stage, and, for a chunk, its tensor and offset.
 type ReleaseKey = (u32, u16, Option<(u8, u32)>);
 
+/// Settings of a script.
+#[derive(Clone, Copy)]
+pub struct Settings {
+    /// Memory, sampling, frame limit, key and storage.
+    pub first: u8,
+    /// Model, samples, clock, entropy, new keys and beacons.
+    pub second: u8,
+}
+
 /// A device session with its simulated clock, store and sample source.
-pub struct Bench<M> {
-    session: Session<Linear<M>, Source, SharedStore, ChaCha8Rng>,
+pub struct Bench<'a, T> {
+    session: Session<T, Source, SharedStore, Entropy>,
     /// The honest server; `None` without keys.
     pub server: Option<Server>,
-    /// Allocates the memory of a session after a reset.
-    memory: fn() -> M,
+    pub messages: &'static Catalogue,
+    /// Creates the model after a reset; `None` if there is no cleared memory left.
+    model: Box<dyn FnMut() -> Option<T> + 'a>,
     config: Config,
     capabilities: Capabilities,
-    passes: Rc<RefCell<u32>>,
+    source: Source,
     store: SharedStore,
+    has_stuck_entropy: bool,
+    /// True if the device's clock has 32 bits.
+    wraps: bool,
     now: Millis,
     wake: Millis,
     /// Whether the session has requested to close the link; a script may ignore the request.
@@ -48,44 +62,89 @@ pub struct Bench<M> {
     campaign: u64,
     /// Messages released in this campaign.
     released: BTreeMap<ReleaseKey, Vec<u8>>,
+    /// Tensors of the last update.
+    uploaded: Descriptors,
     fitting: Vec<RoundId>,
+    /// Round that was announced on this connection, with the beacon that opens it, if there is one.
+    announced: Option<(RoundId, Option<Vec<u8>>)>,
+    /// Beacons that the server has announced to the device, with their announcements.
+    beacons: Vec<(Announced, Vec<u8>)>,
+    /// True if the stored key could not be read since the reset, so that the device may not know it yet.
+    key_is_unread: bool,
+    clock_jumps: u32,
+    /// Number of hellos since the reset.
+    hellos: u32,
+    /// Round of the last update or decline, and whether it is a decline.
+    answered: Option<(RoundId, bool)>,
     work: Work,
 }
 
-impl<A: Memory> Bench<A> {
+impl<'a, T: Model> Bench<'a, T> {
     /// Creates a device with the settings of a script.
-    pub fn new(settings: u8, memory: fn() -> A) -> Self {
-        let sampling = match settings / 3 % 2 {
+    pub fn new(settings: Settings, mut model: Box<dyn FnMut() -> Option<T> + 'a>) -> Self {
+        let Settings { first, second } = settings;
+        let sampling = match first / 3 % 2 {
             0 => Sampling::Replay,
             _ => Sampling::Stream { samples: 3 },
         };
-        let frame_limit = [128, 4096, 256, 0][usize::from(settings / 6) % 4];
-        let leave_when_fitted = settings / 24 % 2 == 1;
-        let sleep = (settings % 5 == 4).then(|| Sleep::once_in(1_000));
-        let config = Config { frame_limit, sampling, leave_when_fitted, sleep, ..Config::new(9) };
-        let saves = [u32::MAX, u32::MAX, u32::MAX, 2, u32::MAX, 3][usize::from(settings / 48)];
-        let server = matches!(settings / 48, 1 | 4 | 5).then(Server::default);
-        let store = SharedStore(Rc::new(RefCell::new(Cell { record: None, handshakes: 0, saves })));
-        let passes = Rc::new(RefCell::new(PASSES));
-        let session = create_session(memory, config, server.is_some(), &passes, &store);
+        let frame_limit = [128, 4096, 256, 0][usize::from(first / 6) % 4];
+        let leave_when_fitted = first / 24 % 2 == 1;
+        let sleep = (first % 5 == 4).then(|| Sleep::once_in(1_000));
+        let (network, flags) = (second % MODELS, second / MODELS);
+        let config = Config {
+            frame_limit,
+            sampling,
+            leave_when_fitted,
+            sleep,
+            receives_keys: second >= 128,
+            receives_beacons: second % 2 == 0,
+            ..Config::new(9)
+        };
+        let saves = [u32::MAX, u32::MAX, u32::MAX, 2, u32::MAX, 3][usize::from(first / 48)];
+        let server = matches!(first / 48, 1 | 4 | 5).then(Server::default);
+        let store = SharedStore::default();
+        store.0.borrow_mut().saves = saves;
+        let task = model().expect("the first model");
+        let source = Source::new(Content::new(flags % 4, task.sizes(), network > 0));
+        let (has_stuck_entropy, wraps) = (flags / 4 % 2 == 1, flags / 8 % 2 == 1);
+        let session =
+            create_session(task, config, server.is_some(), &source, &store, Entropy::new(has_stuck_entropy));
         let capabilities = session.task().capabilities();
-        Self {
+        let mut bench = Self {
             session,
             server,
-            memory,
+            messages: Catalogue::of(network.into()),
+            model,
             config,
             capabilities,
-            passes,
+            source,
             store,
+            has_stuck_entropy,
+            wraps,
             now: Millis::ZERO,
             wake: Millis::ZERO,
             close: false,
             out: vec![0; config.transmit_capacity()],
             campaign: 0,
             released: BTreeMap::new(),
+            uploaded: Descriptors::new(),
             fitting: Vec::new(),
+            announced: None,
+            beacons: Vec::new(),
+            key_is_unread: false,
+            clock_jumps: 0,
+            hellos: 0,
+            answered: None,
             work: Work::default(),
-        }
+        };
+        bench.start_clock();
+        bench
+    }
+
+    /// Sets the clock to its time after a reset, and delivers a tick.
+    fn start_clock(&mut self) {
+        self.now = Millis::new(if self.wraps { BEFORE_WRAP } else { 0 });
+        self.handle_event(Event::Tick);
     }
 
     pub fn link_up(&mut self) {
@@ -100,8 +159,16 @@ impl<A: Memory> Bench<A> {
 
     /// Advances the clock and delivers a tick.
     pub fn advance_clock(&mut self, milliseconds: Millis) {
-        self.now += milliseconds;
+        self.set_clock(self.now + milliseconds);
+    }
+
+    /// Sets the clock to a time before or after the present one, and delivers a tick.
+    pub fn set_clock(&mut self, time: Millis) {
+        let before = self.now;
+        self.now = if self.wraps { Millis::new(time.as_u64() % (1 << 32)) } else { time };
+        self.clock_jumps += u32::from(self.now < before);
         self.handle_event(Event::Tick);
+        assert_eq!(self.session.counters().clock_jumps, self.clock_jumps);
         assert!(
             self.close || self.wake > self.now,
             "at {} the session wants to be called at {}, which is past",
@@ -120,9 +187,13 @@ impl<A: Memory> Bench<A> {
     /// Delivers a sample; some kinds have the wrong width, values that are not finite, or the wrong type of
     /// target.
     pub fn deliver_sample(&mut self, kind: u8) {
-        let (x, y) = samples();
-        let (x, y) = (&x[..D], &y[..1]);
-        let number = [f32::NAN; D];
+        let source = self.source.clone();
+        let content = source.content();
+        // A device without samples of its own still has those of the firmware.
+        let (x, y) = (vec![0.5; content.features], vec![0.5; content.outputs]);
+        let x = content.x.get(..content.features).unwrap_or(&x);
+        let y = content.values.get(..content.outputs).unwrap_or(&y);
+        let number = vec![f32::NAN; content.features];
         let event = match kind % 6 {
             0..=2 => Event::Sample(x, Targets::Values(y)),
             3 => Event::Sample(&x[1..], Targets::Values(y)),
@@ -134,13 +205,32 @@ impl<A: Memory> Bench<A> {
 
     /// Resets the device: RAM is lost, the store is kept.
     pub fn reset_device(&mut self) {
+        let Some(task) = (self.model)() else { return };
         self.reset_connection();
+        self.key_is_unread = self.store.0.borrow().failing_reads > 0;
+        let entropy = Entropy::new(self.has_stuck_entropy);
         self.session =
-            create_session(self.memory, self.config, self.server.is_some(), &self.passes, &self.store);
-        (self.now, self.wake, self.close) = (Millis::ZERO, Millis::ZERO, false);
+            create_session(task, self.config, self.server.is_some(), &self.source, &self.store, entropy);
+        let counters = self.session.counters();
+        if counters.storage > 0 {
+            // Without its record a device does not know which rounds it has answered.
+            assert!(self.key_is_unread, "{counters:?}");
+            self.released.clear();
+        }
+        (self.close, self.clock_jumps, self.hellos) = (false, 0, 0);
+        self.start_clock();
+        self.check_key();
+    }
+
+    /// Sets the number of writes after which the storage fails (zero for none that fails), and the number of reads that fail.
+    pub fn fail_storage(&mut self, writes: u8, failing_reads: u8) {
+        let mut cell = self.store.0.borrow_mut();
+        cell.saves = u32::from(writes).checked_sub(1).unwrap_or(u32::MAX);
+        cell.failing_reads = u32::from(failing_reads % 8);
     }
 
     fn reset_connection(&mut self) {
+        self.announced = None;
         if let Some(server) = &mut self.server {
             server.reset_connection();
         }
@@ -148,31 +238,46 @@ impl<A: Memory> Bench<A> {
 
     /// Delivers an event of those that need keys.
     pub fn encrypted_event(&mut self, kind: u8, script: &mut Script<'_>) {
-        let honest = messages::all_messages();
+        let honest = &self.messages.all;
         let Some(server) = &mut self.server else { return };
         let mut frame = match kind {
             // Answer to a hello: welcome to one of two campaigns, or a refusal.
-            12 => server.answer(&honest[script.index() % 3]),
-            13 => server.replay(script.index()),
-            14 => server.seal_message(&honest[usize::from(script.word()) % honest.len()]),
-            15 => server.foreign_frame(script.byte(), &honest[usize::from(script.word()) % honest.len()]),
-            16 => {
+            14 => server.answer(&honest[script.index() % 3]),
+            15 => server.replay(script.index()),
+            16 => server.seal_message(&honest[usize::from(script.word()) % honest.len()]),
+            17 => server.foreign_frame(script.byte(), &honest[usize::from(script.word()) % honest.len()]),
+            18 => {
                 let header = [HEADER_SEALED, HEADER_ANSWER, HEADER_SHORT][script.index() % 3];
                 let length = script.index();
                 [&[header], script.take(length)].concat()
             }
             // A frame that is damaged in transit.
-            17 => {
+            19 => {
                 let mut frame = server.replay(script.index());
                 script.damage(&mut frame);
                 frame
             }
-            18 => return self.deliver_plain(&honest[usize::from(script.word()) % honest.len()]),
+            20 => return self.deliver_plain(&honest[usize::from(script.word()) % honest.len()]),
             // A frame that is sealed but never arrives.
-            _ => {
+            21 => {
                 server.seal_message(&honest[usize::from(script.word()) % honest.len()]);
                 return;
             }
+            // The announcement of a round, whose beacon may follow.
+            22 => {
+                let beacon = &self.messages.round(script.index())[0];
+                let Some(tag) = server.beacon_tag(beacon) else { return };
+                let Ok((ToDevice::RoundOpen(open), _)) = decode::<ToDevice>(beacon) else { return };
+                let announced = Announced { id: open.id, tag };
+                self.beacons.push((announced, beacon.clone()));
+                server.seal_message(&payload(&ToDevice::Announced(announced), &[]))
+            }
+            // The beacon of the last announcement.
+            23 => {
+                let beacon = self.beacons.last().map(|(_, beacon)| beacon.clone());
+                return beacon.iter().for_each(|beacon| self.deliver_plain(beacon));
+            }
+            _ => server.seal_message(&payload(&new_key(script.byte()), &[])),
         };
         self.deliver_sealed(&mut frame);
     }
@@ -201,16 +306,15 @@ impl<A: Memory> Bench<A> {
         // A device that has requested to close its link ignores frames.
         let must_accept =
             !self.close && self.server.as_ref().is_some_and(|server| server.must_open(&original));
-        let (unopened_before, unexpected_before) =
-            (self.session.counters().unopened, self.session.counters().unexpected);
+        let counters = self.session.counters();
+        let unopened_before = counters.unopened;
         let progress = self.session.handle(self.now, Event::Sealed(frame), &mut self.out);
         self.work.steps += 1;
         let after = self.session.counters();
         if after.unopened > unopened_before {
             assert_eq!(after.unopened, unopened_before + 1);
             assert!(frame.iter().all(|byte| *byte == 0), "the rejected frame was not zeroed");
-            // A device whose storage has failed has dropped its keys and sends no further hello.
-            assert!(!must_accept || self.store.0.borrow().saves == 0, "an honest frame was not accepted");
+            assert!(!must_accept, "an honest frame was not accepted");
             assert_eq!(self.state(), before, "a rejected frame changed the state");
             self.work.refused += 1;
         } else {
@@ -219,14 +323,14 @@ impl<A: Memory> Bench<A> {
                 .as_mut()
                 .map(|server| server.record_accepted(&original, frame))
                 .unwrap_or_default();
-            self.record_accepted_message(&message, after.unexpected == unexpected_before);
+            self.record_accepted_message(&message, counters, after);
         }
         let is_unfinished = self.check_progress(progress);
         self.run_until_idle(is_unfinished);
     }
 
     /// Returns the state that a rejected frame must not change.
-    fn state(&self) -> (Counters, u32, Option<Refusal>, bool, bool, Vec<u32>) {
+    fn state(&self) -> State {
         let session = &self.session;
         // These counters are excluded: they count rejected frames, or depend on frames sent meanwhile.
         let counters = Counters {
@@ -236,31 +340,29 @@ impl<A: Memory> Bench<A> {
             unsent: 0,
             storage: 0,
             rehandshakes: 0,
+            beacons_ignored: 0,
             ..session.counters()
         };
-        let head = session.task().head().iter().map(|value| value.to_bits()).collect();
-        let (refusal, last) = (session.refusal(), session.last_round());
-        (counters, last, refusal, session.is_collecting(), session.is_fitted(), head)
+        State {
+            counters,
+            last: session.last_round(),
+            refusal: session.refusal(),
+            is_collecting: session.is_collecting(),
+            is_fitted: session.is_fitted(),
+            head: session.task().head().iter().map(|value| value.to_bits()).collect(),
+            key: self.store.0.borrow().key.as_ref().map(|stored| stored.key.epoch()),
+        }
     }
 
     /// Delivers a plain message with a checksum. A device with keys must ignore the message, because any
-    /// sender can create one.
+    /// sender can create one, unless it is the beacon that the server has announced to this device.
     pub fn deliver_plain(&mut self, bytes: &[u8]) {
-        if self.server.is_some() {
-            self.work.frames += 1;
-            self.work.refused += 1;
-            let (mut before, counters) = (self.state(), self.session.counters());
-            let is_unfinished = self.deliver_event(Event::Message(bytes));
-            let after = self.session.counters();
-            assert_eq!(after.unsealed, counters.unsealed + 1);
-            // A device that sends its hello again drops the samples of its round, as after a lost link.
-            before.3 &= after.rehandshakes == counters.rehandshakes;
-            assert_eq!(self.state(), before, "a plain message changed the state");
-            return self.run_until_idle(is_unfinished);
-        }
         self.work.frames += 1;
         let before = self.session.counters();
         let decoded = decode::<ToDevice>(bytes).map(|(message, _)| message);
+        if self.server.is_some() {
+            return self.deliver_to_keyed_device(bytes, decoded.ok(), before);
+        }
         self.record_fit_head(decoded.as_ref().ok());
         let is_unfinished = self.deliver_event(Event::Message(bytes));
         let after = self.session.counters();
@@ -268,6 +370,34 @@ impl<A: Memory> Bench<A> {
         let refused = (after.malformed + after.unexpected) - (before.malformed + before.unexpected);
         self.work.refused += u64::from(refused.min(1));
         self.record_campaign(decoded.ok(), after.unexpected == before.unexpected);
+        self.run_until_idle(is_unfinished);
+    }
+
+    fn deliver_to_keyed_device(&mut self, bytes: &[u8], message: Option<ToDevice>, before: Counters) {
+        let mut state = self.state();
+        self.work.steps += 1;
+        let progress = self.session.handle(self.now, Event::Message(bytes), &mut self.out);
+        let after = self.session.counters();
+        if after.beacons == before.beacons {
+            self.work.refused += 1;
+            let ignored = after.beacons_ignored - before.beacons_ignored;
+            assert_eq!(after.unsealed + ignored, before.unsealed + 1);
+            // A device that sends its hello again drops the samples of its round, as after a lost link.
+            state.is_collecting &= after.rehandshakes == before.rehandshakes;
+            assert_eq!(self.state(), state, "a plain message changed the state");
+            let beacon = self.announced.as_ref().and_then(|(_, beacon)| beacon.as_deref());
+            assert!(self.close || beacon != Some(bytes), "the announced beacon opened no round");
+        } else {
+            assert_eq!(after.unsealed, before.unsealed);
+            let (_, beacon) =
+                self.announced.take().expect("a beacon was accepted although none was announced");
+            assert!(beacon.as_deref() == Some(bytes), "another beacon than the announced one was accepted");
+            self.record_fit_head(message.as_ref());
+        }
+        if after.rehandshakes > before.rehandshakes {
+            self.announced = None;
+        }
+        let is_unfinished = self.check_progress(progress);
         self.run_until_idle(is_unfinished);
     }
 
@@ -292,13 +422,63 @@ impl<A: Memory> Bench<A> {
     }
 
     /// Records the effects of a message that was sealed and accepted.
-    fn record_accepted_message(&mut self, message: &[u8], expected: bool) {
+    fn record_accepted_message(&mut self, message: &[u8], before: Counters, after: Counters) {
         let decoded = decode::<ToDevice>(message).map(|(message, _)| message).ok();
         self.record_fit_head(decoded.as_ref());
-        if let (Some(ToDevice::RetryAfter { .. }), Some(server)) = (&decoded, &mut self.server) {
-            server.reset_connection();
+        let expected = after.unexpected == before.unexpected;
+        match &decoded {
+            Some(ToDevice::RetryAfter { .. }) => self.reset_connection(),
+            Some(ToDevice::Fault(_)) if after.rehandshakes > before.rehandshakes => self.announced = None,
+            // Any opening of a round ends the announcement.
+            Some(ToDevice::RoundOpen(_)) => self.announced = None,
+            Some(ToDevice::RoundClosed(id)) => {
+                self.announced = self.announced.take().filter(|(announced, _)| announced != id);
+            }
+            Some(ToDevice::Announced(announced)) if expected => {
+                let beacon = self.beacons.iter().rev().find(|(known, _)| known == announced);
+                self.announced = Some((announced.id, beacon.map(|(_, beacon)| beacon.clone())));
+            }
+            Some(ToDevice::NewKey(new)) => self.record_new_key(new, before, after),
+            _ => {}
         }
         self.record_campaign(decoded, expected);
+    }
+
+    /// Checks that the device keeps a later key, or counts why it does not.
+    fn record_new_key(&mut self, new: &NewKey, before: Counters, after: Counters) {
+        let (key, epoch) = (new.key(), self.session.key_epoch().expect("a key"));
+        let stored = self.store.0.borrow().key.clone();
+        if stored.as_ref().is_some_and(|stored| stored.key == key) && after.storage == before.storage {
+            let is_repeated = after.unexpected > before.unexpected;
+            assert!(self.config.receives_keys && epoch == key.epoch());
+            if !is_repeated && let Some(server) = &mut self.server {
+                assert!(!server.has_key(key.epoch()), "two keys of an epoch");
+                server.add_key(key);
+            }
+        } else {
+            let counted = (after.unexpected + after.storage) - (before.unexpected + before.storage);
+            assert!(counted == 1, "a new key was dropped without a count");
+            let is_wanted = self.config.receives_keys && key.epoch() > epoch;
+            assert_eq!(after.storage > before.storage, is_wanted, "{key:?} at epoch {epoch}");
+        }
+    }
+
+    /// Checks that the device has the key that it has stored, if it could read it.
+    fn check_key(&self) {
+        if self.server.is_some() {
+            let epoch = self.session.key_epoch();
+            let is_provisioned = epoch == Some(key().epoch());
+            assert!(
+                epoch == Some(self.stored_epoch()) || self.key_is_unread && is_provisioned,
+                "a key of epoch {epoch:?}, stored {}",
+                self.stored_epoch()
+            );
+        }
+    }
+
+    /// Returns the epoch of the key that the device has stored, or else was provisioned with.
+    fn stored_epoch(&self) -> u16 {
+        self.store.0.borrow().key.as_ref().map_or(key().epoch(), |stored| stored.key.epoch())
     }
 
     fn handle_event(&mut self, event: Event<'_>) {
@@ -315,9 +495,11 @@ impl<A: Memory> Bench<A> {
             steps += 1;
             assert!(steps <= 2 * CHUNKS_MAX + MISSING_MAX + 4, "the session never stops sending");
         }
-        let mut out = [0.0];
-        if self.session.task_mut().predict(&samples().0[..D], &mut out).is_ok() {
-            assert!(out[0].is_finite(), "predicts {}", out[0]);
+        self.check_key();
+        let (features, outputs) = self.session.task().sizes();
+        let mut out = vec![0.0; outputs];
+        if self.session.task_mut().predict(&vec![0.25; features], &mut out).is_ok() {
+            assert!(out.iter().all(|value| value.is_finite()), "predicts {out:?}");
         }
     }
 
@@ -352,7 +534,11 @@ impl<A: Memory> Bench<A> {
             (FeedResult::Message(bytes), Some(server)) => {
                 let (message, body) = decode::<ToServer>(bytes).expect("a message");
                 assert!(matches!(message, ToServer::Hello(_)), "in the clear: {message:?}");
-                return server.record_hello(bytes, body);
+                let stored = self.store.0.borrow();
+                let epoch = stored.key.as_ref().map_or(key().epoch(), |stored| stored.key.epoch());
+                // The key is read before a hello, at the latest.
+                (self.key_is_unread, self.hellos) = (false, self.hellos + 1);
+                return server.record_hello(bytes, body, epoch);
             }
             (other, _) => panic!("{other:?} from {frame:x?}"),
         };
@@ -363,9 +549,18 @@ impl<A: Memory> Bench<A> {
                 for tensor in &update.tensors {
                     assert!(tensor.role.bit() & self.capabilities.roles != 0, "{tensor:?} left");
                 }
+                for (_, tensor, bytes) in split_body(&update.tensors, body).expect("the whole body") {
+                    check_values(tensor, tensor.elements(), bytes);
+                }
+                (self.uploaded, self.answered) = (update.tensors.clone(), Some((update.id, false)));
                 Some((update.id.round, update.id.stage, None))
             }
             ToServer::Chunk(chunk) => {
+                let tensor = self.uploaded.get(usize::from(chunk.tensor)).expect("a tensor of the update");
+                let index = chunk.offset as usize / usize::from(tensor.chunk).max(1);
+                let range = tensor.chunk_range(index).expect("a chunk of the tensor");
+                assert_eq!(range.start, chunk.offset as usize);
+                check_values(tensor, range.len(), body);
                 Some((chunk.id.round, chunk.id.stage, Some((chunk.tensor, chunk.offset))))
             }
             ToServer::Missing(missing) => {
@@ -374,6 +569,11 @@ impl<A: Memory> Bench<A> {
             }
             _ => {
                 assert!(body.is_empty());
+                match message {
+                    ToServer::Hello(_) => self.hellos += 1,
+                    ToServer::Decline(decline) => self.answered = Some((decline.id, true)),
+                    _ => {}
+                }
                 None
             }
         };
@@ -396,101 +596,109 @@ impl<A: Memory> Bench<A> {
         assert!(last.is_none_or(|last| last <= round), "round {round} was released after {last:?}");
     }
 
-    pub fn into_work(self) -> Work {
+    /// Checks that the server reaches the device, and returns the work.
+    pub fn into_work(mut self) -> Work {
+        self.check_recovery();
         self.work
     }
+
+    /// Checks that a device whose storage and samples can be read again is not stuck: it connects in bounded time, answers a round
+    /// of a new campaign, and uses a new key.
+    fn check_recovery(&mut self) {
+        self.fail_storage(0, 0);
+        self.source.restore();
+        self.link_down();
+        assert!(
+            self.wake < self.now + Millis::new(2 * u64::from(u32::MAX)),
+            "the device never connects again"
+        );
+        self.advance_to_wake();
+        self.connect_again();
+        let opening = self.messages.round(0);
+        let Ok((ToDevice::RoundOpen(open), _)) = decode::<ToDevice>(&opening[0]) else {
+            panic!("an opening of a round")
+        };
+        self.answered = None;
+        let (hellos, epoch) = (self.hellos, self.stored_epoch());
+        let receives_keys = self.server.is_some() && self.config.receives_keys;
+        for (index, message) in opening.iter().enumerate() {
+            self.deliver_honest(message);
+            // A new key in the middle of the round, or behind it.
+            if index == 0 && receives_keys {
+                self.deliver_honest(&payload(&key_of_epoch(epoch + 1, 0x98), &[]));
+                assert!(self.stored_epoch() > epoch || self.close, "the new key was not stored");
+            }
+        }
+        for _ in 0..4 {
+            if self.session.is_collecting() {
+                self.deliver_sample(0);
+            }
+        }
+        // Samples that are NaN are not usable, so that the round stays open.
+        assert!(
+            matches!(self.answered, Some((id, _)) if id == open.id) || self.session.is_collecting(),
+            "round {:?} was not answered",
+            open.id
+        );
+        let uses_key = |bench: &Self| !receives_keys || bench.close || bench.hellos == hellos + 1;
+        assert!(
+            !matches!(self.answered, Some((_, true))) || uses_key(self),
+            "the new key is not used after a decline"
+        );
+        let outcome = AckOutcome::Counted;
+        self.deliver_honest(&payload(&ToDevice::Ack(Ack { id: open.id, outcome }), &[]));
+        self.deliver_honest(&payload(&ToDevice::RoundClosed(open.id), &[]));
+        assert!(uses_key(self), "the new key is not used after a round");
+    }
+
+    /// Connects the device to a server with a new campaign.
+    fn connect_again(&mut self) {
+        let hellos = self.hellos;
+        self.link_up();
+        assert_eq!(self.hellos, hellos + 1, "a device with a link sends a hello");
+        let welcome = payload(&ToDevice::Welcome(Welcome { campaign: 77, idle_milliseconds: 5_000 }), &[]);
+        match &mut self.server {
+            Some(server) => {
+                let mut frame = server.answer(&welcome);
+                self.deliver_sealed(&mut frame);
+                assert!(
+                    self.server.as_ref().is_some_and(Server::is_open),
+                    "an honest answer was not accepted"
+                );
+            }
+            None => self.deliver_plain(&welcome),
+        }
+        assert_eq!(self.campaign, 77, "a welcome was not accepted");
+    }
+}
+
+/// State that a rejected frame must not change.
+#[derive(Debug, PartialEq)]
+struct State {
+    counters: Counters,
+    last: u32,
+    refusal: Option<Refusal>,
+    is_collecting: bool,
+    is_fitted: bool,
+    head: Vec<u32>,
+    /// Epoch of the stored key.
+    key: Option<u16>,
+}
+
+/// Checks that the encoded values of a tensor, or of a part of it, are finite and complete.
+fn check_values(tensor: &TensorDescriptor, elements: usize, bytes: &[u8]) {
+    tensor.encoding.decode(bytes, &mut vec![0.0; elements]).expect("complete and finite values");
 }
 
 /// Creates a session in the state after a reset: only the store is kept.
-fn create_session<A: Memory>(
-    memory: fn() -> A,
+fn create_session<T: Model>(
+    task: T,
     config: Config,
     with_key: bool,
-    passes: &Rc<RefCell<u32>>,
+    source: &Source,
     store: &SharedStore,
-) -> Session<Linear<A>, Source, SharedStore, ChaCha8Rng> {
-    let source = Source { done: true, passes: Rc::clone(passes) };
-    let random = ChaCha8Rng::seed_from_u64(1);
+    entropy: Entropy,
+) -> Session<T, Source, SharedStore, Entropy> {
     let protection = if with_key { Protection::Key(key()) } else { Protection::Plaintext };
-    Session::new(config, protection, Linear::new(memory()), source, store.clone(), random)
-}
-
-/// Returns `M` samples of `D` features (row-major), and their targets.
-fn samples() -> &'static ([f32; M * D], [f32; M]) {
-    static SAMPLES: std::sync::OnceLock<([f32; M * D], [f32; M])> = std::sync::OnceLock::new();
-    SAMPLES.get_or_init(|| {
-        let mut random = Random(7);
-        ([(); M * D].map(|()| random.unit()), [(); M].map(|()| random.unit()))
-    })
-}
-
-/// Sample source of the device; fails after a number of passes.
-struct Source {
-    done: bool,
-    passes: Rc<RefCell<u32>>,
-}
-
-impl SampleSource for Source {
-    fn rewind(&mut self, _id: RoundId) -> Result<(), SourceError> {
-        let mut passes = self.passes.borrow_mut();
-        *passes = passes.checked_sub(1).ok_or(SourceError::Device)?;
-        self.done = false;
-        Ok(())
-    }
-
-    fn next(&mut self) -> Option<Samples<'_>> {
-        let first = !std::mem::replace(&mut self.done, true);
-        let (x, y) = samples();
-        first.then_some(Samples { x, targets: Targets::Values(y) })
-    }
-}
-
-/// Store that survives a reset.
-#[derive(Clone)]
-struct SharedStore(Rc<RefCell<Cell>>);
-
-/// Contents of the store.
-struct Cell {
-    record: Option<(RecordHeader, [f32; K])>,
-    handshakes: u64,
-    /// Number of writes before the store fails.
-    saves: u32,
-}
-
-impl Store for SharedStore {
-    fn save(&mut self, record: &Record<'_>) -> Result<(), StoreError> {
-        let mut cell = self.0.borrow_mut();
-        cell.saves = cell.saves.checked_sub(1).ok_or(StoreError)?;
-        let Record { campaign, round, representation, head } = *record;
-        let head = head.try_into().map_err(|_| StoreError)?;
-        cell.record = Some((RecordHeader { campaign, round, representation }, head));
-        Ok(())
-    }
-
-    fn load(&mut self, head: &mut [f32]) -> Result<Option<RecordHeader>, StoreError> {
-        Ok(self.0.borrow().record.map(|(loaded, store)| {
-            head.copy_from_slice(&store);
-            loaded
-        }))
-    }
-
-    fn save_handshakes(&mut self, numbered: u64) -> Result<(), StoreError> {
-        let mut cell = self.0.borrow_mut();
-        cell.saves = cell.saves.checked_sub(1).ok_or(StoreError)?;
-        assert!(numbered > cell.handshakes, "{numbered} after {}", cell.handshakes);
-        cell.handshakes = numbered;
-        Ok(())
-    }
-
-    fn load_handshakes(&mut self) -> Result<u64, StoreError> {
-        Ok(self.0.borrow().handshakes)
-    }
-
-    fn save_spent(&mut self, spent: u64) -> Result<(), StoreError> {
-        panic!("{spent} spent without privacy");
-    }
-
-    fn load_spent(&mut self) -> Result<u64, StoreError> {
-        panic!("a ledger without privacy");
-    }
+    Session::new(config, protection, task, source.clone(), store.clone(), entropy)
 }

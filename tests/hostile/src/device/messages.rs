@@ -3,36 +3,60 @@
 use std::sync::OnceLock;
 
 use fedspan_protocol::assembly::plan;
-use fedspan_protocol::limits::BEACON_TAG;
+use fedspan_protocol::limits::{BEACON_TAG, UNTIL_PLATEAU};
 use fedspan_protocol::message::{
-    Ack, AckOutcome, Announced, Chunk, Descriptors, Fault, HeadSolve, Missing, Refusal, Rejection, RoundId,
-    RoundOpen, Task, ToDevice, Upload, Welcome,
+    Ack, AckOutcome, Announced, Chunk, Descent, Descriptors, Fault, HeadSolve, Missing, NewKey, Refusal,
+    Rejection, RoundId, RoundOpen, Task, ToDevice, Trained, Upload, Welcome,
 };
 use fedspan_protocol::orthonormal::orthonormalise;
+use fedspan_protocol::secure::Key;
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
-use super::{D, K};
+use super::models::{D, K, NETWORKS, shape_of};
 use crate::Random;
 use crate::honest::payload;
 
-/// Number of different rounds that [`round_messages`] returns.
+/// Number of different rounds of a model.
 pub const ROUNDS: usize = 48;
 
-/// Returns all messages, the welcomes first.
-pub fn all_messages() -> &'static [Vec<u8>] {
-    static ALL: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
-    ALL.get_or_init(|| {
-        let mut messages = small_messages();
-        messages.extend((0..ROUNDS).flat_map(round_messages).cloned());
-        messages
-    })
+/// Messages of an honest server to a device with one of the models.
+pub struct Catalogue {
+    /// All messages, the welcomes first.
+    pub all: Vec<Vec<u8>>,
+    /// Messages that open each round.
+    rounds: Vec<Vec<Vec<u8>>>,
 }
 
-/// Returns the messages that open round `index`.
-pub fn round_messages(index: usize) -> &'static [Vec<u8>] {
-    static ROUND: OnceLock<Vec<Vec<Vec<u8>>>> = OnceLock::new();
-    let rounds = ROUND.get_or_init(|| (0..ROUNDS).map(opening_messages).collect());
-    &rounds[index % ROUNDS]
+impl Catalogue {
+    /// Returns the catalogue of the linear model (0) or of a network, by its number.
+    pub fn of(model: usize) -> &'static Self {
+        static CATALOGUES: [OnceLock<Catalogue>; 1 + NETWORKS] = [const { OnceLock::new() }; 1 + NETWORKS];
+        CATALOGUES[model].get_or_init(|| Self::new(model))
+    }
+
+    fn new(model: usize) -> Self {
+        let opening = |index| if model == 0 { linear_round(index) } else { network_round(model, index) };
+        let rounds: Vec<Vec<Vec<u8>>> = (0..ROUNDS).map(opening).collect();
+        let mut all = small_messages();
+        all.extend(rounds.iter().flatten().cloned());
+        all.extend((0..4).map(|number| payload(&new_key(number), &[])));
+        Self { all, rounds }
+    }
+
+    /// Returns the messages that open round `index`.
+    pub fn round(&self, index: usize) -> &[Vec<u8>] {
+        &self.rounds[index % ROUNDS]
+    }
+}
+
+/// Returns a key that the server sends; odd numbers have later epochs than the numbers before.
+pub fn new_key(number: u8) -> ToDevice {
+    key_of_epoch([2, 3, 3, 5][usize::from(number % 4)] + u16::from(number / 4), number << 1)
+}
+
+/// Returns the key of an epoch with these secret bytes.
+pub fn key_of_epoch(epoch: u16, secret: u8) -> ToDevice {
+    ToDevice::NewKey(NewKey::from(&Key::new(epoch, [secret; 32])))
 }
 
 /// Returns the messages without tensors: welcomes, refusals, faults, acknowledgements, requests for chunks.
@@ -66,9 +90,9 @@ fn small_messages() -> Vec<Vec<u8>> {
     messages.iter().map(|message| payload(message, &[])).collect()
 }
 
-/// Returns the messages of a round. Over all indices: rounds 1 and 2, and round 1 again with other numbers,
+/// Returns the messages of a round of the linear model. Over all indices: rounds 1 and 2, and round 1 again with other numbers,
 /// for every task of a linear model, inline and in chunks.
-fn opening_messages(index: usize) -> Vec<Vec<u8>> {
+fn linear_round(index: usize) -> Vec<Vec<u8>> {
     let encoding = [Encoding::F32, Encoding::I8][index / 4 % 2];
     let (exact, gradient) =
         (HeadSolve::LeastSquares { ridge: 0.0 }, HeadSolve::Gradient { steps: 3, step_size: 0.1 });
@@ -104,6 +128,47 @@ fn opening_messages(index: usize) -> Vec<Vec<u8>> {
         Task::AdapterDown { .. } => vec![matrix(Role::AdapterDown), up],
         _ => vec![matrix(Role::Representation)],
     };
+    encode_opening(RoundId { round, stage: 0 }, task, &tensors, if index % 4 == 3 { 4096 } else { 128 })
+}
+
+/// Returns the messages of a round of a network: like [`linear_round`], for every set of shared layers.
+fn network_round(network: usize, index: usize) -> Vec<Vec<u8>> {
+    let shape = shape_of(network);
+    let (layers, head) = (shape.layers(), shape.layers() - 1);
+    let encoding = [Encoding::F32, Encoding::I8, Encoding::F16][index / 4 % 3];
+    let momentum = if index.is_multiple_of(8) { 0.5 } else { 0.0 };
+    let descent = Descent { step_size: 0.1, momentum, batch: 2 };
+    let sgd = |trained| Task::Sgd { descent, head_epochs: 1, epochs: 2, trained, encoding };
+    let fit = |epochs| Task::FitHead { head: HeadSolve::Sgd { epochs, descent } };
+    let (task, shared) = match (index / 12, shape.is_adapted()) {
+        (0, true) => (sgd(Trained::Shared), 0..2),
+        (1, true) => (sgd(Trained::Down), 0..1),
+        (2, true) => (sgd(Trained::Up), if index.is_multiple_of(3) { 0..2 } else { 1..2 }),
+        (0, false) => (sgd(Trained::Shared), 0..head),
+        (1, false) => (sgd(Trained::All), 0..if index.is_multiple_of(3) { head } else { layers }),
+        // Some rounds lack layers that a device may still hold from the previous round.
+        (2, false) => (sgd(Trained::Shared), if index.is_multiple_of(3) { 0..0 } else { head..layers }),
+        (_, is_adapted) => {
+            let epochs = if index.is_multiple_of(2) { UNTIL_PLATEAU } else { 3 };
+            (fit(epochs), 0..if is_adapted { 2 } else { head })
+        }
+    };
+    let (round, seed) = [(1, 1), (2, 2), (1, 3), (2, 2)][index % 4];
+    let mut random = Random(seed);
+    let tensors: Vec<(TensorDescriptor, Vec<f32>)> = shared
+        .clone()
+        .map(|layer| {
+            let role = match (shape.is_adapted(), layer) {
+                (true, 0) => Role::AdapterDown,
+                (true, _) => Role::AdapterUp,
+                _ if layer == head || shared.start > 0 => Role::SharedHead,
+                _ => Role::Representation,
+            };
+            let (rows, columns) = (shape.layer(layer).rows(), shape.layer(layer).matrix().1);
+            let descriptor = TensorDescriptor::inline(role, encoding, rows as u16, columns as u16);
+            (descriptor, (0..rows * columns).map(|_| random.unit()).collect())
+        })
+        .collect();
     encode_opening(RoundId { round, stage: 0 }, task, &tensors, if index % 4 == 3 { 4096 } else { 128 })
 }
 

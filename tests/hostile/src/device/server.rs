@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fedspan_protocol::frame::HEADER_SEALED;
-use fedspan_protocol::limits::{HEADER, wire_capacity};
+use fedspan_protocol::limits::{BEACON_TAG, HEADER, wire_capacity};
 use fedspan_protocol::message::{ToDevice, decode};
 use fedspan_protocol::secure::{
     COUNTER, Channel, HANDSHAKE_INIT, HandshakeInit, Key, NONCE, TAG, is_answer, transcript,
@@ -12,9 +12,18 @@ use fedspan_protocol::secure::{
 
 use crate::reference;
 
-/// Returns the key of the device.
+/// Returns the key that the device was provisioned with.
 pub fn key() -> Key {
     Key::new(2, [0x42; 32])
+}
+
+/// Hello of the device.
+#[derive(Clone, PartialEq)]
+struct Greeting {
+    message: Vec<u8>,
+    /// Number of the connection.
+    connection: u32,
+    epoch: u16,
 }
 
 /// A frame sealed by the honest server, before COBS.
@@ -25,8 +34,9 @@ struct Sealed {
 }
 
 /// State of the honest server.
-#[derive(Default)]
 pub struct Server {
+    /// Keys that the device may use, by epoch.
+    keys: BTreeMap<u16, Key>,
     /// Channels, one for each answer, with the number of the handshake that the answer belongs to.
     channels: Vec<(Channel, u64)>,
     /// Index of the channel of the last answer that is not a refusal.
@@ -34,15 +44,56 @@ pub struct Server {
     sent_frames: Vec<Sealed>,
     /// Frames that the device has accepted.
     accepted: BTreeSet<Vec<u8>>,
-    /// Hellos by handshake number, each with the number of its connection.
-    hellos: BTreeMap<u64, (Vec<u8>, u32)>,
+    /// Hellos by handshake number.
+    hellos: BTreeMap<u64, Greeting>,
     connection: u32,
     /// Handshake number of the last hello of this connection.
     hello: Option<u64>,
     open: Option<usize>,
 }
 
+impl Default for Server {
+    fn default() -> Self {
+        Self {
+            keys: BTreeMap::from([(key().epoch(), key())]),
+            channels: Vec::new(),
+            welcome: None,
+            sent_frames: Vec::new(),
+            accepted: BTreeSet::new(),
+            hellos: BTreeMap::new(),
+            connection: 0,
+            hello: None,
+            open: None,
+        }
+    }
+}
+
 impl Server {
+    /// Adds a key that the device has accepted.
+    pub fn add_key(&mut self, key: Key) {
+        self.keys.insert(key.epoch(), key);
+    }
+
+    /// Returns true if the device has accepted a key of this epoch.
+    pub fn has_key(&self, epoch: u16) -> bool {
+        self.keys.contains_key(&epoch)
+    }
+
+    /// Returns the key with this epoch.
+    pub fn key(&self, epoch: u16) -> &Key {
+        &self.keys[&epoch]
+    }
+
+    /// Returns true if the device has accepted an answer to its hello on this connection.
+    pub fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Returns the tag of a beacon for the device; `None` if it has accepted no answer.
+    pub fn beacon_tag(&self, beacon: &[u8]) -> Option<[u8; BEACON_TAG]> {
+        self.open.map(|open| self.channels[open].0.beacon_tag(beacon))
+    }
+
     /// Starts a new connection after a link change or a reset of the device, which drops the device's session
     /// keys.
     pub fn reset_connection(&mut self) {
@@ -50,12 +101,12 @@ impl Server {
         (self.hello, self.open) = (None, None);
     }
 
-    /// Records a hello of the device. The same handshake number must not come with other bytes or in another
-    /// connection.
-    pub fn record_hello(&mut self, message: &[u8], body: &[u8]) {
+    /// Records a hello of the device, which must use the key with this epoch. The same handshake number must not come with
+    /// other bytes or in another connection.
+    pub fn record_hello(&mut self, message: &[u8], body: &[u8], epoch: u16) {
         let greeting = HandshakeInit::read(body).expect("a hello of a device with a key has a greeting");
-        assert_eq!((greeting.epoch, body.len()), (key().epoch(), HANDSHAKE_INIT));
-        let hello = (message.to_vec(), self.connection);
+        assert_eq!((greeting.epoch, body.len()), (epoch, HANDSHAKE_INIT));
+        let hello = Greeting { message: message.to_vec(), connection: self.connection, epoch };
         let known = self.hellos.entry(greeting.handshake).or_insert_with(|| hello.clone());
         assert!(*known == hello, "handshake {} was numbered twice", greeting.handshake);
         if self.hello != Some(greeting.handshake) {
@@ -79,13 +130,13 @@ impl Server {
     pub fn answer(&mut self, message: &[u8]) -> Vec<u8> {
         let Ok((message, _)) = decode::<ToDevice>(message) else { return Vec::new() };
         let hello = self.hello.or(self.hellos.last_key_value().map(|(number, _)| *number));
-        let Some((number, (bytes, _))) = hello.and_then(|number| Some((number, self.hellos.get(&number)?)))
+        let Some((number, greeting)) = hello.and_then(|number| Some((number, self.hellos.get(&number)?)))
         else {
             return Vec::new();
         };
         let mut nonce = [0; NONCE];
         nonce[..8].copy_from_slice(&self.channels.len().to_le_bytes());
-        let mut channel = Channel::server(&key(), &transcript(bytes), &nonce);
+        let mut channel = Channel::server(self.key(greeting.epoch), &transcript(&greeting.message), &nonce);
         let mut wire = vec![0; wire_capacity(200)];
         let sent = channel.seal_answer(&nonce, &message, &mut wire).expect("room");
         if matches!(message, ToDevice::Welcome(_)) {
@@ -119,11 +170,11 @@ impl Server {
     /// Returns a correctly sealed frame that does not belong to this connection: sealed with another key, for
     /// another handshake, or by the device's end.
     pub fn foreign_frame(&self, kind: u8, message: &[u8]) -> Vec<u8> {
-        let Some((hello, _)) = self.hello.and_then(|number| self.hellos.get(&number)) else {
+        let Some(greeting) = self.hello.and_then(|number| self.hellos.get(&number)) else {
             return Vec::new();
         };
-        let (transcript, nonce) = (transcript(hello), [kind; NONCE]);
-        let other_key = Key::new(2, [kind | 1; 32]);
+        let (transcript, nonce) = (transcript(&greeting.message), [kind; NONCE]);
+        let (key, other_key) = (self.key(greeting.epoch), Key::new(greeting.epoch, [kind | 1; 32]));
         let mut wire = vec![0; wire_capacity(200)];
         let welcome = |mut channel: Channel, wire: &mut [u8]| {
             let (message, _) =
@@ -132,11 +183,11 @@ impl Server {
         };
         let sent = match kind % 4 {
             0 => welcome(Channel::server(&other_key, &transcript, &nonce), &mut wire),
-            1 => welcome(Channel::server(&key(), &[kind; 32], &nonce), &mut wire),
+            1 => welcome(Channel::server(key, &[kind; 32], &nonce), &mut wire),
             // Reflected frame: sealed by the device's end of the channel.
-            2 => welcome(Channel::device(&key(), &transcript, &nonce), &mut wire),
+            2 => welcome(Channel::device(key, &transcript, &nonce), &mut wire),
             _ => {
-                wire = seal_message(&mut Channel::server(&key(), &[kind; 32], &nonce), message);
+                wire = seal_message(&mut Channel::server(key, &[kind; 32], &nonce), message);
                 wire.len()
             }
         };

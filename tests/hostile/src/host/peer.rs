@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fedspan_aggregator::connection::{PeerMessage, Traffic};
-use fedspan_aggregator::keys::{ActiveKeys, Entropy, KeyTable};
+use fedspan_aggregator::keys::{AcceptedKey, ActiveKeys, Entropy, KeyTable};
 use fedspan_engine::DeviceId;
 use fedspan_protocol::limits::wire_capacity;
-use fedspan_protocol::message::{Hello, ToDevice, ToServer, decode};
+use fedspan_protocol::message::{Hello, RECEIVES_KEYS, ToDevice, ToServer, decode};
 use fedspan_protocol::secure::{
     Channel, HANDSHAKE_INIT, HandshakeInit, Key, NONCE, WINDOW, answer_nonce, encode_hello, is_answer,
 };
@@ -23,6 +23,8 @@ const DEVICES: [u64; 3] = [7, 8, 9];
 /// A hello, and the channel and answer that resulted from it.
 struct Handshake {
     hello: Hello,
+    /// Epoch of the key.
+    epoch: u16,
     transcript: [u8; 32],
     channel: Option<Channel>,
     answer: Vec<u8>,
@@ -33,14 +35,19 @@ struct Handshake {
 }
 
 impl Handshake {
-    fn new(hello: Hello, transcript: [u8; 32]) -> Self {
-        Self { hello, transcript, channel: None, answer: Vec::new(), sealed: 0, end: 0 }
+    fn new(hello: Hello, epoch: u16, transcript: [u8; 32]) -> Self {
+        Self { hello, epoch, transcript, channel: None, answer: Vec::new(), sealed: 0, end: 0 }
     }
 }
 
 /// State of the honest device.
 pub struct Peer {
     table: KeyTable,
+    keys: ActiveKeys,
+    /// Keys of the next epoch that the server sends, by device.
+    sent_keys: BTreeMap<u64, Key>,
+    /// Device to which the server must still send a key on this connection.
+    expects_key: Option<DeviceId>,
     handshakes: Vec<Handshake>,
     /// Index of the handshake that the device currently uses.
     current: usize,
@@ -56,14 +63,29 @@ pub struct Peer {
     unfinished: Vec<u8>,
 }
 
-impl Default for Peer {
-    fn default() -> Self {
+fn key_of(device: u64) -> Key {
+    Key::new(0, [device as u8; 32])
+}
+
+impl Peer {
+    /// Creates the device, and a table of keys. If `sends_keys` is true, new keys are being sent to two devices.
+    pub fn new(sends_keys: bool) -> Self {
         let mut table = KeyTable::new();
         for device in DEVICES {
             table.insert(DeviceId(device), key_of(device), 0).expect("a new device");
         }
+        let mut sent_keys = BTreeMap::new();
+        if sends_keys {
+            let devices = [7, 9].map(DeviceId);
+            table.send(&devices, 1, &mut ChaCha8Rng::seed_from_u64(6)).expect("active keys");
+            let sent = |device: DeviceId| table.lookup(device, 1).expect("a new key").key().clone();
+            sent_keys.extend(devices.map(|device| (device.0, sent(device))));
+        }
         Self {
+            keys: ActiveKeys::new(table.clone()),
             table,
+            sent_keys,
+            expects_key: None,
             handshakes: Vec::new(),
             current: 0,
             sent_frames: Vec::new(),
@@ -73,16 +95,50 @@ impl Default for Peer {
             unfinished: Vec::new(),
         }
     }
-}
 
-fn key_of(device: u64) -> Key {
-    Key::new(0, [device as u8; 32])
-}
-
-impl Peer {
     /// Returns the server's view of the keys.
     pub fn keys(&self) -> ActiveKeys {
-        ActiveKeys::new(self.table.clone())
+        self.keys.clone()
+    }
+
+    /// Returns the key of a handshake; a device to which no key is sent invents one.
+    fn key_for(&self, hello: &Hello, epoch: u16) -> Key {
+        match (epoch, self.sent_keys.get(&hello.device)) {
+            (0, _) => key_of(hello.device),
+            (_, Some(key)) => key.clone(),
+            _ => Key::new(epoch, [0xAA; 32]),
+        }
+    }
+
+    /// Records a hello that the server has accepted under a key: a server marks the key as used, and sends the next one to a device
+    /// that can store it.
+    pub fn record_hello(&mut self, hello: &Hello, key: &AcceptedKey) {
+        assert_eq!(key.device().0, hello.device);
+        key.mark_used();
+        let receives = hello.capabilities.roles & RECEIVES_KEYS != 0;
+        let next = self.keys.key_to_send(key.device(), key.epoch());
+        assert!(next.is_none() || key.epoch() == 0);
+        self.expects_key = next.filter(|_| receives).map(|_| key.device());
+    }
+
+    /// Ends replaced keys, as a server does when a round has closed: those that the server has sent must have been used.
+    pub fn round_closed(&mut self) {
+        let used = self.sent_keys.keys().filter(|&&device| self.keys.has_used_sent_key(DeviceId(device)));
+        let used: Vec<u64> = used.copied().collect();
+        assert_eq!(self.keys.round_closed(), used.len());
+        for device in self.sent_keys.keys().copied() {
+            let ends = used.contains(&device);
+            assert!(
+                !ends || self.keys.lookup(DeviceId(device), 0).is_none(),
+                "the old key of {device} is kept"
+            );
+        }
+    }
+
+    /// Returns true if the server must still send a new key to the device, which was not revoked.
+    pub fn expects_key(&self) -> bool {
+        let key = self.expects_key.and_then(|device| self.keys.lookup(device, 0));
+        key.is_some_and(|key| key.is_accepted())
     }
 
     /// Returns the server's source of random numbers.
@@ -93,14 +149,18 @@ impl Peer {
     /// Starts a handshake of a device with a frame limit. One of the devices is unknown to the server.
     pub fn hello(&mut self, kind: u8) -> Vec<u8> {
         let device = [7, 7, 8, 9, 10][usize::from(kind % 5)];
-        let hello = hello(device, [128, 4096][usize::from(kind / 5 % 2)]);
+        let mut hello = hello(device, [128, 4096][usize::from(kind / 5 % 2)]);
+        if kind / 10 % 2 == 1 {
+            hello.capabilities.roles |= RECEIVES_KEYS;
+        }
         let handshake = self.handshakes.len() as u64;
-        let greeting = HandshakeInit { epoch: 0, handshake, nonce: [kind; NONCE] };
+        let epoch = u16::from(kind / 20 % 2);
+        let greeting = HandshakeInit { epoch, handshake, nonce: [kind; NONCE] };
         let mut wire = vec![0; wire_capacity(200 + HANDSHAKE_INIT)];
         let (sent, transcript) = encode_hello(hello, &greeting, &mut wire).expect("room");
         wire.truncate(sent);
         self.current = self.handshakes.len();
-        self.handshakes.push(Handshake::new(hello, transcript));
+        self.handshakes.push(Handshake::new(hello, epoch, transcript));
         self.sent_frames.push(wire.clone());
         wire
     }
@@ -115,7 +175,7 @@ impl Peer {
         self.current = handshake;
     }
 
-    /// Revokes the key of a device.
+    /// Revokes the keys of a device.
     pub fn revoke(&mut self, device: u8) {
         // Revoking a key twice fails, which does not matter here.
         let _ = self.table.revoke(&[DeviceId(DEVICES[usize::from(device) % DEVICES.len()])], 1);
@@ -139,12 +199,13 @@ impl Peer {
     pub fn foreign_frame(&self, kind: u8, message: &[u8]) -> Vec<u8> {
         let Some(handshake) = self.handshakes.get(self.current) else { return Vec::new() };
         let (device, nonce) = (handshake.hello.device, [kind; NONCE]);
+        let key = self.key_for(&handshake.hello, handshake.epoch);
         let mut channel = match kind % 4 {
-            0 => Channel::device(&key_of(device), &[kind; 32], &nonce),
+            0 => Channel::device(&key, &[kind; 32], &nonce),
             1 => Channel::device(&key_of(device + 1), &handshake.transcript, &nonce),
             2 => Channel::device(&Key::new(1, [device as u8; 32]), &[0; 32], &nonce),
             _ => {
-                let mut channel = Channel::server(&key_of(device), &handshake.transcript, &nonce);
+                let mut channel = Channel::server(&key, &handshake.transcript, &nonce);
                 let mut wire = vec![0; wire_capacity(100)];
                 let message = ToDevice::RetryAfter { milliseconds: 1 };
                 let sent = channel.seal_answer(&nonce, &message, &mut wire).expect("room");
@@ -158,11 +219,21 @@ impl Peer {
     /// Receives a sealed frame from the server; it must open under one of the handshakes.
     pub fn receive(&mut self, frame: &mut [u8]) {
         if !is_answer(frame) {
-            let mut opened = self.handshakes.iter_mut().filter_map(|handshake| handshake.channel.as_mut());
-            let message = opened
-                .find_map(|channel| channel.try_open(frame).ok())
-                .expect("a frame of one of the handshakes");
-            decode::<ToDevice>(&frame[message]).expect("a message");
+            let mut opened = self.handshakes.iter_mut().filter_map(|handshake| {
+                let message = handshake.channel.as_mut()?.try_open(frame).ok()?;
+                Some((handshake.hello, handshake.epoch, message))
+            });
+            let (hello, epoch, message) = opened.next().expect("a frame of one of the handshakes");
+            let (message, _) = decode::<ToDevice>(&frame[message]).expect("a message");
+            if let ToDevice::NewKey(new) = message {
+                let receives = hello.capabilities.roles & RECEIVES_KEYS != 0;
+                assert!(receives && epoch == 0, "a new key for {hello:?} at epoch {epoch}");
+                assert!(
+                    Some(&new.key()) == self.sent_keys.get(&hello.device),
+                    "another key than the new one"
+                );
+                self.expects_key = None;
+            }
             return;
         }
         let nonce = answer_nonce(frame).expect("an answer has a nonce");
@@ -171,14 +242,14 @@ impl Peer {
             return;
         }
         for index in 0..self.handshakes.len() {
-            let Handshake { hello, transcript, .. } = self.handshakes[index];
-            let mut channel = Channel::device(&key_of(hello.device), &transcript, &nonce);
+            let Handshake { hello, epoch, transcript, .. } = self.handshakes[index];
+            let mut channel = Channel::device(&self.key_for(&hello, epoch), &transcript, &nonce);
             let mut copy = frame.to_vec();
             let Ok(message) = channel.open(&mut copy) else { continue };
             let (message, _) = decode::<ToDevice>(message).expect("a message");
             assert!(matches!(message, ToDevice::Welcome(_) | ToDevice::Refused(_)), "{message:?}");
             let (channel, answer) = (Some(channel), frame.to_vec());
-            let answered = Handshake { channel, answer, ..Handshake::new(hello, transcript) };
+            let answered = Handshake { channel, answer, ..Handshake::new(hello, epoch, transcript) };
             if self.handshakes[index].channel.is_none() {
                 self.handshakes[index] = answered;
             } else {
@@ -226,6 +297,13 @@ impl Peer {
         // If only one frame arrived, it is certain which frame was accepted, and whether it had to be.
         let only_frame = new_frames.first().filter(|_| sequences.len() == 1).map(|frame| self.sealed[*frame]);
         if let Some((handshake, counter)) = only_frame {
+            let Handshake { hello, epoch, .. } = &self.handshakes[handshake];
+            let key = self.keys.lookup(DeviceId(hello.device), *epoch);
+            let is_accepted = key.is_some_and(|key| key.is_accepted());
+            assert!(
+                opened == 0 || is_accepted || is_ended,
+                "a frame was accepted under a key that has ended"
+            );
             let must_accept =
                 self.open == Some(handshake) && counter + WINDOW >= self.handshakes[handshake].end;
             assert!(
