@@ -29,7 +29,7 @@ pub enum NotReady {
         /// Length that was given.
         got: usize,
     },
-    /// A value of a sample is not finite.
+    /// A value of a sample, or of the prediction of a network, is not finite.
     NonFinite {
         /// Index of the value.
         index: usize,

@@ -2,6 +2,7 @@
 //! arbitrary contents, power failures, erases that fail, and futures that are dropped. Every read and write must succeed or
 //! fail within a bounded number of operations, and the spent privacy budget must never decrease.
 
+use std::ops::Range;
 use std::sync::OnceLock;
 
 use fedspan_client::store::{
@@ -133,9 +134,14 @@ pub fn flash_image(bytes: &[u8]) -> Work {
     if mode.has_keys {
         bench.check_key(&mut keys, None, 99 + rounds, may_lose);
     }
-    // A blocking store opens the pages of any store. The ledger is also checked if firmware without privacy has written to this
-    // flash, which then is not blank: an existing ledger must survive, and no ledger may be created.
+    // A blocking store opens the pages of any store, and keeps the other items while its records fill each page.
     bench.mode.is_async = false;
+    bench.save_all(200..200 + pages as u32 * PAGE as u32 / BYTES as u32).expect("sound flash");
+    if mode.has_keys {
+        bench.check_key(&mut keys, None, 99 + rounds, may_lose);
+    }
+    // The ledger is also checked if firmware without privacy has written to this
+    // flash, which then is not blank: an existing ledger must survive, and no ledger may be created.
     let spent = bench.spent().expect("sound flash");
     let known = if mode.is_private { paid_range.contains(&spent) } else { newest_copy == Some(spent) };
     assert!(known || spent == ALL_SPENT || may_lose, "{spent} of {initial:?} and {paid_range:?}");
@@ -276,8 +282,17 @@ impl Bench {
     }
 
     fn save(&mut self, round: u32) -> Result<(), StoreError> {
-        let (RecordHeader { campaign, round, representation }, head) = test_record(round);
-        self.count(|store| store.save(&Record { campaign, round, representation, head: &head }))
+        self.save_all(round..round + 1)
+    }
+
+    /// Saves the records of these rounds without a reset in between.
+    fn save_all(&mut self, rounds: Range<u32>) -> Result<(), StoreError> {
+        self.count(|store| {
+            rounds.clone().try_for_each(|round| {
+                let (RecordHeader { campaign, round, representation }, head) = test_record(round);
+                store.save(&Record { campaign, round, representation, head: &head })
+            })
+        })
     }
 
     fn spent(&mut self) -> Result<u64, StoreError> {

@@ -202,7 +202,7 @@ impl<M: NetworkMemory> Network<M> {
     /// with the largest logit.
     ///
     /// # Errors
-    /// [`NotReady`] if there is no body or no head trained with it, if a value is not finite, or if a length
+    /// [`NotReady`] if there is no body or no head trained with it, if a value or a logit is not finite, or if a length
     /// does not match.
     pub fn predict(&mut self, x: &[f32], out: &mut [f32]) -> Result<(), NotReady> {
         let hash = self.state.body.ok_or(NotReady::NoRepresentation)?;
@@ -233,7 +233,8 @@ impl<M: NetworkMemory> Network<M> {
                 *target = logit;
             }
         }
-        Ok(())
+        // Finite parameters can be so large that a sum overflows.
+        check_finite(out)
     }
 
     /// Returns true if the parameters of all layers are finite.
