@@ -7,10 +7,20 @@ use core::fmt;
 /// # Errors
 /// [`NotReady::NonFinite`] with the index of the first value that is not.
 pub(crate) fn check_finite(x: &[f32]) -> Result<(), NotReady> {
-    match x.iter().position(|value| !value.is_finite()) {
-        Some(index) => Err(NotReady::NonFinite { index }),
-        None => Ok(()),
-    }
+    first_non_finite(x).map_or(Ok(()), |index| Err(NotReady::NonFinite { index }))
+}
+
+/// Checks the outputs of a prediction.
+///
+/// # Errors
+/// [`NotReady::Overflow`] with the index of the first output that is not finite.
+pub(crate) fn check_prediction(out: &[f32]) -> Result<(), NotReady> {
+    first_non_finite(out).map_or(Ok(()), |index| Err(NotReady::Overflow { index }))
+}
+
+/// Returns the index of the first value that is not finite.
+fn first_non_finite(values: &[f32]) -> Option<usize> {
+    values.iter().position(|value| !value.is_finite())
 }
 
 /// Reason why `predict` cannot make a prediction.
@@ -29,9 +39,14 @@ pub enum NotReady {
         /// Length that was given.
         got: usize,
     },
-    /// A value of a sample, or of the prediction of a network, is not finite.
+    /// A value of a sample is not finite.
     NonFinite {
         /// Index of the value.
+        index: usize,
+    },
+    /// A prediction is not finite: a sum overflows, or a value has no place in fixed point.
+    Overflow {
+        /// Index of the output.
         index: usize,
     },
 }
@@ -43,6 +58,7 @@ impl fmt::Display for NotReady {
             Self::NoHead => f.write_str("no head fitted on this representation yet"),
             Self::Length { expected, got } => write!(f, "length is {got}; the model needs {expected}"),
             Self::NonFinite { index } => write!(f, "value {index} is not finite"),
+            Self::Overflow { index } => write!(f, "output {index} of the prediction is not finite"),
         }
     }
 }

@@ -356,6 +356,13 @@ fn unsupported_rounds_are_declined() {
     x[3] = f32::NAN;
     assert_eq!(model.predict(&x, &mut out), Err(NotReady::NonFinite { index: 3 }));
     assert_eq!(model.predict(&x[..5], &mut out), Err(NotReady::Length { expected: 6, got: 5 }));
+    // Samples of any size have a finite prediction, or none.
+    for value in [1e10, 1e30, f32::MAX] {
+        match model.predict(&[value; 6], &mut out) {
+            Ok(()) => assert!(out[0].is_finite(), "{value}: {out:?}"),
+            Err(reason) => assert_eq!(reason, NotReady::Overflow { index: 0 }, "{value}"),
+        }
+    }
 }
 
 /// The first step of the power method is computed in f32, so its bits are those of an f32 client.

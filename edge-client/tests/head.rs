@@ -397,6 +397,9 @@ fn prediction_from_value_that_is_not_finite_is_refused() {
             assert_eq!(out, [7.0; 3], "scores were written");
         }
     }
+    // Finite values whose sum overflows.
+    let x = [f32::MAX; 20];
+    assert!(matches!(task.predict(&x, &mut out), Err(NotReady::Overflow { .. })), "{out:?}");
     task.predict(&problem.samples.x[..20], &mut out).unwrap();
     assert!(out.iter().all(|score| score.is_finite() && *score != 7.0));
 }

@@ -423,8 +423,6 @@ fn diverged_training_invalidates_the_trained_layers() {
     }
 }
 
-/// Sizes that do not fit a hello are rejected instead of truncated. A layer of more than 65534 inputs does
-/// not compile if its shape is a constant, and panics here.
 /// Parameters that are finite can still give a prediction that is not.
 #[test]
 fn prediction_that_overflows_is_an_error() {
@@ -432,10 +430,12 @@ fn prediction_that_overflows_is_an_error() {
         let mut model = network(NetworkHeap::new(shape), &vec![1e38; shape.parameters()]);
         let mut out = vec![0.0; 2 * shape.outputs];
         let x: Vec<f32> = std::iter::repeat_n([0.0, 9.0], shape.features).flatten().collect();
-        assert!(matches!(model.predict(&x, &mut out), Err(NotReady::NonFinite { .. })), "{shape:?}: {out:?}");
+        assert!(matches!(model.predict(&x, &mut out), Err(NotReady::Overflow { .. })), "{shape:?}: {out:?}");
     }
 }
 
+/// Sizes that do not fit a hello are rejected instead of truncated. A layer of more than 65534 inputs does
+/// not compile if its shape is a constant, and panics here.
 #[test]
 fn layers_too_large_for_a_hello_are_rejected() {
     let check_limit = |make: fn(usize) -> NetworkShape, limit: usize| {

@@ -185,7 +185,10 @@ fn impossible_partitions_are_refused_with_figures() {
     assert_refused(&partition("kind = \"natural\""), &["\"natural\"", "\"shards\", \"dirichlet\", \"iid\""]);
     assert_refused(&partition("kind = \"diriclet\""), &["did you mean \"dirichlet\"?"]);
     assert_refused(&partition("kind = \"dirichlet\"\nalpha = 0"), &["data.partition.alpha", "0.001"]);
-    assert_refused(&partition("kind = \"dirichlet\"\nsizes = \"uniform\""), &["unknown key for kind \"dirichlet\"", "alpha"]);
+    assert_refused(
+        &partition("kind = \"dirichlet\"\nsizes = \"uniform\""),
+        &["unknown key for kind \"dirichlet\"", "alpha"],
+    );
     assert_refused(
         &partition("kind = \"dirichlet\"\nalpha = 0.001\nclients = 100"),
         &["digits", "1000 draws", "100 clients"],

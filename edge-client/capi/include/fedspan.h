@@ -63,7 +63,7 @@ enum fedspan_status
    */
   FEDSPAN_LENGTH = 7,
   /*
-   A value is not finite.
+   A value is not finite, of a sample or of its prediction.
    */
   FEDSPAN_NOT_FINITE = 8,
   /*

@@ -62,7 +62,7 @@ pub enum fedspan_status {
     FEDSPAN_NO_HEAD = 6,
     /// A length differs from the model's.
     FEDSPAN_LENGTH = 7,
-    /// A value is not finite.
+    /// A value is not finite, of a sample or of its prediction.
     FEDSPAN_NOT_FINITE = 8,
     /// The memory holds no client: it was never started, or has ended.
     FEDSPAN_NOT_STARTED = 9,

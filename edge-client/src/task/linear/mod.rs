@@ -12,7 +12,7 @@ use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId, Task as Wire}
 use fedspan_protocol::tensor::Encoding;
 
 use super::{HeadFits, HeadSolver, Usage, paced_hash};
-use crate::error::{NotReady, ShapeMismatch, check_finite};
+use crate::error::{NotReady, ShapeMismatch, check_finite, check_prediction};
 use crate::kernel::constant_column::ConstantColumn;
 use crate::kernel::project;
 use crate::mechanism::{Mechanism, NoPrivacy};
@@ -232,8 +232,8 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
     /// Computes the prediction for one sample: `out = W^T B^T x`.
     ///
     /// # Errors
-    /// [`NotReady`] if there is no verified representation or no head fitted on it, if a value of `x` is not finite, or if a
-    /// length does not match.
+    /// [`NotReady`] if there is no verified representation or no head fitted on it, if a value of `x` or of the prediction is not
+    /// finite, or if a length does not match.
     pub fn predict(&mut self, x: &[f32], out: &mut [f32]) -> Result<(), NotReady> {
         let hash = self.state.representation.ok_or(NotReady::NoRepresentation)?;
         if self.state.head != Some(hash) {
@@ -249,6 +249,7 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
         arithmetic::project(&mut self.memory, x);
         let parts = self.memory.parts();
         project::apply_head(parts.head, parts.z, out);
-        Ok(())
+        // Finite values can be so large that a sum overflows, or fixed point has no room for them.
+        check_prediction(out)
     }
 }

@@ -16,7 +16,7 @@ use fedspan_protocol::message::{Model, Task as Wire};
 use rand_core::Rng;
 
 use super::{Task, Usage, paced_hash};
-use crate::error::{NotReady, ShapeMismatch, check_finite};
+use crate::error::{NotReady, ShapeMismatch, check_finite, check_prediction};
 use crate::kernel::all_within;
 #[cfg(feature = "adapter")]
 use crate::kernel::frozen::Frozen;
@@ -234,7 +234,7 @@ impl<M: NetworkMemory> Network<M> {
             }
         }
         // Finite parameters can be so large that a sum overflows.
-        check_finite(out)
+        check_prediction(out)
     }
 
     /// Returns true if the parameters of all layers are finite.
