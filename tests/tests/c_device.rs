@@ -42,9 +42,9 @@ fn digits(key: &Key) -> String {
     key.expose().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Runs a campaign in which device 0 seals with ChaCha20-Poly1305 and device 1 with AES-128-CCM.
-async fn campaign(program: &Path, folder: &Path, name: &str, protection: Protection, keys: &[String]) {
-    let state = folder.join(name);
+/// Runs a campaign, which ends with this round, in which device 0 seals with ChaCha20-Poly1305 and device 1 with AES-128-CCM.
+async fn campaign(program: &Path, folder: &Path, last: u32, protection: Protection, keys: &[String]) {
+    let state = folder.join(format!("campaign-{last}"));
     fs::create_dir_all(&state).expect("a folder");
     let fleet = format!(
         "state = {:?}\n[listen]\ntcp = \"127.0.0.1:0\"\n[devices]\nexpected = {DEVICES}\n[data]\nd = 20\n[model]\nk = 2\n\
@@ -60,8 +60,7 @@ async fn campaign(program: &Path, folder: &Path, name: &str, protection: Protect
         devices.spawn_blocking(move || run(&mut command));
     }
     for printed in devices.join_all().await {
-        // The rounds are three training rounds and the final head.
-        assert!(printed.contains(": 4 rounds, status 0,"), "{printed}");
+        assert!(printed.contains(&format!(": {last} rounds, status 0,")), "{printed}");
     }
     assert_eq!(server.end.await.expect("no panic").expect("served").phase, "finished");
 }
@@ -79,15 +78,16 @@ async fn device_in_c_uses_a_new_key_and_either_cipher() {
     let new_keys: Vec<String> = (0..DEVICES)
         .map(|device| digits(active.lookup(DeviceId(device), 1).expect("a new key").key()))
         .collect();
-    campaign(&program, folder.path(), "first", Protection::Keys(store, entropy), &device_keys).await;
+    // Three training rounds and the final head.
+    campaign(&program, folder.path(), 4, Protection::Keys(store, entropy), &device_keys).await;
     for (device, new) in new_keys.iter().enumerate() {
         let stored = fs::read(folder.path().join(format!("{device}.key"))).expect("a stored key");
         let secret: String = stored[6..38].iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!((&stored[..2], &secret), (&[1, 0][..], new));
     }
     // Programs that start again have the old key in their settings, and use the one that they have stored: the server no longer has the old
-    // one.
+    // one. Rounds are numbered from the last one that the devices have stored.
     let (protection, old) = open();
     assert!(old.is_empty(), "the server has dropped the old keys");
-    campaign(&program, folder.path(), "second", protection, &device_keys).await;
+    campaign(&program, folder.path(), 8, protection, &device_keys).await;
 }
