@@ -8,7 +8,9 @@
 
 enum { NAME_MAX_LENGTH = 15 };
 
-static const char *key_of(fedspan_item item) { return item == FEDSPAN_RECORD ? "record" : "handshakes"; }
+static const char *key_of(fedspan_item item) {
+  return item == FEDSPAN_RECORD ? "record" : item == FEDSPAN_HANDSHAKES ? "handshakes" : "key";
+}
 
 static int32_t load_from(const char *name, fedspan_item item, uint8_t *bytes, size_t length) {
   nvs_handle_t handle;

@@ -1,5 +1,6 @@
 /* A device over TCP: trains a linear model of 20 features on its own samples, with an encrypted link. edge-client/capi/README.md has the
-   commands that build it. Its arguments are the port of a server, the number of the device and its key in hexadecimal digits. */
+   commands that build it. Its arguments are the port of a server, the number of the device and its key in hexadecimal digits; then a folder for
+   what it stores, and "aes" to seal its frames with AES-128-CCM. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
@@ -17,6 +18,7 @@ enum { D = 20, K = 2, OUTPUTS = 1, SAMPLES = 20 };
 
 static float x[SAMPLES * D], y[SAMPLES];
 static int socket_fd = -1, has_begun;
+static const char *folder; /* NULL to store nothing: for tests, because a device with a key must store its handshakes. */
 static _Alignas(8) uint8_t memory[FEDSPAN_MEMORY_SIZE(D, K, OUTPUTS, 256)];
 
 static int32_t rewind_samples(void *context, uint32_t round) { (void)context, (void)round; return has_begun = 0; }
@@ -38,6 +40,32 @@ static int32_t write_link(void *context, const uint8_t *bytes, size_t length) {
   (void)context;
   return or_nothing_yet(send(socket_fd, bytes, length, MSG_DONTWAIT | MSG_NOSIGNAL));
 }
+enum { PATH_SIZE = 4096 };
+static void path_of(char *path, const char *device, fedspan_item item, const char *end) {
+  static const char *const names[] = {"record", "handshakes", "key"};
+  snprintf(path, PATH_SIZE, "%s/%s.%s%s", folder, device, names[item], end);
+}
+static int32_t load_item(void *device, fedspan_item item, uint8_t *bytes, size_t length) {
+  char path[PATH_SIZE];
+  path_of(path, device, item, "");
+  FILE *file = fopen(path, "rb");
+  if (file == NULL) return errno == ENOENT ? 0 : -1;
+  const size_t count = fread(bytes, 1, length, file);
+  const int has_failed = ferror(file);
+  return fclose(file) != 0 || has_failed ? -1 : (int32_t)count;
+}
+static int32_t save_item(void *device, fedspan_item item, const uint8_t *bytes, size_t length) {
+  char path[PATH_SIZE], new_path[PATH_SIZE];
+  path_of(path, device, item, "");
+  path_of(new_path, device, item, ".new");
+  FILE *file = fopen(new_path, "wb");
+  if (file == NULL) return -1;
+  int has_failed = fwrite(bytes, 1, length, file) != length;
+  has_failed |= fflush(file) != 0 || fsync(fileno(file)) != 0;
+  has_failed |= fclose(file) != 0;
+  /* The new file takes the place of the old one at once, so that power may fail at any time. */
+  return has_failed || rename(new_path, path) != 0 ? -1 : 0;
+}
 static uint64_t now_ms(void) {
   struct timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);
@@ -51,7 +79,7 @@ static void connect_to(int port) {
 }
 
 int main(int argc, char **argv) {
-  if (argc != 4 || strlen(argv[3]) != 64) return fprintf(stderr, "usage: tcp_device PORT DEVICE KEY\n"), 2;
+  if (argc < 4 || argc > 6 || strlen(argv[3]) != 64) return fprintf(stderr, "usage: tcp_device PORT DEVICE KEY [FOLDER [aes]]\n"), 2;
   uint8_t key[32];
   for (int i = 0; i < 32; i++) sscanf(argv[3] + 2 * i, "%2hhx", &key[i]);
   srand((unsigned)atoi(argv[2]));
@@ -62,7 +90,9 @@ int main(int argc, char **argv) {
   fedspan_config config = {.device = (uint64_t)atoll(argv[2]), .key = key, .features = D, .width = K, .outputs = OUTPUTS,
                            .leave_when_fitted = true,
                            .platform = {.rewind = rewind_samples, .next = next_samples, .random = random_bytes,
-                                        .read = read_link, .write = write_link}}; /* Real devices have load and save, too. */
+                                        .read = read_link, .write = write_link}};
+  if (argc > 4) folder = argv[4], config.platform.context = argv[2], config.platform.load = load_item, config.platform.save = save_item;
+  if (argc > 5) config.cipher = FEDSPAN_AES_128_CCM;
   fedspan_client *client;
   fedspan_status status = fedspan_start(memory, sizeof memory, &config, &client);
   if (status != FEDSPAN_OK) return fprintf(stderr, "fedspan_start: %d\n", status), 1;

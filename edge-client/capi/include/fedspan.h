@@ -46,7 +46,7 @@ enum fedspan_status
    */
   FEDSPAN_SIZE = 3,
   /*
-   The library was built without encryption, and the settings have a key.
+   The library was built without encryption, and the settings have a key; or without the cipher of the settings.
    */
   FEDSPAN_NO_ENCRYPTION = 4,
   /*
@@ -99,6 +99,11 @@ enum fedspan_item
    Handshake numbers in use; written once in 128 connections. If it is lost, the device needs a new key.
    */
   FEDSPAN_HANDSHAKES = 1,
+  /*
+   Key that the server has sent, 42 bytes; written when it sends one, in a library with the feature `key-rotation` only. If it is lost, the
+   device uses the key of its settings, which the server no longer accepts.
+   */
+  FEDSPAN_KEY = 2,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -138,6 +143,31 @@ enum fedspan_state
 typedef enum fedspan_state fedspan_state;
 #else
 typedef int32_t fedspan_state;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+/*
+ Algorithm that seals the frames of a device with a key.
+ */
+enum fedspan_cipher
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  /*
+   ChaCha20-Poly1305.
+   */
+  FEDSPAN_CHACHA20_POLY1305 = 0,
+  /*
+   AES-128-CCM, in a library with the feature `aes-ccm`.
+   */
+  FEDSPAN_AES_128_CCM = 1,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum fedspan_cipher fedspan_cipher;
+#else
+typedef int32_t fedspan_cipher;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
@@ -242,6 +272,10 @@ typedef struct fedspan_config {
    1 to close the link once the final head is fitted and acknowledged, 0 to stay connected.
    */
   uint8_t leave_when_fitted;
+  /*
+   Algorithm that seals frames, a `fedspan_cipher`: 0 for ChaCha20-Poly1305.
+   */
+  uint8_t cipher;
   /*
    Time in milliseconds between two wake-ups of a device that sleeps between rounds; 0 to stay connected. The device closes the
    link after one round, or after `sleep_wait_ms` without a round, and connects again at the time that the server has named for

@@ -8,7 +8,7 @@ use ::fedspan_client::memory::SliceMemory;
 use ::fedspan_client::{Linear, Millis, NotReady, Session, Task};
 use fedspan_protocol::message::Refusal;
 
-use crate::config::{fedspan_config, fedspan_status};
+use crate::config::{Cipher, fedspan_config, fedspan_status};
 use crate::platform::{
     Platform, PlatformLink, PlatformRandom, PlatformSource, PlatformStore, fedspan_platform,
 };
@@ -31,7 +31,7 @@ pub struct Client {
     mark: u32,
     link: PlatformLink,
     driver: Driver<'static>,
-    session: Session<Linear<SliceMemory<'static>>, PlatformSource, PlatformStore, PlatformRandom>,
+    session: Session<Linear<SliceMemory<'static>>, PlatformSource, PlatformStore, PlatformRandom, Cipher>,
 }
 
 /// Result of a step: the next action of the firmware.
@@ -154,7 +154,7 @@ fn check(memory: *mut u8, size: usize, config: &fedspan_config) -> Result<(), fe
     if !config.is_allowed() {
         return Err(fedspan_status::FEDSPAN_SIZE);
     }
-    if !cfg!(feature = "encryption") && !config.key.is_null() {
+    if !config.has_cipher() {
         return Err(fedspan_status::FEDSPAN_NO_ENCRYPTION);
     }
     Ok(())
@@ -203,9 +203,10 @@ unsafe fn start(memory: *mut u8, size: usize, config: *const fedspan_config) -> 
         let platform = Platform::new(functions);
         (&raw mut (*place).link).write(PlatformLink(platform));
         (&raw mut (*place).driver).write(Driver::new(Buffers { receive, transmit }));
-        (&raw mut (*place).session).write(Session::new(
+        (&raw mut (*place).session).write(Session::with_aead(
             settings,
             config.protection(),
+            config.cipher(),
             Linear::new(model),
             PlatformSource::new(platform, shape),
             PlatformStore { platform, record },

@@ -3,10 +3,32 @@
 use ::fedspan_client::Shape;
 #[cfg(feature = "encryption")]
 use ::fedspan_client::secure::Key;
+#[cfg(feature = "aes-ccm")]
+use ::fedspan_client::secure::Suite;
+#[cfg(not(feature = "aes-ccm"))]
+use ::fedspan_client::session::DefaultAead;
 use ::fedspan_client::session::{Config, Protection, Sleep};
 use fedspan_protocol::limits::{FRAME_LIMIT_MAX, FRAME_LIMIT_MIN};
 
 use crate::platform::fedspan_platform;
+
+/// Algorithm that seals frames: one, or the one of the settings.
+#[cfg(not(feature = "aes-ccm"))]
+pub type Cipher = DefaultAead;
+/// Algorithm that seals frames: one, or the one of the settings.
+#[cfg(feature = "aes-ccm")]
+pub type Cipher = Suite;
+
+/// Algorithm that seals the frames of a device with a key.
+#[repr(i32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(non_camel_case_types, reason = "a name of C")]
+pub enum fedspan_cipher {
+    /// ChaCha20-Poly1305.
+    FEDSPAN_CHACHA20_POLY1305 = 0,
+    /// AES-128-CCM, in a library with the feature `aes-ccm`.
+    FEDSPAN_AES_128_CCM = 1,
+}
 
 /// Settings of a client. Set all bytes to zero first, so that fields of later versions keep their defaults.
 #[repr(C)]
@@ -29,6 +51,8 @@ pub struct fedspan_config {
     pub frame_limit: u16,
     /// 1 to close the link once the final head is fitted and acknowledged, 0 to stay connected.
     pub leave_when_fitted: u8,
+    /// Algorithm that seals frames, a `fedspan_cipher`: 0 for ChaCha20-Poly1305.
+    pub cipher: u8,
     /// Time in milliseconds between two wake-ups of a device that sleeps between rounds; 0 to stay connected. The device closes the
     /// link after one round, or after `sleep_wait_ms` without a round, and connects again at the time that the server has named for
     /// the next round, or after this time.
@@ -53,7 +77,7 @@ pub enum fedspan_status {
     FEDSPAN_MEMORY = 2,
     /// A size is 0, width is larger than features, there are more than 256 outputs, or the frame limit is out of range.
     FEDSPAN_SIZE = 3,
-    /// The library was built without encryption, and the settings have a key.
+    /// The library was built without encryption, and the settings have a key; or without the cipher of the settings.
     FEDSPAN_NO_ENCRYPTION = 4,
     /// There is no representation: no round has brought one since the start, or a new one has arrived in part. It is not stored;
     /// `fedspan_set_representation` sets one that the firmware has kept.
@@ -97,7 +121,30 @@ impl fedspan_config {
             frame_limit: self.frame_limit(),
             leave_when_fitted: self.leave_when_fitted != 0,
             sleep: (self.sleep_ms > 0).then_some(sleep),
+            #[cfg(feature = "key-rotation")]
+            receives_keys: self.platform.save.is_some(),
             ..Config::new(self.device)
+        }
+    }
+
+    /// Returns true if the library has the algorithm that seals frames.
+    pub(crate) fn has_cipher(&self) -> bool {
+        let last = if cfg!(feature = "aes-ccm") {
+            fedspan_cipher::FEDSPAN_AES_128_CCM
+        } else {
+            fedspan_cipher::FEDSPAN_CHACHA20_POLY1305
+        };
+        i32::from(self.cipher) <= last as i32 && (cfg!(feature = "encryption") || self.key.is_null())
+    }
+
+    /// Returns the algorithm that seals frames.
+    pub(crate) fn cipher(&self) -> Cipher {
+        #[cfg(not(feature = "aes-ccm"))]
+        return DefaultAead;
+        #[cfg(feature = "aes-ccm")]
+        match self.cipher {
+            0 => Suite::ChaCha20Poly1305,
+            _ => Suite::Aes128Ccm,
         }
     }
 

@@ -6,10 +6,16 @@ use core::ptr;
 use core::slice;
 
 use ::fedspan_client::link::NonBlockingLink;
+#[cfg(feature = "key-rotation")]
+use ::fedspan_client::secure::Key;
+#[cfg(feature = "key-rotation")]
+use ::fedspan_client::store::StoredKey;
 use ::fedspan_client::store::{Record, RecordHeader, Store, StoreError};
 use ::fedspan_client::{RoundId, SampleSource, Samples, Shape, SourceError, Targets};
 use fedspan_protocol::frame::crc32c;
 use rand_core::TryRng;
+#[cfg(feature = "key-rotation")]
+use zeroize::Zeroizing;
 
 /// Samples that a call of `next` returns. All arrays must stay valid and unchanged until the next call of a function of the
 /// platform.
@@ -36,6 +42,9 @@ pub enum fedspan_item {
     FEDSPAN_RECORD = 0,
     /// Handshake numbers in use; written once in 128 connections. If it is lost, the device needs a new key.
     FEDSPAN_HANDSHAKES = 1,
+    /// Key that the server has sent, 42 bytes; written when it sends one, in a library with the feature `key-rotation` only. If it is lost, the
+    /// device uses the key of its settings, which the server no longer accepts.
+    FEDSPAN_KEY = 2,
 }
 
 /// Functions of the firmware. They are called from within `fedspan_start`, `fedspan_step` and `fedspan_end` only, must return, and
@@ -261,6 +270,10 @@ pub(crate) const RECORD_FIELDS: usize = 1 + HEADER + 4;
 /// Bytes of the stored handshake number: the number and its checksum.
 const HANDSHAKES: usize = 8 + 4;
 
+/// Bytes of a stored key: epoch, check value of the key of the settings, secret, checksum.
+#[cfg(feature = "key-rotation")]
+const STORED_KEY: usize = 2 + 4 + 32 + 4;
+
 /// Storage of the firmware.
 #[derive(Debug)]
 pub struct PlatformStore {
@@ -363,6 +376,30 @@ impl Store for PlatformStore {
         let mut bytes = [0; HANDSHAKES];
         let is_stored = Self::read(self.platform, fedspan_item::FEDSPAN_HANDSHAKES, &mut bytes)?;
         Ok(bytes.first_chunk().filter(|_| is_stored).map_or(0, |number| u64::from_le_bytes(*number)))
+    }
+
+    #[cfg(feature = "key-rotation")]
+    fn save_key(&mut self, stored: &StoredKey) -> Result<(), StoreError> {
+        let mut bytes = Zeroizing::new([0; STORED_KEY]);
+        let (epoch, rest) = bytes.split_first_chunk_mut().ok_or(StoreError)?;
+        let (provisioned, rest) = rest.split_first_chunk_mut().ok_or(StoreError)?;
+        *epoch = stored.key.epoch().to_le_bytes();
+        *provisioned = stored.provisioned.to_le_bytes();
+        *rest.first_chunk_mut().ok_or(StoreError)? = *stored.key.expose();
+        Self::write(self.platform, fedspan_item::FEDSPAN_KEY, &mut *bytes)
+    }
+
+    #[cfg(feature = "key-rotation")]
+    fn load_key(&mut self) -> Result<Option<StoredKey>, StoreError> {
+        let mut bytes = Zeroizing::new([0; STORED_KEY]);
+        if !Self::read(self.platform, fedspan_item::FEDSPAN_KEY, &mut *bytes)? {
+            return Ok(None);
+        }
+        let (epoch, rest) = bytes.split_first_chunk().ok_or(StoreError)?;
+        let (provisioned, rest) = rest.split_first_chunk().ok_or(StoreError)?;
+        let secret = rest.first_chunk().ok_or(StoreError)?;
+        let key = Key::new(u16::from_le_bytes(*epoch), *secret);
+        Ok(Some(StoredKey { key, provisioned: u32::from_le_bytes(*provisioned) }))
     }
 
     // Updates of this interface have no noise, so there is no ledger.

@@ -49,6 +49,7 @@ fn structures_have_the_layout_of_the_library() {
         ("fedspan_config.outputs", offset_of!(fedspan_config, outputs)),
         ("fedspan_config.frame_limit", offset_of!(fedspan_config, frame_limit)),
         ("fedspan_config.leave_when_fitted", offset_of!(fedspan_config, leave_when_fitted)),
+        ("fedspan_config.cipher", offset_of!(fedspan_config, cipher)),
         ("fedspan_config.sleep_ms", offset_of!(fedspan_config, sleep_ms)),
         ("fedspan_config.sleep_wait_ms", offset_of!(fedspan_config, sleep_wait_ms)),
         ("fedspan_config.platform", offset_of!(fedspan_config, platform)),

@@ -155,6 +155,7 @@ pub fn settings(features: u16, width: u16, outputs: u16) -> fedspan_config {
         outputs,
         frame_limit: 512,
         leave_when_fitted: 1,
+        cipher: 0,
         sleep_ms: 0,
         sleep_wait_ms: 0,
         platform: fedspan_platform {

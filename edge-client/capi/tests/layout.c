@@ -13,6 +13,7 @@ int main(void) {
   FIELD(fedspan_config, outputs);
   FIELD(fedspan_config, frame_limit);
   FIELD(fedspan_config, leave_when_fitted);
+  FIELD(fedspan_config, cipher);
   FIELD(fedspan_config, sleep_ms);
   FIELD(fedspan_config, sleep_wait_ms);
   FIELD(fedspan_config, platform);

@@ -35,16 +35,17 @@ static void put(const char *path, const void *bytes, size_t length) {
 
 /* Saves both items of a client, and returns 0 if they are loaded again, and stored under paths below this name. */
 static int stores_below(const fedspan_platform *platform, const char *name, uint8_t content) {
-  for (fedspan_item item = FEDSPAN_RECORD; item <= FEDSPAN_HANDSHAKES; item++) {
+  for (fedspan_item item = FEDSPAN_RECORD; item <= FEDSPAN_KEY; item++) {
     const uint8_t saved[3] = {content, (uint8_t)item, 7};
     uint8_t loaded[3] = {0};
+    const char *names[] = {"record", "handshakes", "key"};
     char path[64];
     CHECK(platform->load(platform->context, item, loaded, sizeof loaded) == 0);
     CHECK(platform->save(platform->context, item, saved, sizeof saved) == 0);
     CHECK(platform->load(platform->context, item, loaded, sizeof loaded) == 3);
     CHECK(memcmp(saved, loaded, sizeof saved) == 0);
     CHECK(platform->load(platform->context, item, loaded, 2) < 0);
-    snprintf(path, sizeof path, "%s/%s", name, item == FEDSPAN_RECORD ? "record" : "handshakes");
+    snprintf(path, sizeof path, "%s/%s", name, names[item]);
     CHECK(find(path) < item_count);
   }
   return 0;
@@ -52,7 +53,7 @@ static int stores_below(const fedspan_platform *platform, const char *name, uint
 
 /* Returns 0 if a client still has the items that `stores_below` has saved. */
 static int keeps(const fedspan_platform *platform, uint8_t content) {
-  for (fedspan_item item = FEDSPAN_RECORD; item <= FEDSPAN_HANDSHAKES; item++) {
+  for (fedspan_item item = FEDSPAN_RECORD; item <= FEDSPAN_KEY; item++) {
     uint8_t loaded[3] = {0};
     CHECK(platform->load(platform->context, item, loaded, sizeof loaded) == 3);
     CHECK(loaded[0] == content && loaded[1] == item);
@@ -74,7 +75,7 @@ static int test(int (*default_platform)(fedspan_platform *), int (*named_platfor
   CHECK(stores_below(&first, "fedspan", 1) == 0);
   CHECK(stores_below(&second, "second", 2) == 0);
   CHECK(stores_below(&third, longest, 3) == 0);
-  CHECK(item_count == 6 && keeps(&first, 1) == 0 && keeps(&second, 2) == 0 && keeps(&third, 3) == 0);
+  CHECK(item_count == 9 && keeps(&first, 1) == 0 && keeps(&second, 2) == 0 && keeps(&third, 3) == 0);
   char too_long[64];
   snprintf(too_long, sizeof too_long, "%sx", longest);
   const char *wrong[] = {NULL, "", too_long};

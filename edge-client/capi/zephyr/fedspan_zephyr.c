@@ -16,7 +16,7 @@ struct path {
 static struct path path_of(const char *name, fedspan_item item) {
   struct path path;
   strcpy(path.text, name);
-  strcat(path.text, item == FEDSPAN_RECORD ? "/record" : "/handshakes");
+  strcat(path.text, item == FEDSPAN_RECORD ? "/record" : item == FEDSPAN_HANDSHAKES ? "/handshakes" : "/key");
   return path;
 }
 

@@ -136,7 +136,7 @@ struct State {
     test: Rows<'static, SMALL_FEATURES>,
     random: ChaCha8Rng,
     storage: Option<FlashFile>,
-    /// True if the hash of each record is printed when it is read or written, so that a test can compare them.
+    /// True if the hash of each record is printed when it is written, so that a test can compare it with the one at the next start.
     print_records: bool,
     saved: u32,
     stack: Painted,
@@ -263,17 +263,16 @@ extern "C" fn board_random(_context: *mut c_void, bytes: *mut u8, length: usize)
 
 #[unsafe(no_mangle)]
 extern "C" fn board_load(_context: *mut c_void, item: fedspan_item, bytes: *mut u8, length: usize) -> i32 {
-    let State { device, storage: Some(storage), print_records, .. } = state() else { return 0 };
+    let State { device, storage: Some(storage), .. } = state() else { return 0 };
     // SAFETY: the client passes a buffer of this length.
     let bytes = unsafe { slice::from_raw_parts_mut(bytes, length) };
     let Ok(loaded) = slots::load(storage, item as usize, bytes) else { return -1 };
     let loaded = loaded.and_then(|length| bytes.get(..length)).unwrap_or_default();
-    if *print_records && item == fedspan_item::FEDSPAN_RECORD {
-        match loaded {
-            [] => println!("{{\"device\":{device},\"start\":{{}}}}"),
-            record => {
-                println!("{{\"device\":{device},\"start\":{{\"restored\":\"{:08x}\"}}}}", crc32c(record))
-            }
+    match loaded {
+        _ if item != fedspan_item::FEDSPAN_RECORD => {}
+        [] => println!("{{\"device\":{device},\"start\":{{}}}}"),
+        record => {
+            println!("{{\"device\":{device},\"start\":{{\"restored\":\"{:08x}\"}}}}", crc32c(record));
         }
     }
     i32::try_from(loaded.len()).unwrap_or(-1)

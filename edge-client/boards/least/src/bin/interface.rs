@@ -110,6 +110,7 @@ fn main() -> ! {
         outputs: 1,
         frame_limit: LIMIT as u16,
         leave_when_fitted: 0,
+        cipher: 0,
         sleep_ms: 0,
         sleep_wait_ms: 0,
         platform: fedspan_platform {
