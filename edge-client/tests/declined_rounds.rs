@@ -129,7 +129,7 @@ fn tasks_that_are_not_compiled_in_are_declined() {
         if !is_compiled_in {
             let (message, body) =
                 Server::new(9, task, Encoding::F32, 4096, tensors).opening_messages().remove(0);
-            assert_eq!(decline_reason(&bench.receive_message(&message, &body)), DeclineReason::Task);
+            check_lacking_task(&mut bench, &message, &body, DeclineReason::Task);
         }
     }
     assert_eq!(capabilities.roles & Role::FactoredHead.bit(), 0);

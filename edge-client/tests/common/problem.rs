@@ -2,10 +2,10 @@
 
 use fedspan_client::session::Config;
 use fedspan_client::{Linear, NotReady, Task};
-use fedspan_protocol::message::{DeclineReason, Task as Wire, ToServer, Upload};
+use fedspan_protocol::message::{DeclineReason, Task as Wire, ToDevice, ToServer, Upload};
 use fedspan_protocol::tensor::{Encoding, Role};
 
-use super::server::{Bench, Fate, Flash, Server, run_link};
+use super::server::{Bench, Fate, Flash, Server, is_readable, run_link};
 use super::{EXACT, Heap, Random, Sliced, bits, collect_upload, flat, open, receive};
 
 pub const ALL_ENCODINGS: [Encoding; 3] = [Encoding::F32, Encoding::F16, Encoding::I8];
@@ -93,6 +93,20 @@ pub fn predict_first_sample(bench: &mut Bench<Sliced>, problem: &Problem) -> Res
     let mut out = vec![0.0; problem.c];
     bench.session.task_mut().predict(&problem.samples.x[..problem.d], &mut out)?;
     Ok(bits(&out))
+}
+
+/// Opens a round whose task the device lacks: it declines for this reason, or counts a message that it cannot read.
+pub fn check_lacking_task(bench: &mut Bench<Sliced>, message: &ToDevice, body: &[u8], reason: DeclineReason) {
+    let before = bench.session.counters();
+    let sent = bench.receive_message(message, body);
+    let after = bench.session.counters();
+    if is_readable(message, body) {
+        assert_eq!(decline_reason(&sent), reason, "{message:?}");
+        assert_eq!((after.declined, after.malformed), (before.declined + 1, before.malformed));
+    } else {
+        assert!(sent.is_empty(), "{sent:?}");
+        assert_eq!((after.declined, after.malformed), (before.declined, before.malformed + 1));
+    }
 }
 
 /// Returns the reason for which a round was declined. Panics if the device sent any other message.

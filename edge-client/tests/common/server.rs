@@ -41,6 +41,12 @@ pub fn payload(message: &ToDevice, body: &[u8]) -> Vec<u8> {
     }
 }
 
+/// Returns true if a device of this build can read a message: one without the features of a task drops the task's messages as
+/// malformed.
+pub fn is_readable(message: &ToDevice, body: &[u8]) -> bool {
+    decode::<ToDevice>(&payload(message, body)).is_ok()
+}
+
 /// Decodes the only frame that a device sent in one step, with the device's frame limit.
 pub fn decode_frame(out: &[u8], limit: usize) -> (ToServer, Vec<u8>) {
     let mut input = out;
