@@ -496,6 +496,8 @@ impl<'a, T: Model> Bench<'a, T> {
             assert!(steps <= 2 * CHUNKS_MAX + MISSING_MAX + 4, "the session never stops sending");
         }
         self.check_key();
+        let head = self.session.task().head();
+        assert!(head.iter().all(|value| value.is_finite()), "the head {head:?} is kept");
         let (features, outputs) = self.session.task().sizes();
         let mut out = vec![0.0; outputs];
         if self.session.task_mut().predict(&vec![0.25; features], &mut out).is_ok() {

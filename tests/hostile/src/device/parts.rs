@@ -151,6 +151,7 @@ impl SharedStore {
 impl Store for SharedStore {
     fn save(&mut self, record: &Record<'_>) -> Result<(), StoreError> {
         let Record { campaign, round, representation, head } = *record;
+        assert!(head.iter().all(|value| value.is_finite()), "the head {head:?} is stored");
         self.write(|cell| {
             cell.record = Some((RecordHeader { campaign, round, representation }, head.to_vec()));
         })
