@@ -118,7 +118,7 @@ proptest! {
             }
         }
         let counters = receiver.counters();
-        prop_assert!(counters.malformed + counters.frames + counters.repeated + counters.incomplete <= 2 * sent.len() as u32);
+        prop_assert!(counters.malformed + counters.frames + counters.repeated_fragments + counters.incomplete <= 2 * sent.len() as u32);
     }
 }
 

@@ -277,7 +277,7 @@ async fn run_scenario(
     println!("packets that the server received: {received:?}");
     let sent: u64 = reports.iter().map(|report| report.sent.len() as u64).sum();
     assert!(received.frames > 0 && received.frames <= 2 * sent && received.malformed + received.dropped == 0);
-    assert!(one_in > 0 || received.repeated + received.incomplete == 0);
+    assert!(one_in > 0 || received.repeated_fragments + received.incomplete == 0);
     for report in &reports {
         assert!(report.sent.iter().all(|length| *length <= packet));
     }
@@ -372,7 +372,7 @@ async fn fleet_over_udp_learns_the_same_bits_as_the_simulator() {
 async fn lossy_network_only_slows_a_campaign_down() {
     for (packet, short_tags) in [(244, true), (100, false)] {
         let reports = run_campaign(20, packet, short_tags).await;
-        let repeated: u32 = reports.iter().map(|report| report.packets.repeated).sum();
+        let repeated: u32 = reports.iter().map(|report| report.packets.repeated_fragments).sum();
         let sent: usize = reports.iter().map(|report| report.sent.len()).sum();
         println!("packets of {packet} bytes: {sent} sent, {repeated} fragments received twice");
     }

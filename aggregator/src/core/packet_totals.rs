@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Default)]
 pub struct PacketTotals {
     frames: AtomicU64,
-    repeated: AtomicU64,
+    repeated_fragments: AtomicU64,
     malformed: AtomicU64,
     incomplete: AtomicU64,
     dropped: AtomicU64,
@@ -20,7 +20,7 @@ impl PacketTotals {
     pub fn add(&self, before: PacketCounters, after: PacketCounters) {
         for (total, before, after) in [
             (&self.frames, before.frames, after.frames),
-            (&self.repeated, before.repeated, after.repeated),
+            (&self.repeated_fragments, before.repeated_fragments, after.repeated_fragments),
             (&self.malformed, before.malformed, after.malformed),
             (&self.incomplete, before.incomplete, after.incomplete),
         ] {
@@ -42,7 +42,7 @@ impl PacketTotals {
         let value = |total: &AtomicU64| total.load(Ordering::Relaxed);
         PacketStatus {
             frames: value(&self.frames),
-            repeated: value(&self.repeated),
+            repeated_fragments: value(&self.repeated_fragments),
             malformed: value(&self.malformed),
             incomplete: value(&self.incomplete),
             dropped: value(&self.dropped),
@@ -53,10 +53,11 @@ impl PacketTotals {
 /// Values of [`PacketTotals`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PacketStatus {
-    /// Frames that were complete.
+    /// Number of times that a frame was complete. A frame that the network repeats counts each time; under encryption
+    /// the repetitions are counted as `replayed`, too.
     pub frames: u64,
-    /// Packets that had arrived before.
-    pub repeated: u64,
+    /// Fragments that had arrived before, of a frame that was incomplete.
+    pub repeated_fragments: u64,
     /// Packets that are neither a frame nor a fragment.
     pub malformed: u64,
     /// Frames of which a part was missing when the next frame of the device began.

@@ -217,6 +217,43 @@ impl PeerSession {
         }
     }
 
+    /// Handles received messages although replies to earlier ones wait to be sent, up to the next event for
+    /// the core. Called while a frame is being written, for a device that sends all of an update before it
+    /// reads. Replies that the outbox has no room for are dropped and counted ([`Traffic::unheeded`]).
+    pub fn receive_ahead(&mut self) {
+        while matches!(self.state, State::Reply)
+            && !self.connection.is_revoked()
+            && let Some(state) = self.handle_unprocessed()
+        {
+            self.state = state;
+        }
+    }
+
+    /// Returns true if all received bytes have been handled and more can be, whether or not replies wait to
+    /// be sent.
+    #[must_use]
+    pub fn is_receptive(&self) -> bool {
+        matches!(self.state, State::Idle | State::Reply) && self.unprocessed.is_empty()
+    }
+
+    /// Returns true if an event waits to be sent to the core.
+    #[must_use]
+    pub fn has_event(&self) -> bool {
+        matches!(self.state, State::Report(_))
+    }
+
+    /// Takes the event that waits to be sent to the core while a frame is being written; otherwise
+    /// [`Self::next`] returns it.
+    pub fn take_event(&mut self) -> Option<PeerEvent> {
+        match std::mem::replace(&mut self.state, State::Reply) {
+            State::Report(kind) => Some(self.create_event(kind)),
+            state => {
+                self.state = state;
+                None
+            }
+        }
+    }
+
     /// Returns the next step. `frame` holds the frame to write for [`PeerAction::Send`] and is empty
     /// otherwise.
     pub fn next(&mut self, now: Millis, frame: &mut Vec<u8>) -> PeerAction {
@@ -385,22 +422,8 @@ impl PeerSession {
 
     /// Advances to the next received message once the current one has been answered.
     fn advance(&mut self, now: Millis) -> State {
-        let errors = self.connection.traffic().protocol_errors();
-        // The speed of a serial link limits a flood, and noise on the link is not the device's fault. Packets with a forged address must
-        // not end the session of a device.
-        let is_forgivable = self.persistent || self.connection.is_open_to_strangers() && !self.awaits_hello();
-        if errors > FAULTS_MAX && !is_forgivable {
-            return State::Closed(DisconnectReason::Flood);
-        }
-        if errors >= self.reported.protocol_errors().saturating_add(ERRORS_BEFORE_REPORT) {
-            return State::Report(PeerEventKind::TrafficOnly);
-        }
-        if !self.unprocessed.is_empty() {
-            let mut input = self.unprocessed.as_slice();
-            let message = self.connection.next_message(&mut input);
-            let consumed = self.unprocessed.len() - input.len();
-            self.unprocessed.drain(..consumed);
-            return self.on_message(message);
+        if let Some(state) = self.handle_unprocessed() {
+            return state;
         }
         self.unprocessed = Vec::new();
         let accepted = self.connection.traffic().frames.accepted;
@@ -411,6 +434,29 @@ impl PeerSession {
             self.last_message = now;
         }
         State::Idle
+    }
+
+    /// Handles the next received message, or protocol errors that the core or the session must react to.
+    /// Returns the state that follows; `None` if there is neither.
+    fn handle_unprocessed(&mut self) -> Option<State> {
+        let errors = self.connection.traffic().protocol_errors();
+        // The speed of a serial link limits a flood, and noise on the link is not the device's fault. Packets with a forged address must
+        // not end the session of a device.
+        let is_forgivable = self.persistent || self.connection.is_open_to_strangers() && !self.awaits_hello();
+        if errors > FAULTS_MAX && !is_forgivable {
+            return Some(State::Closed(DisconnectReason::Flood));
+        }
+        if errors >= self.reported.protocol_errors().saturating_add(ERRORS_BEFORE_REPORT) {
+            return Some(State::Report(PeerEventKind::TrafficOnly));
+        }
+        if self.unprocessed.is_empty() {
+            return None;
+        }
+        let mut input = self.unprocessed.as_slice();
+        let message = self.connection.next_message(&mut input);
+        let consumed = self.unprocessed.len() - input.len();
+        self.unprocessed.drain(..consumed);
+        Some(self.on_message(message))
     }
 
     /// Updates the time since which a frame or a chunked update has been incomplete.

@@ -10,13 +10,22 @@ use fedspan_engine::DeviceId;
 
 /// Shared key table; all clones see every change.
 #[derive(Clone, Debug, Default)]
-pub struct ActiveKeys(Arc<RwLock<KeyTable>>);
+pub struct ActiveKeys(Arc<RwLock<Shared>>);
+
+/// Content of [`ActiveKeys`].
+#[derive(Debug, Default)]
+struct Shared {
+    table: KeyTable,
+    /// True while the table may not survive a power cut. No key is sent then, because a device would go on with a
+    /// key that the server has lost.
+    is_volatile: bool,
+}
 
 impl ActiveKeys {
     /// Shares a table.
     #[must_use]
     pub fn new(table: KeyTable) -> Self {
-        Self(Arc::new(RwLock::new(table)))
+        Self(Arc::new(RwLock::new(Shared { table, is_volatile: false })))
     }
 
     /// Returns the device's key of an epoch; `None` if there is no such key, or it is not accepted.
@@ -46,10 +55,17 @@ impl ActiveKeys {
         self.read(|table| table.has_key(device))
     }
 
-    /// Returns the key that is to be sent to a device whose connection uses the key of `epoch`.
+    /// Returns the key that is to be sent to a device whose connection uses the key of `epoch`; `None` while the
+    /// table is not durable.
     #[must_use]
     pub fn key_to_send(&self, device: DeviceId, epoch: u16) -> Option<Arc<AcceptedKey>> {
-        self.read(|table| table.key_to_send(device, epoch))
+        let shared = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        if shared.is_volatile { None } else { shared.table.key_to_send(device, epoch) }
+    }
+
+    /// Records whether the table may not survive a power cut.
+    pub(super) fn set_volatile(&self, is_volatile: bool) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).is_volatile = is_volatile;
     }
 
     /// Returns true if a device has used a key that the server has sent, and its previous key is still accepted.
@@ -84,11 +100,11 @@ impl ActiveKeys {
     /// Calls `inspect` with a reference to the table.
     pub fn read<T>(&self, inspect: impl FnOnce(&KeyTable) -> T) -> T {
         // The lock may be poisoned: a panic in another thread cannot leave the table half changed.
-        inspect(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+        inspect(&self.0.read().unwrap_or_else(PoisonError::into_inner).table)
     }
 
     /// Calls `change` with a mutable reference to the table.
     fn change<T>(&self, change: impl FnOnce(&mut KeyTable) -> T) -> T {
-        change(&mut self.0.write().unwrap_or_else(PoisonError::into_inner))
+        change(&mut self.0.write().unwrap_or_else(PoisonError::into_inner).table)
     }
 }

@@ -128,13 +128,16 @@ impl KeyStore {
             return Err(KeyStoreError::OtherKind { path: path.to_owned(), passphrase });
         };
         let keys = ActiveKeys::new(envelope.open(&secret).map_err(damaged_at(path))?);
+        // The process that replaced the file may have ended before the directory was synced.
+        let is_volatile = private_file::sync_directory(path).is_err();
+        keys.set_volatile(is_volatile);
         let path = path.to_owned();
         Ok(Self {
             path,
             secret,
             keys,
             entropy: Box::new(entropy),
-            unwritten: false,
+            unwritten: is_volatile,
             rounds_over: false,
             sync: private_file::sync_directory,
             _lock: lock,
@@ -211,7 +214,8 @@ impl KeyStore {
     /// Replaces keys as [`KeyTable::send`] does. The new keys are durable when the call returns.
     ///
     /// # Errors
-    /// Same as [`Self::rotate`].
+    /// Same as [`Self::rotate`]. After [`FileError::NotDurable`] no key is sent until the file has been written again
+    /// and is durable, at the latest after a round closes.
     pub fn send(&mut self, devices: &[DeviceId], now: u64) -> Result<(), KeyStoreError> {
         let mut table = self.keys.read(KeyTable::clone);
         table.send(devices, now, &mut *self.entropy)?;
@@ -322,8 +326,15 @@ impl KeyStore {
         let bytes = binary_format::seal(table, &self.secret, nonce).map_err(damaged_at(&self.path))?;
         let replaced = private_file::replace(&self.path, &bytes, self.sync).map_err(KeyStoreError::from);
         match &replaced {
-            Ok(()) => self.unwritten = false,
-            Err(error) => self.unwritten |= error.is_in_place(),
+            Ok(()) => {
+                self.unwritten = false;
+                self.keys.set_volatile(false);
+            }
+            Err(error) if error.is_in_place() => {
+                self.unwritten = true;
+                self.keys.set_volatile(true);
+            }
+            Err(_) => {}
         }
         replaced
     }
@@ -471,5 +482,28 @@ mod tests {
         store.sync = private_file::sync_directory;
         store.round_closed().unwrap();
         assert!(!store.unwritten);
+    }
+
+    /// A key is sent only once the file that holds it survives a power cut.
+    #[test]
+    fn new_key_is_sent_only_when_durable() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, unlock) = (directory.path().join("keys"), Unlock::KeyFile(Zeroizing::new([7; 32])));
+        let mut store = KeyStore::create(&path, &unlock, Argon2Cost::RECOMMENDED, entropy()).unwrap();
+        let (device, keys) = (DeviceId(1), store.keys());
+        store.add(&[device], false, 1).unwrap();
+        let epoch = keys.keys_of(device)[0].epoch();
+        store.sync = full_disk;
+        store.send(&[device], 2).unwrap_err();
+        assert!(keys.key_to_send(device, epoch).is_none(), "a key was sent that a power cut would lose");
+        store.round_closed().unwrap_err();
+        assert!(keys.key_to_send(device, epoch).is_none());
+        store.sync = private_file::sync_directory;
+        store.round_closed().unwrap();
+        let sent = keys.key_to_send(device, epoch).unwrap().epoch();
+        drop(store);
+        // The file of the sync that failed is synced when it is opened.
+        let store = KeyStore::open(&path, &unlock, entropy()).unwrap();
+        assert_eq!(store.keys().key_to_send(device, epoch).unwrap().epoch(), sent);
     }
 }

@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Poll, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use fedspan_connections::{Slot, SlotError};
@@ -176,39 +176,72 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
     async fn perform_steps(&mut self) -> Result<(), DisconnectReason> {
         let mut frame = Vec::new();
         loop {
+            // The action is not kept in the memory of this task while a frame is written.
             match self.session.next(self.clock.now(), &mut frame) {
-                PeerAction::Send => {
-                    // Frees spare capacity, because writing may take long.
-                    frame.shrink_to_fit();
-                    let frame_timeout = Duration::from_millis(self.session.timeouts().frame.as_u64());
-                    match timeout(frame_timeout, self.socket.write_all(&frame)).await {
-                        Ok(Ok(())) => {}
-                        Ok(Err(_)) => return Err(DisconnectReason::Closed),
-                        Err(_) => return Err(DisconnectReason::Slow),
-                    }
-                }
+                PeerAction::Send => {}
                 PeerAction::Admit => {
                     match self.slot.as_mut().map_or(Ok(()), |slot| slot.authenticate(slot.address())) {
                         Ok(()) => self.session.admit(),
                         Err(SlotError::Full | SlotError::OwnerFull) => self.session.turn_away(),
                     }
+                    continue;
                 }
                 // If too many requests wait, the round opens on this device alone when its time to answer is over.
                 PeerAction::Beacon(round) => {
                     if let Some(beacons) = &self.beacons {
                         let _ = beacons.try_send(round);
                     }
+                    continue;
                 }
                 PeerAction::Report(event) => {
                     frame = Vec::new();
                     // `Sender::send` would need space for a second copy of the event in the memory of this
                     // task.
                     self.inbox.reserve().await.map_err(|_| DisconnectReason::Ended)?.send(event);
+                    continue;
                 }
                 PeerAction::Close(reason) => return Err(reason),
                 PeerAction::Wait => return Ok(()),
             }
+            // Frees spare capacity, because writing may take long.
+            frame.shrink_to_fit();
+            let frame_timeout = Duration::from_millis(self.session.timeouts().frame.as_u64());
+            match timeout(frame_timeout, self.write(&frame)).await {
+                Ok(written) => written?,
+                Err(_) => return Err(DisconnectReason::Slow),
+            }
         }
+    }
+
+    /// Writes a frame. While the link accepts no bytes, those of the device are received, because a device may
+    /// send all of an update before it reads. Messages are handled and events are sent to the core meanwhile,
+    /// so that at most the bytes of one read are kept unprocessed.
+    async fn write(&mut self, mut unsent: &[u8]) -> Result<(), DisconnectReason> {
+        let mut may_read = true;
+        while !unsent.is_empty() {
+            let has_event = self.session.has_event();
+            tokio::select! {
+                biased;
+                transfer = write_or_receive(&mut self.socket, unsent, &mut self.session, may_read, has_event) => {
+                    match transfer {
+                        Transfer::Written(Ok(written @ 1..)) => unsent = unsent.get(written..).unwrap_or_default(),
+                        Transfer::Written(_) => return Err(DisconnectReason::Closed),
+                        // The device may still read. The end is handled after the frame.
+                        Transfer::Received(read) => may_read = matches!(read, Ok(1..)),
+                        Transfer::NewEvent => {}
+                    }
+                }
+                permit = self.inbox.reserve(), if has_event => {
+                    let permit = permit.map_err(|_| DisconnectReason::Ended)?;
+                    if let Some(event) = self.session.take_event() {
+                        permit.send(event);
+                    }
+                }
+            }
+            // A device that sends without end must not keep this task from its timeout.
+            tokio::task::consume_budget().await;
+        }
+        Ok(())
     }
 }
 
@@ -221,22 +254,62 @@ async fn evicted(slot: &mut Option<Slot<IpAddr>>) {
 }
 
 /// Reads once from the socket, passes the bytes to `consume`, and returns their number; 0 at the end of the
-/// stream. The buffer is on the stack and not part of the task, because most connections are idle.
-async fn read(
+/// stream.
+fn read(
     socket: &mut (impl AsyncRead + Unpin),
     mut consume: impl FnMut(&[u8]),
-) -> std::io::Result<usize> {
-    std::future::poll_fn(|context| {
-        let mut bytes = [MaybeUninit::uninit(); READ_LEN];
-        let mut buffer = ReadBuf::uninit(&mut bytes);
-        ready!(Pin::new(&mut *socket).poll_read(context, &mut buffer))?;
-        let received = buffer.filled();
-        if !received.is_empty() {
-            consume(received);
+) -> impl Future<Output = std::io::Result<usize>> {
+    std::future::poll_fn(move |context| poll_read(socket, context, &mut consume))
+}
+
+/// Polls [`read`]. The buffer is on the stack and not part of the task, because most connections are idle.
+fn poll_read(
+    socket: &mut (impl AsyncRead + Unpin),
+    context: &mut Context<'_>,
+    consume: &mut impl FnMut(&[u8]),
+) -> Poll<std::io::Result<usize>> {
+    let mut bytes = [MaybeUninit::uninit(); READ_LEN];
+    let mut buffer = ReadBuf::uninit(&mut bytes);
+    ready!(Pin::new(socket).poll_read(context, &mut buffer))?;
+    let received = buffer.filled();
+    if !received.is_empty() {
+        consume(received);
+    }
+    Poll::Ready(Ok(received.len()))
+}
+
+/// Result of [`write_or_receive`].
+enum Transfer {
+    /// Number of bytes written.
+    Written(std::io::Result<usize>),
+    /// Number of bytes received; 0 at the end of the stream.
+    Received(std::io::Result<usize>),
+    /// The session has an event for the core.
+    NewEvent,
+}
+
+/// Writes once to the socket. If the socket accepts no bytes, the session handles what it has received, and
+/// unless it then has an event, receives more if `may_read`.
+fn write_or_receive(
+    socket: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    unsent: &[u8],
+    session: &mut PeerSession,
+    may_read: bool,
+    has_event: bool,
+) -> impl Future<Output = Transfer> {
+    std::future::poll_fn(move |context| {
+        if let Poll::Ready(written) = Pin::new(&mut *socket).poll_write(context, unsent) {
+            return Poll::Ready(Transfer::Written(written));
         }
-        Poll::Ready(Ok(received.len()))
+        session.receive_ahead();
+        if !has_event && session.has_event() {
+            return Poll::Ready(Transfer::NewEvent);
+        }
+        if !(may_read && session.is_receptive()) {
+            return Poll::Pending;
+        }
+        poll_read(socket, context, &mut |bytes| session.receive(bytes)).map(Transfer::Received)
     })
-    .await
 }
 
 #[cfg(test)]

@@ -102,6 +102,9 @@ where
 ///
 /// End of file (a read of 0 bytes), errors, and a link that accepts no byte for a while end the link. Each frame is written
 /// completely before the next frame is encoded, so a slow link slows the session down and no frames are queued.
+///
+/// All frames of an update are written before the link is read again. The server reads while it writes, so neither end waits for ever for
+/// the other over a link with small buffers. Another program at the other end must do the same.
 pub fn run_with_sensor<T, S, P, R, A, IO>(
     session: &mut Session<T, S, P, R, A>,
     io: &mut IO,

@@ -7,10 +7,11 @@ use super::{FRAME_MAX, LAST, NUMBER, UNIT, UNITS};
 /// Numbers of packets, by what became of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacketCounters {
-    /// Number of frames that were complete.
+    /// Number of times that a frame was complete. A frame that the network repeats counts each time, because only the
+    /// session recognises it.
     pub frames: u32,
-    /// Number of packets that had arrived before.
-    pub repeated: u32,
+    /// Number of fragments that had arrived before, of a frame that was incomplete.
+    pub repeated_fragments: u32,
     /// Number of packets that are neither a frame nor a fragment, or whose frame is too long for the receiver.
     pub malformed: u32,
     /// Number of frames of which a part was missing when the next frame began.
@@ -110,7 +111,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Reassembler<B> {
             return Err(());
         }
         if units.clone().all(|unit| self.has(unit)) {
-            self.counters.repeated = self.counters.repeated.saturating_add(1);
+            self.counters.repeated_fragments = self.counters.repeated_fragments.saturating_add(1);
             return Ok(None);
         }
         let target = self.buffer.as_mut().get_mut(start..end).ok_or(())?;

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use fedspan_protocol::datagram::{FRAME_MAX, PacketReader, PacketWriter};
+use socket2::{Domain, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{UdpSocket, lookup_host};
 
@@ -24,7 +25,7 @@ pub struct UdpLink {
 
 impl UdpLink {
     /// Opens a link to a server, with packets of at most `packet` bytes. `beacons` is the address at which beacons arrive: one of this
-    /// host, or a multicast group; only one device of a host can bind it.
+    /// host, or a multicast group. Several devices of a host can join a group, but only one can bind another address.
     ///
     /// # Errors
     /// The error of a socket or of an address.
@@ -66,17 +67,29 @@ fn any_address(other: SocketAddr, port: u16) -> SocketAddr {
 async fn join(address: SocketAddr) -> std::io::Result<UdpSocket> {
     match address {
         SocketAddr::V4(group) if group.ip().is_multicast() => {
-            let socket = UdpSocket::bind(any_address(address, address.port())).await?;
+            let socket = bind_shared(any_address(address, address.port()))?;
             socket.join_multicast_v4(*group.ip(), Ipv4Addr::UNSPECIFIED)?;
             Ok(socket)
         }
         SocketAddr::V6(group) if group.ip().is_multicast() => {
-            let socket = UdpSocket::bind(any_address(address, address.port())).await?;
+            let socket = bind_shared(any_address(address, address.port()))?;
             socket.join_multicast_v6(group.ip(), 0)?;
             Ok(socket)
         }
         _ => UdpSocket::bind(address).await,
     }
+}
+
+/// Binds an address that other sockets of the host may bind, too. Each of them gets the packets of a multicast group.
+fn bind_shared(address: SocketAddr) -> std::io::Result<UdpSocket> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
+    socket.set_reuse_address(true)?;
+    // Linux does not need this option; other systems share an address only between sockets that set it.
+    #[cfg(not(target_os = "linux"))]
+    socket.set_reuse_port(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    UdpSocket::from_std(socket.into())
 }
 
 impl AsyncRead for UdpLink {
@@ -133,5 +146,34 @@ impl AsyncWrite for UdpLink {
 
     fn poll_shutdown(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Two devices of one host receive the packets of one multicast group.
+    #[tokio::test]
+    async fn devices_of_a_host_share_a_multicast_group() {
+        let (group, local) = (Ipv4Addr::new(239, 255, 70, 83), Ipv4Addr::LOCALHOST);
+        let first = bind_shared((Ipv4Addr::UNSPECIFIED, 0).into()).unwrap();
+        let port = first.local_addr().unwrap().port();
+        let second = bind_shared((Ipv4Addr::UNSPECIFIED, port).into()).unwrap();
+        for socket in [&first, &second] {
+            socket.join_multicast_v4(group, local).unwrap();
+        }
+        let sender = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
+        sender.set_multicast_if_v4(&local).unwrap();
+        sender.send_to(b"beacon", &SocketAddr::from((group, port)).into()).unwrap();
+        for socket in [first, second] {
+            let mut received = [0; 16];
+            let receive = socket.recv(&mut received);
+            assert_eq!(tokio::time::timeout(Duration::from_secs(10), receive).await.unwrap().unwrap(), 6);
+        }
     }
 }

@@ -57,7 +57,7 @@ impl Model {
         }
         let covered = first..first + content.len().div_ceil(16);
         if covered.clone().all(|unit| units.contains_key(&unit)) {
-            self.counters.repeated += 1;
+            self.counters.repeated_fragments += 1;
             return None;
         }
         units.extend(covered.zip(content.chunks(16)).map(|(unit, bytes)| (unit, bytes.to_vec())));
@@ -110,7 +110,7 @@ pub fn packets(bytes: &[u8]) -> Work {
         assert_eq!(decoded, expected);
         assert_eq!(read > 0, expected.is_some());
         work.frames += 1;
-        let dropped = model.counters.malformed + model.counters.repeated;
+        let dropped = model.counters.malformed + model.counters.repeated_fragments;
         work.refused = dropped.into();
         work.steps += 3;
     };

@@ -88,21 +88,35 @@ struct Output {
     ended_by: Option<DisconnectReason>,
 }
 
+fn name_event(event: PeerEvent) -> String {
+    match event.kind {
+        PeerEventKind::Hello(device, ..) => format!("hello {device}"),
+        other => format!("{other:?}"),
+    }
+}
+
 /// Performs all pending steps of a session and admits every device that says hello.
 fn run_session(session: &mut PeerSession, now: Millis, output: &mut Output) {
+    run_session_with(session, now, output, |_, _| {});
+}
+
+/// Like [`run_session`]; `during_write` is called while each frame is being written.
+fn run_session_with(
+    session: &mut PeerSession,
+    now: Millis,
+    output: &mut Output,
+    mut during_write: impl FnMut(&mut PeerSession, &mut Output),
+) {
     let mut frame = Vec::new();
     loop {
         match session.next(now, &mut frame) {
-            PeerAction::Send => output.frames.extend_from_slice(&frame),
+            PeerAction::Send => {
+                output.frames.extend_from_slice(&frame);
+                during_write(session, output);
+            }
             PeerAction::Admit => session.admit(),
             PeerAction::Beacon(_) => {}
-            PeerAction::Report(event) => {
-                let name = match event.kind {
-                    PeerEventKind::Hello(device, ..) => format!("hello {device}"),
-                    other => format!("{other:?}"),
-                };
-                output.events.push(name);
-            }
+            PeerAction::Report(event) => output.events.push(name_event(event)),
             PeerAction::Close(reason) => {
                 output.ended_by = Some(reason);
                 return;
@@ -389,6 +403,60 @@ proptest! {
         };
         let unsplit = run(&mut |_| usize::MAX);
         prop_assert_eq!(run(&mut |piece| piece_lengths[piece % piece_lengths.len()]), unsplit);
+    }
+
+    /// Messages that are handled while frames are written cause the same events in the same order, and at most the bytes of one call wait.
+    #[test]
+    fn messages_are_handled_while_frames_are_written(
+        messages_of_device in prop::collection::vec(messages_of_device(), 0..30),
+        piece_lengths in prop::collection::vec(1usize..60, 1..40),
+        persistent in any::<bool>(),
+        acknowledgements in 0..10,
+    ) {
+        let bytes = messages_of_device.concat();
+        let run = |reads_ahead: bool| {
+            let (mut session, _commands) = begin_session(persistent, Millis::ZERO);
+            let mut output = Output::default();
+            let mut unread = bytes.as_slice();
+            let mut lengths = piece_lengths.iter().cycle();
+            let mut next_piece = move || {
+                let (piece, later) = unread.split_at(unread.len().min(*lengths.next().unwrap()));
+                unread = later;
+                piece
+            };
+            for _ in 0..acknowledgements {
+                let ack = Ack { id: RoundId::default(), outcome: AckOutcome::Late };
+                session.execute(Command::Acknowledge(ack));
+            }
+            while output.ended_by.is_none() {
+                run_session_with(&mut session, Millis::ZERO, &mut output, |session, output| {
+                    if !reads_ahead {
+                        return;
+                    }
+                    loop {
+                        session.receive_ahead();
+                        output.events.extend(session.take_event().map(name_event));
+                        session.receive_ahead();
+                        let piece = if session.is_receptive() { next_piece() } else { &[] };
+                        if piece.is_empty() {
+                            break;
+                        }
+                        session.receive(piece);
+                        assert!(session.unprocessed.len() <= piece.len());
+                    }
+                });
+                let piece = next_piece();
+                if piece.is_empty() {
+                    break;
+                }
+                if output.ended_by.is_none() {
+                    session.receive(piece);
+                }
+            }
+            output.events.retain(|event| event != "TrafficOnly");
+            (output.events, output.ended_by)
+        };
+        prop_assert_eq!(run(true), run(false));
     }
 
     /// Bytes that arrive while earlier messages are pending are handled after those messages.

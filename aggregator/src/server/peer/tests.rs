@@ -2,12 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use fedspan_engine::Millis;
-use fedspan_protocol::frame::encode;
+use fedspan_engine::{Millis, Request, RoundBroadcast, Tensor};
+use fedspan_protocol::frame::{Decoder, FeedResult, encode};
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{
-    Ack, AckOutcome, Capabilities, Hello, Model, Numeric, Privacy, RoundId, ToServer, Welcome,
+    Ack, AckOutcome, Capabilities, Chunk, Descriptors, HeadSolve, Hello, Missing, Model, Numeric, Privacy,
+    RoundId, Task, ToDevice, ToServer, Update, Upload, Welcome, decode,
 };
+use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
@@ -77,15 +79,25 @@ async fn device_memory_is_bounded() {
 }
 
 fn encode_frame(message: &ToServer) -> Vec<u8> {
-    let mut buffer = vec![0; 200];
-    let sent = encode(message, 0, |_| {}, &mut buffer).unwrap();
+    encode_with_body(message, 0)
+}
+
+/// Encodes a message with a body of `length` zeros.
+fn encode_with_body(message: &ToServer, length: usize) -> Vec<u8> {
+    let mut buffer = vec![0; 200 + 2 * length];
+    let sent = encode(message, length, |body| body.fill(0), &mut buffer).unwrap();
     buffer.truncate(sent);
     buffer
 }
 
 fn hello_frame() -> Vec<u8> {
+    hello_frame_with(256)
+}
+
+/// Encodes the hello of a device with this frame limit.
+fn hello_frame_with(frame_limit: u16) -> Vec<u8> {
     let capabilities = Capabilities {
-        frame_limit: 256,
+        frame_limit,
         model: MODEL,
         tasks: u16::MAX,
         roles: u16::MAX,
@@ -109,16 +121,21 @@ struct BegunSession {
 
 /// Begins a session on a link with a buffer of 64 bytes.
 async fn begin_session() -> BegunSession {
+    begin_session_on(64, 256).await
+}
+
+/// Begins a session of a device with a frame limit on a link with a buffer of this many bytes.
+async fn begin_session_on(buffer: usize, frame_limit: u16) -> BegunSession {
     let fleet = fleet();
     let (inbox, mut events) = mpsc::channel(16);
     let context = plaintext_context(&fleet, inbox);
     let address = SocketAddr::from(([192, 0, 2, 7], 1));
     let slot = ConnectionSlots::new(slot_limits(&fleet.limits)).enter(address).unwrap();
-    let (mut device, link) = tokio::io::duplex(64);
+    let (mut device, link) = tokio::io::duplex(buffer);
     let connection = Connection::new(Arc::clone(&context.acceptor));
     let mut peer = Peer::new(0, Origin::Address(address), link, context, connection, Some(slot));
     let session = tokio::spawn(async move { peer.run_session().await });
-    device.write_all(&hello_frame()).await.unwrap();
+    device.write_all(&hello_frame_with(frame_limit)).await.unwrap();
     let PeerEventKind::Hello(_, _, commands) = events.recv().await.unwrap().kind else { panic!("a hello") };
     BegunSession { device, commands, events, session }
 }
@@ -147,11 +164,123 @@ async fn bytes_received_while_writing_are_in_time() {
     }
 }
 
+/// Round that sends each device 100 KB.
+fn create_long_round() -> Arc<RoundBroadcast> {
+    let (encoding, head) = (Encoding::F32, HeadSolve::LeastSquares { ridge: 0.0 });
+    let task = Task::FedRep { step_size: 0.5, head, upload: Upload::Gradient, encoding };
+    let sent = Tensor { role: Role::Representation, rows: 250, cols: 100, values: vec![1.0; UPLOAD_LEN / 4] };
+    let expects = vec![TensorDescriptor::inline(Role::Gradient, encoding, 250, 100)];
+    let request = Request { task, tensors: vec![sent], encoding, expects };
+    Arc::new(RoundBroadcast::new(RoundId { round: 2, stage: 0 }, request).unwrap())
+}
+
+/// Length of the tensor that a device uploads in a test, in bytes.
+const UPLOAD_LEN: usize = 100_000;
+
+/// Encodes an upload of 100 KB for a round in chunks of 500 bytes.
+fn encode_upload(id: RoundId) -> Vec<u8> {
+    let chunk = 125;
+    let descriptor =
+        TensorDescriptor { chunk, ..TensorDescriptor::inline(Role::Gradient, Encoding::F32, 250, 100) };
+    let tensors: Descriptors = [descriptor].into_iter().collect();
+    let mut frames = encode_frame(&ToServer::Update(Update { id, samples: 1, skipped: 0, tensors }));
+    for index in 0..u32::try_from(descriptor.chunks()).unwrap() {
+        let part = Chunk { id, tensor: 0, offset: index * u32::from(chunk) };
+        frames.extend(encode_with_body(&ToServer::Chunk(part), 4 * usize::from(chunk)));
+    }
+    frames
+}
+
+/// Reads frames until all of the open round has been received, and returns the number of its values.
+async fn read_round(device: &mut (impl AsyncRead + Unpin), frame_limit: u16) -> usize {
+    let mut decoder = Decoder::new(vec![0; frame_limit.into()]);
+    let (mut values, mut bytes) = (0, [0; 512]);
+    while values < UPLOAD_LEN / 4 {
+        let read = device.read(&mut bytes).await.unwrap();
+        assert!(read > 0, "the link was closed after {values} values");
+        let mut input = &bytes[..read];
+        while !input.is_empty() {
+            if let FeedResult::Message(message) = decoder.feed(&mut input)
+                && let (ToDevice::Chunk(_), body) = decode::<ToDevice>(message).unwrap()
+            {
+                values += body.len() / 4;
+            }
+        }
+    }
+    values
+}
+
+/// A device may send all of an update before it reads, while the server sends it the next round. Neither waits for the other, whether the
+/// update is for the open round or for one that is over.
+#[tokio::test(start_paused = true)]
+async fn server_reads_an_upload_while_it_sends_a_round() {
+    const LONGEST: u16 = FRAME_LIMIT_MAX as u16;
+    for (frame_limit, round) in [(1024, 1), (1024, 2), (LONGEST, 1), (LONGEST, 2)] {
+        let BegunSession { mut device, commands, session, mut events } =
+            begin_session_on(256, frame_limit).await;
+        assert!(commands.send(Command::Open(create_long_round())));
+        // The server waits for the device to read.
+        sleep(Duration::from_secs(1)).await;
+        let id = RoundId { round, stage: 0 };
+        let upload = encode_upload(id);
+        timeout(Duration::from_secs(5), device.write_all(&upload)).await.unwrap().unwrap();
+        // The round is still being written.
+        let event = timeout(Duration::from_secs(1), events.recv()).await.unwrap().unwrap();
+        match event.kind {
+            PeerEventKind::UnreadUpdate(unread) => assert_eq!((unread.round, round), (id.round, 1)),
+            PeerEventKind::Update(update) => {
+                assert_eq!(
+                    (update.id.round, round, update.tensors[0].values.len()),
+                    (id.round, 2, UPLOAD_LEN / 4)
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(read_round(&mut device, frame_limit).await, UPLOAD_LEN / 4);
+        drop(commands);
+        assert_eq!(session.await.unwrap(), DisconnectReason::Ended);
+    }
+}
+
+/// A device that sends without end and never reads is ended when a frame has not been sent in time, and the session
+/// keeps no more than one read of what the device sends.
+#[tokio::test(start_paused = true)]
+async fn device_that_only_sends_is_ended_as_slow() {
+    let (id, tensors) = (RoundId { round: 2, stage: 0 }, Descriptors::new());
+    let old = RoundId { round: 1, stage: 0 };
+    for message in [
+        ToServer::Alive,
+        ToServer::Missing(Missing { id, tensor: 0, chunks: [0].into_iter().collect() }),
+        // Answered with a fault.
+        ToServer::Chunk(Chunk { id, tensor: 0, offset: 0 }),
+        // Reported to the core.
+        ToServer::Update(Update { id: old, samples: 1, skipped: 0, tensors }),
+    ] {
+        let BegunSession { mut device, commands, session, events } = begin_session_on(256, 1024).await;
+        // The core takes no events.
+        let _events = events;
+        assert!(commands.send(Command::Open(create_long_round())));
+        let frames = encode_frame(&message).repeat(100);
+
+        let sends = tokio::spawn(async move {
+            while device.write_all(&frames).await.is_ok() {
+                sleep(Duration::from_millis(10)).await;
+            }
+        });
+        let began = tokio::time::Instant::now();
+        assert_eq!(session.await.unwrap(), DisconnectReason::Slow);
+        assert_eq!(began.elapsed().as_secs(), 60);
+        sends.await.unwrap();
+    }
+}
+
 /// Link that delivers a hello and then an endless frame. The link ends after many more reads than the task
 /// may make.
 struct EndlessLink {
     hello: Vec<u8>,
     reads: u32,
+    /// Whether the device reads.
+    accepts: bool,
 }
 
 impl AsyncRead for EndlessLink {
@@ -176,7 +305,7 @@ impl AsyncWrite for EndlessLink {
         _: &mut std::task::Context<'_>,
         bytes: &[u8],
     ) -> Poll<std::io::Result<usize>> {
-        Poll::Ready(Ok(bytes.len()))
+        if self.accepts { Poll::Ready(Ok(bytes.len())) } else { Poll::Pending }
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut std::task::Context<'_>) -> Poll<std::io::Result<()>> {
@@ -188,16 +317,28 @@ impl AsyncWrite for EndlessLink {
     }
 }
 
-#[tokio::test]
-async fn endless_frame_times_out() {
+/// Runs a session on an endless link, and returns the reason for its end.
+async fn run_on_endless_link(accepts: bool, change: impl Fn(&mut Timeouts)) -> DisconnectReason {
     let fleet = fleet();
     let (inbox, _events) = mpsc::channel(16);
     let mut context = plaintext_context(&fleet, inbox);
-    context.timeouts.idle = Millis::new(20);
+    change(&mut context.timeouts);
     let address = SocketAddr::from(([192, 0, 2, 7], 1));
     let slot = ConnectionSlots::new(slot_limits(&fleet.limits)).enter(address).unwrap();
-    let link = EndlessLink { hello: hello_frame(), reads: 0 };
+    let link = EndlessLink { hello: hello_frame(), reads: 0, accepts };
     let connection = Connection::new(Arc::clone(&context.acceptor));
     let mut peer = Peer::new(0, Origin::Address(address), link, context, connection, Some(slot));
-    assert_eq!(peer.run_session().await, DisconnectReason::Idle);
+    peer.run_session().await
+}
+
+#[tokio::test]
+async fn endless_frame_times_out() {
+    let reason = run_on_endless_link(true, |timeouts| timeouts.idle = Millis::new(20)).await;
+    assert_eq!(reason, DisconnectReason::Idle);
+}
+
+#[tokio::test]
+async fn endless_frame_does_not_delay_the_timeout_of_a_frame_that_is_sent() {
+    let reason = run_on_endless_link(false, |timeouts| timeouts.frame = Millis::new(20)).await;
+    assert_eq!(reason, DisconnectReason::Slow);
 }

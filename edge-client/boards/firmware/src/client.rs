@@ -153,6 +153,56 @@ async fn write_text<IO: Write>(io: &mut IO, text: &str) {
 
 #[cfg(test)]
 mod tests {
+    use fedspan_protocol::frame::{Decoder, FeedResult, encode};
+    use fedspan_protocol::limits::HELLO_FRAME_MAX;
+    use fedspan_protocol::message::ToServer;
+
+    use super::*;
+
+    /// Returns the numbers of frames in `bytes` that a server accepts and drops.
+    fn count_frames(bytes: &[u8]) -> (u32, u32) {
+        let mut decoder = Decoder::new([0; HELLO_FRAME_MAX]);
+        let (mut accepted, mut dropped) = (0, 0);
+        let mut remaining = bytes;
+        loop {
+            match decoder.feed(&mut remaining) {
+                FeedResult::NeedMore => return (accepted, dropped),
+                FeedResult::Dropped(_) => dropped += 1,
+                FeedResult::Message(_) | FeedResult::Sealed(_) => accepted += 1,
+            }
+        }
+    }
+
+    #[test]
+    fn text_is_no_frame_and_hides_none() {
+        let mut frame = [0; 64];
+        let length = encode(&ToServer::Alive, 0, |_| (), &mut frame).unwrap_or(0);
+        let frame = &frame[..length];
+        assert_eq!(count_frames(frame), (1, 0));
+        // The second case starts with half a frame that was sent before a reset.
+        for before in [&[][..], &frame[..4]] {
+            let line = [before, NOTICE.as_bytes(), frame].concat();
+            assert_eq!(count_frames(&line), (1, 1 + u32::from(!before.is_empty())), "{line:?}");
+        }
+        for error in [
+            StartError::Unreadable,
+            StartError::Unprovisioned,
+            StartError::NoRecord,
+            StartError::TooNew,
+            StartError::Damaged,
+            StartError::Noise,
+            StartError::Pages,
+        ] {
+            let text = error.text();
+            assert!(text.ends_with("\r\n") && text.is_ascii(), "{text}");
+            assert_eq!(count_frames(&[text.repeat(9).as_bytes(), &[0], frame].concat()), (1, 1));
+        }
+    }
+}
+
+/// Tests of a device that reads its provisioning record.
+#[cfg(all(test, not(feature = "plaintext")))]
+mod provisioned_tests {
     use core::cell::Cell;
     use core::future::pending;
 
@@ -160,9 +210,6 @@ mod tests {
     use embassy_futures::select::select;
     use embedded_io_async::{ErrorKind, ErrorType};
     use embedded_storage::nor_flash::{ErrorType as FlashErrorType, NorFlashErrorKind, ReadNorFlash};
-    use fedspan_protocol::frame::{Decoder, FeedResult, encode};
-    use fedspan_protocol::limits::HELLO_FRAME_MAX;
-    use fedspan_protocol::message::ToServer;
 
     use super::*;
     use crate::watchdog::Limits;
@@ -231,7 +278,6 @@ mod tests {
 
     /// The client feeds the watchdog while it waits, but not while its port hangs.
     #[test]
-    #[cfg(not(feature = "plaintext"))]
     fn client_with_a_hung_port_is_not_fed() {
         let limit = Duration::from_millis(50);
         for hangs in [true, false] {
@@ -252,46 +298,6 @@ mod tests {
             assert_eq!(last.get() < limit * 2, hangs, "last fed after {:?}", last.get());
             let expected = if hangs { "" } else { StartError::Unreadable.text() };
             assert_eq!(port.written, expected.as_bytes());
-        }
-    }
-
-    /// Returns the numbers of frames in `bytes` that a server accepts and drops.
-    fn count_frames(bytes: &[u8]) -> (u32, u32) {
-        let mut decoder = Decoder::new([0; HELLO_FRAME_MAX]);
-        let (mut accepted, mut dropped) = (0, 0);
-        let mut remaining = bytes;
-        loop {
-            match decoder.feed(&mut remaining) {
-                FeedResult::NeedMore => return (accepted, dropped),
-                FeedResult::Dropped(_) => dropped += 1,
-                FeedResult::Message(_) | FeedResult::Sealed(_) => accepted += 1,
-            }
-        }
-    }
-
-    #[test]
-    fn text_is_no_frame_and_hides_none() {
-        let mut frame = [0; 64];
-        let length = encode(&ToServer::Alive, 0, |_| (), &mut frame).unwrap_or(0);
-        let frame = &frame[..length];
-        assert_eq!(count_frames(frame), (1, 0));
-        // The second case starts with half a frame that was sent before a reset.
-        for before in [&[][..], &frame[..4]] {
-            let line = [before, NOTICE.as_bytes(), frame].concat();
-            assert_eq!(count_frames(&line), (1, 1 + u32::from(!before.is_empty())), "{line:?}");
-        }
-        for error in [
-            StartError::Unreadable,
-            StartError::Unprovisioned,
-            StartError::NoRecord,
-            StartError::TooNew,
-            StartError::Damaged,
-            StartError::Noise,
-            StartError::Pages,
-        ] {
-            let text = error.text();
-            assert!(text.ends_with("\r\n") && text.is_ascii(), "{text}");
-            assert_eq!(count_frames(&[text.repeat(9).as_bytes(), &[0], frame].concat()), (1, 1));
         }
     }
 }

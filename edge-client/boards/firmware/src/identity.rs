@@ -86,7 +86,7 @@ fn start_error(error: ProvisionError) -> StartError {
 #[cfg(test)]
 mod tests {
     use embedded_storage::nor_flash::{ErrorType, NorFlashErrorKind};
-    use fedspan_client::secure::{Key, PROVISION, ProvisionedNoise};
+    use fedspan_client::secure::{Key, PROVISION};
 
     use super::*;
 
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(start_error_after(|page| page[20] ^= 1), Some(StartError::Damaged));
         assert_eq!(start_error_after(|page| page[53] ^= 1), Some(StartError::Damaged));
         assert_eq!(identity(&mut provisioned_flash(|_| ()), 0, 99).err(), Some(StartError::Unreadable));
-        let noise = ProvisionedNoise {
+        let noise = fedspan_client::secure::ProvisionedNoise {
             multiplier_square: 1 << 20,
             budget: 1,
             rows_max: 1,

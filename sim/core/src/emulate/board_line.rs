@@ -4,35 +4,22 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, DuplexStream, ReadBuf};
+use tokio::io::{AsyncRead, ReadBuf};
 use tokio::sync::oneshot;
-
-/// Number of bytes from a board that wait for the server: a longest update. Without them a board that sends an update would block while
-/// the server sends it the next round, and neither would read.
-const WAITING_MAX: usize = 8 << 20;
 
 /// Stream of the bytes from a board.
 #[derive(Debug)]
-struct BoardLine<R> {
+pub(super) struct BoardLine<R> {
     pipe: R,
     /// Completes when the board has ended, also if the sender is dropped.
     ended: oneshot::Receiver<()>,
     has_ended: bool,
 }
 
-/// Starts a task that reads the pipe from a board, and returns the stream of these bytes, and the sender that
-/// ends the stream.
-pub(super) fn board_line(
-    pipe: impl AsyncRead + Send + Unpin + 'static,
-) -> (DuplexStream, oneshot::Sender<()>) {
+/// Returns the stream of the bytes from a board, and the sender that ends the stream.
+pub(super) fn board_line<R>(pipe: R) -> (BoardLine<R>, oneshot::Sender<()>) {
     let (end, ended) = oneshot::channel();
-    let mut line = BoardLine { pipe, ended, has_ended: false };
-    let (server, mut board) = tokio::io::duplex(WAITING_MAX);
-    tokio::spawn(async move {
-        // Fails only if the server has ended. The stream ends when `board` is dropped.
-        let _ = tokio::io::copy(&mut line, &mut board).await;
-    });
-    (server, end)
+    (BoardLine { pipe, ended, has_ended: false }, end)
 }
 
 impl<R: AsyncRead + Unpin> AsyncRead for BoardLine<R> {

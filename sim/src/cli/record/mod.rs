@@ -127,6 +127,7 @@ pub fn command(options: &RecordOptions) -> Result<(), CommandError> {
         }
     }
     let out = options.out.display();
+    let count = if rows == 1 { "1 row".to_owned() } else { format!("{rows} rows") };
     let refused = recorder.refused;
     if rows == 0 {
         let message = format!("no row was recorded, {refused} lines were refused");
@@ -134,14 +135,14 @@ pub fn command(options: &RecordOptions) -> Result<(), CommandError> {
     }
     match ended {
         Some(End::Failed(error)) => {
-            Err(CommandError::Failed(format!("{error}; {out} has the {rows} rows before")))
+            Err(CommandError::Failed(format!("{error}; {out} has the {count} before")))
         }
         Some(End::Interrupted | End::Source) if has_end => Err(CommandError::Failed(format!(
-            "ended before all samples were there; {out} has the {rows} rows before"
+            "ended before all samples were there; {out} has the {count} before"
         ))),
         _ => {
             log_line(&format!(
-                "{out}: {rows} rows appended; next: fedspan-sim init {out} --client wearer --target label"
+                "{out}: {count} appended; next: fedspan-sim init {out} --client wearer --target label"
             ));
             Ok(())
         }
