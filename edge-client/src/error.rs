@@ -10,6 +10,14 @@ pub(crate) fn check_finite(x: &[f32]) -> Result<(), NotReady> {
     first_non_finite(x).map_or(Ok(()), |index| Err(NotReady::NonFinite { index }))
 }
 
+/// Checks the length of a sample or an output.
+///
+/// # Errors
+/// [`NotReady::Length`] with both lengths.
+pub(crate) fn check_length(expected: usize, got: usize) -> Result<(), NotReady> {
+    if expected == got { Ok(()) } else { Err(NotReady::Length { expected, got }) }
+}
+
 /// Checks the outputs of a prediction.
 ///
 /// # Errors

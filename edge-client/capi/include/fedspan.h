@@ -63,7 +63,7 @@ enum fedspan_status
    */
   FEDSPAN_LENGTH = 7,
   /*
-   A value is not finite, of a sample or of its prediction.
+   A value is not finite.
    */
   FEDSPAN_NOT_FINITE = 8,
   /*
@@ -74,6 +74,10 @@ enum fedspan_status
    Two arrays overlap, or settings or key are in the memory of the client.
    */
   FEDSPAN_OVERLAP = 10,
+  /*
+   A prediction is not finite, because a sum overflows.
+   */
+  FEDSPAN_OVERFLOW = 11,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L

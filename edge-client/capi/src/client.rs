@@ -293,8 +293,9 @@ pub unsafe extern "C" fn fedspan_predict(
     match model.predict(x, out) {
         Ok(()) => fedspan_status::FEDSPAN_OK,
         Err(NotReady::NoRepresentation) => fedspan_status::FEDSPAN_NO_REPRESENTATION,
-        Err(NotReady::NonFinite { .. } | NotReady::Overflow { .. }) => fedspan_status::FEDSPAN_NOT_FINITE,
+        Err(NotReady::NonFinite { .. }) => fedspan_status::FEDSPAN_NOT_FINITE,
         Err(NotReady::Length { .. }) => fedspan_status::FEDSPAN_LENGTH,
+        Err(NotReady::Overflow { .. }) => fedspan_status::FEDSPAN_OVERFLOW,
         Err(_) => fedspan_status::FEDSPAN_NO_HEAD,
     }
 }

@@ -86,12 +86,14 @@ pub enum fedspan_status {
     FEDSPAN_NO_HEAD = 6,
     /// A length differs from the model's.
     FEDSPAN_LENGTH = 7,
-    /// A value is not finite, of a sample or of its prediction.
+    /// A value is not finite.
     FEDSPAN_NOT_FINITE = 8,
     /// The memory holds no client: it was never started, or has ended.
     FEDSPAN_NOT_STARTED = 9,
     /// Two arrays overlap, or settings or key are in the memory of the client.
     FEDSPAN_OVERLAP = 10,
+    /// A prediction is not finite, because a sum overflows.
+    FEDSPAN_OVERFLOW = 11,
 }
 
 impl fedspan_config {

@@ -12,7 +12,7 @@ use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId, Task as Wire}
 use fedspan_protocol::tensor::Encoding;
 
 use super::{HeadFits, HeadSolver, Usage, paced_hash};
-use crate::error::{NotReady, ShapeMismatch, check_finite, check_prediction};
+use crate::error::{NotReady, ShapeMismatch, check_finite, check_length, check_prediction};
 use crate::kernel::constant_column::ConstantColumn;
 use crate::kernel::project;
 use crate::mechanism::{Mechanism, NoPrivacy};
@@ -240,11 +240,8 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
             return Err(NotReady::NoHead);
         }
         let shape = self.shape();
-        for (expected, length) in [(shape.features, x.len()), (shape.outputs, out.len())] {
-            if expected != length {
-                return Err(NotReady::Length { expected, got: length });
-            }
-        }
+        check_length(shape.features, x.len())?;
+        check_length(shape.outputs, out.len())?;
         check_finite(x)?;
         arithmetic::project(&mut self.memory, x);
         let parts = self.memory.parts();
