@@ -21,6 +21,7 @@ mod fleet_scale;
 mod golden_campaigns;
 mod golden_fingerprints;
 mod golden_store;
+mod key_proof;
 mod key_store;
 mod keys;
 mod keys_command;

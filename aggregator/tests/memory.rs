@@ -12,7 +12,7 @@ use fedspan_engine::{DeviceId, Request};
 use fedspan_protocol::assembly::plan;
 use fedspan_protocol::frame::{Decoder, FeedResult, encode};
 use fedspan_protocol::message::{
-    Ack, AckOutcome, Chunk, Descriptors, HeadSolve, Hello, Message, Missing, RoundId, Task, ToDevice,
+    Ack, AckOutcome, Chunk, Descriptors, HeadSolve, Hello, Message, Missing, Report, RoundId, Task, ToDevice,
     ToServer, Update, Upload, Welcome,
 };
 use fedspan_protocol::secure::{Channel, HandshakeInit, Key, answer_nonce, encode_hello};
@@ -87,6 +87,9 @@ enum Step {
         chunks: u16,
         often: usize,
     },
+    Report {
+        often: usize,
+    },
     Alive {
         often: usize,
     },
@@ -114,6 +117,7 @@ fn random_step() -> impl Strategy<Value = Step> {
             .prop_map(|(rows, chunked, often)| Step::Update { rows, chunked, often }),
         2 => (0u32..300, often.clone()).prop_map(|(offset, often)| Step::Chunk { offset, often }),
         2 => (0u16..40, often.clone()).prop_map(|(chunks, often)| Step::Missing { chunks, often }),
+        1 => often.clone().prop_map(|often| Step::Report { often }),
         1 => often.clone().prop_map(|often| Step::Alive { often }),
         1 => often.prop_map(|often| Step::Clear { often }),
         2 => prop::collection::vec(any::<u8>(), 0..3000).prop_map(Step::Noise),
@@ -248,6 +252,10 @@ impl World {
                     &[],
                     often,
                 );
+            }
+            Step::Report { often } => {
+                let report = Report { firmware: Default::default(), reset: Default::default(), uptime: 77 };
+                self.send_repeatedly(&ToServer::Report(report), &[1, 5], often);
             }
             Step::Alive { often } => self.send_repeatedly(&ToServer::Alive, &[], often),
             Step::Clear { often } => {

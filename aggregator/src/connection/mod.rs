@@ -14,7 +14,9 @@ use std::sync::Arc;
 
 use fedspan_protocol::frame::Decoder;
 use fedspan_protocol::limits::{FRAME_LIMIT_MAX, HELLO_FRAME_MAX};
-use fedspan_protocol::message::{Decline, Fault, Hello, Refusal, Report, ReportCounters, RoundId, ToDevice};
+use fedspan_protocol::message::{
+    Decline, Fault, Hello, Refusal, Report, ReportCounters, RoundId, ToDevice, ToServer,
+};
 
 use self::partial_update::PartialUpdate;
 use self::secure_layer::{SECURE_LAYER_MEMORY_MAX, SecureLayer};
@@ -33,6 +35,14 @@ pub struct DeviceReport {
     pub report: Report,
     /// Counters of the device.
     pub counters: ReportCounters,
+}
+
+impl DeviceReport {
+    /// Reads a message and its body; `None` if they are no report, or a malformed one.
+    fn read(message: &ToServer, body: &[u8]) -> Option<Self> {
+        let ToServer::Report(report) = *message else { return None };
+        Some(Self { report, counters: ReportCounters::read(body).ok()? })
+    }
 }
 
 /// Message of a device, decrypted and validated.
@@ -105,6 +115,8 @@ pub struct Connection {
     /// Round of the update that was last completed, declined, closed or replaced; its chunks may still
     /// arrive.
     last_update: Option<RoundId>,
+    /// Report by which the device has proved its key, until it is returned.
+    report: Option<Box<DeviceReport>>,
     traffic: Traffic,
 }
 
@@ -134,6 +146,7 @@ impl Connection {
             chunk_requests: 0,
             incoming: None,
             last_update: None,
+            report: None,
             traffic: Traffic::default(),
         }
     }
@@ -185,7 +198,9 @@ impl Connection {
     pub fn memory(&self) -> usize {
         let outbox = self.outbox.capacity() * size_of::<Outgoing>();
         let encoded_replies: usize = self.outbox.iter().map(Outgoing::memory).sum();
-        size_of::<Self>() + self.frame_capacity() + outbox + encoded_replies + self.secure.memory()
+        // Instead of a handshake, which the report has ended.
+        let report = if self.report.is_some() { size_of::<DeviceReport>() } else { 0 };
+        size_of::<Self>() + self.frame_capacity() + outbox + encoded_replies + self.secure.memory() + report
     }
 
     /// Returns an upper bound of [`Self::memory`] over all inputs. The bound holds if the caller sends the

@@ -5,8 +5,8 @@ use fedspan_protocol::assembly::{Assembly, split_body};
 use fedspan_protocol::frame::FeedResult;
 use fedspan_protocol::limits::{FRAME_LIMIT_MAX, FRAME_LIMIT_MIN};
 use fedspan_protocol::message::{
-    CHOOSES_RIDGE, Chunk, Fault, Hello, Missing, NewKey, RECEIVES_BEACONS, RECEIVES_KEYS, ReportCounters,
-    RoundId, ToDevice, ToServer, Update as UpdateHead,
+    CHOOSES_RIDGE, Chunk, Fault, Hello, Missing, NewKey, RECEIVES_BEACONS, RECEIVES_KEYS, RoundId, ToDevice,
+    ToServer, Update as UpdateHead,
 };
 use fedspan_protocol::tensor::TensorDescriptor;
 
@@ -25,6 +25,12 @@ impl Connection {
         }
     }
 
+    /// Returns true if [`Self::next_message`] returns a message without further input.
+    #[must_use]
+    pub fn has_message(&self) -> bool {
+        self.report.is_some()
+    }
+
     /// Consumes `input` up to the end of the next frame that yields a message. Returns `None` if the rest of
     /// the input yields no message.
     pub fn next_message(&mut self, input: &mut &[u8]) -> Option<PeerMessage> {
@@ -39,6 +45,9 @@ impl Connection {
 
     /// Implements [`Self::next_message`], without counting bytes.
     fn next_message_uncounted(&mut self, input: &mut &[u8]) -> Option<PeerMessage> {
+        if let Some(report) = self.report.take() {
+            return Some(PeerMessage::Report(report));
+        }
         loop {
             let known_device = self.device;
             // The frame borrows the decoder's buffer, so it is converted to an owned value before `self` is
@@ -58,7 +67,10 @@ impl Connection {
                     let (incoming, last_update) = (&mut self.incoming, &mut self.last_update);
                     Self::dispatch(incoming, last_update, self.open.as_ref(), self.greeted, message, body)
                 }
-                Decrypted::Admitted(hello) => Ok(Dispatch::Hello(hello)),
+                Decrypted::Admitted(hello, report) => {
+                    self.report = report;
+                    Ok(Dispatch::Hello(hello))
+                }
                 Decrypted::Reply(answer) => Ok(Dispatch::Reply(answer)),
                 Decrypted::Refused(refusal, encrypted_reason) => {
                     self.outbox.push_back(match encrypted_reason {
@@ -153,9 +165,9 @@ impl Connection {
                 discard_partial(incoming, last_update);
                 Ok(Dispatch::Deliver(PeerMessage::Decline(decline)))
             }
-            ToServer::Report(report) => {
-                let counters = ReportCounters::read(body).map_err(|_| Fault::Malformed)?;
-                Ok(Dispatch::Deliver(PeerMessage::Report(Box::new(DeviceReport { report, counters }))))
+            ToServer::Report(_) => {
+                let report = DeviceReport::read(&message, body).ok_or(Fault::Malformed)?;
+                Ok(Dispatch::Deliver(PeerMessage::Report(Box::new(report))))
             }
             ToServer::Alive => Ok(Dispatch::Deliver(PeerMessage::Alive)),
             _ => Err(Fault::Unexpected),

@@ -11,7 +11,7 @@ use fedspan_protocol::secure::{
     Channel, HandshakeInit, NONCE, OpenError, Suite, TAG, refusal_tag, transcript,
 };
 
-use super::Acceptor;
+use super::{Acceptor, DeviceReport};
 use crate::keys::AcceptedKey;
 use fedspan_engine::DeviceId;
 
@@ -19,8 +19,8 @@ use fedspan_engine::DeviceId;
 pub(super) enum Decrypted<'a> {
     /// Message with its body.
     Message(ToServer, &'a [u8]),
-    /// Hello of a device that is admitted and, under encryption, has proved its key.
-    Admitted(Hello),
+    /// Hello of a device that is admitted and, under encryption, has proved its key. A report that proves it is the second value.
+    Admitted(Hello, Option<Box<DeviceReport>>),
     /// Encoded frame to send in reply.
     Reply(Vec<u8>),
     /// The device is refused. The frame, if there is one, contains the sealed reason; without a frame the
@@ -197,7 +197,7 @@ impl SecureLayer {
         };
         match (self.acceptor.keys(), handshake) {
             (None, None) => match self.acceptor.admit(&hello) {
-                Ok(()) => Decrypted::Admitted(hello),
+                Ok(()) => Decrypted::Admitted(hello, None),
                 Err(refusal) => Decrypted::Refused(refusal, None),
             },
             (None, Some(_)) => Decrypted::Refused(Refusal::NoKeysHere, None),
@@ -257,17 +257,16 @@ impl SecureLayer {
         Some(Decrypted::Reply(answer))
     }
 
-    /// Processes a sealed frame. The first sealed frame after an answer completes the handshake; the content
-    /// of that frame is ignored. `known_device` is the device that has completed an earlier handshake on the
-    /// connection.
+    /// Processes a sealed frame. The first sealed frame after an answer completes the handshake. Its content is ignored, except for
+    /// a report: that comes first if the proof before it is lost, and the next one comes many rounds later. `known_device` is the device
+    /// that has completed an earlier handshake on the connection.
     pub(super) fn process_sealed<'a>(
         &mut self,
         frame: &'a mut [u8],
         known_device: Option<u64>,
     ) -> Decrypted<'a> {
-        let confirmed =
-            self.pending.as_mut().is_some_and(|pending| pending.open.channel.try_open(frame).is_ok());
-        if let Some(pending) = self.pending.take_if(|_| confirmed) {
+        let proof = self.pending.as_mut().and_then(|pending| pending.open.channel.try_open(frame).ok());
+        if let Some(pending) = self.pending.take_if(|_| proof.is_some()) {
             increment(&mut self.seals.opened);
             if !pending.open.key.is_accepted() {
                 return Decrypted::Revoked;
@@ -277,7 +276,9 @@ impl SecureLayer {
             }
             self.handshakes = 0;
             self.open = Some(pending.open);
-            return Decrypted::Admitted(pending.hello);
+            let proof = proof.and_then(|range| frame.get(range)).unwrap_or_default();
+            let report = decode(proof).ok().and_then(|(message, body)| DeviceReport::read(&message, body));
+            return Decrypted::Admitted(pending.hello, report.map(Box::new));
         }
         if self.is_revoked() {
             return Decrypted::Revoked;

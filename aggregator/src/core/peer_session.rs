@@ -449,7 +449,7 @@ impl PeerSession {
         if errors >= self.reported.protocol_errors().saturating_add(ERRORS_BEFORE_REPORT) {
             return Some(State::Report(PeerEventKind::TrafficOnly));
         }
-        if self.unprocessed.is_empty() {
+        if self.unprocessed.is_empty() && !self.connection.has_message() {
             return None;
         }
         let mut input = self.unprocessed.as_slice();
