@@ -119,7 +119,7 @@ impl Pair {
     }
 
     /// Sends sealed messages to the device, all before it has answered. Returns the answers.
-    #[cfg(feature = "key-rotation")]
+    #[cfg(all(feature = "key-rotation", feature = "beacons", feature = "reports"))]
     pub fn deliver_together(&mut self, messages: &[(ToDevice, Vec<u8>)]) -> Sent {
         let mut frames: Vec<_> = messages.iter().map(|(message, body)| self.seal(message, body)).collect();
         self.handle_events(frames.iter_mut().map(|frame| Event::Sealed(frame)))

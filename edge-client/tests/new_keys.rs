@@ -1,5 +1,5 @@
-//! Tests of keys that the server sends to a session: beside a beacon that is due, beside a decline that is not sent yet, repeated, and with
-//! storage that fails.
+//! Tests of keys that the server sends to a session while a round is announced, while a decline is not sent yet, twice, and with storage
+//! that fails.
 #![cfg(all(feature = "key-rotation", feature = "beacons"))]
 
 use crate::common::problem::*;
@@ -58,7 +58,7 @@ fn welcome() -> ToDevice {
 /// A round that is announced is computed first, and the key is used after it. An announcement that ends without its beacon does not hold
 /// the key back.
 #[test]
-fn key_beside_an_announced_round_is_used_after_it() {
+fn key_waits_for_the_announced_round() {
     let problem = create_problem(20, 2, 1);
     for is_closed in [false, true] {
         let flash = Flash::default();
@@ -93,7 +93,7 @@ fn key_beside_an_announced_round_is_used_after_it() {
 /// device whose storage fails keeps its key.
 #[cfg(feature = "reports")]
 #[test]
-fn key_beside_a_pending_decline_is_used_after_it() {
+fn key_waits_for_the_decline() {
     let problem = create_problem(20, 2, 1);
     for fails in [false, true] {
         let flash = Flash::default();

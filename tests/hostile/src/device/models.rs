@@ -70,7 +70,7 @@ impl Buffers {
     /// Allocates the buffers of a network, by its number from 1.
     pub fn new(network: usize) -> Self {
         let shape = shape_of(network);
-        // What was in RAM before must not matter.
+        // The earlier content of the RAM must not matter.
         let start = (vec![f32::NAN; NetworkSlices::values(shape, true)], vec![0xEE; shape.bytes()]);
         Self { shape, starts: vec![start; STARTS] }
     }

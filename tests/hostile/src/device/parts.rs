@@ -194,15 +194,15 @@ impl Store for SharedStore {
     }
 }
 
-/// Entropy of the device: a generator that starts again at each reset, or a broken source that repeats one number.
-pub enum Entropy {
-    Restarting(ChaCha8Rng),
-    Stuck,
+/// Entropy of the device: a generator that starts again at each reset, or a broken source whose bits are all ones.
+pub struct Entropy {
+    random: ChaCha8Rng,
+    is_stuck: bool,
 }
 
 impl Entropy {
     pub fn new(is_stuck: bool) -> Self {
-        if is_stuck { Self::Stuck } else { Self::Restarting(ChaCha8Rng::seed_from_u64(1)) }
+        Self { random: ChaCha8Rng::seed_from_u64(1), is_stuck }
     }
 }
 
@@ -210,26 +210,18 @@ impl TryRng for Entropy {
     type Error = Infallible;
 
     fn try_next_u32(&mut self) -> Result<u32, Infallible> {
-        match self {
-            Self::Restarting(random) => random.try_next_u32(),
-            Self::Stuck => Ok(u32::MAX),
-        }
+        if self.is_stuck { Ok(u32::MAX) } else { self.random.try_next_u32() }
     }
 
     fn try_next_u64(&mut self) -> Result<u64, Infallible> {
-        match self {
-            Self::Restarting(random) => random.try_next_u64(),
-            Self::Stuck => Ok(u64::MAX),
-        }
+        if self.is_stuck { Ok(u64::MAX) } else { self.random.try_next_u64() }
     }
 
     fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), Infallible> {
-        match self {
-            Self::Restarting(random) => random.try_fill_bytes(bytes),
-            Self::Stuck => {
-                bytes.fill(u8::MAX);
-                Ok(())
-            }
+        if self.is_stuck {
+            bytes.fill(u8::MAX);
+            return Ok(());
         }
+        self.random.try_fill_bytes(bytes)
     }
 }
