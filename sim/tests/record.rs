@@ -237,7 +237,7 @@ fn wrong_calls_are_refused_and_write_nothing() {
     }
     let output = record(&folder, lines.as_bytes(), &[&base[..], &["--samples", "2"]].concat());
     assert_eq!(exit_code(&output), 1);
-    assert!(stderr_text(&output).contains("ended before all samples were there; r.csv has the 1 rows"));
+    assert!(stderr_text(&output).contains("ended before all samples were there; r.csv has the 1 row"));
     let files: Vec<PathBuf> =
         std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(files.len(), 2, "{files:?}");

@@ -215,6 +215,12 @@ impl Connection {
             + 2 * handshake_answer
     }
 
+    /// Returns the number of messages that wait to be sent.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.outbox.len()
+    }
+
     /// Returns the memory of the decoded part of the incoming update in bytes.
     #[must_use]
     pub fn update_memory(&self) -> usize {

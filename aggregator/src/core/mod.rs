@@ -599,7 +599,7 @@ impl ServerCore {
         revoke_keys: impl FnOnce(&SharedKeyStore) -> Result<usize, KeyStoreError>,
     ) {
         if let Some(Err(error)) = self.key_store.as_ref().map(revoke_keys) {
-            tracing::error!(%error, "replaced keys cannot be revoked");
+            tracing::error!(%error, "the key store cannot be written");
         }
     }
 

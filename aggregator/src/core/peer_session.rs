@@ -14,7 +14,7 @@ use fedspan_protocol::message::{Privacy, ToDevice};
 use super::command_queue::{Receiver, Sender, command_queue};
 use super::messages::{Command, DisconnectReason, Origin, PeerEvent, PeerEventKind};
 use crate::config::Limits;
-use crate::connection::{Connection, PeerMessage, Traffic};
+use crate::connection::{Connection, OUTBOX_MAX, PeerMessage, Traffic};
 use fedspan_engine::{DeviceId, Millis, RoundBroadcast};
 
 /// Capacity of a device's command queue. A device whose queue is full is disconnected.
@@ -134,6 +134,8 @@ pub struct PeerSession {
     state: State,
     /// Received bytes after the message that is being handled.
     unprocessed: Vec<u8>,
+    /// Number of replies to received messages since [`PeerSession::next`] waited.
+    replies: usize,
     /// Time of the last valid message; before the hello, the time at which the session began.
     last_message: Millis,
     /// Time since which a frame or a chunked update has been incomplete.
@@ -174,6 +176,7 @@ impl PeerSession {
             commands: Some(sender),
             state: State::Idle,
             unprocessed: Vec::new(),
+            replies: 0,
             last_message: now,
             frame_since: None,
             missing_requested: None,
@@ -208,20 +211,24 @@ impl PeerSession {
     pub fn receive(&mut self, bytes: &[u8]) {
         let mut input = bytes;
         if matches!(self.state, State::Idle) {
-            let message = self.connection.next_message(&mut input);
-            self.state = self.on_message(message);
+            self.state = self.handle_next(&mut input);
         }
         // Most reads contain a single message, so the copy is rarely needed.
-        if !input.is_empty() {
+        if self.unprocessed.is_empty() && !input.is_empty() {
+            self.unprocessed = input.to_vec();
+        } else {
             self.unprocessed.extend_from_slice(input);
         }
     }
 
     /// Handles received messages although replies to earlier ones wait to be sent, up to the next event for
     /// the core. Called while a frame is being written, for a device that sends all of an update before it
-    /// reads. Replies that the outbox has no room for are dropped and counted ([`Traffic::unheeded`]).
+    /// reads. Replies that the outbox has no room for are dropped and counted ([`Traffic::unheeded`]). After some
+    /// replies this ends until [`Self::next`] waits again: a device that goes on asking while it reads slowly must not
+    /// keep the session from the core's commands.
     pub fn receive_ahead(&mut self) {
         while matches!(self.state, State::Reply)
+            && self.replies < OUTBOX_MAX
             && !self.connection.is_revoked()
             && let Some(state) = self.handle_unprocessed()
         {
@@ -233,7 +240,9 @@ impl PeerSession {
     /// be sent.
     #[must_use]
     pub fn is_receptive(&self) -> bool {
-        matches!(self.state, State::Idle | State::Reply) && self.unprocessed.is_empty()
+        matches!(self.state, State::Idle | State::Reply)
+            && self.replies < OUTBOX_MAX
+            && self.unprocessed.is_empty()
     }
 
     /// Returns true if an event waits to be sent to the core.
@@ -284,7 +293,10 @@ impl PeerSession {
                     return PeerAction::Report(self.create_event(kind));
                 }
                 State::Reply => self.state = self.advance(now),
-                State::Idle => return PeerAction::Wait,
+                State::Idle => {
+                    self.replies = 0;
+                    return PeerAction::Wait;
+                }
             }
         }
     }
@@ -452,11 +464,22 @@ impl PeerSession {
         if self.unprocessed.is_empty() && !self.connection.has_message() {
             return None;
         }
-        let mut input = self.unprocessed.as_slice();
-        let message = self.connection.next_message(&mut input);
-        let consumed = self.unprocessed.len() - input.len();
+        let unprocessed = std::mem::take(&mut self.unprocessed);
+        let mut input = unprocessed.as_slice();
+        let state = self.handle_next(&mut input);
+        let consumed = unprocessed.len() - input.len();
+        self.unprocessed = unprocessed;
         self.unprocessed.drain(..consumed);
-        Some(self.on_message(message))
+        Some(state)
+    }
+
+    /// Handles the next message in `input`, counts the replies to it, and returns the state that follows.
+    fn handle_next(&mut self, input: &mut &[u8]) -> State {
+        let before = self.connection.waiting();
+        let message = self.connection.next_message(input);
+        let state = self.on_message(message);
+        self.replies += self.connection.waiting().saturating_sub(before);
+        state
     }
 
     /// Updates the time since which a frame or a chunked update has been incomplete.

@@ -129,8 +129,12 @@ impl KeyStore {
         };
         let keys = ActiveKeys::new(envelope.open(&secret).map_err(damaged_at(path))?);
         // The process that replaced the file may have ended before the directory was synced.
-        let is_volatile = private_file::sync_directory(path).is_err();
+        let synced = private_file::sync_directory(path);
+        let is_volatile = synced.is_err();
         keys.set_volatile(is_volatile);
+        if let Err(error) = synced {
+            tracing::warn!(%error, "the folder of the key store cannot be synced: no new keys are sent to devices until it can be");
+        }
         let path = path.to_owned();
         Ok(Self {
             path,
@@ -215,7 +219,7 @@ impl KeyStore {
     ///
     /// # Errors
     /// Same as [`Self::rotate`]. After [`FileError::NotDurable`] no key is sent until the file has been written again
-    /// and is durable, at the latest after a round closes.
+    /// and is durable: when a round closes, or by the next request.
     pub fn send(&mut self, devices: &[DeviceId], now: u64) -> Result<(), KeyStoreError> {
         let mut table = self.keys.read(KeyTable::clone);
         table.send(devices, now, &mut *self.entropy)?;
@@ -277,6 +281,10 @@ impl KeyStore {
     /// [`KeyStoreError`], as for the operation.
     pub fn perform(&mut self, request: &Request, now: u64) -> Result<Answer, KeyStoreError> {
         let devices = self.keys.read(|table| request.devices(table))?;
+        // After training no round closes that would write the file again. Without it no key is sent.
+        if self.unwritten && matches!(request, Request::Send(_)) {
+            self.save_revocation()?;
+        }
         match request {
             Request::Add { again, .. } => self.add(&devices, *again, now)?,
             Request::Rotate(_) => {
@@ -433,6 +441,7 @@ mod tests {
     use rand_core::SeedableRng;
 
     use super::*;
+    use crate::keys::DeviceSelector;
 
     fn entropy() -> ChaCha20Rng {
         ChaCha20Rng::seed_from_u64(1)
@@ -496,6 +505,8 @@ mod tests {
         store.sync = full_disk;
         store.send(&[device], 2).unwrap_err();
         assert!(keys.key_to_send(device, epoch).is_none(), "a key was sent that a power cut would lose");
+        store.perform(&Request::Send(DeviceSelector::All), 3).unwrap_err();
+        assert!(keys.key_to_send(device, epoch).is_none());
         store.round_closed().unwrap_err();
         assert!(keys.key_to_send(device, epoch).is_none());
         store.sync = private_file::sync_directory;

@@ -118,9 +118,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
         Self { session, commands, socket, slot, clock, inbox, beacons }
     }
 
-    /// Sends the last event of the session to the core.
+    /// Sends the last events of the session to the core: what the device has sent completely is not lost with its link.
     async fn report_end(&mut self, reason: DisconnectReason) {
         // Fails only if the core has ended, that is, when the server is stopping.
+        if self.session.has_event()
+            && let Ok(permit) = self.inbox.reserve().await
+            && let Some(event) = self.session.take_event()
+        {
+            permit.send(event);
+        }
         if let Ok(permit) = self.inbox.reserve().await {
             permit.send(self.session.gone(reason));
         }

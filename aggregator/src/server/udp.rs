@@ -125,6 +125,7 @@ async fn distribute(
             writer: PacketWriter::new(packet),
             reader: PacketReader::new(vec![0; FRAME_MAX]),
             packet,
+            writable: None,
         };
         // The channel is new and has room.
         let _ = packets.try_send(content);
@@ -139,6 +140,27 @@ async fn distribute(
     }
 }
 
+/// Returns true if the socket accepts no packet now.
+fn is_full(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::WouldBlock
+}
+
+/// Wait of one stream until the socket accepts a packet. The socket's own method for this wakes only the stream that has asked last.
+struct Writable(Pin<Box<dyn Future<Output = std::io::Result<()>> + Send>>);
+
+impl Writable {
+    fn of(socket: &Arc<UdpSocket>) -> Self {
+        let socket = Arc::clone(socket);
+        Self(Box::pin(async move { socket.writable().await }))
+    }
+}
+
+impl std::fmt::Debug for Writable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Writable")
+    }
+}
+
 /// Byte stream over the packets of one address.
 #[derive(Debug)]
 pub(super) struct UdpStream {
@@ -150,6 +172,8 @@ pub(super) struct UdpStream {
     reader: PacketReader<Vec<u8>>,
     /// Longest packet that is sent, in bytes.
     packet: usize,
+    /// Wait for room in the socket's buffer.
+    writable: Option<Writable>,
 }
 
 impl AsyncRead for UdpStream {
@@ -188,12 +212,14 @@ impl AsyncWrite for UdpStream {
             let message = format!("the frame is longer than the {FRAME_MAX} bytes that packets can carry");
             return Poll::Ready(Err(std::io::Error::other(message)));
         };
+        let content = packet.get(..length).unwrap_or_default();
         // A packet that the network refuses is lost, like one that it drops later.
-        let _ = ready!(stream.socket.poll_send_to(
-            context,
-            packet.get(..length).unwrap_or_default(),
-            stream.address
-        ));
+        while stream.socket.try_send_to(content, stream.address).is_err_and(|error| is_full(&error)) {
+            let socket = &stream.socket;
+            let _ =
+                ready!(stream.writable.get_or_insert_with(|| Writable::of(socket)).0.as_mut().poll(context));
+            stream.writable = None;
+        }
         stream.writer = writer;
         Poll::Ready(Ok(encoded.len() - rest.len()))
     }

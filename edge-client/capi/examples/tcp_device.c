@@ -3,6 +3,7 @@
    what it stores, and "aes" to seal its frames with AES-128-CCM. */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,8 +64,12 @@ static int32_t save_item(void *device, fedspan_item item, const uint8_t *bytes, 
   int has_failed = fwrite(bytes, 1, length, file) != length;
   has_failed |= fflush(file) != 0 || fsync(fileno(file)) != 0;
   has_failed |= fclose(file) != 0;
-  /* The new file takes the place of the old one at once, so that power may fail at any time. */
-  return has_failed || rename(new_path, path) != 0 ? -1 : 0;
+  /* The new file takes the place of the old one at once, and the folder is on disk, so that power may fail at any time. */
+  if (has_failed || rename(new_path, path) != 0) return -1;
+  const int directory = open(folder, O_RDONLY);
+  if (directory < 0) return -1;
+  has_failed = fsync(directory) != 0;
+  return close(directory) != 0 || has_failed ? -1 : 0;
 }
 static uint64_t now_ms(void) {
   struct timespec time;
@@ -79,7 +84,7 @@ static void connect_to(int port) {
 }
 
 int main(int argc, char **argv) {
-  if (argc < 4 || argc > 6 || strlen(argv[3]) != 64) return fprintf(stderr, "usage: tcp_device PORT DEVICE KEY [FOLDER [aes]]\n"), 2;
+  if (argc < 4 || argc > 6 || strlen(argv[3]) != 64 || (argc > 5 && strcmp(argv[5], "aes") != 0)) return fprintf(stderr, "usage: tcp_device PORT DEVICE KEY [FOLDER [aes]]\n"), 2;
   uint8_t key[32];
   for (int i = 0; i < 32; i++) sscanf(argv[3] + 2 * i, "%2hhx", &key[i]);
   srand((unsigned)atoi(argv[2]));

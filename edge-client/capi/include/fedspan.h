@@ -227,7 +227,8 @@ typedef struct fedspan_platform {
    */
   int32_t (*load)(void *context, fedspan_item item, uint8_t *bytes, size_t length);
   /*
-   Writes an item. Returns 0 once it is stored; power may then fail at any time. A write that is cut off leaves the old item.
+   Writes an item. Returns 0 once it is stored; power may then fail at any time. A write that is cut off leaves the old item. For an item
+   that the firmware does not know, return another number: the client does without it.
    */
   int32_t (*save)(void *context, fedspan_item item, const uint8_t *bytes, size_t length);
   /*

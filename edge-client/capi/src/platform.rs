@@ -68,7 +68,8 @@ pub struct fedspan_platform {
     pub load: Option<
         unsafe extern "C" fn(context: *mut c_void, item: fedspan_item, bytes: *mut u8, length: usize) -> i32,
     >,
-    /// Writes an item. Returns 0 once it is stored; power may then fail at any time. A write that is cut off leaves the old item.
+    /// Writes an item. Returns 0 once it is stored; power may then fail at any time. A write that is cut off leaves the old item. For an item
+    /// that the firmware does not know, return another number: the client does without it.
     pub save: Option<
         unsafe extern "C" fn(
             context: *mut c_void,

@@ -33,7 +33,7 @@ static void put(const char *path, const void *bytes, size_t length) {
     if (!(condition)) return fprintf(stderr, "line %d: %s\n", __LINE__, #condition), 1; \
   } while (0)
 
-/* Saves both items of a client, and returns 0 if they are loaded again, and stored under paths below this name. */
+/* Saves the items of a client, and returns 0 if they are loaded again, and stored under paths below this name. */
 static int stores_below(const fedspan_platform *platform, const char *name, uint8_t content) {
   for (fedspan_item item = FEDSPAN_RECORD; item <= FEDSPAN_KEY; item++) {
     const uint8_t saved[3] = {content, (uint8_t)item, 7};

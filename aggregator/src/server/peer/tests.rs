@@ -16,6 +16,7 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::config::Fleet;
+use crate::connection::OUTBOX_MAX;
 use crate::core::{COMMAND_CAPACITY, PeerEventKind, Sender, command_queue_memory};
 use crate::server::slot_limits;
 use fedspan_connections::ConnectionSlots;
@@ -242,8 +243,68 @@ async fn server_reads_an_upload_while_it_sends_a_round() {
     }
 }
 
-/// A device that sends without end and never reads is ended when a frame has not been sent in time, and the session
-/// keeps no more than one read of what the device sends.
+/// A device that reads slowly and asks for chunks again and again does not keep its task from the core's commands.
+#[tokio::test(start_paused = true)]
+async fn device_that_asks_without_end_does_not_keep_its_task() {
+    let BegunSession { mut device, commands, session, events } = begin_session_on(256, 1024).await;
+    assert!(commands.send(Command::Open(create_long_round())));
+    let id = RoundId { round: 2, stage: 0 };
+    let chunks = (0..16).collect();
+    let asks = encode_frame(&ToServer::Missing(Missing { id, tensor: 0, chunks }));
+    let device = tokio::spawn(async move {
+        let mut bytes = [0; 200];
+        loop {
+            if timeout(Duration::from_millis(1), device.write_all(&asks))
+                .await
+                .is_ok_and(|sent| sent.is_err())
+            {
+                break;
+            }
+            match device.read(&mut bytes).await {
+                Ok(1..) => sleep(Duration::from_secs(1)).await,
+                _ => break,
+            }
+        }
+    });
+    sleep(Duration::from_secs(60)).await;
+    drop((commands, events));
+    // At most the round, and the chunks of the replies that were due.
+    let began = tokio::time::Instant::now();
+    assert_eq!(session.await.unwrap(), DisconnectReason::Ended);
+    let bound = (UPLOAD_LEN + OUTBOX_MAX * 16 * 1024) as u64 / 200;
+    assert!(began.elapsed().as_secs() < bound, "{:?} of {bound} s", began.elapsed());
+    device.await.unwrap();
+}
+
+/// Updates that a device has sent completely reach the core, though the device is cut off while the server writes to it.
+#[tokio::test(start_paused = true)]
+async fn update_before_a_lost_link_is_not_lost() {
+    let fleet = fleet();
+    let (inbox, mut events) = mpsc::channel(1);
+    let context = plaintext_context(&fleet, inbox);
+    let address = SocketAddr::from(([192, 0, 2, 7], 1));
+    let slot = ConnectionSlots::new(slot_limits(&fleet.limits)).enter(address).unwrap();
+    let (mut device, link) = tokio::io::duplex(256);
+    let connection = Connection::new(Arc::clone(&context.acceptor));
+    let session = tokio::spawn(run(0, link, address, context, connection, slot));
+    device.write_all(&hello_frame_with(1024)).await.unwrap();
+    let PeerEventKind::Hello(_, _, commands) = events.recv().await.unwrap().kind else { panic!("a hello") };
+    assert!(commands.send(Command::Open(create_long_round())));
+    sleep(Duration::from_secs(1)).await;
+    // The core, which is busy, has room for one event.
+    let upload = encode_upload(RoundId { round: 2, stage: 0 });
+    device.write_all(&upload.repeat(2)).await.unwrap();
+    sleep(Duration::from_secs(1)).await;
+    drop(device);
+    for _ in 0..2 {
+        let event = events.recv().await.unwrap();
+        assert!(matches!(event.kind, PeerEventKind::Update(_)), "{:?}", event.kind);
+    }
+    assert!(matches!(events.recv().await.unwrap().kind, PeerEventKind::Gone(_)));
+    session.await.unwrap();
+}
+
+/// A device that sends without end and never reads is ended when a frame has not been sent in time.
 #[tokio::test(start_paused = true)]
 async fn device_that_only_sends_is_ended_as_slow() {
     let (id, tensors) = (RoundId { round: 2, stage: 0 }, Descriptors::new());

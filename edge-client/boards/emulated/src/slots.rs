@@ -1,5 +1,5 @@
 //! Items in two slots each: a new version is written to the slot that does not hold the present one, so that a cut of power at any byte leaves
-//! the old version or the new one.
+//! the old version or the new one. A version that is damaged later looks like one that was never finished: the older one is then read, or none.
 
 use fedspan_protocol::frame::crc32c;
 
