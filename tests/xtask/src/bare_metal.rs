@@ -15,8 +15,13 @@ pub fn run(context: &Context) -> Result<(), Failure> {
     build(context, &toolchain)
 }
 
-/// Sets of features of the client that are built: none, and the log of firmware with all that logs or has errors.
-const FEATURES: [&str; 2] = ["", "defmt,encryption,flash,privacy,reports"];
+/// Crates and sets of their features that are built: the client with none, and with the log of firmware and all that logs or has errors; the
+/// library for C with the features that its script leaves out.
+const BUILDS: [(&str, &str); 3] = [
+    ("fedspan-client", ""),
+    ("fedspan-client", "defmt,encryption,flash,privacy,reports"),
+    ("fedspan-capi", "aes-ccm,key-rotation"),
+];
 
 /// Builds the client crate in `target/boards` for each core of the table that has `bare_metal`.
 ///
@@ -27,9 +32,9 @@ pub fn build(context: &Context, toolchain: &Toolchain) -> Result<(), Failure> {
     let mut failed = false;
     for core in boards.cores.iter().filter(|core| core.bare_metal) {
         let start = Instant::now();
-        let builds = FEATURES.map(|features| {
+        let builds = BUILDS.map(|(package, features)| {
             let mut cargo = toolchain.cargo(context)?;
-            cargo.args(["build", "--quiet", "--release", "--locked", "-p", "fedspan-client"]);
+            cargo.args(["build", "--quiet", "--release", "--locked", "-p", package]);
             cargo.args(["--no-default-features", "--features", features]);
             // A separate folder keeps the output of host builds, whichever compiler is used.
             cargo
