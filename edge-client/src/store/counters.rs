@@ -169,8 +169,10 @@ impl Scanner {
             self.result.is_blank = false;
             self.result.used = self.read;
         }
-        // All magics begin with one of the families, and in the first or the second word.
-        let begins = |word: &u32| FAMILIES.iter().any(|family| word.to_be_bytes().starts_with(*family));
+        // All magics begin with one of the families, and in the first or the second word. Every byte of the flash comes here, so words are
+        // compared, not bytes.
+        let begins =
+            |word: &u32| FAMILIES.iter().any(|&&[a, b, c]| *word >> 8 == u32::from_be_bytes([0, a, b, c]));
         if !self.window.iter().take(2).any(begins) {
             return;
         }
