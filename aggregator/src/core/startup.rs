@@ -101,6 +101,11 @@ impl ServerCore {
         let idle_milliseconds = u32::try_from(fleet.limits.idle.as_millis()).unwrap_or(u32::MAX);
         let welcome = Welcome { campaign, idle_milliseconds };
         let key_store = keys.as_ref().map(|(key_store, _)| key_store.clone());
+        if key_store.as_ref().is_some_and(|store| !store.keys().is_durable()) {
+            tracing::warn!(
+                "the folder of the key store cannot be synced: no new keys are sent to devices until it can be"
+            );
+        }
         let acceptor = match keys {
             None => {
                 tracing::warn!(

@@ -63,6 +63,12 @@ impl ActiveKeys {
         if shared.is_volatile { None } else { shared.table.key_to_send(device, epoch) }
     }
 
+    /// Returns true if the table survives a power cut.
+    #[must_use]
+    pub fn is_durable(&self) -> bool {
+        !self.0.read().unwrap_or_else(PoisonError::into_inner).is_volatile
+    }
+
     /// Records whether the table may not survive a power cut.
     pub(super) fn set_volatile(&self, is_volatile: bool) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).is_volatile = is_volatile;

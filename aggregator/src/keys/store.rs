@@ -129,12 +129,8 @@ impl KeyStore {
         };
         let keys = ActiveKeys::new(envelope.open(&secret).map_err(damaged_at(path))?);
         // The process that replaced the file may have ended before the directory was synced.
-        let synced = private_file::sync_directory(path);
-        let is_volatile = synced.is_err();
+        let is_volatile = private_file::sync_directory(path).is_err();
         keys.set_volatile(is_volatile);
-        if let Err(error) = synced {
-            tracing::warn!(%error, "the folder of the key store cannot be synced: no new keys are sent to devices until it can be");
-        }
         let path = path.to_owned();
         Ok(Self {
             path,
@@ -515,6 +511,7 @@ mod tests {
         drop(store);
         // The file of the sync that failed is synced when it is opened.
         let store = KeyStore::open(&path, &unlock, entropy()).unwrap();
+        assert!(store.keys().is_durable());
         assert_eq!(store.keys().key_to_send(device, epoch).unwrap().epoch(), sent);
     }
 }
