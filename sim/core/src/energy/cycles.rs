@@ -71,7 +71,7 @@ impl Core {
     const fn factors(self, numeric: Numeric) -> Factors {
         let [float, fixed] = match self {
             Self::CortexM4F => [(4.97, 243.0), (6.58, 1_030.0)],
-            Self::CortexM3 => [(200.0, 158.0), (13.5, 1_330.0)],
+            Self::CortexM3 => [(200.0, 158.0), (13.48, 1_328.0)],
             Self::CortexM0 => [(375.0, 484.0), (28.2, 1_960.0)],
             Self::Rv32imc => [(154.0, 387.0), (14.2, 1_360.0)],
         };
