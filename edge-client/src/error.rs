@@ -33,7 +33,7 @@ fn first_non_finite(values: &[f32]) -> Option<usize> {
 
 /// Reason why `predict` cannot make a prediction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[cfg_attr(all(feature = "defmt", target_os = "none"), derive(defmt::Format))]
 #[non_exhaustive]
 pub enum NotReady {
     /// No verified representation is in memory: none was received, or a download is in progress.
@@ -75,7 +75,7 @@ impl core::error::Error for NotReady {}
 
 /// Error of a slice with the wrong number of elements for the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[cfg_attr(all(feature = "defmt", target_os = "none"), derive(defmt::Format))]
 pub struct ShapeMismatch {
     /// Number of elements that the model needs.
     pub expected: usize,
@@ -93,7 +93,7 @@ impl core::error::Error for ShapeMismatch {}
 
 /// Reason why the samples could not be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[cfg_attr(all(feature = "defmt", target_os = "none"), derive(defmt::Format))]
 #[non_exhaustive]
 pub enum SourceError {
     /// The storage or sensor behind the source failed.

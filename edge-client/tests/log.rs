@@ -1,5 +1,5 @@
 //! Tests of the log: the records of a whole session in their order, without secrets, and silence at the end of a private computation.
-#![cfg(all(feature = "log", not(feature = "defmt")))]
+#![cfg(feature = "log")]
 
 use std::cell::RefCell;
 

@@ -4,7 +4,7 @@ use core::fmt;
 
 /// Error of encoding or decoding. Every variant contains the numbers that describe the error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[cfg_attr(all(feature = "defmt", target_os = "none"), derive(defmt::Format))]
 #[non_exhaustive]
 pub enum Error {
     /// The output buffer is too small.

@@ -144,7 +144,7 @@ fn complete_frame(
 
 /// Reason why a frame was discarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[cfg_attr(all(feature = "defmt", target_os = "none"), derive(defmt::Format))]
 #[non_exhaustive]
 pub enum FrameError {
     /// The frame is longer than the receiver's buffer.

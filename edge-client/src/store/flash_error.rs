@@ -2,7 +2,7 @@
 
 /// Reason why a range of flash cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[cfg_attr(all(feature = "defmt", target_os = "none"), derive(defmt::Format))]
 #[non_exhaustive]
 pub enum FlashError {
     /// A bound of the range is not a multiple of the erase size.

@@ -65,7 +65,7 @@ pub struct RecordHeader {
 
 /// Error of the storage: a read or a write failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[cfg_attr(all(feature = "defmt", target_os = "none"), derive(defmt::Format))]
 pub struct StoreError;
 
 impl core::fmt::Display for StoreError {

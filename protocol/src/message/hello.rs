@@ -111,7 +111,7 @@ pub struct Capabilities {
 /// is the sum of their costs, and the (epsilon, delta) of record-level differential privacy follows from it
 /// in closed form.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[cfg_attr(all(feature = "defmt", target_os = "none"), derive(defmt::Format))]
 #[non_exhaustive]
 pub enum Privacy {
     /// No noise.
@@ -130,7 +130,7 @@ pub enum Privacy {
 
 /// Arithmetic in which a device computes updates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[cfg_attr(all(feature = "defmt", target_os = "none"), derive(defmt::Format))]
 #[non_exhaustive]
 pub enum Numeric {
     /// IEEE 754 binary32.
@@ -152,7 +152,7 @@ pub struct Welcome {
 
 /// Reason why the server refused a hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[cfg_attr(all(feature = "defmt", target_os = "none"), derive(defmt::Format))]
 #[non_exhaustive]
 pub enum Refusal {
     /// The server supports another wire version.
@@ -189,7 +189,7 @@ pub enum Refusal {
 
 /// Capability that a campaign requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[cfg_attr(all(feature = "defmt", target_os = "none"), derive(defmt::Format))]
 #[non_exhaustive]
 pub enum Requirement {
     /// Tasks, as a set of [`TaskKind::bit`](super::TaskKind::bit).

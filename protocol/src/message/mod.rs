@@ -75,7 +75,7 @@ pub fn decode<M: Message>(bytes: &[u8]) -> Result<(M, &[u8]), Error> {
 
 /// Identifier of a round within a campaign.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[cfg_attr(all(feature = "defmt", target_os = "none"), derive(defmt::Format))]
 pub struct RoundId {
     /// Round number, from 1; strictly increasing within a campaign.
     pub round: u32,

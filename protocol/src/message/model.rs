@@ -12,7 +12,7 @@ use crate::limits::{FILTERS_MAX, HIDDEN_AFTER_FILTERS_MAX, HIDDEN_MAX};
 
 /// Model shape: its kind and its sizes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[cfg_attr(all(feature = "defmt", target_os = "none"), derive(defmt::Format))]
 pub struct Model {
     /// Kind of the model.
     kind: Kind,
@@ -52,7 +52,7 @@ const CONVOLUTIONAL: usize = 3 + 2 * FILTERS_MAX + HIDDEN_AFTER_FILTERS_MAX + 1;
 
 /// Kind of a model. The number on the wire is the position in this enum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[cfg_attr(all(feature = "defmt", target_os = "none"), derive(defmt::Format))]
 #[repr(u8)]
 enum Kind {
     Linear,

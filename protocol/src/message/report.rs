@@ -70,7 +70,7 @@ pub struct Firmware {
 
 /// Reason of a reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[cfg_attr(all(feature = "defmt", target_os = "none"), derive(defmt::Format))]
 #[non_exhaustive]
 pub enum ResetReason {
     /// Unknown.

@@ -79,7 +79,7 @@ pub struct Decline {
 /// the update was computed, the head may be new. A device whose new representation has failed a check has no
 /// representation until a round brings a valid one, and refuses predictions until then.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[cfg_attr(all(feature = "defmt", target_os = "none"), derive(defmt::Format))]
 #[non_exhaustive]
 pub enum DeclineReason {
     /// The task is not compiled into this firmware or not allowed on this device, or the device's memory has
@@ -132,7 +132,7 @@ pub struct Ack {
 
 /// Outcome of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[cfg_attr(all(feature = "defmt", target_os = "none"), derive(defmt::Format))]
 #[non_exhaustive]
 pub enum AckOutcome {
     /// The update is part of the round's aggregate.
@@ -147,7 +147,7 @@ pub enum AckOutcome {
 
 /// Reason why the server rejected an update.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[cfg_attr(all(feature = "defmt", target_os = "none"), derive(defmt::Format))]
 #[non_exhaustive]
 pub enum Rejection {
     /// The device was not invited to this round.
@@ -173,7 +173,7 @@ pub enum Rejection {
 
 /// Reason why the server ignored a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[cfg_attr(all(feature = "defmt", target_os = "none"), derive(defmt::Format))]
 #[non_exhaustive]
 pub enum Fault {
     /// The message could not be decoded.

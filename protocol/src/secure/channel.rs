@@ -24,7 +24,7 @@ use crate::message::{Message, ToDevice};
 /// Reason why a sealed frame was not opened. The channel is then unchanged, and [`Channel::open`] has zeroed
 /// the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[cfg_attr(all(feature = "defmt", target_os = "none"), derive(defmt::Format))]
 #[non_exhaustive]
 pub enum OpenError {
     /// The counter was already used, or is below the window of accepted counters.

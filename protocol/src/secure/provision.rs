@@ -55,7 +55,7 @@ pub struct Provision {
 
 /// Reason why a provisioning record could not be read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[cfg_attr(all(feature = "defmt", target_os = "none"), derive(defmt::Format))]
 #[non_exhaustive]
 pub enum ProvisionError {
     /// The flash is erased, which means that the device was not provisioned.
