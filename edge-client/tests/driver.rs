@@ -12,7 +12,7 @@ use crate::common::server::*;
 use crate::common::*;
 use fedspan_client::Millis;
 use fedspan_client::link::{Buffers, Closed, Driver, NoSensor, Step};
-use fedspan_client::session::{Config, Timers};
+use fedspan_client::session::{Config, Sleep, Timers};
 use fedspan_client::{NotReady, Task};
 use fedspan_protocol::message::{Task as Wire, ToDevice, ToServer, decode};
 use fedspan_protocol::tensor::Encoding;
@@ -400,4 +400,39 @@ fn times_are_those_of_the_callers_clock() {
     bench.receive_message(&ToDevice::RetryAfter { milliseconds: 30_000 }, &[]);
     assert_eq!(bench.last.wake, Millis::new(35_000));
     assert_eq!(bench.session.counters().clock_jumps, 1);
+}
+
+/// A caller with a counter of 32 bits waits for durations, `until - now`: a time beyond the counter's end would never come.
+#[test]
+fn caller_with_a_clock_of_32_bits_waits_for_durations() {
+    let timers = Timers { write: 3_000, ..Timers::DEFAULT };
+    for (name, sleep) in [("lost hello", None), ("sleep", Some(Sleep::once_in(3_600_000)))] {
+        let mut world = World::new(gradient_task(), Config { timers, sleep, ..session_config(128) });
+        let (start, mut passed) = (u64::from(u32::MAX) - 1_000, 0_u64);
+        let mut driver = Driver::new(Buffers { receive: &mut world.receive, transmit: &mut world.transmit });
+        let (mut longest, mut links) = (0, 0);
+        while links < 3 && passed < 4 * 3_600_000 {
+            let now = Millis::new((start + passed) % (1 << 32));
+            let wait = match driver.step(&mut world.session, &mut world.line, now, &mut NoSensor) {
+                Step::Again => continue,
+                Step::Wait(until) => until - now,
+                Step::Closed(closed) => {
+                    links += 1;
+                    closed.retry_at - now
+                }
+            };
+            // The first answers are lost, so that a timer of the session spans the end of the counter.
+            if passed < 1_000 {
+                world.line.0.borrow_mut().to_device.clear();
+            }
+            // Input may arrive earlier than the time; the server's is there at once.
+            let has_input = !world.line.0.borrow().to_device.is_empty();
+            let wait = if has_input { 0 } else { wait.as_u64() };
+            longest = longest.max(wait);
+            passed += wait;
+        }
+        assert!(!world.line.0.borrow().server.updates.is_empty(), "{name}: no update");
+        let expected = if sleep.is_some() { 3_600_000 } else { 20_000 };
+        assert_eq!(longest, expected, "{name}");
+    }
 }

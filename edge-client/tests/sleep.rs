@@ -136,3 +136,81 @@ fn connected_device_stays() {
     bench.receive_message(&ToDevice::NextRound { milliseconds: 5_000 }, &[]);
     assert_eq!(bench.session.counters().unexpected, 1);
 }
+
+/// A server that does not answer: a link without an end, such as a radio's, would otherwise keep the device awake for ever. It leaves
+/// after the third repetition, in every phase that waits for the server, and then tries as rarely as with a lost link.
+#[test]
+fn device_leaves_a_server_that_does_not_answer() {
+    // The larger model has 400 bytes and arrives in chunks.
+    let (small, large) = (create_problem(20, 2, 1), create_problem(100, 1, 1));
+    for (phase, repetition) in [("greeting", 2_000), ("receiving", 2_000), ("awaiting", 10_000)] {
+        let problem = if phase == "receiving" { &large } else { &small };
+        let config = Config { sleep: Some(Sleep::once_in(HOUR as u32)), ..session_config(256) };
+        let memory = Heap::new(problem.d, problem.k, problem.c);
+        let mut bench = Bench::new(config, memory, problem.samples.clone(), Flash::default());
+        let server = problem.server(1, gradient_task(), Encoding::F32, 256);
+        let opening = server.opening_messages();
+        let mut update = Vec::new();
+        if phase == "greeting" {
+            bench.handle_until_idle(Event::LinkUp);
+        } else {
+            bench.connect(7, 600_000);
+            update = bench.receive_message(&opening[0].0, &opening[0].1);
+            assert_eq!(opening.len() > 1, phase == "receiving");
+        }
+        let began = bench.now;
+        let mut repeated = 0;
+        while !bench.last.close {
+            repeated += usize::from(!bench.wake_up().is_empty());
+            assert!(bench.now < began + HOUR, "{phase}: the device waits for ever");
+        }
+        assert_eq!((repeated, bench.now - began), (3, 4 * repetition), "{phase}");
+        assert_eq!(bench.session.counters().unasked, 1, "{phase}");
+        assert!(time_until_connection(&mut bench) <= 60_000, "{phase}");
+        // The attempts become rare, and the device stays only for the hello and its repetitions.
+        for attempt in 2..20 {
+            bench.now = bench.last.wake.as_u64();
+            let mut hellos = bench.handle_until_idle(Event::LinkUp).len();
+            while !bench.last.close {
+                hellos += bench.wake_up().len();
+            }
+            assert_eq!(hellos, 4, "{phase}");
+            let pause = time_until_connection(&mut bench);
+            assert!(attempt < 10 || (30_000..=60_000).contains(&pause), "{phase}: {pause} ms");
+        }
+        // A server that answers again gets the same update, and the device sleeps as long as it should.
+        bench.now = bench.last.wake.as_u64();
+        bench.connect(7, 600_000);
+        let mut answers = Vec::new();
+        for (message, body) in &opening {
+            answers.extend(bench.receive_message(message, body));
+        }
+        assert!(answers.iter().any(|(message, _)| matches!(message, ToServer::Update(_))), "{phase}");
+        assert!(phase != "awaiting" || answers == update);
+        acknowledge(&mut bench, 1);
+        assert!(bench.last.close && bench.session.counters().counted == 1, "{phase}");
+        assert_eq!(time_until_connection(&mut bench), HOUR, "{phase}");
+    }
+}
+
+/// Each message of the server ends the count of repetitions, so a slow link alone ends no stay; and a device that does not sleep never
+/// gives up.
+#[test]
+fn device_stays_while_the_server_answers() {
+    let problem = create_problem(20, 2, 1);
+    let mut bench = connected(&problem, Some(Sleep::once_in(HOUR as u32)));
+    answer(&problem, &mut bench, 1);
+    for _ in 0..10 {
+        for _ in 0..3 {
+            assert!(matches!(bench.wake_up()[..], [(ToServer::Update(_), _)]));
+        }
+        // An acknowledgement of another round.
+        acknowledge(&mut bench, 9);
+        assert!(!bench.last.close);
+    }
+    let mut awake = connected(&problem, None);
+    answer(&problem, &mut awake, 1);
+    for _ in 0..100 {
+        assert!(!awake.wake_up().is_empty() && !awake.last.close);
+    }
+}

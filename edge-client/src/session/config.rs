@@ -76,7 +76,8 @@ impl Default for Timers {
 /// Times of a device that sleeps between rounds.
 ///
 /// The session closes the link once the server has named a later time for the next round, after
-/// [`rounds`](Self::rounds) rounds, or if no round opens within [`wait`](Self::wait). The driver's
+/// [`rounds`](Self::rounds) rounds, if no round opens within [`wait`](Self::wait), or if the server has not answered a message
+/// that was repeated three times ([`Timers::ask_again`], [`Timers::resend`]). The driver's
 /// [`Closed::retry_at`](crate::link::Closed::retry_at) is then the time at which to wake: the time that the server has
 /// named or, if it has named none, after [`time`](Self::time).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +89,7 @@ pub struct Sleep {
     /// ([`Counters::unasked`](super::Counters::unasked)).
     pub wait: u32,
     /// Time in milliseconds until the next connection if the server has named none. It does not apply to a server that
-    /// cannot be reached: [`Timers::reconnect_max`] is then the longest time between two attempts, a minute by default.
+    /// cannot be reached or does not answer: [`Timers::reconnect_max`] is then the longest time between two attempts, a minute by default.
     pub time: u32,
 }
 

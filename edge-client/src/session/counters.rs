@@ -16,7 +16,8 @@ pub struct Counters {
     pub declined: u32,
     /// Number of rounds that were closed before this device had answered.
     pub closed: u32,
-    /// Number of links that this device left because no round opened in time ([`Sleep::wait`](super::Sleep::wait)).
+    /// Number of links that this device left because no round opened in time ([`Sleep::wait`](super::Sleep::wait)), or because the server
+    /// did not answer.
     pub unasked: u32,
     /// Number of messages that could not be decoded.
     pub malformed: u32,

@@ -27,6 +27,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng, A: Aead + Clone> Session<T, S, 
             count(&mut self.state.counters.malformed);
             return;
         };
+        self.state.repeats = 0;
         match (&message, self.state.phase) {
             (ToDevice::RoundOpen(open), _) if self.state.is_established() => {
                 self.handle_round_open(now, open, body)

@@ -259,8 +259,8 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng, A: Aead + Clone> Session<T, S, 
         self.state.fitted
     }
 
-    /// Returns true if the session closed the last link because nothing was left to do ([`Config::sleep`]); the device
-    /// may switch its radio off until the time to connect.
+    /// Returns true if the session closed the last link because nothing was left to do, or because the server did not answer
+    /// ([`Config::sleep`]); the device may switch its radio off until the time to connect.
     pub fn has_left(&self) -> bool {
         self.state.has_left
     }

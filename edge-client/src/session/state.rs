@@ -121,6 +121,8 @@ pub struct SessionState {
     pub sleep: Option<Sleep>,
     /// True if the session closed the last link in order to sleep.
     pub has_left: bool,
+    /// Number of messages repeated on this link since the server's last message.
+    pub repeats: u32,
     /// Number of rounds answered or declined on this link.
     pub rounds_on_link: u32,
     /// Time of the Welcome, or of the end of the last round on this link.
@@ -189,6 +191,7 @@ impl SessionState {
             timers: config.timers,
             sleep: config.sleep,
             has_left: false,
+            repeats: 0,
             rounds_on_link: 0,
             idle_since: Millis::ZERO,
             next_round_at: Millis::ZERO,

@@ -10,6 +10,9 @@ const ALIVE_INTERVAL_MIN: u32 = 100;
 /// Number of rounds on a link after which a device reports again.
 #[cfg(feature = "reports")]
 const REPORT_ROUNDS: u32 = 64;
+/// Largest number of messages in a row that a device which sleeps repeats without an answer. It then leaves the link, which may have no
+/// end of its own, such as a radio's.
+const REPEATS_MAX: u32 = 3;
 /// Largest number of doublings of the reconnect delay, which then exceeds any maximum of 32 bits.
 const RECONNECT_DOUBLINGS: u32 = 31;
 
@@ -25,6 +28,7 @@ impl SessionState {
         self.close = false;
         self.send_key_proof = false;
         self.has_left = false;
+        self.repeats = 0;
         self.rounds_on_link = 0;
         self.next_round_at = Millis::ZERO;
         #[cfg(feature = "reports")]
@@ -61,12 +65,22 @@ impl SessionState {
         self.enter_until(now + Millis::new(delay.max(1)), Phase::Offline);
     }
 
-    /// Acts on an expired timeout. Returns true if it is time to connect; the caller must then schedule the
-    /// next attempt.
+    /// Acts on an expired timeout. Returns true if it is time to connect, or to leave a link on which the server does not answer; the
+    /// caller must then schedule the next attempt.
     #[must_use]
     pub fn tick(&mut self, now: Millis) -> bool {
         if now < self.timeout_at {
             return false;
+        }
+        let repeats =
+            matches!(self.phase, Phase::Greeting { .. } | Phase::Receiving { .. } | Phase::AwaitingAck);
+        if repeats && self.sleep.is_some() {
+            self.repeats += 1;
+            if self.repeats > REPEATS_MAX {
+                count(&mut self.counters.unasked);
+                (self.close, self.has_left) = (true, true);
+                return true;
+            }
         }
         match self.phase {
             Phase::Offline => return true,
