@@ -312,7 +312,8 @@ fn rounds_keep_the_shortest_interval() {
         world.apply(Op::Advance(90));
         world.apply(Op::Leave(DeviceId(1)));
         world.apply(Op::Join(DeviceId(1)));
-        assert_eq!(world.effects.actions.last(), Some(&Action::NextRound(DeviceId(1), Millis::new(900))));
+        // The second device wakes later, by 0.618 of a sixteenth of the interval.
+        assert_eq!(world.effects.actions.last(), Some(&Action::NextRound(DeviceId(1), Millis::new(938))));
         let mut restarted = setup.engine();
         assert!(restarted.replay(Millis::new(world.model.now), &world.effects.records));
         let opens_at = Some(Millis::new(round * 1_000));
@@ -935,4 +936,32 @@ fn restored_round_does_not_wait_forever() {
         restored.handle(due + Millis::new(1), Event::Joined(DeviceId(device)), &mut actions)
     });
     assert_eq!(restored.open_round().unwrap().cohort.len(), 2);
+}
+
+/// Devices of one fleet are asked to wake at different times, spread over a sixteenth of the interval, and never before a round can
+/// open. A device whose update is rejected is informed, too.
+#[test]
+fn devices_wake_one_after_the_other() {
+    let setup = Setup { every: Some(3_600_000), rounds: 3, absence: 10_000_000, ..two_device_setup() };
+    let mut world = world_with_devices(setup, 2);
+    world.apply(Op::Advance(10));
+    world.apply(Op::Answer(DeviceId(0), Kind::NoSamples));
+    let told = |action: &&Action| matches!(action, Action::NextRound(DeviceId(0), _));
+    assert_eq!(world.effects.actions.iter().filter(told).count(), 1, "after a rejection");
+    for device in 2..1_002 {
+        world.apply(Op::Join(DeviceId(device)));
+    }
+    let interval = 3_600_000 - 10;
+    let mut delays: Vec<u64> = Vec::new();
+    for action in &world.effects.actions {
+        if let Action::NextRound(device, time) = action
+            && device.0 >= 2
+        {
+            delays.push(time.as_u64() - interval);
+        }
+    }
+    delays.sort_unstable();
+    let widest = delays.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
+    assert_eq!(delays.len(), 1_000);
+    assert!(*delays.last().unwrap() <= 225_000 && delays[0] < 1_000 && widest < 1_000, "{widest} ms");
 }

@@ -79,7 +79,7 @@ impl Default for Timers {
 /// [`rounds`](Self::rounds) rounds, if no round opens within [`wait`](Self::wait), or if the server has not answered a message
 /// that was repeated three times ([`Timers::ask_again`], [`Timers::resend`]). The driver's
 /// [`Closed::retry_at`](crate::link::Closed::retry_at) is then the time at which to wake: the time that the server has
-/// named or, if it has named none, after [`time`](Self::time).
+/// named or, if it has named none, after [`time`](Self::time), as after a round that the device declines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sleep {
     /// Number of rounds on one link, answered or declined, after which the session leaves; 0 counts as 1.

@@ -124,7 +124,8 @@ impl Engine {
         self.connected >= needed || (self.fleet.len() >= needed && self.present(now).len() >= needed)
     }
 
-    /// Informs a device how long it may sleep, if no round can open before a known time.
+    /// Informs a device how long it may sleep, if no round can open before a known time. The times of the devices differ, so that they do
+    /// not all connect, or send on one radio channel, at the same instant.
     pub(super) fn tell_next_round(&self, now: Millis, device: DeviceId, effects: &mut dyn Effects) {
         let is_known = match self.phase {
             Phase::Waiting | Phase::Start(_) | Phase::Train(_) => {
@@ -134,8 +135,18 @@ impl Engine {
         };
         let is_told = is_known && self.is_connected(device);
         if let Some(opens_at) = self.opens_at.filter(|opens_at| is_told && now < *opens_at) {
-            effects.act(Action::NextRound(device, opens_at - now));
+            effects.act(Action::NextRound(device, opens_at - now + self.wake_delay(device)));
         }
+    }
+
+    /// Time after the opening of a round at which a device wakes: at most a sixteenth of the interval between rounds, always the same for a
+    /// device. Multiplicative hashing with the golden ratio (Knuth, The Art of Computer Programming, 6.4) spreads consecutive device
+    /// numbers evenly.
+    fn wake_delay(&self, device: DeviceId) -> Millis {
+        const RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
+        let fraction = device.0.wrapping_mul(RATIO) >> 32;
+        let longest = self.settings.every.unwrap_or(Millis::ZERO).as_u64().min(u32::MAX.into()) / 16;
+        Millis::new((longest * fraction) >> 32)
     }
 
     /// Invites every device that joins from now on.

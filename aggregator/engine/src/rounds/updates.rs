@@ -90,10 +90,8 @@ impl Engine {
             let counted = CountedUpdate { order, at: now, update };
             effects.record(Record::Counted(round.first_id(), device, counted));
         }
-        if matches!(outcome, AckOutcome::Counted | AckOutcome::Duplicate | AckOutcome::Late) {
-            // Before the acknowledgement, at which a device that sleeps between rounds disconnects.
-            self.tell_next_round(now, device, effects);
-        }
+        // Before the acknowledgement, at which a device that sleeps between rounds disconnects.
+        self.tell_next_round(now, device, effects);
         acknowledge(device, Ack { id, outcome }, effects);
         let reason = match outcome {
             AckOutcome::Rejected(rejection) => rejection,

@@ -262,12 +262,18 @@ impl Model {
             Phase::Waiting | Phase::Start(_) => true,
             _ => false,
         };
-        let time = self.not_before.filter(|time| is_known && *time > self.now);
-        let told = self.connected(devices);
-        match time {
-            Some(time) if !told.is_empty() => vec![Expected::NextRound(time - self.now, told)],
-            _ => Vec::new(),
+        let Some(time) = self.not_before.filter(|time| is_known && *time > self.now) else {
+            return Vec::new();
+        };
+        let mut expected = Vec::new();
+        for device in self.connected(devices) {
+            // A part of a sixteenth of the interval: the fractional part of the number times the golden ratio.
+            let part = f64::from(device.0.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_shr(32) as u32)
+                / f64::from(2.0_f32.powi(32));
+            let delay = ((self.setup.every.unwrap_or(0) / 16) as f64 * part) as u64;
+            merge(&mut expected, Expected::NextRound(time - self.now + delay, BTreeSet::from([device])));
         }
+        expected
     }
 
     /// Opens the next round.
@@ -465,11 +471,7 @@ impl Model {
             }
             other => panic!("{other:?}"),
         }
-        let mut expected = match outcome {
-            AckOutcome::Rejected(_) => Vec::new(),
-            // Also devices that are not connected any more.
-            _ => self.expect_next_round(&BTreeSet::from([device])),
-        };
+        let mut expected = self.expect_next_round(&BTreeSet::from([device]));
         expected.push(Expected::Ack(device, update.id, outcome));
         expected.extend(self.close_if_ended());
         expected
