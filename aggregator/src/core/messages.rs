@@ -50,8 +50,8 @@ pub enum PeerEventKind {
     /// An admissible device has completed its handshake. Contains the sending end of the device's command
     /// queue.
     Hello(DeviceId, Privacy, Sender<Command>),
-    /// The same device has said hello again on the same connection.
-    HelloAgain(Privacy),
+    /// The same device has said hello again on the same connection. Contains the time of its last message before.
+    HelloAgain(Privacy, Millis),
     /// The device was refused.
     Refused(Refusal),
     /// The device is admissible, but was turned away because no connection slot is free.
@@ -75,7 +75,7 @@ impl PeerEventKind {
     pub(super) fn needs_key(&self) -> bool {
         match self {
             Self::Hello(..)
-            | Self::HelloAgain(_)
+            | Self::HelloAgain(..)
             | Self::Update(_)
             | Self::UnreadUpdate(_)
             | Self::Decline(_)

@@ -137,6 +137,10 @@ struct Stall {
 /// Interval between attempts to write during a write stall, in ms.
 const WRITE_RETRY: Millis = Millis::new(1_000);
 
+/// Shortest time, in ms, between a message of a device and its next hello on the same connection for which it counts as having slept. If
+/// its welcome was lost, a device repeats its hello earlier.
+const SHORTEST_SLEEP: Millis = Millis::new(10_000);
+
 impl std::fmt::Debug for ServerCore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ServerCore").field("phase", &self.engine().phase()).finish_non_exhaustive()
@@ -272,7 +276,7 @@ impl ServerCore {
             self.discard_revoked(now, peer);
             return;
         }
-        if matches!(kind, PeerEventKind::Hello(..) | PeerEventKind::HelloAgain(_))
+        if matches!(kind, PeerEventKind::Hello(..) | PeerEventKind::HelloAgain(..))
             && let Some(key) = &key
         {
             self.use_key(now, key);
@@ -303,8 +307,8 @@ impl ServerCore {
                 }
                 self.connections.turned_away += 1;
             }
-            (PeerEventKind::HelloAgain(privacy), Some(device)) => {
-                self.handle_repeated_hello(now, peer, device, privacy)
+            (PeerEventKind::HelloAgain(privacy, last_message), Some(device)) => {
+                self.handle_repeated_hello(now, peer, device, privacy, last_message)
             }
             (PeerEventKind::Update(update), Some(device)) => {
                 if self.is_over_quota(device, update.id, true) {
@@ -407,14 +411,25 @@ impl ServerCore {
         }
     }
 
-    /// Handles a repeated hello: the device has restarted, or its welcome was lost.
-    fn handle_repeated_hello(&mut self, now: Millis, peer: u64, device: DeviceId, privacy: Privacy) {
+    /// Handles a repeated hello: the device has restarted, its welcome was lost, or it has slept since its last message on a link that
+    /// does not end meanwhile.
+    fn handle_repeated_hello(
+        &mut self,
+        now: Millis,
+        peer: u64,
+        device: DeviceId,
+        privacy: Privacy,
+        last_message: Millis,
+    ) {
         if self.current.get(&device) != Some(&peer) {
             self.connections.stale += 1;
             return;
         }
         self.devices.joined(now, device);
         self.connections.welcomed_again += 1;
+        if now >= last_message + SHORTEST_SLEEP {
+            self.sleepers.left(last_message, device);
+        }
         self.handle_join(now, Event::Greeted(device), device, privacy);
     }
 
@@ -424,9 +439,7 @@ impl ServerCore {
         if !self.engine().is_trained() && self.held_out.wait(device) {
             return;
         }
-        if matches!(event, Event::Joined(_)) {
-            self.sleepers.joined(now, device).log(device);
-        }
+        self.sleepers.joined(now, device).log(device);
         if self.is_fitting() {
             // Every returning device fits its head again, and no later round will reset the quota.
             self.quota.reset_device(device);

@@ -27,8 +27,12 @@ const RETRY: std::ops::Range<u32> = 15_000..30_000;
 /// Time without a new chunk of an update after which missing chunks are requested, in ms.
 const MISSING_INTERVAL: Millis = Millis::new(1_000);
 
-/// Largest number of repeated hellos on one connection.
+/// Largest number of repeated hellos on one connection, of which one is forgotten in each [`HELLO_INTERVAL`].
 const HELLOS_MAX: u32 = 16;
+
+/// Shortest interval, in ms, at which a device may say hello again and again: a device that sleeps on a link without an end, such as a
+/// radio's, does so each time it wakes.
+const HELLO_INTERVAL: Millis = Millis::new(5_000);
 
 /// Number of protocol errors after which the traffic counters are reported to the core even without a
 /// message.
@@ -150,8 +154,10 @@ pub struct PeerSession {
     accepted: u32,
     /// Number of chunks of the incomplete update that had arrived when the last progress was recorded.
     chunks: u32,
-    /// Number of hellos after the first.
+    /// Number of hellos after the first, less the forgotten ones.
     hellos: u32,
+    /// Time at which a hello was last forgotten, or could have been.
+    hellos_since: Millis,
 }
 
 impl PeerSession {
@@ -185,6 +191,7 @@ impl PeerSession {
             accepted: 0,
             chunks: 0,
             hellos: 0,
+            hellos_since: now,
         };
         (session, receiver)
     }
@@ -445,7 +452,17 @@ impl PeerSession {
         if progressed && !self.awaits_hello() {
             self.last_message = now;
         }
+        self.forget_hellos(now);
         State::Idle
+    }
+
+    /// Forgets a repeated hello for each interval that has passed.
+    fn forget_hellos(&mut self, now: Millis) {
+        let intervals = (now - self.hellos_since).as_u64() / HELLO_INTERVAL.as_u64();
+        if intervals > 0 {
+            self.hellos = self.hellos.saturating_sub(u32::try_from(intervals).unwrap_or(u32::MAX));
+            self.hellos_since = now;
+        }
     }
 
     /// Handles the next received message, or protocol errors that the core or the session must react to.
@@ -505,15 +522,14 @@ impl PeerSession {
             PeerMessage::Hello(hello) if self.awaits_hello() => {
                 State::Greeting(DeviceId(hello.device), hello.capabilities.privacy)
             }
-            // Each hello is answered with a whole round, so the number of hellos is limited. A device whose
-            // welcome was lost repeats its hello once or twice. A persistent link has no limit, because every
-            // restart of the device adds a hello.
+            // Each hello is answered with a whole round, so their rate is limited. A device whose welcome was lost repeats its hello once
+            // or twice. A persistent link has no limit, because every restart of the device adds a hello.
             PeerMessage::Hello(_) if !self.persistent && self.hellos >= HELLOS_MAX => {
                 State::Closed(DisconnectReason::Flood)
             }
             PeerMessage::Hello(hello) => {
                 self.hellos = self.hellos.saturating_add(1);
-                State::Report(PeerEventKind::HelloAgain(hello.capabilities.privacy))
+                State::Report(PeerEventKind::HelloAgain(hello.capabilities.privacy, self.last_message))
             }
             // The session ends; the second device will repeat its hello in a new session. An address of packets can pass to another
             // device, too.

@@ -305,7 +305,7 @@ fn cutting_off_last_device_commits_round() {
     handle_and_flush(&mut core, 1, PeerEventKind::Hello(DeviceId(1), Privacy::None, stalled));
     let first_rounds = take_opened_rounds(&mut queues);
     handle_and_flush(&mut core, 0, zero_update(first_rounds.first().expect("the first round")));
-    handle_and_flush(&mut core, 1, PeerEventKind::HelloAgain(Privacy::None));
+    handle_and_flush(&mut core, 1, PeerEventKind::HelloAgain(Privacy::None, Millis::ZERO));
     let next_rounds = take_opened_rounds(&mut queues);
     assert_eq!(
         (core.done, first_rounds.len(), next_rounds.len()),
@@ -366,7 +366,7 @@ fn queued_event_under_revoked_key_is_discarded() {
         table.revoke(&[DeviceId(1)], 1).unwrap();
         let (peer, kind) = match waiting {
             "hello" => (2, PeerEventKind::Hello(DeviceId(1), Privacy::None, reconnected)),
-            "hello again" => (1, PeerEventKind::HelloAgain(Privacy::None)),
+            "hello again" => (1, PeerEventKind::HelloAgain(Privacy::None, Millis::ZERO)),
             "update" => (1, zero_update(&round)),
             _ => (1, PeerEventKind::Decline(Decline { id: round.id, reason: DeclineReason::Device })),
         };
@@ -484,7 +484,7 @@ fn quota_resets_with_each_join_while_heads_are_fitted() {
             handle_and_flush(&mut core, 1, empty_update());
         }
         assert_eq!(core.status().connections.over_quota, 0);
-        handle_and_flush(&mut core, 1, PeerEventKind::HelloAgain(Privacy::None));
+        handle_and_flush(&mut core, 1, PeerEventKind::HelloAgain(Privacy::None, Millis::ZERO));
         let _ = take_opened_rounds(&mut queues[1]);
     }
     for _ in 0..100 {
@@ -548,7 +548,7 @@ fn unread_updates_use_no_quota_of_reopened_round() {
     }
     let round = take_opened_rounds(&mut queues[1]).pop().expect("a round");
     for _ in 0..2 * core.quota.max_updates {
-        handle_and_flush(&mut core, 1, PeerEventKind::HelloAgain(Privacy::None));
+        handle_and_flush(&mut core, 1, PeerEventKind::HelloAgain(Privacy::None, Millis::ZERO));
         handle_and_flush(&mut core, 1, PeerEventKind::UnreadUpdate(round.id));
     }
     assert_eq!(

@@ -248,6 +248,26 @@ fn repeated_hellos_end_socket_sessions_only() {
     }
 }
 
+/// Tests that a device may sleep on a link that has no end: it says hello each time it wakes, whether there is a round or not. Each hello
+/// names the last message before.
+#[test]
+fn sleeping_device_may_say_hello_for_ever() {
+    let (mut session, _commands) = begin_packet_session(Millis::ZERO);
+    for wake in 0..1_000 {
+        let output = feed_bytes(&mut session, Millis::new(5_000 * wake), &hello_frame(3));
+        assert_eq!(output.ended_by, None, "wake {wake}");
+        let last = 5_000 * wake.max(1) - 5_000;
+        if wake > 0 {
+            assert_eq!(output.events, [format!("HelloAgain(None, {last})")]);
+        }
+    }
+    // At twice the rate it is a flood.
+    let ended_by = (0..100).find_map(|wake| {
+        feed_bytes(&mut session, Millis::new(5_000_000 + 2_500 * wake), &hello_frame(3)).ended_by
+    });
+    assert_eq!(ended_by, Some(DisconnectReason::Flood));
+}
+
 /// Tests that packets with a forged address do not end the session of a device, and that a peer that never says hello is ended like
 /// one on a socket.
 #[test]

@@ -55,7 +55,7 @@ fn held_out_device_joins_after_training() {
     handle(&mut core, 1, PeerEventKind::Gone(DisconnectReason::Closed));
     assert!(core.status().held_out.is_empty());
     let mut waiting = join(&mut core, 4, HELD_OUT);
-    handle(&mut core, 4, PeerEventKind::HelloAgain(Privacy::None));
+    handle(&mut core, 4, PeerEventKind::HelloAgain(Privacy::None, Millis::ZERO));
     drop(core);
 
     let mut core = start_core_with_held_out(state.path());

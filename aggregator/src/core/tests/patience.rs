@@ -147,7 +147,7 @@ fn repeated_hello_is_no_missed_deadline() {
     let mut core = start_patient_core(state.path());
     let _queues = connect(&mut core, 0, 0);
     for _ in 0..10 {
-        handle_at(&mut core, 1, 2, PeerEventKind::HelloAgain(Privacy::None));
+        handle_at(&mut core, 1, 2, PeerEventKind::HelloAgain(Privacy::None, Millis::ZERO));
     }
     assert_eq!((core.status().updates.missed, answer(&mut core, 2, &[0, 1])), (0, false));
     assert!(answer(&mut core, 3, &[2]));
