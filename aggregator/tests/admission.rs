@@ -77,6 +77,12 @@ fn refusals_name_the_missing_capability() {
     for limit in [128, 16384] {
         assert_eq!(fedrep.admit(&hello_with(|h| h.capabilities.frame_limit = limit)), Ok(()));
     }
+    // Packets carry shorter frames than a stream.
+    for limit in [128, 4096, 4097, 16384] {
+        let expected = Err(Refusal::FrameLimit { min: 128, max: 4096 });
+        let admission = fedrep.admit_over(&hello_with(|h| h.capabilities.frame_limit = limit), 4096);
+        assert_eq!(admission, if limit > 4096 { expected } else { Ok(()) });
+    }
     // The refusal names exactly the missing tasks: fedrep (bit 0) and fit-head (bit 1).
     let tasks = |set| Refusal::Capability(Requirement::Tasks(set));
     assert_eq!(refusal_of(&fedrep, &|h| h.capabilities.tasks = 0), tasks(0b11));

@@ -48,28 +48,55 @@ fn sum(devices: &[Device], column: &str) -> f64 {
     devices.iter().map(|device| device[column]).sum()
 }
 
-/// Each device of a fleet without losses takes the energy of ten rounds of command `radio`.
+/// Each device of a fleet without losses takes the energy of ten rounds of command `radio`, also with a model whose frames would be
+/// longer on a stream than packets can carry.
 #[test]
 fn fleet_without_losses_takes_the_energy_of_command_radio() {
     let folder = empty_directory("energy-radio");
-    let (devices, summary) = energy(&folder, &[]);
-    let output = run_program(&folder, &["radio", "smallest", "--format", "json"]);
-    let radio: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let rows = radio["rows"].as_array().unwrap();
-    let row = &rows.iter().find(|row| row["radio"] == "lora-sf9").unwrap()["energy"];
-    assert_eq!(devices.len(), 8);
-    for device in &devices {
-        assert_eq!((device["rounds"], device["uncounted"]), (10.0, 0.0));
-        for use_of in ["computation", "sending", "receiving"] {
-            let expected = 1e4 * row["round"][use_of].as_f64().unwrap();
-            let found = device[&format!("{use_of}_mj")];
-            assert!((found - expected).abs() < 1e-9 * expected, "{use_of}: {found} mJ, {expected} mJ");
+    let large = [
+        "data.d=20000",
+        "data.k=4",
+        "model.k=4",
+        "data.samples=5",
+        "fleet.radio=\"ble\"",
+        "fleet.energy=\"nrf52840\"",
+    ];
+    for (name, changes) in [("lora-sf9", &[][..]), ("ble", &large)] {
+        let (devices, summary) = energy(&folder, changes);
+        let options = changes.iter().take(4).flat_map(|change| ["--set", *change]);
+        let command: Vec<_> = ["radio", "smallest", "--format", "json"].into_iter().chain(options).collect();
+        let radio: Value = serde_json::from_slice(&run_program(&folder, &command).stdout).unwrap();
+        let rows = radio["rows"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["radio"] == name).unwrap();
+        assert_eq!(devices.len(), 8);
+        for device in &devices {
+            assert_eq!((device["rounds"], device["uncounted"]), (10.0, 0.0));
+            for use_of in ["computation", "sending", "receiving"] {
+                let expected = 1e4 * row["energy"]["round"][use_of].as_f64().unwrap();
+                let found = device[&format!("{use_of}_mj")];
+                assert!(found > 0.0, "{use_of} {changes:?}");
+                assert!((found - expected).abs() < 1e-9 * expected, "{use_of}: {found} mJ, {expected} mJ");
+            }
+            let parts = ["computation_mj", "sending_mj", "receiving_mj", "sleep_mj"].map(|name| device[name]);
+            assert!((parts.iter().sum::<f64>() - device["total_mj"]).abs() < 1e-9 * device["total_mj"]);
         }
-        let parts = ["computation_mj", "sending_mj", "receiving_mj", "sleep_mj"].map(|name| device[name]);
-        assert!((parts.iter().sum::<f64>() - device["total_mj"]).abs() < 1e-9 * device["total_mj"]);
+        let mean = summary["per_client"]["energy_mj"]["mean"].as_f64().unwrap();
+        assert!((mean - sum(&devices, "total_mj") / 8.0).abs() < 1e-9 * mean, "{mean}");
     }
-    let mean = summary["per_client"]["energy_mj"]["mean"].as_f64().unwrap();
-    assert!((mean - sum(&devices, "total_mj") / 8.0).abs() < 1e-9 * mean, "{mean}");
+}
+
+/// A model that is too large for packets is refused by both commands, with the numbers.
+#[test]
+fn model_that_packets_cannot_carry_is_refused() {
+    let folder = empty_directory("energy-large");
+    let changes = ["data.d=30000", "data.k=9", "model.k=9", "data.samples=5"];
+    let options: Vec<_> = changes.iter().flat_map(|change| ["--set", *change]).collect();
+    let output = run_program(&folder, &[&["radio", "smallest"], &options[..]].concat());
+    assert_eq!(exit_code(&output), 2);
+    assert_contains_all(&stderr_text(&output), &["270000 values", "256 frames of 4096 bytes"]);
+    let output = run_program(&folder, &arguments(&changes));
+    assert_eq!(exit_code(&output), 2, "{}", stderr_text(&output));
+    assert_contains_all(&stderr_text(&output), &["4260 bytes", "4096"]);
 }
 
 #[test]

@@ -132,6 +132,7 @@ fn device_declares_its_arithmetic() {
             scale: false,
             error_feedback: false,
             suite: Suite::default(),
+            longest_frame: 16_384,
         };
         let session = build
             .session(

@@ -106,11 +106,20 @@ impl Requirements {
         self.longest_upload
     }
 
-    /// Checks a hello of this wire version.
+    /// Checks a hello of this wire version, over a link that carries frames of any length.
     ///
     /// # Errors
     /// The [`Refusal`] to send to the device, for the first requirement that it does not meet.
     pub fn admit(&self, hello: &Hello) -> Result<(), Refusal> {
+        self.admit_over(hello, FRAME_LIMIT_MAX)
+    }
+
+    /// Checks a hello of this wire version, over a link that carries frames of at most `longest_frame` bytes.
+    ///
+    /// # Errors
+    /// The [`Refusal`] to send to the device, for the first requirement that it does not meet. A device whose frame limit is longer than
+    /// the link's frames is refused: it would send frames that the link cannot carry.
+    pub fn admit_over(&self, hello: &Hello, longest_frame: usize) -> Result<(), Refusal> {
         let device = &hello.capabilities;
         if self.allowed.as_ref().is_some_and(|allowed| !allowed.contains(&DeviceId(hello.device))) {
             return Err(Refusal::UnknownDevice);
@@ -118,10 +127,10 @@ impl Requirements {
         if device.model != self.model {
             return Err(Refusal::Model { expected: self.model });
         }
-        let limits = self.frame_limit..=FRAME_LIMIT_MAX;
+        let limits = self.frame_limit..=longest_frame;
         if !limits.contains(&usize::from(device.frame_limit)) {
             let to_u16 = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
-            let (min, max) = (to_u16(self.frame_limit), to_u16(FRAME_LIMIT_MAX));
+            let (min, max) = (to_u16(self.frame_limit), to_u16(longest_frame));
             return Err(Refusal::FrameLimit { min, max });
         }
         if let Some(numeric) = self.numeric.filter(|numeric| *numeric != device.numeric) {

@@ -112,9 +112,9 @@ impl Acceptor {
         self.welcome
     }
 
-    /// Checks whether a device may take part.
-    pub(super) fn admit(&self, hello: &Hello) -> Result<(), Refusal> {
-        self.requirements.admit(hello)
+    /// Checks whether a device may take part over a link that carries frames of at most `longest_frame` bytes.
+    pub(super) fn admit(&self, hello: &Hello, longest_frame: usize) -> Result<(), Refusal> {
+        self.requirements.admit_over(hello, longest_frame)
     }
 
     /// Returns the length of the longest frame that a device with this frame limit has to send.

@@ -12,6 +12,7 @@ mod traffic;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use fedspan_protocol::datagram::FRAME_MAX;
 use fedspan_protocol::frame::Decoder;
 use fedspan_protocol::limits::{FRAME_LIMIT_MAX, HELLO_FRAME_MAX};
 use fedspan_protocol::message::{
@@ -161,10 +162,11 @@ impl Connection {
     }
 
     /// Creates a connection to an address from which packets arrive. As on a persistent link, the device does not learn when a
-    /// connection ends; otherwise it is like [`Self::new`].
+    /// connection ends. A device with a longer frame limit than [`FRAME_MAX`] is refused. Otherwise it is like [`Self::new`].
     #[must_use]
     pub fn datagrams(acceptor: Arc<Acceptor>) -> Self {
-        Self { requests_hello: true, ..Self::new(acceptor) }
+        let connection = Self::new(acceptor);
+        Self { requests_hello: true, secure: connection.secure.with_longest_frame(FRAME_MAX), ..connection }
     }
 
     /// Returns true if others than the device can write into the link: noise on a persistent link, or senders of packets that forge

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fedspan_protocol::Error;
 use fedspan_protocol::frame::{Decoder, FeedResult, encode};
-use fedspan_protocol::limits::{BEACON_TAG, SCHEMA_HASH, WIRE_VERSION, wire_capacity};
+use fedspan_protocol::limits::{BEACON_TAG, FRAME_LIMIT_MAX, SCHEMA_HASH, WIRE_VERSION, wire_capacity};
 use fedspan_protocol::message::{Fault, Hello, HelloPrefix, Refusal, ToDevice, ToServer, decode};
 use fedspan_protocol::secure::{
     Channel, HandshakeInit, NONCE, OpenError, Suite, TAG, refusal_tag, transcript,
@@ -70,6 +70,8 @@ pub(super) struct SealCounters {
 #[derive(Debug)]
 pub(super) struct SecureLayer {
     acceptor: Arc<Acceptor>,
+    /// Longest frame that the link carries, in bytes.
+    longest_frame: usize,
     pending: Option<Box<PendingHandshake>>,
     open: Option<SecureSession>,
     /// Hellos answered since the last completed handshake.
@@ -93,12 +95,18 @@ impl SecureLayer {
         let handshakes_max = if persistent { u32::MAX } else { HANDSHAKES_MAX };
         Self {
             acceptor,
+            longest_frame: FRAME_LIMIT_MAX,
             handshakes_max,
             pending: None,
             open: None,
             handshakes: 0,
             seals: SealCounters::default(),
         }
+    }
+
+    /// Returns the layer of a link that carries frames of at most this many bytes.
+    pub(super) fn with_longest_frame(self, longest_frame: usize) -> Self {
+        Self { longest_frame, ..self }
     }
 
     /// Returns the handshake parameters.
@@ -196,7 +204,7 @@ impl SecureLayer {
             handshake => handshake,
         };
         match (self.acceptor.keys(), handshake) {
-            (None, None) => match self.acceptor.admit(&hello) {
+            (None, None) => match self.acceptor.admit(&hello, self.longest_frame) {
                 Ok(()) => Decrypted::Admitted(hello, None),
                 Err(refusal) => Decrypted::Refused(refusal, None),
             },
@@ -236,7 +244,7 @@ impl SecureLayer {
         let suite = Suite::announced(hello.capabilities.roles);
         let channel = Channel::server_with(suite, key.key(), &transcript, &nonce);
         let mut channel = channel.with_seals(self.acceptor.seals());
-        let admission = self.acceptor.admit(&hello);
+        let admission = self.acceptor.admit(&hello, self.longest_frame);
         let message = match admission {
             Ok(()) => ToDevice::Welcome(self.acceptor.welcome()),
             Err(refusal) => ToDevice::Refused(refusal),

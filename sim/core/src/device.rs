@@ -7,6 +7,8 @@ use fedspan_client::Millis;
 use fedspan_client::link::{Buffers, Closed, run_async};
 use fedspan_client::secure::{Key, Suite};
 use fedspan_client::session::{About, Config, Protection, Sleep};
+use fedspan_protocol::datagram::FRAME_MAX;
+use fedspan_protocol::limits::FRAME_LIMIT_MAX;
 use rand_chacha::ChaCha8Rng;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -29,6 +31,8 @@ pub struct Identity {
     receives_beacons: bool,
     about: Option<About>,
     suite: Suite,
+    /// Longest frame that the link carries, in bytes.
+    longest_frame: usize,
 }
 
 impl Identity {
@@ -43,6 +47,7 @@ impl Identity {
             receives_beacons: false,
             about: None,
             suite: Suite::default(),
+            longest_frame: FRAME_LIMIT_MAX,
         }
     }
 
@@ -58,6 +63,7 @@ impl Identity {
             receives_beacons: false,
             about: None,
             suite: Suite::default(),
+            longest_frame: FRAME_LIMIT_MAX,
         }
     }
 
@@ -75,6 +81,12 @@ impl Identity {
     #[must_use]
     pub fn with_suite(self, suite: Suite) -> Self {
         Self { suite, ..self }
+    }
+
+    /// Lets the device use a link over packets, which carries shorter frames than a stream.
+    #[must_use]
+    pub fn over_packets(self) -> Self {
+        Self { longest_frame: FRAME_MAX, ..self }
     }
 
     /// Lets the device report about itself.
@@ -110,9 +122,10 @@ pub fn client_session(
     let mut build = DeviceFactory::new(scenario, dataset, scenario.seed, SeedSource::System).ok()?;
     // The arithmetic is the client's, for every number of its device.
     build.arithmetic.numeric = Some(build.arithmetic.numeric_of(index as u64));
+    let Identity { device, protection, random, sleep, receives_beacons, about, suite, longest_frame } =
+        identity;
+    (build.suite, build.longest_frame) = (suite, longest_frame);
     let frame_limit = build.frame_limit();
-    let Identity { device, protection, random, sleep, receives_beacons, about, suite } = identity;
-    build.suite = suite;
     let config =
         Config { frame_limit, leave_when_fitted, sleep, receives_beacons, about, ..Config::new(device) };
     let random = random.unwrap_or_else(|| deterministic_rng(scenario.seed, device));

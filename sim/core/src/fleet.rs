@@ -21,6 +21,7 @@ use fedspan_client::{Event, Linear, Session, Task};
 use fedspan_engine::algorithm::ScaleSource;
 use fedspan_engine::config::network_parameters;
 use fedspan_engine::random::{Purpose, stream};
+use fedspan_protocol::datagram::FRAME_MAX;
 use fedspan_protocol::frame::{Decoder, FeedResult};
 use fedspan_protocol::limits::FRAME_LIMIT_MAX;
 use fedspan_protocol::message::{Descriptors, Model, Numeric, RoundId, RoundOpen, Task as Asked};
@@ -35,7 +36,7 @@ pub use task::SimTask;
 use crate::data::{self, Client, ClientSource, Dataset};
 use crate::network::{BaseNetwork, JoinTime, NetworkConfig, SimNetwork};
 use crate::noise::{self, NoiseConfig, SeedSource, SimNoise};
-use crate::scenario::Scenario;
+use crate::scenario::{LinkSection, LinkSpeed, Scenario};
 
 /// Workspace on the heap, with sizes that are known only at run time. Replaces the `Workspace<D, K, C>` and
 /// `FixedWorkspace<D, K, C>` of a real device.
@@ -165,6 +166,8 @@ pub struct DeviceFactory {
     pub error_feedback: bool,
     /// Algorithm with which devices that have a key seal their frames.
     pub suite: Suite,
+    /// Longest frame that the devices' links carry, in bytes.
+    pub longest_frame: usize,
 }
 
 /// Reason why a device cannot be built with the scenario's settings.
@@ -218,6 +221,10 @@ impl DeviceFactory {
             scale: scenario.scale != ScaleSource::None,
             error_feedback: scenario.algorithm.upload == Encoding::I8TopK,
             suite: Suite::default(),
+            longest_frame: match scenario.fleet.link {
+                Some(LinkSection { speed: LinkSpeed::Radio { .. }, .. }) => FRAME_MAX,
+                _ => FRAME_LIMIT_MAX,
+            },
             shape: data::shape_of(dataset, scenario.model.k),
             arithmetic: FleetArithmetic::of_scenario(scenario),
             extra_matrix: scenario.algorithm.power().is_some() || scenario.privacy.is_some(),
@@ -374,12 +381,12 @@ impl DeviceFactory {
     }
 
     /// Frame limit of a simulated device in bytes: the smallest power of two from 256 to 4096 with which the
-    /// model is sent in at most 64 chunks, otherwise the largest limit.
+    /// model is sent in at most 64 chunks, otherwise the longest frame of its link.
     #[must_use]
     pub fn frame_limit(&self) -> u16 {
         let bytes = 4 * self.values_per_direction();
         let limit = [256usize, 512, 1024, 2048, 4096].into_iter().find(|limit| bytes <= 64 * (limit - 40));
-        u16::try_from(limit.unwrap_or(FRAME_LIMIT_MAX)).unwrap_or(u16::MAX)
+        u16::try_from(limit.unwrap_or(self.longest_frame)).unwrap_or(u16::MAX)
     }
 }
 

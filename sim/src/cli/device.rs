@@ -148,6 +148,9 @@ fn prepare_session(arguments: &DeviceOptions) -> Result<(Scenario, Dataset, SimS
     if arguments.beacons.is_some() {
         identity = identity.with_beacons();
     }
+    if arguments.udp {
+        identity = identity.over_packets();
+    }
     let session = arguments
         .wearer
         .checked_sub(1)

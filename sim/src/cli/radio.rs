@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::{CommandError, Format, load, output};
 use fedspan_engine::{Request, RoundBroadcast};
 use fedspan_protocol::datagram::FRAME_MAX;
+use fedspan_protocol::limits::CHUNKS_MAX;
 use fedspan_protocol::message::{Numeric, RoundId, Task};
 use fedspan_sim_core::data::shape_of;
 use fedspan_sim_core::energy::{Chip, Core, Energy, Usage, Work};
@@ -191,8 +192,16 @@ pub fn command(options: &RadioOptions) -> Result<(), CommandError> {
     // The number of a round has one byte up to 127, and two up to 16,383.
     let round = RoundBroadcast::new(RoundId { round: 100, stage: 0 }, request)
         .map_err(|error| failed(error.to_string()))?;
-    let limit = usize::from(factory.frame_limit()).min(FRAME_MAX);
-    let exchange = Exchange::new(&round, limit);
+    let factory = DeviceFactory { longest_frame: FRAME_MAX, ..factory };
+    let exchange = Exchange::new(&round, factory.frame_limit().into());
+    if exchange.opening.is_empty() || exchange.update.is_empty() {
+        let values: usize = round.request.tensors.iter().map(|tensor| tensor.values.len()).sum();
+        let message = format!(
+            "{}: a round with {values} values does not fit the {CHUNKS_MAX} frames of {FRAME_MAX} bytes that packets can carry",
+            options.scenario
+        );
+        return Err(CommandError::Usage(message));
+    }
     let clients = u32::try_from(dataset.clients.len()).unwrap_or(u32::MAX);
     let devices = options.devices.unwrap_or(clients).max(1);
     let samples = dataset.clients.iter().map(|client| client.train.len());

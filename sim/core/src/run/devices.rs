@@ -7,13 +7,13 @@ use fedspan_client::memory::Shape;
 use fedspan_client::session::{Config, Protection};
 use fedspan_engine::admission::Requirements;
 use fedspan_engine::{Engine, RoundBroadcast};
-use fedspan_protocol::message::{Privacy, Welcome};
+use fedspan_protocol::message::{Privacy, Refusal, Welcome};
 use rayon::prelude::*;
 
 use super::RunError;
 use crate::data::Client;
 use crate::evaluate::{ClientScore, score_device};
-use crate::fleet::{DeviceFactory, SavedDevice, SimDevice, SimSession, deterministic_rng};
+use crate::fleet::{BuildError, DeviceFactory, SavedDevice, SimDevice, SimSession, deterministic_rng};
 use crate::network::JoinTime;
 use crate::scenario::Scenario;
 
@@ -132,6 +132,15 @@ impl Devices {
         for inbound in device.inbox.drain(..) {
             match inbound {
                 PeerMessage::Hello(hello) => self.privacy.push(hello.capabilities.privacy),
+                PeerMessage::Refused(Refusal::FrameLimit { min, .. })
+                    if usize::from(min) > self.build.longest_frame =>
+                {
+                    let longest = self.build.longest_frame;
+                    let message = format!(
+                        "a round needs frames of {min} bytes, and packets of [fleet] radio carry at most {longest}"
+                    );
+                    return Err(BuildError(message).into());
+                }
                 PeerMessage::Refused(refusal) => return Err(RunError::Refused { client: id, refusal }),
                 _ => return Err(RunError::Silent),
             }
