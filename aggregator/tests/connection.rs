@@ -785,3 +785,17 @@ fn devices_without_ridge_choice_get_fixed_ridge() {
         assert_eq!(connection.traffic().unchosen, 1);
     }
 }
+
+/// Packets carry frames of at most 4,096 bytes: a device that could send longer ones is refused with the numbers, on no other link.
+#[test]
+fn packets_need_a_short_frame_limit() {
+    for (limit, is_refused) in [(256, false), (4_096, false), (4_097, true), (16_384, true)] {
+        let hello = ToServer::Hello(unlimited_hello(DEVICE, (8, 2, 1), limit));
+        let mut packets = Connection::datagrams(create_acceptor());
+        let results = deliver_message(&mut packets, &hello, &[]);
+        let expected = PeerMessage::Refused(Refusal::FrameLimit { min: 128, max: 4_096 });
+        assert_eq!(results == [expected], is_refused, "{results:?}");
+        let mut stream = Connection::new(create_acceptor());
+        assert!(matches!(deliver_message(&mut stream, &hello, &[])[..], [PeerMessage::Hello(_)]));
+    }
+}

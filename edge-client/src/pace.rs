@@ -30,6 +30,8 @@
 //! | linear model in 16-bit fixed point | `d k` of integers for a sample |
 //! | FedPower | `4 d` for the norms of four rows, then as in f32; with noise `2 d k` of integers for a row |
 //! | power start | `2 d` |
+//! | feature sums | 2 for a feature of a sample |
+//! | residuals of the largest values | 32 for a block |
 //! | network | 128 for a tile; the patches of a row of outputs, `3` times the filters of a layer, `120` times the cells of an LSTM |
 //!
 //! Divisions, roots and exponentials count as several. Copies, hashes and conversions of `B` and of samples, storage, encryption,
@@ -178,6 +180,10 @@ impl<M: NetworkMemory> NetworkMemory for Paced<'_, M> {
 
     fn parameters(&self) -> &[f32] {
         self.memory.parameters()
+    }
+
+    fn pace(&self) -> Pace<'_> {
+        self.pace
     }
 
     #[cfg(feature = "adapter")]

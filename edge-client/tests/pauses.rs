@@ -226,3 +226,69 @@ fn small_pieces_of_work_add_up_to_a_quota() {
     }
     assert!((3..8).contains(&(pauses.get() - before)), "{}", pauses.get() - before);
 }
+
+#[cfg(feature = "scale")]
+#[test]
+fn feature_sums_pause_without_changing_a_bit() {
+    use fedspan_client::task::{Scaled, scaled_values};
+    use fedspan_protocol::message::{Descriptors, RoundId, RoundOpen};
+    use fedspan_protocol::tensor::SUMS_COLUMNS;
+
+    for (d, k, c, m) in SHAPES {
+        let mut random = Random(d as u64);
+        let samples = Sliced::regression(random.normals(m * d), random.normals(m * c), d, c);
+        let (first, count) = (d / 3, d / 2);
+        check(&format!("feature sums ({d}, {m})"), 2 * 2 * m * count, |pacer| {
+            let model = Linear::new(Paced::new(Heap::new(d, k, c), pacer));
+            let mut model = Scaled::new(model, vec![0.0; scaled_values(d)]).unwrap();
+            let task = Wire::FeatureSums { first: first as u16, count: count as u16 };
+            let id = RoundId { round: 1, stage: 0 };
+            model.open(&RoundOpen { id, task, tensors: Descriptors::new() }).unwrap();
+            model.run(id, &mut samples.clone()).unwrap();
+            let mut sums = vec![0.0; count * usize::from(SUMS_COLUMNS)];
+            model.emit(0, 0, &mut sums);
+            sums
+        });
+    }
+}
+
+#[cfg(feature = "top-k")]
+#[test]
+fn residuals_pause_without_changing_a_bit() {
+    use fedspan_client::task::ErrorFeedback;
+    use fedspan_protocol::message::AckOutcome;
+
+    for (d, k, c, m) in SHAPES {
+        let mut random = Random(d as u64);
+        let b = flat(&random.orthonormal(d, k));
+        let samples = Sliced::regression(random.normals(m * d), random.normals(m * c), d, c);
+        let round = open(
+            1,
+            Wire::FedRep {
+                step_size: 0.1,
+                head: EXACT,
+                upload: Upload::Gradient,
+                encoding: Encoding::I8TopK,
+            },
+            Role::Representation,
+            Encoding::F32,
+            d,
+            k,
+        );
+        let acknowledged = |pacer: &Pacer<'_>, count: &dyn Fn()| {
+            let model = Linear::new(Paced::new(Heap::new(d, k, c), pacer));
+            let mut model = ErrorFeedback::new(model, vec![0.0; d * k]).unwrap();
+            receive(&mut model, &round, &[&b]).unwrap();
+            model.run(round.id, &mut samples.clone()).unwrap();
+            count();
+            model.acknowledged(AckOutcome::Counted);
+            model.residual().to_vec()
+        };
+        check(&format!("residuals ({d}, {k})"), 2 * m * d * k, |pacer| acknowledged(pacer, &|| {}));
+        // The residuals alone.
+        let (pauses, before) = (Cell::new(0), Cell::new(0));
+        let pause = || pauses.set(pauses.get() + 1);
+        acknowledged(&Pacer::new(32, &pause), &|| before.set(pauses.get()));
+        assert!(pauses.get() - before.get() >= d * k / 32, "({d}, {k})");
+    }
+}

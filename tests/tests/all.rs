@@ -17,6 +17,7 @@ mod datagrams;
 mod device_keys;
 mod disasters;
 mod documents;
+mod duty_cycle;
 mod end_to_end;
 mod energy;
 mod key_rotation;

@@ -300,6 +300,11 @@ pub trait NetworkMemory {
     /// Returns the parameters of all layers.
     fn parameters(&self) -> &[f32];
 
+    /// Returns the pauses of computations, which are those of [`Self::parts`].
+    fn pace(&self) -> Pace<'_> {
+        Pace::NONE
+    }
+
     /// Returns the frozen layer that the adapter belongs to.
     #[cfg(feature = "adapter")]
     fn frozen(&self) -> Frozen<'_> {
@@ -318,6 +323,10 @@ impl<M: NetworkMemory + ?Sized> NetworkMemory for &mut M {
 
     fn parameters(&self) -> &[f32] {
         (**self).parameters()
+    }
+
+    fn pace(&self) -> Pace<'_> {
+        (**self).pace()
     }
 
     #[cfg(feature = "adapter")]

@@ -8,6 +8,7 @@ use fedspan_protocol::tensor::{Encoding, I8_BLOCK, TensorDescriptor};
 
 use super::{Task, Usage};
 use crate::error::ShapeMismatch;
+use crate::pace::Pace;
 use crate::release::Release;
 use crate::source::{SampleSource, Targets};
 use crate::time::Millis;
@@ -178,6 +179,7 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Task for ErrorFeedback<T, V> {
                 self.residual.as_mut().get_mut(range.clone()),
             );
             let (Some(sum), Some(sent), Some(bytes), Some(residual)) = block else { return };
+            self.task.pace().spend(I8_BLOCK);
             self.task.emit(0, range.start, sum);
             sum.iter_mut().zip(&*residual).for_each(|(value, left_out)| *value += left_out);
             // The update was sent, so its values are finite.
@@ -202,6 +204,10 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Task for ErrorFeedback<T, V> {
 
     fn prepare(&mut self, release: &Release) -> Result<(), DeclineReason> {
         self.task.prepare(release)
+    }
+
+    fn pace(&self) -> Pace<'_> {
+        self.task.pace()
     }
 
     fn head(&self) -> &[f32] {

@@ -47,6 +47,7 @@ mod tasks;
 use fedspan_protocol::message::AckOutcome;
 use fedspan_protocol::message::{self, Capabilities, DeclineReason, Descriptors, RoundId, RoundOpen};
 
+use crate::pace::Pace;
 use crate::release::Release;
 use crate::source::{SampleSource, Targets};
 use crate::time::Millis;
@@ -169,6 +170,13 @@ pub trait Task {
     /// read.
     fn prepare(&mut self, _release: &Release) -> Result<(), DeclineReason> {
         Ok(())
+    }
+
+    /// Returns the pauses of the task's computations, for the work of wrappers such as
+    #[cfg_attr(feature = "scale", doc = "[`Scaled`].")]
+    #[cfg_attr(not(feature = "scale"), doc = "`Scaled`.")]
+    fn pace(&self) -> Pace<'_> {
+        Pace::NONE
     }
 
     /// Returns the current head.

@@ -9,6 +9,7 @@ use fedspan_protocol::message::{
 use fedspan_protocol::tensor::Role;
 
 use super::{Task, Usage};
+use crate::pace::Pace;
 use crate::release::Release;
 use crate::source::{SampleSource, Targets};
 use crate::time::Millis;
@@ -271,6 +272,10 @@ impl<A: Task, B: Task> Task for Tasks<A, B> {
 
     fn prepare(&mut self, release: &Release) -> Result<(), DeclineReason> {
         of_open!(self.prepare(release))
+    }
+
+    fn pace(&self) -> Pace<'_> {
+        of_open!(self.pace())
     }
 
     fn head(&self) -> &[f32] {

@@ -208,6 +208,8 @@ impl Plan {
                 profile,
                 "--",
                 "emulated::",
+                "network_sizes::",
+                "template::",
             ];
             plan.steps.push(Step { key: "emulated", label: EMULATED, usual: 90, action: cargo(&emulated) });
         } else {

@@ -16,6 +16,7 @@ use crate::kernel::{all_within, gradient};
 use crate::mechanism::{Mechanism, declared_privacy, is_private, sends_gradients};
 use crate::memory::{Memory, Parts, PartsRef};
 #[cfg(feature = "privacy")]
+use crate::pace::Pace;
 use crate::release::Release;
 use crate::source::{SampleSource, Targets};
 #[cfg(feature = "power")]
@@ -354,6 +355,10 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
     #[cfg(feature = "privacy")]
     fn prepare(&mut self, release: &Release) -> Result<(), DeclineReason> {
         self.mechanism.prepare(release).map_err(|_| DeclineReason::Entropy)
+    }
+
+    fn pace(&self) -> Pace<'_> {
+        self.memory.parts_ref().pace
     }
 
     fn head(&self) -> &[f32] {

@@ -12,6 +12,7 @@ use super::epochs::{self, Phase};
 use super::{Network, capabilities, layers_bits, sample_order};
 use crate::kernel::all_within;
 use crate::memory::{NetworkMemory, NetworkShape};
+use crate::pace::Pace;
 use crate::source::{SampleSource, Targets};
 use crate::task::{Task, Usage};
 
@@ -205,6 +206,10 @@ impl<M: NetworkMemory> Task for Network<M> {
         for (target, &value) in out.iter_mut().zip(values.iter().skip(first)) {
             *target = value;
         }
+    }
+
+    fn pace(&self) -> Pace<'_> {
+        self.memory.pace()
     }
 
     fn head(&self) -> &[f32] {

@@ -16,6 +16,7 @@ use super::{Linear, Task, Usage};
 use crate::error::{NotReady, ShapeMismatch, check_finite};
 use crate::mechanism::Mechanism;
 use crate::memory::Memory;
+use crate::pace::Pace;
 use crate::release::Release;
 use crate::source::{SampleSource, Targets};
 use crate::time::Millis;
@@ -287,7 +288,7 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Task for Scaled<T, V> {
             Round::Sums { first, count } => {
                 self.state.valid = self.state.hash == 0;
                 let block = Block { features, outputs, first: first.into(), count: count.into() };
-                sums::run(self.values.as_mut(), block, id, source)
+                sums::run(self.values.as_mut(), block, id, source, self.task.pace())
             }
         }
     }
@@ -353,6 +354,10 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Task for Scaled<T, V> {
 
     fn prepare(&mut self, release: &Release) -> Result<(), DeclineReason> {
         self.task.prepare(release)
+    }
+
+    fn pace(&self) -> Pace<'_> {
+        self.task.pace()
     }
 
     fn head(&self) -> &[f32] {

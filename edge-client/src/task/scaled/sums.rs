@@ -8,6 +8,7 @@ use fedspan_protocol::message::{DeclineReason, RoundId};
 use fedspan_protocol::tensor::SUMS_COLUMNS;
 
 use crate::kernel::all_within;
+use crate::pace::Pace;
 use crate::source::{SampleSource, Targets};
 use crate::task::Usage;
 use crate::task::sample_pass::for_each;
@@ -47,6 +48,7 @@ pub fn run(
     block: Block,
     id: RoundId,
     source: &mut dyn SampleSource,
+    pace: Pace<'_>,
 ) -> Result<Usage, DeclineReason> {
     let Block { features, outputs, first, count } = block;
     let sums = sums.get_mut(..COLUMNS * count).ok_or(DeclineReason::Parameter)?;
@@ -54,11 +56,11 @@ pub fn run(
     for_each(id, source, features, |x, targets, index| {
         let usable = is_usable(x, targets, index, outputs);
         if usable {
-            for (row, x) in sums.chunks_exact_mut(COLUMNS).zip(x.iter().skip(first)) {
+            each_feature(sums, x, first, pace, |row, x| {
                 if let Some(largest) = row.first_mut().filter(|largest| x.abs() > **largest) {
                     *largest = x.abs();
                 }
-            }
+            });
         }
         usable
     })?;
@@ -70,13 +72,13 @@ pub fn run(
     let usage = for_each(id, source, features, |x, targets, index| {
         let usable = is_usable(x, targets, index, outputs);
         if usable {
-            for (row, x) in sums.chunks_exact_mut(COLUMNS).zip(x.iter().skip(first)) {
-                let Some((exponent, limbs)) = row.split_first_mut() else { continue };
-                let Some((sum, squares)) = limbs.split_at_mut_checked(3) else { continue };
-                let units = i64::from(to_grid_units(*x, to_i32(*exponent)));
+            each_feature(sums, x, first, pace, |row, x| {
+                let Some((exponent, limbs)) = row.split_first_mut() else { return };
+                let Some((sum, squares)) = limbs.split_at_mut_checked(3) else { return };
+                let units = i64::from(to_grid_units(x, to_i32(*exponent)));
                 add_to_limbs(sum, units);
                 add_to_limbs(squares, units * units);
-            }
+            });
         }
         usable
     })?;
@@ -85,6 +87,22 @@ pub fn run(
         SAMPLES_END.. => Err(DeclineReason::Parameter),
         _ => Ok(usage),
     }
+}
+
+/// Calls `each` with the row of each summed feature and its value in a sample, with pauses.
+fn each_feature(
+    sums: &mut [f32],
+    x: &[f32],
+    first: usize,
+    pace: Pace<'_>,
+    mut each: impl FnMut(&mut [f32], f32),
+) {
+    pace.split(sums.len() / COLUMNS, 2, |features| {
+        let rows = sums.get_mut(COLUMNS * features.start..COLUMNS * features.end).unwrap_or_default();
+        for (row, x) in rows.chunks_exact_mut(COLUMNS).zip(x.iter().skip(first + features.start)) {
+            each(row, *x);
+        }
+    });
 }
 
 /// Returns true if a sample is usable: all its values are finite, and its class is known.
