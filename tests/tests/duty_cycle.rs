@@ -7,7 +7,7 @@ use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fedspan_aggregator::connection::Connection;
+use fedspan_aggregator::connection::{Acceptor, Connection};
 use fedspan_aggregator::core::{Command, Origin, PeerAction, PeerEventKind, PeerSession, Timeouts};
 use fedspan_client::Millis;
 use fedspan_client::link::{Buffers, DatagramLink, Driver, NoSensor, Packets, Step};
@@ -17,13 +17,12 @@ use fedspan_client::store::NoStore;
 use fedspan_client::{Linear, Workspace};
 use fedspan_hostile::Random;
 use fedspan_protocol::datagram::{PacketReader, PacketWriter};
-use fedspan_protocol::message::{Ack, AckOutcome};
+use fedspan_protocol::message::{Ack, AckOutcome, Welcome};
 use fedspan_sim_core::radio::Radio;
+use rand_chacha::ChaCha20Rng;
+use rand_core::SeedableRng;
 
-use crate::common::board::Board;
-use crate::common::keys::{DEVICE, SECRET, active_keys};
-use crate::common::rounds::round_broadcast;
-use crate::common::server_end::encrypted_acceptor;
+use crate::common::{Board, DEVICE, SECRET, WELCOME, active_keys, requirements, round_broadcast};
 
 /// One direction of a radio channel.
 #[derive(Default)]
@@ -110,6 +109,14 @@ struct Gateway {
     ended: usize,
 }
 
+/// Acceptor of a server whose devices must send within `idle`.
+fn acceptor(idle: Millis) -> Arc<Acceptor> {
+    let idle_milliseconds = u32::try_from(idle.as_u64()).expect("49 days");
+    let welcome = Welcome { idle_milliseconds, ..WELCOME };
+    let entropy = Box::new(ChaCha20Rng::seed_from_u64(3));
+    Arc::new(Acceptor::encrypted(requirements(), welcome, active_keys(), entropy))
+}
+
 impl Gateway {
     fn run(&mut self, channel: &mut Channel) {
         let now = Millis::new(channel.now);
@@ -120,7 +127,7 @@ impl Gateway {
                 let read = self.reader.read(&mut bytes);
                 let (session, commands) =
                     self.session.take().zip(self.commands.take()).unwrap_or_else(|| {
-                        let connection = Connection::datagrams(encrypted_acceptor(&active_keys(), 3));
+                        let connection = Connection::datagrams(acceptor(self.timeouts.idle));
                         PeerSession::new(1, Origin::Link("radio".into()), connection, self.timeouts, now)
                     });
                 (self.session, self.commands) = (Some(session), Some(commands));
@@ -130,7 +137,7 @@ impl Gateway {
                 self.advance(now);
             }
         }
-        if let Some(session) = self.session.as_mut().filter(|session| session.due(now) <= Some(now)) {
+        if let Some(session) = &mut self.session {
             session.on_timer(now);
         }
         self.advance(now);

@@ -127,10 +127,11 @@ async fn generated_firmware_trains_in_the_emulator() {
         let server = start_with(&fleet, protection, Vec::new(), true).await.unwrap();
 
         let mut cargo = firmware_cargo("run", root(), &project);
-        cargo.arg("--offline").env("PATH", &path).stdin(Stdio::null()).stderr(Stdio::inherit());
+        cargo.arg("--offline").env("PATH", &path).stdin(Stdio::null());
         let output = cargo.output().await.unwrap();
         let printed = String::from_utf8(output.stdout).unwrap();
-        assert!(output.status.success(), "{printed}");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{}: {printed}{errors}", output.status);
         let status = server.end.await.unwrap().unwrap();
         assert_eq!((status.phase.as_str(), status.round), ("finished", 30), "{status:?}");
         let line = printed.lines().last().unwrap_or_default();

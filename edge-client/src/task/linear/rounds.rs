@@ -15,8 +15,8 @@ use crate::kernel::constant_column::ConstantColumn;
 use crate::kernel::{all_within, gradient};
 use crate::mechanism::{Mechanism, declared_privacy, is_private, sends_gradients};
 use crate::memory::{Memory, Parts, PartsRef};
-#[cfg(feature = "privacy")]
 use crate::pace::Pace;
+#[cfg(feature = "privacy")]
 use crate::release::Release;
 use crate::source::{SampleSource, Targets};
 #[cfg(feature = "power")]
