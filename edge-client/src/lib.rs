@@ -34,7 +34,7 @@ pub use fedspan_protocol::message::{HeadSolve, RoundId};
 #[cfg(feature = "encryption")]
 pub use fedspan_protocol::secure;
 
-pub use error::{NotReady, ShapeMismatch, SourceError};
+pub use error::{NotReady, RepresentationError, ShapeMismatch, SourceError};
 pub use mechanism::{Mechanism, NoPrivacy};
 pub use memory::{Memory, Shape, Workspace};
 pub use release::Release;

@@ -59,6 +59,7 @@ mod hostile;
 mod leave_one_out;
 mod linear_adapter;
 mod link;
+mod local_use;
 mod log;
 mod malformed_messages;
 mod malicious_server;
