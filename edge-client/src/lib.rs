@@ -5,6 +5,8 @@
 mod error;
 mod event_log;
 pub mod features;
+#[cfg(feature = "reports")]
+mod firmware;
 pub mod kernel;
 pub mod link;
 mod mechanism;

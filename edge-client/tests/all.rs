@@ -52,6 +52,7 @@ mod flash_driver_errors;
 mod flash_images;
 mod flash_store;
 mod full_rank_heads;
+mod generators;
 mod groups;
 mod handshake_counter;
 mod head;

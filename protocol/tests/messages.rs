@@ -363,3 +363,17 @@ proptest! {
         prop_assert!(ReportCounters::read(&[25; 26]).is_err());
     }
 }
+
+#[test]
+fn firmware_is_read_from_a_version_and_a_build() {
+    let read = |version: [u16; 3], build| Some(Firmware { version, build });
+    assert_eq!(Firmware::parse("1.20.300", "0"), read([1, 20, 300], 0));
+    assert_eq!(Firmware::parse("0.1.0-rc.1", "3d0d186a"), read([0, 1, 0], 0x3d0d_186a));
+    assert_eq!(Firmware::parse("65535.0.65535+7", "FFFFFFFF"), read([65535, 0, 65535], u32::MAX));
+    for version in ["", "1", "1.2", "1.2.", ".1.2", "1..2", "1.2.3.4", "1.2.x", "1.2.3x", "-1.2.3", "65536.0.0", "4294967297.0.0"] {
+        assert_eq!(Firmware::parse(version, "0"), None, "{version}");
+    }
+    for build in ["", "g", "0x1", "-1", "123456789", "3d0d186a "] {
+        assert_eq!(Firmware::parse("1.2.3", build), None, "{build}");
+    }
+}
