@@ -13,7 +13,7 @@ const PURPOSE: u8 = 6;
 const FIRST: u64 = 2000;
 
 /// Random number generator of one draw.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct DrawRng(ChaCha8Rng);
 
 impl DrawRng {
