@@ -35,7 +35,8 @@ async fn main(_spawner: Spawner) {
         &mut sending,
     );
     let seed = seed(Rng::new_blocking(chip.RNG));
-    let mut client = Client::new(Nvmc::new(chip.NVMC), FlashLayout::of_memory_map(), device(), seed, about, &guard);
+    let mut client =
+        Client::new(Nvmc::new(chip.NVMC), FlashLayout::of_memory_map(), device(), seed, about, &guard);
     loop {
         client.take_part(&mut serial).await;
     }

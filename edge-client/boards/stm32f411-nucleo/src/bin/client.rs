@@ -32,7 +32,8 @@ async fn main(_spawner: Spawner) {
     // The driver fails only for unusable serial settings. Without a serial line the program has nothing to
     // do.
     let Ok(mut serial) = serial else { return };
-    let mut client = Client::new(flash, FlashLayout::of_memory_map(), device(), seed(chip.ADC1), about, &guard);
+    let mut client =
+        Client::new(flash, FlashLayout::of_memory_map(), device(), seed(chip.ADC1), about, &guard);
     loop {
         client.take_part(&mut serial).await;
     }
