@@ -26,6 +26,14 @@ pub(crate) fn check_prediction(out: &[f32]) -> Result<(), NotReady> {
     first_non_finite(out).map_or(Ok(()), |index| Err(NotReady::Overflow { index }))
 }
 
+/// Checks that the values of a representation are finite.
+///
+/// # Errors
+/// [`RepresentationError::NonFinite`] with the index of the first value that is not.
+pub(crate) fn check_representation(b: &[f32]) -> Result<(), RepresentationError> {
+    first_non_finite(b).map_or(Ok(()), |index| Err(RepresentationError::NonFinite { index }))
+}
+
 /// Returns the index of the first value that is not finite.
 fn first_non_finite(values: &[f32]) -> Option<usize> {
     values.iter().position(|value| !value.is_finite())
@@ -72,6 +80,36 @@ impl fmt::Display for NotReady {
 }
 
 impl core::error::Error for NotReady {}
+
+/// Reason why a model does not store a representation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(all(feature = "defmt", target_os = "none"), derive(defmt::Format))]
+#[non_exhaustive]
+pub enum RepresentationError {
+    /// The number of values is wrong.
+    Length {
+        /// Number of values that the model needs.
+        expected: usize,
+        /// Number of values that were given.
+        got: usize,
+    },
+    /// A value is not finite.
+    NonFinite {
+        /// Index of the first such value, row by row.
+        index: usize,
+    },
+}
+
+impl fmt::Display for RepresentationError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Length { expected, got } => write!(f, "{got} values given; the model needs {expected}"),
+            Self::NonFinite { index } => write!(f, "value {index} of the representation is not finite"),
+        }
+    }
+}
+
+impl core::error::Error for RepresentationError {}
 
 /// Error of a slice with the wrong number of elements for the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,6 +5,8 @@
 mod error;
 mod event_log;
 pub mod features;
+#[cfg(feature = "reports")]
+mod firmware;
 pub mod kernel;
 pub mod link;
 mod mechanism;
@@ -34,7 +36,7 @@ pub use fedspan_protocol::message::{HeadSolve, RoundId};
 #[cfg(feature = "encryption")]
 pub use fedspan_protocol::secure;
 
-pub use error::{NotReady, ShapeMismatch, SourceError};
+pub use error::{NotReady, RepresentationError, ShapeMismatch, SourceError};
 pub use mechanism::{Mechanism, NoPrivacy};
 pub use memory::{Memory, Shape, Workspace};
 pub use release::Release;

@@ -2,8 +2,8 @@
 
 use nalgebra::SMatrix;
 
-use crate::error::NotReady;
-use crate::memory::{Memory, Workspace};
+use crate::error::{NotReady, RepresentationError};
+use crate::memory::Workspace;
 use crate::task::{Linear, Task};
 
 impl<const D: usize, const K: usize, const C: usize> Linear<Workspace<D, K, C>> {
@@ -23,13 +23,11 @@ impl<const D: usize, const K: usize, const C: usize> Linear<Workspace<D, K, C>> 
     }
 
     /// Stores a representation with orthonormal columns without a server.
-    pub fn set_representation_matrix(&mut self, b: &SMatrix<f32, D, K>) {
-        let mut row_major = b.transpose();
-        let parts = self.memory_mut().parts();
-        for (target, value) in parts.representation.iter_mut().zip(row_major.iter_mut()) {
-            *target = *value;
-        }
-        self.accept_representation();
+    ///
+    /// # Errors
+    /// [`RepresentationError::NonFinite`] if a value is not finite. The model is then unchanged.
+    pub fn set_representation_matrix(&mut self, b: &SMatrix<f32, D, K>) -> Result<(), RepresentationError> {
+        self.set_representation(b.transpose().as_slice())
     }
 }
 
@@ -44,7 +42,12 @@ mod tests {
         let mut client = Linear::new(Workspace::<3, 2>::new());
         assert_eq!(client.representation_matrix(), Err(NotReady::NoRepresentation));
         let b = SMatrix::<f32, 3, 2>::from_row_slice(&[1.0, 0.0, 0.0, 0.6, 0.0, 0.8]);
-        client.set_representation_matrix(&b);
+        assert_eq!(
+            client.set_representation_matrix(&(b * f32::NAN)),
+            Err(RepresentationError::NonFinite { index: 0 })
+        );
+        assert_eq!(client.representation_matrix(), Err(NotReady::NoRepresentation));
+        client.set_representation_matrix(&b).ok();
         assert_eq!(client.representation_matrix(), Ok(b));
         let (x, y) = ([1.0, 0.0, 0.0, 0.0, 0.6, 0.8], [3.0, -2.0]);
         let mut samples = Recording::regression(&x, &y, 3, 1);

@@ -9,9 +9,9 @@ use fedspan_protocol::limits::{
     OPEN_HEAD_MAX, PRIVATE_PARAMETERS, SEAL_MAX, TENSORS_MAX,
 };
 use fedspan_protocol::message::{
-    Baseline, CHOOSES_RIDGE, Chunk, Descent, Descriptors, HeadSolve, HelloPrefix, Missing, Model, ModelSizes,
-    PowerRows, PowerUpload, PrivateTask, ReportCounters, RoundId, RoundOpen, Task, ToDevice, ToServer,
-    Trained, Update, Upload, decode,
+    Baseline, CHOOSES_RIDGE, Chunk, Descent, Descriptors, Firmware, HeadSolve, HelloPrefix, Missing, Model,
+    ModelSizes, PowerRows, PowerUpload, PrivateTask, ReportCounters, RoundId, RoundOpen, Task, ToDevice,
+    ToServer, Trained, Update, Upload, decode,
 };
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use proptest::prelude::*;
@@ -361,5 +361,32 @@ proptest! {
         }
         prop_assert!(ReportCounters::read(&[&body[..], &[0]].concat()).is_err());
         prop_assert!(ReportCounters::read(&[25; 26]).is_err());
+    }
+}
+
+#[test]
+fn firmware_is_read_from_a_version_and_a_build() {
+    let read = |version: [u16; 3], build| Some(Firmware { version, build });
+    assert_eq!(Firmware::parse("1.20.300", "0"), read([1, 20, 300], 0));
+    assert_eq!(Firmware::parse("0.1.0-rc.1", "3d0d186a"), read([0, 1, 0], 0x3d0d_186a));
+    assert_eq!(Firmware::parse("65535.0.65535+7", "FFFFFFFF"), read([65535, 0, 65535], u32::MAX));
+    for version in [
+        "",
+        "1",
+        "1.2",
+        "1.2.",
+        ".1.2",
+        "1..2",
+        "1.2.3.4",
+        "1.2.x",
+        "1.2.3x",
+        "-1.2.3",
+        "65536.0.0",
+        "4294967297.0.0",
+    ] {
+        assert_eq!(Firmware::parse(version, "0"), None, "{version}");
+    }
+    for build in ["", "g", "0x1", "-1", "123456789", "3d0d186a "] {
+        assert_eq!(Firmware::parse("1.2.3", build), None, "{build}");
     }
 }

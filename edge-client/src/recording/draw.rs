@@ -2,7 +2,7 @@
 //! which a round's head is fitted. The original functions are in `aggregator/engine/src/random.rs` and
 //! `sim/core/src/data/watch.rs` (`draw_per_class`); the same seed gives the same windows.
 
-use rand_chacha::ChaCha8Rng;
+use chacha20::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
 use super::{DRAW_MAX, Recording};
@@ -13,7 +13,7 @@ const PURPOSE: u8 = 6;
 const FIRST: u64 = 2000;
 
 /// Random number generator of one draw.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct DrawRng(ChaCha8Rng);
 
 impl DrawRng {

@@ -8,12 +8,14 @@
 
 mod sensor;
 
+use chacha20::ChaCha8Rng;
 use fedspan_client::link::{Buffers, run_with_sensor};
 use fedspan_client::memory::StreamingWorkspace;
-use fedspan_client::session::{Config, Sampling};
+use fedspan_client::pace::{Paced, Pacer};
+use fedspan_client::session::{About, Config, ResetReason, Sampling};
 use fedspan_client::source::NoRecording;
 use fedspan_client::store::record_len;
-use fedspan_client::{Linear, Session};
+use fedspan_client::{Linear, Session, firmware};
 use fedspan_emulated::board::Board as _;
 use fedspan_emulated::client::read_settings;
 use fedspan_emulated::fault::{FAULT, WRONG, exit};
@@ -21,13 +23,12 @@ use fedspan_emulated::identity::identify;
 use fedspan_emulated::serial::Serial;
 use fedspan_emulated::storage::Storage;
 use qemu_mps2::Board;
-use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;
 use semihosting::{println, process};
 
 use sensor::{C, D, K, SAMPLES, Sensor};
 
-/// Settings of the session; the device's number is filled in from its provisioning record. A device in the field stays
+/// Settings of the session; the device's number is filled in from its provisioning record, and facts for reports when it starts. A device in the field stays
 /// connected: `leave_when_fitted: false`.
 const CONFIG: Config = Config {
     sampling: Sampling::Stream { samples: SAMPLES },
@@ -36,6 +37,8 @@ const CONFIG: Config = Config {
 };
 /// Length of the stored record in bytes, in whole flash words.
 const RECORD: usize = record_len(K, C).next_multiple_of(4);
+/// Number of multiply-accumulates between two pauses: 22 ms on a Cortex-M0 at 16 MHz.
+const QUOTA: u32 = 1_000;
 /// Number of new samples on which the final model is tested.
 const TESTED: u16 = 200;
 
@@ -51,9 +54,16 @@ fn main() -> ! {
     // not repeat all the same.
     let random = ChaCha8Rng::seed_from_u64(device);
 
-    let model = Linear::new(StreamingWorkspace::<D, K, C>::new());
-    let mut session =
-        Session::new(Config { device, ..CONFIG }, protection, model, NoRecording, store, random);
+    // Board: the reason from the chip's registers (FedSpan's `edge-client/boards/firmware/src/reset.rs` reads those of four chips). The
+    // server shows it with the version in `Cargo.toml` and the build in the environment variable `FEDSPAN_BUILD`.
+    let about = About { firmware: firmware!(), reset: ResetReason::PowerOn };
+    // Board: feeds the watchdog, at every pause of a computation. An emulator has none.
+    let feed = || ();
+    let pacer = Pacer::new(QUOTA, &feed);
+
+    let model = Linear::new(Paced::new(StreamingWorkspace::<D, K, C>::new(), &pacer));
+    let config = Config { device, about: Some(about), ..CONFIG };
+    let mut session = Session::new(config, protection, model, NoRecording, store, random);
     let mut sensor = Sensor::new(device);
     let (mut receive, mut transmit) = ([0; CONFIG.frame_limit as usize], [0; CONFIG.transmit_capacity()]);
     while !session.is_fitted() {

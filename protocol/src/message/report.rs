@@ -68,6 +68,35 @@ pub struct Firmware {
     pub build: u32,
 }
 
+impl Firmware {
+    /// Reads a version such as `1.2.3` or `1.2.3-rc.1`, whose end from `-` or `+` on is ignored, and the identifier of a build in
+    /// hexadecimal.
+    ///
+    /// Returns `None` if the version does not begin with three numbers below 65,536, or if the identifier is no number below 2^32.
+    #[must_use]
+    pub const fn parse(version: &str, build: &str) -> Option<Self> {
+        let Some((major, [b'.', rest @ ..])) = read_number(version.as_bytes()) else { return None };
+        let Some((minor, [b'.', rest @ ..])) = read_number(rest) else { return None };
+        let Some((patch, [] | [b'-' | b'+', ..])) = read_number(rest) else { return None };
+        match u32::from_str_radix(build, 16) {
+            Ok(build) => Some(Self { version: [major, minor, patch], build }),
+            Err(_) => None,
+        }
+    }
+}
+
+/// Reads the decimal number at the start of `text`, and returns it with the rest; `None` without one below 65,536.
+const fn read_number(mut text: &[u8]) -> Option<(u16, &[u8])> {
+    let [b'0'..=b'9', ..] = text else { return None };
+    let mut number = 0u32;
+    while let [digit @ b'0'..=b'9', rest @ ..] = text {
+        number = number.saturating_mul(10).saturating_add((*digit - b'0') as u32);
+        text = rest;
+    }
+    #[allow(clippy::cast_possible_truncation, reason = "compared before")]
+    if number <= u16::MAX as u32 { Some((number as u16, text)) } else { None }
+}
+
 /// Reason of a reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(all(feature = "defmt", target_os = "none"), derive(defmt::Format))]

@@ -9,7 +9,7 @@ use clap::Args;
 use fedspan_aggregator::keys::read_keys;
 use fedspan_client::Millis;
 use fedspan_client::secure::Suite;
-use fedspan_client::session::{About, Event, Firmware, ResetReason, Sleep};
+use fedspan_client::session::{About, Event, ResetReason, Sleep};
 use fedspan_engine::DeviceId;
 use fedspan_engine::config::read_file;
 use fedspan_sim_core::data::{self, Dataset};
@@ -314,8 +314,5 @@ fn retry_time(session: &mut SimSession, now: Millis) -> Millis {
 
 /// Facts that a device of this program reports: the version of the program.
 fn about() -> About {
-    let mut numbers =
-        env!("CARGO_PKG_VERSION").split(['.', '-', '+']).map(|number| number.parse().unwrap_or(0));
-    let version = std::array::from_fn(|_| numbers.next().unwrap_or(0));
-    About { firmware: Firmware { version, build: 0 }, reset: ResetReason::PowerOn }
+    About { firmware: fedspan_client::firmware!(), reset: ResetReason::PowerOn }
 }

@@ -6,13 +6,13 @@ use core::ffi::{CStr, c_char, c_void};
 use core::ptr;
 use core::slice;
 
+use chacha20::ChaCha8Rng;
 use embedded_io::{Read as _, ReadReady as _, Write as _};
 use fedspan::{fedspan_item, fedspan_samples};
 use fedspan_client::recording::table::{Rows, Split, Table};
 use fedspan_client::session::Protection;
 use fedspan_client::{Millis, RoundId, SampleSource as _, Targets};
 use fedspan_protocol::frame::{crc32c, crc32c_f32};
-use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng as _, SeedableRng as _};
 use semihosting::{println, process};
 

@@ -1,10 +1,10 @@
 //! Participation in a campaign over the configured link, until the final head is fitted.
 
+use chacha20::ChaCha8Rng;
 use embedded_io::ErrorKind;
 use fedspan_client::link::{Buffers, run};
-use fedspan_client::session::{About, Config, Firmware, Protection, ResetReason};
+use fedspan_client::session::{About, Config, Protection, ResetReason};
 use fedspan_client::{SampleSource, Session, Task};
-use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;
 use semihosting::{eprintln, process};
 
@@ -22,8 +22,6 @@ pub type BoardSession<T, S, const N: usize, const P: usize = PAGE> = Session<T, 
 
 /// Session settings; the device number is filled in by [`session`].
 pub const CONFIG: Config = Config { leave_when_fitted: true, ..Config::new(0) };
-/// Version that the boards report.
-const FIRMWARE: Firmware = Firmware { version: [0, 1, 0], build: 0 };
 /// Size of the receive buffer of [`CONFIG`] in bytes.
 pub const RECEIVE: usize = CONFIG.frame_limit as usize;
 /// Size of the transmit buffer of [`CONFIG`] in bytes.
@@ -41,7 +39,7 @@ pub fn session<T: Task, S: SampleSource, const N: usize, const P: usize>(
     source: S,
 ) -> BoardSession<T, S, N, P> {
     let reset = if reset_count::resets() > 0 { ResetReason::Software } else { ResetReason::PowerOn };
-    let about = Some(About { firmware: FIRMWARE, reset });
+    let about = Some(About { firmware: fedspan_client::firmware!(), reset });
     let config = Config { device, about, ..config };
     let random = ChaCha8Rng::seed_from_u64(device);
     Session::new(config, protection, task, source, Storage::open(settings, device), random)

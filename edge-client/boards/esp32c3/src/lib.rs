@@ -8,10 +8,11 @@ use core::cell::RefCell;
 use esp_hal::efuse;
 use esp_hal::peripherals::{ADC1, RNG, TIMG0};
 use esp_hal::rng::{Trng, TrngSource};
-use esp_hal::system::software_reset;
+use esp_hal::system::{self, software_reset};
 use esp_hal::time::Duration;
 use esp_hal::timer::timg::{MwdtStage, Wdt};
 use fedspan_firmware::client::FlashLayout;
+use fedspan_firmware::reset::{self, ResetReason};
 use fedspan_firmware::unique::{SEED, fold};
 use fedspan_firmware::watchdog::TIMEOUT;
 
@@ -51,4 +52,10 @@ pub fn watchdog(mut watchdog: Wdt<TIMG0<'static>>) -> impl Fn() {
     move || watchdog.borrow_mut().feed()
 }
 
-fedspan_firmware::reset_on_panic!(software_reset);
+/// Returns the reason of the last reset without panics.
+fn chip_reset_reason() -> ResetReason {
+    // A code that the driver does not know is not known to the table either.
+    reset::esp32c3(system::reset_reason().map_or(0, |code| code as u32))
+}
+
+fedspan_firmware::reset_on_panic!(reset: software_reset, reason: chip_reset_reason());

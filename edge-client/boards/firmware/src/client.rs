@@ -2,6 +2,7 @@
 
 use core::ops::Range;
 
+use chacha20::ChaCha8Rng;
 use embassy_time::{Duration, Instant, Timer};
 use embedded_io_async::{Read, Write};
 use embedded_storage::nor_flash::NorFlash;
@@ -13,8 +14,10 @@ use fedspan_client::session::{Config, Sampling};
 use fedspan_client::source::NoRecording;
 use fedspan_client::store::{FlashStore, record_len};
 use fedspan_client::{Linear, Session};
-use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;
+
+pub use fedspan_client::firmware;
+pub use fedspan_client::session::About;
 
 use crate::identity::{PLAINTEXT, StartError, identity};
 use crate::line::Line;
@@ -22,7 +25,7 @@ use crate::sensor::{C, D, K, SAMPLES, Sensor};
 use crate::unique::SEED;
 use crate::watchdog::{Guard, Watched};
 
-/// Session settings; the device number is filled in from the provisioning record.
+/// Session settings; the device number is filled in from the provisioning record, and the facts for reports by the board.
 const CONFIG: Config =
     Config { sampling: Sampling::Stream { samples: SAMPLES }, receives_keys: true, ..Config::new(0) };
 
@@ -82,8 +85,8 @@ struct Device<'a, F: NorFlash> {
 impl<'a, F: NorFlash, W: Fn()> Client<'a, F, W> {
     /// Creates the client of the device named in the provisioning record, and restores its stored record.
     /// `seed` determines handshake nonces and random reconnect delays. A repeated seed does not repeat the
-    /// keys, because handshakes are numbered in flash. `number` is the device's number in a bench build. `guard` feeds the
-    /// watchdog.
+    /// keys, because handshakes are numbered in flash. `number` is the device's number in a bench build. The
+    /// device reports `about` to its server, with its counters. `guard` feeds the watchdog.
     ///
     /// If the device has no key or no usable flash, it does not join, and [`take_part`](Self::take_part)
     /// reports the reason.
@@ -92,12 +95,14 @@ impl<'a, F: NorFlash, W: Fn()> Client<'a, F, W> {
         layout: FlashLayout,
         number: u64,
         seed: [u8; SEED],
+        about: About,
         guard: &'a Guard<'a, W>,
     ) -> Self {
         let device = identity(&mut flash, layout.provision, number).and_then(|(device, protection)| {
             let store = FlashStore::new(flash, layout.record).map_err(|_| StartError::Pages)?;
             let model = Linear::new(Paced::new(StreamingWorkspace::new(), guard.pacer()));
-            let (config, random) = (Config { device, ..CONFIG }, ChaCha8Rng::from_seed(seed));
+            let config = Config { device, about: Some(about), ..CONFIG };
+            let random = ChaCha8Rng::from_seed(seed);
             let session = Session::new(config, protection, model, NoRecording, store, random);
             Ok(Device { session, sensor: Sensor::new(device) })
         });
@@ -287,7 +292,7 @@ mod provisioned_tests {
             let limits = Limits { sensor: limit, link: if hangs { limit } else { Duration::MAX } };
             let guard = Guard::new(&feed, limits);
             let layout = FlashLayout { provision: 0, record: 4096..8192 };
-            let mut client = Client::new(BrokenFlash, layout, 1, [0; SEED], &guard);
+            let mut client = Client::new(BrokenFlash, layout, 1, [0; SEED], About::default(), &guard);
             let mut port = Port { hangs, written: Vec::new() };
             let end = async {
                 while (!hangs || start.elapsed() < limit * 6) && last.get() < limit * 2 {

@@ -12,6 +12,7 @@ use embassy_nrf::mode::Blocking;
 use embassy_nrf::rng::Rng;
 use embassy_nrf::wdt::{self, Watchdog};
 use embassy_nrf::{Peri, Peripherals, bind_interrupts, buffered_uarte, pac, peripherals, uarte};
+use fedspan_firmware::reset::{self, ResetReason};
 use fedspan_firmware::unique::{SEED, fold};
 use fedspan_firmware::watchdog::TIMEOUT;
 
@@ -72,7 +73,14 @@ pub fn watchdog(chip: Peri<'static, peripherals::WDT>) -> Option<impl Fn()> {
     Some(move || handle.borrow_mut().pet())
 }
 
-fedspan_firmware::reset_on_panic!(SCB::sys_reset);
+/// Returns the reason of the last reset without panics, and clears its bits.
+fn chip_reset_reason() -> ResetReason {
+    let reasons = pac::POWER.resetreas().read();
+    pac::POWER.resetreas().write_value(reasons);
+    reset::nrf52840(reasons.0)
+}
+
+fedspan_firmware::reset_on_panic!(reset: SCB::sys_reset, reason: chip_reset_reason());
 
 // Square roots by the instruction of the core.
 fedspan_c_math::vsqrt!();

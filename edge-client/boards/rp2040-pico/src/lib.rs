@@ -13,7 +13,8 @@ use embassy_rp::clocks::RoscRng;
 use embassy_rp::flash::{Blocking, Error, Flash};
 use embassy_rp::peripherals::{FLASH, USB, WATCHDOG};
 use embassy_rp::watchdog::Watchdog;
-use embassy_rp::{Peri, bind_interrupts, usb as driver};
+use embassy_rp::{Peri, bind_interrupts, pac, usb as driver};
+use fedspan_firmware::reset::{self, ResetReason};
 use fedspan_firmware::unique::{SEED, condense, fold};
 use fedspan_firmware::watchdog::TIMEOUT;
 
@@ -57,4 +58,9 @@ pub fn watchdog(chip: Peri<'static, WATCHDOG>) -> impl Fn() {
     move || watchdog.borrow_mut().feed(TIMEOUT)
 }
 
-fedspan_firmware::reset_on_panic!(SCB::sys_reset);
+/// Returns the reason of the last reset without panics. The chip clears its bits itself.
+fn chip_reset_reason() -> ResetReason {
+    reset::rp2040(pac::WATCHDOG.reason().read().0, pac::VREG_AND_CHIP_RESET.chip_reset().read().0)
+}
+
+fedspan_firmware::reset_on_panic!(reset: SCB::sys_reset, reason: chip_reset_reason());

@@ -10,7 +10,8 @@ use embassy_stm32::adc::{Adc, SampleTime};
 use embassy_stm32::peripherals::{ADC1, IWDG, USART2};
 use embassy_stm32::rcc::{APBPrescaler, Pll, PllMul, PllPDiv, PllPreDiv, PllSource, Sysclk};
 use embassy_stm32::wdg::IndependentWatchdog;
-use embassy_stm32::{Config, Peri, Peripherals, bind_interrupts, uid, usart};
+use embassy_stm32::{Config, Peri, Peripherals, bind_interrupts, pac, uid, usart};
+use fedspan_firmware::reset::{self, ResetReason};
 use fedspan_firmware::unique::{SEED, condense, fold};
 use fedspan_firmware::watchdog::TIMEOUT;
 
@@ -82,7 +83,14 @@ pub fn watchdog(chip: Peri<'static, IWDG>) -> impl Fn() {
     move || watchdog.borrow_mut().pet()
 }
 
-fedspan_firmware::reset_on_panic!(SCB::sys_reset);
+/// Returns the reason of the last reset without panics, and clears its bits.
+fn chip_reset_reason() -> ResetReason {
+    let reasons = pac::RCC.csr().read();
+    pac::RCC.csr().modify(|csr| csr.set_rmvf(true));
+    reset::stm32f411(reasons.0)
+}
+
+fedspan_firmware::reset_on_panic!(reset: SCB::sys_reset, reason: chip_reset_reason());
 
 // Square roots by the instruction of the core.
 fedspan_c_math::vsqrt!();

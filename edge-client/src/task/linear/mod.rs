@@ -12,7 +12,9 @@ use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId, Task as Wire}
 use fedspan_protocol::tensor::Encoding;
 
 use super::{HeadFits, HeadSolver, Usage, paced_hash};
-use crate::error::{NotReady, ShapeMismatch, check_finite, check_length, check_prediction};
+use crate::error::{
+    NotReady, RepresentationError, check_finite, check_length, check_prediction, check_representation,
+};
 use crate::kernel::constant_column::ConstantColumn;
 use crate::kernel::project;
 use crate::mechanism::{Mechanism, NoPrivacy};
@@ -159,17 +161,19 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
     /// Stores a representation (d x k, row-major, orthonormal columns) without a server.
     ///
     /// # Errors
-    /// [`ShapeMismatch`] if `b` has another number of elements. The model is then unchanged.
-    pub fn set_representation(&mut self, b: &[f32]) -> Result<(), ShapeMismatch> {
+    /// [`RepresentationError`] if `b` has another number of values, or one that is not finite. The model is then unchanged.
+    pub fn set_representation(&mut self, b: &[f32]) -> Result<(), RepresentationError> {
         let parts = self.memory.parts();
         let expected = parts.representation.len();
         if b.len() != expected {
-            return Err(ShapeMismatch { expected, got: b.len() });
+            return Err(RepresentationError::Length { expected, got: b.len() });
         }
+        check_representation(b)?;
         for (target, &value) in parts.representation.iter_mut().zip(b) {
             *target = value;
         }
-        self.accept_representation();
+        arithmetic::accept(&mut self.memory);
+        self.identify_representation();
         Ok(())
     }
 
@@ -177,18 +181,6 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
     #[cfg(feature = "power")]
     pub fn power_counts(&self) -> PowerCounts {
         self.state.power
-    }
-
-    /// Returns the memory, for the nalgebra conversions.
-    #[cfg(feature = "nalgebra")]
-    pub(crate) fn memory_mut(&mut self) -> &mut M {
-        &mut self.memory
-    }
-
-    /// Marks the representation in memory as valid.
-    pub(crate) fn accept_representation(&mut self) {
-        arithmetic::accept(&mut self.memory);
-        self.identify_representation();
     }
 
     /// Computes the hash of the valid representation in memory.
@@ -212,7 +204,8 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
     /// Fits the head on the representation in memory, from `samples`.
     ///
     /// # Errors
-    /// [`DeclineReason::Tensors`] without a representation, [`DeclineReason::NoSamples`] without a usable
+    /// [`DeclineReason::Tensors`] without a representation, [`DeclineReason::Parameter`] if a ridge or a step size is not finite or
+    /// is negative, or if there are no steps or no such solver in this build, [`DeclineReason::NoSamples`] without a usable
     /// sample, [`DeclineReason::Device`] if the source fails, [`DeclineReason::UpdateNonFinite`] if gradient
     /// steps diverge.
     pub fn fit_head(
@@ -222,6 +215,9 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
     ) -> Result<Usage, DeclineReason> {
         if self.state.representation.is_none() {
             return Err(DeclineReason::Tensors);
+        }
+        if !capabilities::valid_parameters(self.shape(), &Wire::FitHead { head }) {
+            return Err(DeclineReason::Parameter);
         }
         let Self { memory, state, .. } = self;
         let usage = arithmetic::solve_head(memory, head, &mut state.solver, RoundId::default(), samples)?;

@@ -8,13 +8,14 @@ use embassy_executor::Spawner;
 use embassy_nrf::buffered_uarte::BufferedUarte;
 use embassy_nrf::nvmc::Nvmc;
 use embassy_nrf::rng::Rng;
-use fedspan_firmware::client::{Client, FRAME, FlashLayout};
+use fedspan_firmware::client::{About, Client, FRAME, FlashLayout, firmware};
 use fedspan_firmware::watchdog::{Guard, Limits};
-use nrf52840_dk::{Interrupts, device, seed, serial_config, start, watchdog};
+use nrf52840_dk::{Interrupts, device, reset_reason, seed, serial_config, start, watchdog};
 
 #[embassy_executor::main]
 async fn main(_spawner: Spawner) {
     let chip = start();
+    let about = About { firmware: firmware!(), reset: reset_reason() };
     // A watchdog with other settings resets the board, and then begins with these.
     let Some(feed) = watchdog(chip.WDT) else { return };
     let guard = Guard::new(&feed, Limits::BOARD);
@@ -34,7 +35,8 @@ async fn main(_spawner: Spawner) {
         &mut sending,
     );
     let seed = seed(Rng::new_blocking(chip.RNG));
-    let mut client = Client::new(Nvmc::new(chip.NVMC), FlashLayout::of_memory_map(), device(), seed, &guard);
+    let mut client =
+        Client::new(Nvmc::new(chip.NVMC), FlashLayout::of_memory_map(), device(), seed, about, &guard);
     loop {
         client.take_part(&mut serial).await;
     }
