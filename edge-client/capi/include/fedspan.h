@@ -272,7 +272,8 @@ typedef struct fedspan_platform {
    */
   int32_t (*write)(void *context, const uint8_t *bytes, size_t length);
   /*
-   Feeds a watchdog, or lets a radio work, during a computation: see `pause_quota`. NULL for a round without pauses.
+   Feeds a watchdog, or lets a radio work, during a computation: see `pause_quota`. Is also called from within `fedspan_predict` and
+   `fedspan_set_representation`. NULL for no pauses.
    */
   void (*pause)(void *context);
 } fedspan_platform;

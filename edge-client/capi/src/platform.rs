@@ -86,7 +86,8 @@ pub struct fedspan_platform {
     pub read: Option<unsafe extern "C" fn(context: *mut c_void, bytes: *mut u8, length: usize) -> i32>,
     /// Writes some of the bytes. Returns their number, 0 if none can be written yet, a negative number if the link is lost.
     pub write: Option<unsafe extern "C" fn(context: *mut c_void, bytes: *const u8, length: usize) -> i32>,
-    /// Feeds a watchdog, or lets a radio work, during a computation: see `pause_quota`. NULL for a round without pauses.
+    /// Feeds a watchdog, or lets a radio work, during a computation: see `pause_quota`. Is also called from within `fedspan_predict` and
+    /// `fedspan_set_representation`. NULL for no pauses.
     pub pause: Option<unsafe extern "C" fn(context: *mut c_void)>,
 }
 
