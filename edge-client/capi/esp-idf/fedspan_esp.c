@@ -49,9 +49,10 @@ static int32_t save_named(void *context, fedspan_item item, const uint8_t *bytes
   return save_to(((const fedspan_esp_storage *)context)->name, item, bytes, length);
 }
 
-static void random_bytes(void *context, uint8_t *bytes, size_t length) {
+static int32_t random_bytes(void *context, uint8_t *bytes, size_t length) {
   (void)context;
-  esp_fill_random(bytes, length);
+  esp_fill_random(bytes, length); /* It cannot fail. */
+  return 0;
 }
 
 void fedspan_esp_platform(fedspan_platform *platform) {
@@ -70,4 +71,4 @@ int fedspan_esp_named_platform(fedspan_platform *platform) {
   return 0;
 }
 
-uint64_t fedspan_esp_now(void) { return (uint64_t)(esp_timer_get_time() / 1000); }
+uint32_t fedspan_esp_now(void) { return (uint32_t)(esp_timer_get_time() / 1000); }

@@ -18,7 +18,7 @@ void fedspan_esp_platform(fedspan_platform *platform);
    client has. Returns 0; or -1, and sets nothing, if there is no context or the name has no allowed length. */
 int fedspan_esp_named_platform(fedspan_platform *platform);
 
-/* Milliseconds since the start, for fedspan_step. */
-uint64_t fedspan_esp_now(void);
+/* Milliseconds since the start, modulo 2^32, for fedspan_step. */
+uint32_t fedspan_esp_now(void);
 
 #endif

@@ -28,9 +28,9 @@ static int32_t next_samples(void *context, fedspan_samples *samples) {
   *samples = (fedspan_samples){.x = x, .targets = y, .count = has_begun++ ? 0 : SAMPLES};
   return 0;
 }
-static void random_bytes(void *context, uint8_t *bytes, size_t length) {
+static int32_t random_bytes(void *context, uint8_t *bytes, size_t length) {
   (void)context;
-  if (getrandom(bytes, length, 0) != (ssize_t)length) abort();
+  return getrandom(bytes, length, 0) == (ssize_t)length ? 0 : -1;
 }
 static int32_t or_nothing_yet(ssize_t count) { return count > 0 ? (int32_t)count : count < 0 && errno == EAGAIN ? 0 : -1; }
 static int32_t read_link(void *context, uint8_t *bytes, size_t length) {
@@ -71,10 +71,10 @@ static int32_t save_item(void *device, fedspan_item item, const uint8_t *bytes, 
   has_failed = fsync(directory) != 0;
   return close(directory) != 0 || has_failed ? -1 : 0;
 }
-static uint64_t now_ms(void) {
+static uint32_t now_ms(void) {
   struct timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);
-  return (uint64_t)time.tv_sec * 1000 + (uint64_t)time.tv_nsec / 1000000;
+  return (uint32_t)time.tv_sec * 1000 + (uint32_t)time.tv_nsec / 1000000; /* Modulo 2^32, as the counter of a chip. */
 }
 static void connect_to(int port) {
   struct sockaddr_in server = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -103,9 +103,8 @@ int main(int argc, char **argv) {
   if (status != FEDSPAN_OK) return fprintf(stderr, "fedspan_start: %d\n", status), 1;
   connect_to(atoi(argv[1]));
   while (!fedspan_is_fitted(client)) {
-    uint64_t until;
-    fedspan_state state = fedspan_step(client, now_ms(), &until);
-    uint64_t wait = until > now_ms() ? until - now_ms() : 0;
+    uint32_t wait;
+    fedspan_state state = fedspan_step(client, now_ms(), &wait);
     struct pollfd ready = {.fd = socket_fd, .events = POLLIN};
     if (state == FEDSPAN_WAIT) poll(&ready, 1, wait > 1000 ? 1000 : (int)wait);
     if (fedspan_refusal(client) != 0) return fprintf(stderr, "refused: reason %u of fedspan_refusal\n", fedspan_refusal(client)), 1;

@@ -11,7 +11,7 @@
 typedef struct fedspan_client fedspan_client;
 
 /* Bytes of a client without its model and its buffers: an upper bound. */
-#define FEDSPAN_CLIENT_SIZE (sizeof(void *) == 4 ? 1280 : 1536)
+#define FEDSPAN_CLIENT_SIZE (sizeof(void *) == 4 ? 1312 : 1536)
 
 /* Bytes of memory for a client with these sizes, as a constant; fedspan_memory_size() computes it for settings. */
 #define FEDSPAN_FRAME(frame_limit) ((frame_limit) == 0 ? 256u : (frame_limit))
@@ -46,9 +46,9 @@ enum fedspan_status
    */
   FEDSPAN_SIZE = 3,
   /*
-   The library was built without encryption, and the settings have a key; or without the cipher of the settings.
+   The settings have a key, a cipher or a function `pause`, and the library was built without the feature that it needs.
    */
-  FEDSPAN_NO_ENCRYPTION = 4,
+  FEDSPAN_NOT_BUILT = 4,
   /*
    There is no representation: no round has brought one since the start, or a new one has arrived in part. It is not stored;
    `fedspan_set_representation` sets one that the firmware has kept.
@@ -78,6 +78,10 @@ enum fedspan_status
    A prediction is not finite, because a sum overflows.
    */
   FEDSPAN_OVERFLOW = 11,
+  /*
+   The function `random` has failed. A later start may succeed.
+   */
+  FEDSPAN_RANDOM = 12,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -130,15 +134,15 @@ enum fedspan_state
    */
   FEDSPAN_AGAIN = 0,
   /*
-   Call `fedspan_step` again at the time, or earlier when bytes have arrived or more can be written.
+   Call `fedspan_step` again after `*wait_ms`, or earlier when bytes have arrived or more can be written.
    */
   FEDSPAN_WAIT = 1,
   /*
-   The link has ended. Connect again at the time; the next step begins with the new link.
+   The link has ended. Connect again after `*wait_ms`; the next step begins with the new link.
    */
   FEDSPAN_CLOSED = 2,
   /*
-   There is no client, because it was not started or has ended, or `until_ms` is NULL.
+   There is no client, because it was not started or has ended, or `wait_ms` is NULL.
    */
   FEDSPAN_STOPPED = 3,
 };
@@ -174,6 +178,33 @@ typedef enum fedspan_cipher fedspan_cipher;
 typedef int32_t fedspan_cipher;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
+
+/*
+ Times in milliseconds after which a client repeats a message, connects again, or gives up a write; 0 for the default. A link on which a
+ message and its answer take longer than a second needs longer ones.
+ */
+typedef struct fedspan_timers {
+  /*
+   Time without progress after which a hello is repeated, or missing parts of a message are requested: 0 for 2000.
+   */
+  uint32_t ask_again_ms;
+  /*
+   Time without an acknowledgement after which an update is sent again: 0 for 10000.
+   */
+  uint32_t resend_ms;
+  /*
+   First delay of a reconnect, which doubles with each attempt: 0 for 500.
+   */
+  uint32_t reconnect_ms;
+  /*
+   Longest delay of a reconnect: 0 for 60000.
+   */
+  uint32_t reconnect_max_ms;
+  /*
+   Longest time for which the link may accept no byte of a frame; the link then ends: 0 for 10000.
+   */
+  uint32_t write_ms;
+} fedspan_timers;
 
 /*
  Samples that a call of `next` returns. All arrays must stay valid and unchanged until the next call of a function of the
@@ -218,9 +249,10 @@ typedef struct fedspan_platform {
    */
   int32_t (*next)(void *context, struct fedspan_samples *samples);
   /*
-   Fills bytes from a cryptographic random number generator.
+   Fills bytes from a cryptographic random number generator. Returns 0, or another number if there are no random bytes now: the
+   client then sends nothing over the present link, which ends, and asks again for the next one. Must not wait for long.
    */
-  void (*random)(void *context, uint8_t *bytes, size_t length);
+  int32_t (*random)(void *context, uint8_t *bytes, size_t length);
   /*
    Reads an item, at most `length` bytes. Returns its length, 0 if it was never written, a negative number if reading fails.
    NULL, together with `save`, if nothing is stored: for tests, because a device with a key must store its handshakes.
@@ -239,6 +271,11 @@ typedef struct fedspan_platform {
    Writes some of the bytes. Returns their number, 0 if none can be written yet, a negative number if the link is lost.
    */
   int32_t (*write)(void *context, const uint8_t *bytes, size_t length);
+  /*
+   Feeds a watchdog, or lets a radio work, during a computation: see `pause_quota`. Is also called from within `fedspan_predict` and
+   `fedspan_set_representation`. NULL for no pauses.
+   */
+  void (*pause)(void *context);
 } fedspan_platform;
 
 /*
@@ -292,6 +329,15 @@ typedef struct fedspan_config {
    the device never trains, and `counters.unasked` grows.
    */
   uint32_t sleep_wait_ms;
+  /*
+   Times of retries.
+   */
+  struct fedspan_timers timers;
+  /*
+   Largest number of multiply-accumulates between two calls of `platform.pause` during a computation: 0 for 1000. One takes about 350
+   cycles on a Cortex-M0 and 5 on a Cortex-M4F. Results are the same bits for any number.
+   */
+  uint32_t pause_quota;
   /*
    Functions of the firmware. They are copied; what `context` points to must live as long as the client.
    */
@@ -359,6 +405,10 @@ typedef struct fedspan_counters {
    Samples that `next` could not read or has described wrongly. The round is then declined.
    */
   uint32_t unread;
+  /*
+   Calls of `random` that have failed. Each one ends a link.
+   */
+  uint32_t random;
 } fedspan_counters;
 
 #ifdef __cplusplus
@@ -387,15 +437,16 @@ void fedspan_end(fedspan_client *client);
 
 /*
  Does one step of a client over a link that is connected: handles at most one event, reads or writes some bytes, or computes one
- round. Writes to `*until_ms` the time of the next step, on the clock of `now_ms`. The clock counts milliseconds in 64 bits and may
- jump or go back, but a clock of 32 bits must be extended, because the time of the next step can be one that it never shows.
+ round. `now_ms` is a counter of milliseconds of 32 bits, which wraps; of a longer one pass the low 32 bits. It may jump or go back.
+ Writes to `*wait_ms` the milliseconds from `now_ms` to the next step, at most 2^30, which are 12 days: a device that would wait longer does
+ a step then, or connects.
 
  # Safety
- `client` is NULL or came from `fedspan_start`, and is not used by another thread; `until_ms` points to a number.
+ `client` is NULL or came from `fedspan_start`, and is not used by another thread; `wait_ms` points to a number.
  */
 fedspan_state fedspan_step(fedspan_client *client,
-                           uint64_t now_ms,
-                           uint64_t *until_ms);
+                           uint32_t now_ms,
+                           uint32_t *wait_ms);
 
 /*
  Computes the prediction of the personal model for one sample: `outputs` values, of which for classes the largest is that of the
@@ -460,8 +511,9 @@ uint32_t fedspan_last_round(fedspan_client *client);
 /*
  Returns why the server has refused the device, which connecting again does not change: 0 if it has not, 1 another version of the
  protocol, 2 another build of it, 3 another model, 4 a missing capability, 5 an unknown device or key, 6 the frame limit, 7 a
- missing key, 8 a server without keys. A device with a key accepts only reasons from a server that knows the key: 3, 4
- and 6; for the other reasons the result stays 0, the device tries again, and `counters.unsealed` grows.
+ missing key, 8 a server without keys. A device with a key accepts only reasons that the server has sealed, and with a version or build of
+ its own it cannot seal: the results are 3, 4 and 6. For the other reasons the result stays 0, the device tries again, and
+ `counters.unsealed` grows. The client in Rust can know 1 and 2 by the feature `reports`.
 
  # Safety
  `client` is NULL or came from `fedspan_start`.

@@ -6,12 +6,12 @@ use core::slice;
 use ::fedspan_client::link::{Buffers, Driver, NoSensor, Step};
 use ::fedspan_client::memory::SliceMemory;
 use ::fedspan_client::{Linear, Millis, NotReady, Session, Task};
+use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::Refusal;
 
 use crate::config::{Cipher, fedspan_config, fedspan_status};
-use crate::platform::{
-    Platform, PlatformLink, PlatformRandom, PlatformSource, PlatformStore, fedspan_platform,
-};
+use crate::pause::{ModelMemory, Pauses};
+use crate::platform::{PlatformLink, PlatformRandom, PlatformSource, PlatformStore, Shared};
 use crate::size::{CLIENT_SIZE, FEDSPAN_CLIENT_SIZE, record_size};
 
 /// A client, at the start of the memory that `fedspan_start` was given. Its declaration in the header has no content.
@@ -22,17 +22,39 @@ pub struct fedspan_client {
     _private: [u8; 0],
 }
 
-/// Mark of memory that holds a client: "FEDC".
-const STARTED: u32 = 0x4344_4546;
+/// Mark of memory that holds a client: "FFFF", because a core compares with four equal bytes in one instruction.
+const STARTED: u32 = 0x4646_4646;
 
 /// Content of the memory of a client.
 pub struct Client {
     /// [`STARTED`].
     mark: u32,
+    clock: Clock,
     link: PlatformLink,
     driver: Driver<'static>,
-    session: Session<Linear<SliceMemory<'static>>, PlatformSource, PlatformStore, PlatformRandom, Cipher>,
+    session: Session<Linear<ModelMemory>, PlatformSource, PlatformStore, PlatformRandom, Cipher>,
 }
+
+/// Counter of 32 bits that wraps, made a clock of 64 bits that does not. It begins in the middle, so that it can be set back.
+#[derive(Clone, Copy, Debug)]
+struct Clock(u64);
+
+impl Clock {
+    const START: Self = Self(1 << 62);
+
+    /// Returns the time when the counter shows `counter`, which are its low 32 bits. A counter that is less than half a turn ahead of the last
+    /// one is later; another one was set back.
+    fn advance(&mut self, counter: u32) -> Millis {
+        #[allow(clippy::cast_possible_truncation, reason = "the last counter is the low half")]
+        let elapsed = counter.wrapping_sub(self.0 as u32).cast_signed();
+        self.0 = self.0.wrapping_add_signed(elapsed.into());
+        Millis::new(self.0)
+    }
+}
+
+/// Longest time that a step returns, in milliseconds: 12 days, a quarter of a turn of a counter of 32 bits, so that a step that follows later
+/// than that is not taken for a clock that was set back.
+const WAIT_MAX: u32 = 1 << 30;
 
 /// Result of a step: the next action of the firmware.
 #[repr(i32)]
@@ -41,11 +63,11 @@ pub struct Client {
 pub enum fedspan_state {
     /// Call `fedspan_step` again at once.
     FEDSPAN_AGAIN = 0,
-    /// Call `fedspan_step` again at the time, or earlier when bytes have arrived or more can be written.
+    /// Call `fedspan_step` again after `*wait_ms`, or earlier when bytes have arrived or more can be written.
     FEDSPAN_WAIT = 1,
-    /// The link has ended. Connect again at the time; the next step begins with the new link.
+    /// The link has ended. Connect again after `*wait_ms`; the next step begins with the new link.
     FEDSPAN_CLOSED = 2,
-    /// There is no client, because it was not started or has ended, or `until_ms` is NULL.
+    /// There is no client, because it was not started or has ended, or `wait_ms` is NULL.
     FEDSPAN_STOPPED = 3,
 }
 
@@ -83,6 +105,8 @@ pub struct fedspan_counters {
     pub storage: u32,
     /// Samples that `next` could not read or has described wrongly. The round is then declined.
     pub unread: u32,
+    /// Calls of `random` that have failed. Each one ends a link.
+    pub random: u32,
 }
 
 // Without a branch for each comparison here and in `fedspan_predict`, the compiler does not take what follows for unlikely: it would
@@ -154,8 +178,11 @@ fn check(memory: *mut u8, size: usize, config: &fedspan_config) -> Result<(), fe
     if !config.is_allowed() {
         return Err(fedspan_status::FEDSPAN_SIZE);
     }
-    if !config.has_cipher() {
-        return Err(fedspan_status::FEDSPAN_NO_ENCRYPTION);
+    if !config.is_built() {
+        return Err(fedspan_status::FEDSPAN_NOT_BUILT);
+    }
+    if !config.platform.has_random() {
+        return Err(fedspan_status::FEDSPAN_RANDOM);
     }
     Ok(())
 }
@@ -174,7 +201,7 @@ unsafe fn start(memory: *mut u8, size: usize, config: *const fedspan_config) -> 
     let (shape, settings) = (config.shape(), config.session());
     // After the client and its functions the memory has the model, and at its end the buffers.
     let limit = usize::from(settings.frame_limit);
-    let (capacity, record) = (settings.transmit_capacity(), record_size(shape));
+    let (capacity, record) = (wire_capacity(limit), record_size(shape));
     let model_size = size
         .checked_sub(FEDSPAN_CLIENT_SIZE + limit + capacity + record)
         .ok_or(fedspan_status::FEDSPAN_MEMORY)?;
@@ -192,22 +219,22 @@ unsafe fn start(memory: *mut u8, size: usize, config: *const fedspan_config) -> 
             slice::from_raw_parts_mut(transmit.add(capacity), record),
         )
     };
-    let model = SliceMemory::new(shape, values).map_err(|_| fedspan_status::FEDSPAN_MEMORY)?;
+    let model_memory = SliceMemory::new(shape, values).map_err(|_| fedspan_status::FEDSPAN_MEMORY)?;
     let place = memory.cast::<Client>();
-    // SAFETY: both places have the size and the alignment of their content, and are used only for it. The functions are not a part of
-    // the client, because the client is used exclusively while its parts call them. They are written before a session loads its record.
+    // SAFETY: both places have the size and the alignment of their content, and are used only for it. What is shared is not a part of
+    // the client, because the client is used exclusively while its parts call them. It is written before a session loads its record.
     // The caller guarantees the key.
     unsafe {
-        let functions = memory.add(CLIENT_SIZE).cast::<fedspan_platform>();
-        functions.copy_from_nonoverlapping(&raw const config.platform, 1);
-        let platform = Platform::new(functions);
+        let (platform, pauses) = Shared::write(memory.add(CLIENT_SIZE).cast(), &raw const config.platform);
+        let model_memory = Pauses::add(pauses, platform, config.pause_quota, model_memory);
+        (&raw mut (*place).clock).write(Clock::START);
         (&raw mut (*place).link).write(PlatformLink(platform));
         (&raw mut (*place).driver).write(Driver::new(Buffers { receive, transmit }));
         (&raw mut (*place).session).write(Session::with_aead(
             settings,
             config.protection(),
             config.cipher(),
-            Linear::new(model),
+            Linear::new(model_memory),
             PlatformSource::new(platform, shape),
             PlatformStore { platform, record },
             PlatformRandom(platform),
@@ -232,29 +259,31 @@ pub unsafe extern "C" fn fedspan_end(client: *mut fedspan_client) {
 }
 
 /// Does one step of a client over a link that is connected: handles at most one event, reads or writes some bytes, or computes one
-/// round. Writes to `*until_ms` the time of the next step, on the clock of `now_ms`. The clock counts milliseconds in 64 bits and may
-/// jump or go back, but a clock of 32 bits must be extended, because the time of the next step can be one that it never shows.
+/// round. `now_ms` is a counter of milliseconds of 32 bits, which wraps; of a longer one pass the low 32 bits. It may jump or go back.
+/// Writes to `*wait_ms` the milliseconds from `now_ms` to the next step, at most 2^30, which are 12 days: a device that would wait longer does
+/// a step then, or connects.
 ///
 /// # Safety
-/// `client` is NULL or came from `fedspan_start`, and is not used by another thread; `until_ms` points to a number.
+/// `client` is NULL or came from `fedspan_start`, and is not used by another thread; `wait_ms` points to a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fedspan_step(
     client: *mut fedspan_client,
-    now_ms: u64,
-    until_ms: *mut u64,
+    now_ms: u32,
+    wait_ms: *mut u32,
 ) -> fedspan_state {
     // SAFETY: the caller guarantees the pointers.
-    let (client, until) = unsafe { (started(client), until_ms.as_mut()) };
-    let Some(until) = until else { return fedspan_state::FEDSPAN_STOPPED };
-    *until = now_ms;
-    let Some(client) = client else { return fedspan_state::FEDSPAN_STOPPED };
-    let Client { link, driver, session, .. } = client;
-    let (state, time) = match driver.step_non_blocking(session, link, Millis::new(now_ms), &mut NoSensor) {
-        Step::Again => (fedspan_state::FEDSPAN_AGAIN, Millis::new(now_ms)),
+    let Some(wait) = (unsafe { wait_ms.as_mut() }) else { return fedspan_state::FEDSPAN_STOPPED };
+    *wait = 0;
+    // SAFETY: as above.
+    let Some(client) = (unsafe { started(client) }) else { return fedspan_state::FEDSPAN_STOPPED };
+    let Client { clock, link, driver, session, .. } = client;
+    let now = clock.advance(now_ms);
+    let (state, time) = match driver.step_non_blocking(session, link, now, &mut NoSensor) {
+        Step::Again => return fedspan_state::FEDSPAN_AGAIN,
         Step::Wait(time) => (fedspan_state::FEDSPAN_WAIT, time),
         Step::Closed(closed) => (fedspan_state::FEDSPAN_CLOSED, closed.retry_at),
     };
-    *until = time.as_u64();
+    *wait = (time - now).as_u64().min(WAIT_MAX.into()) as u32;
     state
 }
 
@@ -402,8 +431,9 @@ pub unsafe extern "C" fn fedspan_last_round(client: *mut fedspan_client) -> u32 
 
 /// Returns why the server has refused the device, which connecting again does not change: 0 if it has not, 1 another version of the
 /// protocol, 2 another build of it, 3 another model, 4 a missing capability, 5 an unknown device or key, 6 the frame limit, 7 a
-/// missing key, 8 a server without keys. A device with a key accepts only reasons from a server that knows the key: 3, 4
-/// and 6; for the other reasons the result stays 0, the device tries again, and `counters.unsealed` grows.
+/// missing key, 8 a server without keys. A device with a key accepts only reasons that the server has sealed, and with a version or build of
+/// its own it cannot seal: the results are 3, 4 and 6. For the other reasons the result stays 0, the device tries again, and
+/// `counters.unsealed` grows. The client in Rust can know 1 and 2 by the feature `reports`.
 ///
 /// # Safety
 /// `client` is NULL or came from `fedspan_start`.
@@ -452,6 +482,7 @@ pub unsafe extern "C" fn fedspan_get_counters(
         clock_jumps: found.clock_jumps,
         storage: found.storage,
         unread: client.session.source_mut().failures,
+        random: client.link.0.random_failures(),
     };
     fedspan_status::FEDSPAN_OK
 }

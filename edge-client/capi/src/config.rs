@@ -7,7 +7,7 @@ use ::fedspan_client::secure::Key;
 use ::fedspan_client::secure::Suite;
 #[cfg(not(feature = "aes-ccm"))]
 use ::fedspan_client::session::DefaultAead;
-use ::fedspan_client::session::{Config, Protection, Sleep};
+use ::fedspan_client::session::{Config, Protection, Sleep, Timers};
 use fedspan_protocol::limits::{FRAME_LIMIT_MAX, FRAME_LIMIT_MIN};
 
 use crate::platform::fedspan_platform;
@@ -28,6 +28,24 @@ pub enum fedspan_cipher {
     FEDSPAN_CHACHA20_POLY1305 = 0,
     /// AES-128-CCM, in a library with the feature `aes-ccm`.
     FEDSPAN_AES_128_CCM = 1,
+}
+
+/// Times in milliseconds after which a client repeats a message, connects again, or gives up a write; 0 for the default. A link on which a
+/// message and its answer take longer than a second needs longer ones.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(non_camel_case_types, reason = "a name of C")]
+pub struct fedspan_timers {
+    /// Time without progress after which a hello is repeated, or missing parts of a message are requested: 0 for 2000.
+    pub ask_again_ms: u32,
+    /// Time without an acknowledgement after which an update is sent again: 0 for 10000.
+    pub resend_ms: u32,
+    /// First delay of a reconnect, which doubles with each attempt: 0 for 500.
+    pub reconnect_ms: u32,
+    /// Longest delay of a reconnect: 0 for 60000.
+    pub reconnect_max_ms: u32,
+    /// Longest time for which the link may accept no byte of a frame; the link then ends: 0 for 10000.
+    pub write_ms: u32,
 }
 
 /// Settings of a client. Set all bytes to zero first, so that fields of later versions keep their defaults.
@@ -60,6 +78,11 @@ pub struct fedspan_config {
     /// Time in milliseconds for which a device that sleeps waits for a round: 0 for 2000. If the server takes longer to open a round,
     /// the device never trains, and `counters.unasked` grows.
     pub sleep_wait_ms: u32,
+    /// Times of retries.
+    pub timers: fedspan_timers,
+    /// Largest number of multiply-accumulates between two calls of `platform.pause` during a computation: 0 for 1000. One takes about 350
+    /// cycles on a Cortex-M0 and 5 on a Cortex-M4F. Results are the same bits for any number.
+    pub pause_quota: u32,
     /// Functions of the firmware. They are copied; what `context` points to must live as long as the client.
     pub platform: fedspan_platform,
 }
@@ -77,8 +100,8 @@ pub enum fedspan_status {
     FEDSPAN_MEMORY = 2,
     /// A size is 0, width is larger than features, there are more than 256 outputs, or the frame limit is out of range.
     FEDSPAN_SIZE = 3,
-    /// The library was built without encryption, and the settings have a key; or without the cipher of the settings.
-    FEDSPAN_NO_ENCRYPTION = 4,
+    /// The settings have a key, a cipher or a function `pause`, and the library was built without the feature that it needs.
+    FEDSPAN_NOT_BUILT = 4,
     /// There is no representation: no round has brought one since the start, or a new one has arrived in part. It is not stored;
     /// `fedspan_set_representation` sets one that the firmware has kept.
     FEDSPAN_NO_REPRESENTATION = 5,
@@ -94,6 +117,27 @@ pub enum fedspan_status {
     FEDSPAN_OVERLAP = 10,
     /// A prediction is not finite, because a sum overflows.
     FEDSPAN_OVERFLOW = 11,
+    /// The function `random` has failed. A later start may succeed.
+    FEDSPAN_RANDOM = 12,
+}
+
+/// Returns a setting, or its default if it is 0.
+fn or_default(value: u32, default: u32) -> u32 {
+    if value == 0 { default } else { value }
+}
+
+impl fedspan_timers {
+    /// Returns the timers of the session.
+    fn session(&self) -> Timers {
+        let default = Timers::DEFAULT;
+        Timers {
+            ask_again: or_default(self.ask_again_ms, default.ask_again),
+            resend: or_default(self.resend_ms, default.resend),
+            reconnect: or_default(self.reconnect_ms, default.reconnect),
+            reconnect_max: or_default(self.reconnect_max_ms, default.reconnect_max),
+            write: or_default(self.write_ms, default.write),
+        }
+    }
 }
 
 impl fedspan_config {
@@ -114,29 +158,31 @@ impl fedspan_config {
     }
 
     /// Returns the settings of the session.
+    #[inline(always)]
     pub(crate) fn session(&self) -> Config {
-        let mut sleep = Sleep::once_in(self.sleep_ms);
-        if self.sleep_wait_ms > 0 {
-            sleep.wait = self.sleep_wait_ms;
-        }
+        let sleep = Sleep::once_in(self.sleep_ms);
+        let sleep = Sleep { wait: or_default(self.sleep_wait_ms, sleep.wait), ..sleep };
         Config {
             frame_limit: self.frame_limit(),
             leave_when_fitted: self.leave_when_fitted != 0,
             sleep: (self.sleep_ms > 0).then_some(sleep),
+            timers: self.timers.session(),
             #[cfg(feature = "key-rotation")]
             receives_keys: self.platform.save.is_some(),
             ..Config::new(self.device)
         }
     }
 
-    /// Returns true if the library has the algorithm that seals frames.
-    pub(crate) fn has_cipher(&self) -> bool {
+    /// Returns true if the library has the features that the settings need.
+    pub(crate) fn is_built(&self) -> bool {
         let last = if cfg!(feature = "aes-ccm") {
             fedspan_cipher::FEDSPAN_AES_128_CCM
         } else {
             fedspan_cipher::FEDSPAN_CHACHA20_POLY1305
         };
-        i32::from(self.cipher) <= last as i32 && (cfg!(feature = "encryption") || self.key.is_null())
+        i32::from(self.cipher) <= last as i32
+            && (cfg!(feature = "encryption") || self.key.is_null())
+            && (cfg!(feature = "pauses") || self.platform.pause.is_none())
     }
 
     /// Returns the algorithm that seals frames.

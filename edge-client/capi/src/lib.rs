@@ -3,6 +3,8 @@
 
 mod client;
 mod config;
+#[cfg_attr(not(feature = "pauses"), path = "no_pause.rs")]
+mod pause;
 mod platform;
 mod size;
 
@@ -13,7 +15,7 @@ pub use client::{
     fedspan_head_version, fedspan_is_fitted, fedspan_last_round, fedspan_predict, fedspan_refusal,
     fedspan_set_representation, fedspan_start, fedspan_state, fedspan_step,
 };
-pub use config::{fedspan_cipher, fedspan_config, fedspan_status};
+pub use config::{fedspan_cipher, fedspan_config, fedspan_status, fedspan_timers};
 pub use platform::{fedspan_item, fedspan_platform, fedspan_samples};
 pub use size::{FEDSPAN_CLIENT_SIZE, fedspan_memory_size};
 

@@ -1,5 +1,6 @@
 //! Functions of the firmware that a client calls: samples, random bytes, storage and link.
 
+use core::cell::Cell;
 use core::convert::Infallible;
 use core::ffi::c_void;
 use core::ptr;
@@ -16,6 +17,8 @@ use fedspan_protocol::frame::crc32c;
 use rand_core::TryRng;
 #[cfg(feature = "key-rotation")]
 use zeroize::Zeroizing;
+
+use crate::pause::Pauses;
 
 /// Samples that a call of `next` returns. All arrays must stay valid and unchanged until the next call of a function of the
 /// platform.
@@ -61,8 +64,9 @@ pub struct fedspan_platform {
     /// Writes the next samples of the pass to `*samples`, which has been cleared. Returns 0, or another number if the samples cannot be
     /// read: the round is then declined.
     pub next: Option<unsafe extern "C" fn(context: *mut c_void, samples: *mut fedspan_samples) -> i32>,
-    /// Fills bytes from a cryptographic random number generator.
-    pub random: Option<unsafe extern "C" fn(context: *mut c_void, bytes: *mut u8, length: usize)>,
+    /// Fills bytes from a cryptographic random number generator. Returns 0, or another number if there are no random bytes now: the
+    /// client then sends nothing over the present link, which ends, and asks again for the next one. Must not wait for long.
+    pub random: Option<unsafe extern "C" fn(context: *mut c_void, bytes: *mut u8, length: usize) -> i32>,
     /// Reads an item, at most `length` bytes. Returns its length, 0 if it was never written, a negative number if reading fails.
     /// NULL, together with `save`, if nothing is stored: for tests, because a device with a key must store its handshakes.
     pub load: Option<
@@ -82,6 +86,9 @@ pub struct fedspan_platform {
     pub read: Option<unsafe extern "C" fn(context: *mut c_void, bytes: *mut u8, length: usize) -> i32>,
     /// Writes some of the bytes. Returns their number, 0 if none can be written yet, a negative number if the link is lost.
     pub write: Option<unsafe extern "C" fn(context: *mut c_void, bytes: *const u8, length: usize) -> i32>,
+    /// Feeds a watchdog, or lets a radio work, during a computation: see `pause_quota`. Is also called from within `fedspan_predict` and
+    /// `fedspan_set_representation`. NULL for no pauses.
+    pub pause: Option<unsafe extern "C" fn(context: *mut c_void)>,
 }
 
 impl fedspan_platform {
@@ -91,31 +98,85 @@ impl fedspan_platform {
         let has_link = self.read.is_some() && self.write.is_some();
         self.rewind.is_some() && self.next.is_some() && self.random.is_some() && has_store && has_link
     }
+
+    /// Returns true if `random` can fill a byte.
+    pub(crate) fn has_random(&self) -> bool {
+        let mut byte = 0;
+        // SAFETY: a function of the firmware, as the header describes it.
+        self.random.is_some_and(|random| unsafe { random(self.context, &raw mut byte, 1) } == 0)
+    }
+}
+
+/// Functions of the firmware and what the parts of a client share.
+#[derive(Debug)]
+pub struct Shared {
+    functions: fedspan_platform,
+    /// Result of the last call of `random`: 0 if it has filled its bytes.
+    random: Cell<i32>,
+    /// Number of calls of `random` that have failed.
+    random_failures: Cell<u32>,
+    /// State of the pauses.
+    pauses: Pauses,
+}
+
+impl Shared {
+    /// Writes the functions at their place, and returns the handle and the place of the pauses.
+    ///
+    /// # Safety
+    /// `place` has the size and the alignment of the content, is zero, lives as long as the handle and its copies, and is used for nothing
+    /// else. `functions` points to a complete platform elsewhere.
+    pub(crate) unsafe fn write(
+        place: *mut Self,
+        functions: *const fedspan_platform,
+    ) -> (Platform, *mut Pauses) {
+        // SAFETY: the caller guarantees the pointers; numbers of zero are valid.
+        unsafe {
+            (&raw mut (*place).functions).copy_from_nonoverlapping(functions, 1);
+            (Platform(place), &raw mut (*place).pauses)
+        }
+    }
 }
 
 /// Platform in the memory of a client, shared by its parts.
 #[derive(Clone, Copy, Debug)]
-pub struct Platform(*const fedspan_platform);
+pub struct Platform(*const Shared);
 
 impl Platform {
-    /// Creates the handle.
-    ///
-    /// # Safety
-    /// `platform` points to a complete platform for as long as the handle and its copies are used.
-    pub(crate) const unsafe fn new(platform: *const fedspan_platform) -> Self {
-        Self(platform)
+    fn shared(&self) -> &Shared {
+        // SAFETY: `Shared::write` has the content for as long as the handle.
+        unsafe { &*self.0 }
     }
 
     fn get(&self) -> &fedspan_platform {
-        // SAFETY: `new` has the platform for as long as the handle.
-        unsafe { &*self.0 }
+        &self.shared().functions
     }
 
     /// Returns the context, and a function that every complete platform has.
     fn function<F>(&self, function: impl Fn(&fedspan_platform) -> Option<F>) -> (*mut c_void, F) {
         let platform = self.get();
-        // SAFETY: the platform is complete, as `new` demands.
+        // SAFETY: the platform is complete, as `Shared::write` demands.
         (platform.context, unsafe { function(platform).unwrap_unchecked() })
+    }
+
+    /// Returns the number of calls of `random` that have failed.
+    pub(crate) fn random_failures(&self) -> u32 {
+        self.shared().random_failures.get()
+    }
+
+    /// Returns true if the firmware has a function `pause`.
+    #[cfg(feature = "pauses")]
+    pub(crate) fn has_pause(&self) -> bool {
+        self.get().pause.is_some()
+    }
+
+    /// Calls the function `pause` of the firmware, if there is one.
+    #[cfg(feature = "pauses")]
+    pub(crate) fn pause(&self) {
+        let fedspan_platform { context, pause, .. } = self.get();
+        if let Some(pause) = pause {
+            // SAFETY: a function of the firmware, as the header describes it.
+            unsafe { pause(*context) };
+        }
     }
 }
 
@@ -224,7 +285,10 @@ impl TryRng for PlatformRandom {
     fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), Infallible> {
         let (context, random) = self.0.function(|platform| platform.random);
         // SAFETY: a function of the firmware, as the header describes it.
-        unsafe { random(context, bytes.as_mut_ptr(), bytes.len()) };
+        let status = unsafe { random(context, bytes.as_mut_ptr(), bytes.len()) };
+        let Shared { random, random_failures, .. } = self.0.shared();
+        random.set(status);
+        random_failures.set(random_failures.get().saturating_add((status != 0).into()));
         Ok(())
     }
 }
@@ -256,6 +320,10 @@ impl NonBlockingLink for PlatformLink {
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<Option<usize>, Lost> {
+        // A hello whose nonce is not random must not be sent.
+        if self.0.shared().random.get() != 0 {
+            return Err(Lost);
+        }
         let (context, write) = self.0.function(|platform| platform.write);
         // SAFETY: a function of the firmware, as the header describes it.
         moved(unsafe { write(context, bytes.as_ptr(), bytes.len()) }, bytes.len())

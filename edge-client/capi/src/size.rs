@@ -5,13 +5,13 @@ use ::fedspan_client::memory::SliceMemory;
 
 use crate::client::Client;
 use crate::config::fedspan_config;
-use crate::platform::{RECORD_FIELDS, fedspan_platform};
+use crate::platform::{RECORD_FIELDS, Shared};
 
 /// Bytes of a client without its model and its buffers: an upper bound for processors of 32 and 64 bits.
-pub const FEDSPAN_CLIENT_SIZE: usize = if size_of::<usize>() == 4 { 1280 } else { 1536 };
+pub const FEDSPAN_CLIENT_SIZE: usize = if size_of::<usize>() == 4 { 1312 } else { 1536 };
 
-/// Bytes of the client; the functions of the platform follow.
-pub const CLIENT_SIZE: usize = FEDSPAN_CLIENT_SIZE - size_of::<fedspan_platform>();
+/// Bytes of the client; what its parts share follows.
+pub const CLIENT_SIZE: usize = FEDSPAN_CLIENT_SIZE - size_of::<Shared>().next_multiple_of(8);
 
 const _: () =
     assert!(size_of::<Client>() <= CLIENT_SIZE && align_of::<Client>() <= 8 && CLIENT_SIZE.is_multiple_of(8));

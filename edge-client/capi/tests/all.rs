@@ -4,3 +4,4 @@
 mod c_programs;
 mod header;
 mod interface;
+mod time;

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use fedspan::{
     fedspan_config, fedspan_counters, fedspan_platform, fedspan_samples, fedspan_state, fedspan_status,
+    fedspan_timers,
 };
 
 fn folder() -> &'static Path {
@@ -52,10 +53,15 @@ fn structures_have_the_layout_of_the_library() {
         ("fedspan_config.cipher", offset_of!(fedspan_config, cipher)),
         ("fedspan_config.sleep_ms", offset_of!(fedspan_config, sleep_ms)),
         ("fedspan_config.sleep_wait_ms", offset_of!(fedspan_config, sleep_wait_ms)),
+        ("fedspan_config.timers", offset_of!(fedspan_config, timers)),
+        ("fedspan_config.pause_quota", offset_of!(fedspan_config, pause_quota)),
         ("fedspan_config.platform", offset_of!(fedspan_config, platform)),
         ("fedspan_platform", size_of::<fedspan_platform>()),
         ("fedspan_platform.random", offset_of!(fedspan_platform, random)),
         ("fedspan_platform.write", offset_of!(fedspan_platform, write)),
+        ("fedspan_platform.pause", offset_of!(fedspan_platform, pause)),
+        ("fedspan_timers", size_of::<fedspan_timers>()),
+        ("fedspan_timers.write_ms", offset_of!(fedspan_timers, write_ms)),
         ("fedspan_samples", size_of::<fedspan_samples>()),
         ("fedspan_samples.count", offset_of!(fedspan_samples, count)),
         ("fedspan_counters", size_of::<fedspan_counters>()),

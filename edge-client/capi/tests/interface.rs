@@ -21,22 +21,27 @@ const SAMPLES: usize = 11;
 
 /// Firmware in memory.
 #[derive(Default)]
-struct Firmware {
+pub struct Firmware {
     x: Vec<f32>,
     classes: Vec<u8>,
     /// Number of samples per call.
     at_once: usize,
     position: usize,
-    arrived: Vec<u8>,
-    sent: Vec<u8>,
+    pub arrived: Vec<u8>,
+    pub sent: Vec<u8>,
     items: BTreeMap<i32, Vec<u8>>,
-    is_lost: bool,
+    pub is_lost: bool,
     fault: Fault,
     storage_fails: bool,
+    pub random_fails: bool,
+    /// True if the link accepts no byte.
+    pub is_full: bool,
+    /// Number of pauses.
+    pub pauses: u32,
 }
 
 impl Firmware {
-    fn new(at_once: usize) -> Self {
+    pub fn new(at_once: usize) -> Self {
         let mut state = 1u32;
         let mut value = || {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -97,9 +102,17 @@ enum Fault {
     Count,
 }
 
-unsafe extern "C" fn random(_context: *mut c_void, bytes: *mut u8, length: usize) {
-    // SAFETY: `length` bytes.
-    unsafe { bytes.write_bytes(7, length) };
+unsafe extern "C" fn random(context: *mut c_void, bytes: *mut u8, length: usize) -> i32 {
+    // SAFETY: the context of `platform`, and `length` bytes.
+    unsafe {
+        bytes.write_bytes(7, length);
+        if firmware(context).random_fails { -5 } else { 0 }
+    }
+}
+
+pub unsafe extern "C" fn pause(context: *mut c_void) {
+    // SAFETY: the context of `platform`.
+    unsafe { firmware(context) }.pauses += 1;
 }
 
 unsafe extern "C" fn load(context: *mut c_void, item: fedspan_item, bytes: *mut u8, length: usize) -> i32 {
@@ -138,6 +151,9 @@ unsafe extern "C" fn read(context: *mut c_void, bytes: *mut u8, length: usize) -
 unsafe extern "C" fn write(context: *mut c_void, bytes: *const u8, length: usize) -> i32 {
     // SAFETY: the context of `platform`, and `length` bytes.
     let (firmware, bytes) = unsafe { (firmware(context), std::slice::from_raw_parts(bytes, length)) };
+    if firmware.is_full {
+        return 0;
+    }
     // A few bytes at once, as a serial line takes them.
     let count = length.min(5);
     firmware.sent.extend(&bytes[..count]);
@@ -158,6 +174,14 @@ pub fn settings(features: u16, width: u16, outputs: u16) -> fedspan_config {
         cipher: 0,
         sleep_ms: 0,
         sleep_wait_ms: 0,
+        timers: fedspan_timers {
+            ask_again_ms: 0,
+            resend_ms: 0,
+            reconnect_ms: 0,
+            reconnect_max_ms: 0,
+            write_ms: 0,
+        },
+        pause_quota: 0,
         platform: fedspan_platform {
             context: ptr::null_mut(),
             rewind: Some(rewind),
@@ -167,26 +191,27 @@ pub fn settings(features: u16, width: u16, outputs: u16) -> fedspan_config {
             save: Some(save),
             read: Some(read),
             write: Some(write),
+            pause: None,
         },
     }
 }
 
-fn config(firmware: &mut Firmware) -> fedspan_config {
+pub fn config(firmware: &mut Firmware) -> fedspan_config {
     let mut config = settings(D as u16, K as u16, C as u16);
     config.platform.context = ptr::from_mut(firmware).cast();
     config
 }
 
 /// Memory of a client.
-struct Memory(Vec<u64>);
+pub struct Memory(Vec<u64>);
 
 impl Memory {
-    fn new(config: &fedspan_config) -> Self {
+    pub fn new(config: &fedspan_config) -> Self {
         // SAFETY: settings.
         Self(vec![0xAAAA_AAAA_AAAA_AAAA; unsafe { fedspan_memory_size(config) }.div_ceil(8)])
     }
 
-    fn start(&mut self, config: &fedspan_config) -> (fedspan_status, *mut fedspan_client) {
+    pub fn start(&mut self, config: &fedspan_config) -> (fedspan_status, *mut fedspan_client) {
         let mut client = ptr::dangling_mut();
         // SAFETY: memory, settings and a pointer.
         let status =
@@ -195,21 +220,36 @@ impl Memory {
     }
 }
 
-/// Steps a client until it waits or its link has ended.
-fn run(client: *mut fedspan_client) -> fedspan_state {
-    let mut until = 0;
+/// Steps a client at a time until it waits or its link has ended, and returns for how long it waits then.
+pub fn run_at(client: *mut fedspan_client, now: u32) -> (fedspan_state, u32) {
+    let mut wait = u32::MAX;
     for _ in 0..10_000 {
         // SAFETY: a started client.
-        let state = unsafe { fedspan_step(client, 1, &raw mut until) };
+        let state = unsafe { fedspan_step(client, now, &raw mut wait) };
         if state != fedspan_state::FEDSPAN_AGAIN {
-            return state;
+            return (state, wait);
         }
+        assert_eq!(wait, 0);
     }
     panic!("never waits")
 }
 
+/// Steps a client until it waits or its link has ended.
+fn run(client: *mut fedspan_client) -> fedspan_state {
+    run_at(client, 1).0
+}
+
+/// Returns the counters of a client.
+pub fn counters(client: *mut fedspan_client) -> fedspan_counters {
+    let mut counters = fedspan_counters::default();
+    // SAFETY: a started client and counters.
+    let status = unsafe { fedspan_get_counters(client, &raw mut counters) };
+    assert_eq!(status, fedspan_status::FEDSPAN_OK);
+    counters
+}
+
 /// Returns the messages in what was sent, with their bodies.
-fn sent(firmware: &mut Firmware) -> Vec<(ToServer, Vec<u8>)> {
+pub fn sent(firmware: &mut Firmware) -> Vec<(ToServer, Vec<u8>)> {
     let bytes = std::mem::take(&mut firmware.sent);
     let (mut input, mut decoder, mut messages) = (&bytes[..], Decoder::new(vec![0; 4096]), Vec::new());
     while !input.is_empty() {
@@ -221,14 +261,14 @@ fn sent(firmware: &mut Firmware) -> Vec<(ToServer, Vec<u8>)> {
     messages
 }
 
-fn frame(message: &ToDevice, body: &[u8]) -> Vec<u8> {
+pub fn frame(message: &ToDevice, body: &[u8]) -> Vec<u8> {
     let mut out = vec![0; 4096];
     let length = encode(message, body.len(), |target| target.copy_from_slice(body), &mut out).unwrap();
     out.truncate(length);
     out
 }
 
-fn opening(round: u32, task: Wire) -> (ToDevice, Vec<u8>) {
+pub fn opening(round: u32, task: Wire) -> (ToDevice, Vec<u8>) {
     let tensors = [TensorDescriptor::inline(Role::Representation, Encoding::F32, D as u16, K as u16)];
     let open = RoundOpen { id: RoundId { round, stage: 0 }, task, tensors: tensors.into_iter().collect() };
     let mut b = [0.0f32; D * K];
@@ -238,11 +278,11 @@ fn opening(round: u32, task: Wire) -> (ToDevice, Vec<u8>) {
 
 const HEAD: HeadSolve = HeadSolve::LeastSquares { ridge: 0.01 };
 
-fn fed_rep() -> Wire {
+pub fn fed_rep() -> Wire {
     Wire::FedRep { step_size: 0.1, head: HEAD, upload: Upload::Gradient, encoding: Encoding::F32 }
 }
 
-fn welcome() -> ToDevice {
+pub fn welcome() -> ToDevice {
     ToDevice::Welcome(Welcome { campaign: 1, idle_milliseconds: 60_000 })
 }
 
@@ -310,13 +350,12 @@ fn client_trains_with_the_bits_of_the_rust_client() {
         let mut in_rust = [0.0; C];
         rust.task_mut().predict(&x[..D], &mut in_rust).unwrap();
         assert_eq!(out.map(f32::to_bits), in_rust.map(f32::to_bits));
-        let mut counters = fedspan_counters::default();
+        let found = counters(client);
         // SAFETY: a started client.
         unsafe {
             assert!(fedspan_is_fitted(client));
             assert_eq!((fedspan_head_version(client), fedspan_last_round(client)), (2, 4));
-            assert_eq!(fedspan_get_counters(client, &raw mut counters), fedspan_status::FEDSPAN_OK);
-            assert_eq!((counters.counted, counters.malformed, fedspan_refusal(client)), (2, 0, 0));
+            assert_eq!((found.counted, found.malformed, fedspan_refusal(client)), (2, 0, 0));
             fedspan_end(client);
             assert!(!fedspan_is_fitted(client));
             fedspan_end(client);
@@ -399,9 +438,9 @@ fn wrong_arguments_are_refused() {
             assert_eq!(fedspan_start(start, bytes, &raw const settings, &raw mut client), FEDSPAN_OVERLAP);
         }
         // No client at all.
-        let (mut until, mut out, x) = (0, [0.0f32; C], [0.0f32; D]);
+        let (mut wait, mut out, x) = (0, [0.0f32; C], [0.0f32; D]);
         let none = ptr::null_mut();
-        assert_eq!(fedspan_step(none, 0, &raw mut until), fedspan_state::FEDSPAN_STOPPED);
+        assert_eq!(fedspan_step(none, 0, &raw mut wait), fedspan_state::FEDSPAN_STOPPED);
         assert_eq!(fedspan_predict(none, x.as_ptr(), D, out.as_mut_ptr(), C), FEDSPAN_NOT_STARTED);
         assert_eq!(fedspan_get_counters(none, ptr::null_mut()), FEDSPAN_NOT_STARTED);
         assert!(!fedspan_is_fitted(none));
@@ -415,7 +454,7 @@ fn wrong_arguments_are_refused() {
     }
 }
 
-/// A lost link, storage that fails and stored bytes that are damaged end in counters and clear states.
+/// Tests that a lost link and storage that fails end in counters and clear states.
 #[test]
 fn failures_of_the_platform_are_counted() {
     let mut firmware = Firmware::new(1);
@@ -429,29 +468,30 @@ fn failures_of_the_platform_are_counted() {
     assert_eq!(run(client), fedspan_state::FEDSPAN_WAIT);
     let messages = sent(&mut firmware);
     assert!(matches!(messages.last(), Some((ToServer::Decline(_), _))), "{messages:?}");
-    let mut counters = fedspan_counters::default();
-    // SAFETY: a started client.
-    unsafe { fedspan_get_counters(client, &raw mut counters) };
-    assert_eq!((counters.storage, counters.declined), (1, 1));
+    let found = counters(client);
+    assert_eq!((found.storage, found.declined), (1, 1));
     firmware.is_lost = true;
     assert_eq!(run(client), fedspan_state::FEDSPAN_CLOSED);
-    // Damaged items: the record counts as missing, and without its handshakes a device with a key stays silent.
-    firmware = Firmware::new(1);
+}
+
+/// Tests that a damaged record counts as missing, and that without its handshakes a device with a key stays silent.
+#[cfg(feature = "encryption")]
+#[test]
+fn damaged_items_are_counted() {
+    let mut firmware = Firmware::new(1);
     let key = [9u8; 32];
     let mut settings = config(&mut firmware);
     settings.key = key.as_ptr();
+    let mut memory = Memory::new(&settings);
     for damaged in [vec![1, 2, 3], vec![0xFF; 12], vec![0; 12], vec![0; 400]] {
         firmware.items = BTreeMap::from([(0, damaged.clone()), (1, damaged.clone())]);
         let (status, client) = memory.start(&settings);
         assert_eq!(status, fedspan_status::FEDSPAN_OK);
         assert_eq!(run(client), fedspan_state::FEDSPAN_CLOSED, "{damaged:?}");
         assert!(firmware.sent.is_empty());
+        assert!(counters(client).storage > 0);
         // SAFETY: a started client.
-        unsafe {
-            fedspan_get_counters(client, &raw mut counters);
-            fedspan_end(client);
-        }
-        assert!(counters.storage > 0);
+        unsafe { fedspan_end(client) };
     }
     firmware.items.clear();
     let (_, client) = memory.start(&settings);
@@ -515,10 +555,8 @@ fn unreadable_samples_decline_the_round() {
         run(client);
         let answer = sent(&mut firmware);
         assert!(matches!(answer[..], [(ToServer::Decline(_), _)]), "{fault:?}: {answer:?}");
-        let mut counters = fedspan_counters::default();
-        // SAFETY: a started client and counters.
-        unsafe { fedspan_get_counters(client, &raw mut counters) };
-        assert_eq!((counters.unread, counters.declined), (1, 1), "{fault:?}");
+        let found = counters(client);
+        assert_eq!((found.unread, found.declined), (1, 1), "{fault:?}");
         firmware.fault = Fault::None;
         let (open, body) = opening(4, fed_rep());
         firmware.arrived = frame(&open, &body);
@@ -594,11 +632,39 @@ fn kept_representation_predicts_after_a_reset() {
 /// Tests that a step without a client returns another state than the end of a link, and a time.
 #[test]
 fn step_without_a_client_says_so() {
-    let mut until = 0;
+    let mut wait = 7;
     // SAFETY: NULL is allowed.
     unsafe {
-        assert_eq!(fedspan_step(ptr::null_mut(), 7, &raw mut until), fedspan_state::FEDSPAN_STOPPED);
+        assert_eq!(fedspan_step(ptr::null_mut(), 7, &raw mut wait), fedspan_state::FEDSPAN_STOPPED);
         assert_eq!(fedspan_step(ptr::null_mut(), 7, ptr::null_mut()), fedspan_state::FEDSPAN_STOPPED);
     }
-    assert_eq!(until, 7);
+    assert_eq!(wait, 0);
+}
+
+/// Tests that a device without random bytes does not start, sends nothing if they fail later, and goes on when there are some.
+#[cfg(feature = "encryption")]
+#[test]
+fn device_without_random_bytes_sends_nothing() {
+    let mut firmware = Firmware::new(4);
+    let key = [9u8; 32];
+    let mut settings = config(&mut firmware);
+    settings.key = key.as_ptr();
+    let mut memory = Memory::new(&settings);
+    firmware.random_fails = true;
+    let (status, client) = memory.start(&settings);
+    assert!(status == fedspan_status::FEDSPAN_RANDOM && client.is_null());
+    firmware.random_fails = false;
+    let (_, client) = memory.start(&settings);
+    firmware.random_fails = true;
+    let (mut now, mut total) = (0, 0);
+    for attempt in 1..=5 {
+        let (state, wait) = run_at(client, now);
+        assert!(state == fedspan_state::FEDSPAN_CLOSED && wait > 0, "{attempt}");
+        assert!(firmware.sent.is_empty() && counters(client).random > total);
+        (now, total) = (now + wait, counters(client).random);
+    }
+    firmware.random_fails = false;
+    assert_eq!(run_at(client, now), (fedspan_state::FEDSPAN_WAIT, 2_000));
+    assert!(!firmware.sent.is_empty());
+    assert_eq!(counters(client).random, total);
 }

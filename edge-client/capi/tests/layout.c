@@ -16,10 +16,15 @@ int main(void) {
   FIELD(fedspan_config, cipher);
   FIELD(fedspan_config, sleep_ms);
   FIELD(fedspan_config, sleep_wait_ms);
+  FIELD(fedspan_config, timers);
+  FIELD(fedspan_config, pause_quota);
   FIELD(fedspan_config, platform);
   printf("fedspan_platform %zu\n", sizeof(fedspan_platform));
   FIELD(fedspan_platform, random);
   FIELD(fedspan_platform, write);
+  FIELD(fedspan_platform, pause);
+  printf("fedspan_timers %zu\n", sizeof(fedspan_timers));
+  FIELD(fedspan_timers, write_ms);
   printf("fedspan_samples %zu\n", sizeof(fedspan_samples));
   FIELD(fedspan_samples, count);
   printf("fedspan_counters %zu\n", sizeof(fedspan_counters));

@@ -1,4 +1,4 @@
-/* Test of the storage of fedspan_zephyr.c with settings in memory: two clients keep their items apart. */
+/* Test of fedspan_zephyr.c with settings in memory: two clients keep their items apart, and a kernel without entropy ends in an error. */
 #include "storage.h"
 
 #include "fedspan_zephyr.h"
@@ -20,8 +20,31 @@ int settings_save_one(const char *name, const void *bytes, size_t length) {
 }
 
 int settings_subsys_init(void) { return 0; }
-int sys_csrand_get(void *bytes, size_t length) { return memset(bytes, 1, length) == NULL; }
-int32_t k_msleep(int32_t milliseconds) { return milliseconds; }
-int64_t k_uptime_get(void) { return 0; }
 
-int main(void) { return test(fedspan_zephyr_platform, fedspan_zephyr_named_platform, "thirty_two_letter_in_a_long_name"); }
+/* Number of calls that fail, and milliseconds that were slept. */
+static int failing_calls, slept;
+
+int sys_csrand_get(void *bytes, size_t length) {
+  memset(bytes, 1, length);
+  return failing_calls > 0 ? failing_calls--, -5 : 0;
+}
+
+int32_t k_msleep(int32_t milliseconds) { return slept += milliseconds, 0; }
+uint32_t k_uptime_get_32(void) { return 0; }
+
+/* Returns 0 if random bytes are awaited for a limited time. */
+static int random_ends(void) {
+  fedspan_platform platform = {0};
+  uint8_t bytes[16];
+  CHECK(fedspan_zephyr_platform(&platform) == 0);
+  CHECK(platform.random(NULL, bytes, sizeof bytes) == 0 && slept == 0);
+  failing_calls = 4;
+  CHECK(platform.random(NULL, bytes, sizeof bytes) == 0 && slept == 80);
+  failing_calls = 1000;
+  CHECK(platform.random(NULL, bytes, sizeof bytes) == -5 && slept == 160 && failing_calls == 995);
+  return 0;
+}
+
+int main(void) {
+  return random_ends() || test(fedspan_zephyr_platform, fedspan_zephyr_named_platform, "thirty_two_letter_in_a_long_name");
+}

@@ -3,10 +3,14 @@
 #include <errno.h>
 #include <string.h>
 #include <zephyr/kernel.h>
+#include <zephyr/logging/log.h>
 #include <zephyr/random/random.h>
 #include <zephyr/settings/settings.h>
 
-enum { NAME_MAX_LENGTH = 32 };
+LOG_MODULE_REGISTER(fedspan, LOG_LEVEL_INF);
+
+/* Longest name, number of attempts to get random bytes, and milliseconds between two. */
+enum { NAME_MAX_LENGTH = 32, RANDOM_ATTEMPTS = 5, RANDOM_DELAY = 20 };
 
 /* Path of an item in the settings. */
 struct path {
@@ -65,10 +69,16 @@ static int32_t save_named(void *context, fedspan_item item, const uint8_t *bytes
   return save_to(((const fedspan_zephyr_storage *)context)->name, item, bytes, length);
 }
 
-static void random_bytes(void *context, uint8_t *bytes, size_t length) {
+static int32_t random_bytes(void *context, uint8_t *bytes, size_t length) {
   (void)context;
-  /* Without entropy a device must not greet a server: it waits. */
-  while (sys_csrand_get(bytes, length) != 0) k_msleep(100);
+  int error = 0;
+  for (int attempt = 0; attempt < RANDOM_ATTEMPTS; attempt++) {
+    if (attempt > 0) k_msleep(RANDOM_DELAY);
+    error = sys_csrand_get(bytes, length);
+    if (error == 0) return 0;
+  }
+  LOG_ERR("no random bytes after %d attempts: error %d", RANDOM_ATTEMPTS, error);
+  return error;
 }
 
 int fedspan_zephyr_platform(fedspan_platform *platform) {
@@ -88,4 +98,4 @@ int fedspan_zephyr_named_platform(fedspan_platform *platform) {
   return settings_subsys_init();
 }
 
-uint64_t fedspan_zephyr_now(void) { return (uint64_t)k_uptime_get(); }
+uint32_t fedspan_zephyr_now(void) { return k_uptime_get_32(); }

@@ -219,13 +219,18 @@ extern "C" fn board_key() -> *const u8 {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn board_now() -> u64 {
-    services().now().as_u64()
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "a counter of 32 bits that wraps, as the interface takes it"
+)]
+extern "C" fn board_now() -> u32 {
+    services().now().as_u64() as u32
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn board_wait(until: u64) {
-    services().wait(Millis::new(until));
+extern "C" fn board_wait(milliseconds: u32) {
+    let services = services();
+    services.wait(services.now() + Millis::from(milliseconds));
 }
 
 #[unsafe(no_mangle)]
@@ -256,9 +261,10 @@ extern "C" fn board_next(_context: *mut c_void, samples: *mut fedspan_samples) -
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn board_random(_context: *mut c_void, bytes: *mut u8, length: usize) {
+extern "C" fn board_random(_context: *mut c_void, bytes: *mut u8, length: usize) -> i32 {
     // SAFETY: the client passes a buffer of this length.
     state().random.fill_bytes(unsafe { slice::from_raw_parts_mut(bytes, length) });
+    0
 }
 
 #[unsafe(no_mangle)]

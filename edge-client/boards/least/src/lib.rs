@@ -82,10 +82,16 @@ fn write_register(offset: usize, value: u32) {
     unsafe { core::ptr::with_exposed_provenance_mut::<u32>(REGISTERS + offset).write_volatile(value) }
 }
 
+/// Returns the milliseconds since the start, modulo 2^32.
+#[must_use]
+pub fn milliseconds() -> u32 {
+    read_register(12)
+}
+
 /// Returns the milliseconds since the start.
 #[must_use]
 pub fn clock() -> Millis {
-    read_register(12).into()
+    milliseconds().into()
 }
 
 /// Writes a prediction to its register.

@@ -26,13 +26,4 @@ inline int32_t fedspanWrite(void *, const uint8_t *bytes, size_t length) {
   return static_cast<int32_t>(fedspanStream()->write(bytes, length < room ? length : room));
 }
 
-// Milliseconds in 64 bits: millis() begins again after 49 days. To be called at least that often.
-inline uint64_t fedspanMillis() {
-  static uint32_t last = 0, periods = 0;
-  const uint32_t now = static_cast<uint32_t>(millis());
-  if (now < last) periods++;
-  last = now;
-  return static_cast<uint64_t>(periods) << 32 | now;
-}
-
 #endif

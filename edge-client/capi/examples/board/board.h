@@ -8,15 +8,15 @@
 uint64_t board_device(void);
 const uint8_t *board_key(void);
 
-/* Milliseconds since the start; sleep until a time or the next byte; connect to the server. */
-uint64_t board_now(void);
-void board_wait(uint64_t until);
+/* Milliseconds since the start, modulo 2^32; sleep for some milliseconds, or until the next byte; connect to the server. */
+uint32_t board_now(void);
+void board_wait(uint32_t milliseconds);
 void board_connect(void);
 
 /* Samples in flash, random numbers, storage and link. */
 int32_t board_rewind(void *context, uint32_t round);
 int32_t board_next(void *context, fedspan_samples *samples);
-void board_random(void *context, uint8_t *bytes, size_t length);
+int32_t board_random(void *context, uint8_t *bytes, size_t length);
 int32_t board_load(void *context, fedspan_item item, uint8_t *bytes, size_t length);
 int32_t board_save(void *context, fedspan_item item, const uint8_t *bytes, size_t length);
 int32_t board_read(void *context, uint8_t *bytes, size_t length);

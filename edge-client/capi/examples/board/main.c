@@ -35,14 +35,14 @@ static fedspan_client *start(void) {
 static void train(fedspan_client *client) {
   board_connect();
   while (!fedspan_is_fitted(client)) {
-    uint64_t until;
-    switch (fedspan_step(client, board_now(), &until)) {
+    uint32_t wait, now = board_now();
+    switch (fedspan_step(client, now, &wait)) {
     case FEDSPAN_WAIT:
-      board_wait(until);
+      board_wait(wait);
       break;
     case FEDSPAN_CLOSED:
       if (fedspan_is_fitted(client)) return;
-      while (board_now() < until) board_wait(until);
+      for (uint32_t passed; (passed = board_now() - now) < wait;) board_wait(wait - passed);
       board_connect();
       break;
     }

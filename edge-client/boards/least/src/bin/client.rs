@@ -20,10 +20,10 @@ use fedspan_client::session::{About, Firmware, ResetReason};
 use fedspan_client::store::NoStore;
 #[cfg(feature = "flash")]
 use fedspan_client::store::{FlashStore, record_len};
-#[cfg(feature = "scale")]
-use fedspan_client::task::{Scaled, scaled_values};
 #[cfg(feature = "top-k")]
 use fedspan_client::task::ErrorFeedback;
+#[cfg(feature = "scale")]
+use fedspan_client::task::{Scaled, scaled_values};
 use fedspan_client::{Linear, Recording, Session};
 #[cfg(feature = "flash")]
 use least::Flash;
@@ -39,7 +39,8 @@ const CONFIG: Config = Config {
 };
 /// Facts that the device reports.
 #[cfg(feature = "reports")]
-const ABOUT: About = About { firmware: Firmware { version: [0, 1, 0], build: 0 }, reset: ResetReason::Unknown };
+const ABOUT: About =
+    About { firmware: Firmware { version: [0, 1, 0], build: 0 }, reset: ResetReason::Unknown };
 const RECEIVE: usize = CONFIG.frame_limit as usize;
 const TRANSMIT: usize = CONFIG.transmit_capacity();
 

@@ -12,9 +12,9 @@ use core::slice;
 use embedded_io::{Read, ReadReady, Write};
 use fedspan::{
     FEDSPAN_CLIENT_SIZE, fedspan_config, fedspan_item, fedspan_platform, fedspan_predict, fedspan_samples,
-    fedspan_start, fedspan_state, fedspan_step,
+    fedspan_start, fedspan_state, fedspan_step, fedspan_timers,
 };
-use least::{D, K, Lcg, Line, clock, report, samples};
+use least::{D, K, Lcg, Line, milliseconds, report, samples};
 use rand_core::Rng;
 
 /// Frame limit in bytes.
@@ -62,9 +62,10 @@ unsafe extern "C" fn next(pointer: *mut c_void, found: *mut fedspan_samples) -> 
     0
 }
 
-unsafe extern "C" fn random(pointer: *mut c_void, bytes: *mut u8, length: usize) {
+unsafe extern "C" fn random(pointer: *mut c_void, bytes: *mut u8, length: usize) -> i32 {
     // SAFETY: the context of the settings, and a buffer of this length.
     unsafe { context(pointer).random.fill_bytes(slice::from_raw_parts_mut(bytes, length)) };
+    0
 }
 
 /// A device without storage, as in the program `client`.
@@ -113,6 +114,14 @@ fn main() -> ! {
         cipher: 0,
         sleep_ms: 0,
         sleep_wait_ms: 0,
+        timers: fedspan_timers {
+            ask_again_ms: 0,
+            resend_ms: 0,
+            reconnect_ms: 0,
+            reconnect_max_ms: 0,
+            write_ms: 0,
+        },
+        pause_quota: 0,
         platform: fedspan_platform {
             context: (&raw mut context).cast(),
             rewind: Some(rewind),
@@ -122,21 +131,22 @@ fn main() -> ! {
             save: Some(save),
             read: Some(read),
             write: Some(write),
+            pause: None,
         },
     };
-    let (mut client, mut until) = (ptr::null_mut(), 0);
+    let (mut client, mut wait) = (ptr::null_mut(), 0);
     // SAFETY: `main` runs once, and the memory is used only here.
     unsafe { fedspan_start(MEMORY.0.get().cast(), SIZE, &raw const config, &raw mut client) };
     let (x, _) = samples();
     loop {
+        let now = milliseconds();
         // SAFETY: the client that was started, or NULL.
-        if unsafe { fedspan_step(client, clock().as_u64(), &raw mut until) } == fedspan_state::FEDSPAN_CLOSED
-        {
+        if unsafe { fedspan_step(client, now, &raw mut wait) } == fedspan_state::FEDSPAN_CLOSED {
             let mut out = 0.0;
             // SAFETY: as above; the sample has D values.
             unsafe { fedspan_predict(client, x.as_ptr(), D, &raw mut out, 1) };
             report(out);
-            while clock().as_u64() < until {}
+            while milliseconds().wrapping_sub(now) < wait {}
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The client of the program `client` with sizes that are known at run time only, and with storage by two functions, as in the
+//! The client of the program `client` with sizes and settings that are known at run time only, and with storage by two functions, as in the
 //! program `interface` but in Rust: the difference between the two is the interface to C.
 
 #![no_std]
@@ -113,8 +113,8 @@ fn main() -> ! {
     let (x, y) = samples();
     // SAFETY: this is the only call, because `main` runs once.
     let Statics { client, values, receive, transmit } = unsafe { STATICS.take() };
-    // Sizes that the compiler does not know.
-    let shape = black_box(Shape { features: D, width: K, outputs: 1 });
+    // Sizes and settings that the compiler does not know.
+    let (config, shape) = (black_box(CONFIG), black_box(Shape { features: D, width: K, outputs: 1 }));
     let Ok(memory) = SliceMemory::new(shape, values) else {
         loop {
             spin_loop();
@@ -122,7 +122,7 @@ fn main() -> ! {
     };
     let samples = Recording::regression(x, y, shape.features, shape.outputs);
     let store = Items { load: black_box(|_, _| 0), save: black_box(|_, _| 0), record: [0; RECORD] };
-    let session = Session::new(CONFIG, protection(), Linear::new(memory), samples, store, Lcg(1));
+    let session = Session::new(config, protection(), Linear::new(memory), samples, store, Lcg(1));
     let client = client.write(session);
     loop {
         let buffers = Buffers { receive, transmit };

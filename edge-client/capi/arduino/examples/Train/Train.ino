@@ -8,7 +8,7 @@ alignas(8) static uint8_t memory[FEDSPAN_MEMORY_SIZE(FEATURES, WIDTH, OUTPUTS, F
 static float x[SAMPLES * FEATURES], y[SAMPLES];
 static fedspan_client *client = nullptr;
 static bool hasBegun = false, isClosed = false;
-static uint64_t nextStep = 0;
+static uint32_t lastStep = 0, wait = 0;
 
 static int32_t rewindSamples(void *, uint32_t) {
   hasBegun = false;
@@ -24,8 +24,9 @@ static int32_t nextSamples(void *, fedspan_samples *samples) {
   return 0;
 }
 
-static void randomBytes(void *, uint8_t *bytes, size_t length) {
+static int32_t randomBytes(void *, uint8_t *bytes, size_t length) {
   for (size_t i = 0; i < length; i++) bytes[i] = static_cast<uint8_t>(random(256));
+  return 0;
 }
 
 void setup() {
@@ -44,18 +45,17 @@ void setup() {
   config.platform.random = randomBytes;
   config.platform.read = fedspanRead;
   config.platform.write = fedspanWrite;
-  if (fedspan_start(memory, sizeof memory, &config, &client) != FEDSPAN_OK) Serial.println("fedspan_start: wrong settings");
+  if (fedspan_start(memory, sizeof memory, &config, &client) != FEDSPAN_OK) Serial.println("fedspan_start: wrong settings, or no random bytes");
 }
 
 void loop() {
-  // The serial line has no connection: after a link has ended, the next one begins at the time that the step names.
-  const uint64_t now = fedspanMillis();
-  if (now < nextStep && (isClosed || Serial.available() == 0)) return;
-  uint64_t until = now;
-  const fedspan_state state = fedspan_step(client, now, &until);
+  // The serial line has no connection: after a link has ended, the next one begins after the time that the step names.
+  const uint32_t now = static_cast<uint32_t>(millis());
+  if (now - lastStep < wait && (isClosed || Serial.available() == 0)) return;
+  lastStep = now;
+  const fedspan_state state = fedspan_step(client, now, &wait);
   if (state == FEDSPAN_STOPPED) return;
   isClosed = state == FEDSPAN_CLOSED;
-  nextStep = state == FEDSPAN_AGAIN ? 0 : until;
   float prediction = 0;
   if (fedspan_predict(client, x, FEATURES, &prediction, OUTPUTS) == FEDSPAN_OK) digitalWrite(LED_BUILTIN, prediction > 0);
 }
