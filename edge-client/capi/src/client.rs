@@ -378,12 +378,9 @@ pub unsafe extern "C" fn fedspan_set_representation(
     }
     // SAFETY: the caller guarantees an array of this length.
     let values = unsafe { slice::from_raw_parts(values, length) };
-    if values.iter().any(|value| !value.is_finite()) {
-        return fedspan_status::FEDSPAN_NOT_FINITE;
-    }
     match model.set_representation(values) {
         Ok(()) => fedspan_status::FEDSPAN_OK,
-        Err(_) => fedspan_status::FEDSPAN_LENGTH,
+        Err(_) => fedspan_status::FEDSPAN_NOT_FINITE,
     }
 }
 

@@ -195,6 +195,7 @@ impl SessionState {
                 ToServer::Decline(self.decline.take()?)
             }
             Phase::Receiving { ask_missing: true } => {
+                count(&mut self.counters.asked_again);
                 self.phase = Phase::Receiving { ask_missing: false };
                 ToServer::Missing(self.assembly.missing(self.round)?)
             }

@@ -72,29 +72,23 @@ impl SessionState {
         if now < self.timeout_at {
             return false;
         }
-        let repeats =
-            matches!(self.phase, Phase::Greeting { .. } | Phase::Receiving { .. } | Phase::AwaitingAck);
-        if repeats && self.sleep.is_some() {
-            self.repeats += 1;
-            if self.repeats > REPEATS_MAX {
-                count(&mut self.counters.unasked);
-                (self.close, self.has_left) = (true, true);
-                return true;
-            }
-        }
         match self.phase {
             Phase::Offline => return true,
             Phase::Greeting { .. } => self.enter(Phase::Greeting { hello_sent: false }),
-            Phase::Receiving { .. } => {
-                count(&mut self.counters.asked_again);
-                self.await_chunks(now, true);
-            }
+            Phase::Receiving { .. } => self.await_chunks(now, true),
             Phase::AwaitingAck | Phase::AwaitingSlot => {
                 self.enter(Phase::Sending { next: UploadCursor::Update })
             }
-            Phase::Idle | Phase::Collecting | Phase::Sending { .. } => {}
+            Phase::Idle | Phase::Collecting | Phase::Sending { .. } => return false,
         }
-        false
+        // The end of a slot counts as one, too: the update follows, and its repetitions.
+        count(&mut self.repeats);
+        let leaves = self.repeats > REPEATS_MAX && self.sleep.is_some();
+        if leaves {
+            count(&mut self.counters.unasked);
+            (self.close, self.has_left) = (true, true);
+        }
+        leaves
     }
 
     /// Starts the response slot of a private computation: the session is silent until the end of the slot.
