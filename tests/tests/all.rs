@@ -27,6 +27,7 @@ mod load;
 mod mutants;
 mod network_attacker;
 mod nonces;
+mod promises;
 mod raw_bytes;
 mod readme;
 mod revocation;

@@ -292,8 +292,8 @@ fn times_for(name: &str) -> (Timers, Timeouts) {
         reconnect_max: 3_600_000,
         write: 2 * pause,
     };
-    let long = Millis::from(8 * pause);
-    (timers, Timeouts { hello: long, idle: Millis::new(86_400_000), frame: long, repeat: long })
+    let (idle, long) = (Millis::new(86_400_000), Millis::from(8 * pause));
+    (timers, Timeouts { hello: long, idle, frame: long, repeat: Millis::from(7 * pause) })
 }
 
 const HOUR: u64 = 3_600_000;
@@ -305,7 +305,7 @@ fn device_trains_within_its_duty_cycle() {
     {
         let (timers, limits) = times_for(name);
         let outcome = run(name, timers, limits, None, loss, 4 * HOUR);
-        println!("{name}, {loss}: {outcome:?}");
+        println!("{name}, {loss}, pauses of {} ms: {outcome:?}", timers.write / 2);
         assert!(outcome.counted >= least, "{name}: {outcome:?}");
         assert_eq!((outcome.stalled, outcome.ended), (0, 0), "{name}: {outcome:?}");
         assert!(outcome.duty <= 0.0101, "{name}: {outcome:?}");

@@ -21,7 +21,7 @@ pub enum Step<E> {
     /// The step has done something; the next step may have more to do.
     Again,
     /// Nothing is to be done until this time on the caller's clock, or until the link is ready to be read or written. Only
-    /// blocking steps return this; asynchronous ones wait.
+    /// blocking steps return this; asynchronous ones wait. A caller whose clock wraps waits for the time less `now`.
     Wait(Millis),
     /// The link has ended. The next step begins a new one over its own stream.
     Closed(Closed<E>),

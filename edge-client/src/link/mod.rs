@@ -36,7 +36,8 @@ const READ_SIZE: usize = 64;
 /// Result of a driver whose link was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed<E> {
-    /// Time at which to connect again, on the caller's clock.
+    /// Time at which to connect again, on the caller's clock. A caller whose clock wraps waits for `retry_at - now`: the time itself may lie
+    /// beyond the clock's end.
     pub retry_at: Millis,
     /// Error of the link. `None` if the peer or the session closed the link, or if the link accepted no more
     /// bytes.
