@@ -182,9 +182,12 @@ impl Plan {
         let mut plan = Self::from_sections(seed, devices, (5, 6), &sections, kind)?;
         plan.is_encrypted = true;
         let seconds = Duration::from_secs;
-        plan.fleet.absence = seconds(3 * period);
+        // The defaults of the configuration with `rounds.every`; without it they must be longer than the period.
+        let (absence, deadline) =
+            if every { (2 * period, period.max(60)) } else { (3 * period, period * 9 / 4) };
+        plan.fleet.absence = seconds(absence);
         plan.fleet.rounds = RoundsSection {
-            deadline: Some(seconds(period * 9 / 4)),
+            deadline: Some(seconds(deadline)),
             patience: None,
             every: every.then(|| seconds(period)),
             min_count: usize::try_from(devices).unwrap_or(usize::MAX),
