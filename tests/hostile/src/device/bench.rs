@@ -251,6 +251,17 @@ impl<'a, T: Model> Bench<'a, T> {
         }
     }
 
+    /// Advances the clock to the end of the silence of a device with noise, if it is silent. If the clock wraps in between, the slot
+    /// begins again.
+    fn advance_to_end_of_silence(&mut self) {
+        for _ in 0..2 {
+            if self.session.is_silent(self.now) {
+                self.advance_to_wake();
+            }
+        }
+        assert!(!self.session.is_silent(self.now), "the silence never ends");
+    }
+
     /// Delivers a sample; some kinds have the wrong width, values that are not finite, or the wrong type of
     /// target.
     pub fn deliver_sample(&mut self, kind: u8) {
@@ -716,6 +727,7 @@ impl<'a, T: Model> Bench<'a, T> {
             "the device never connects again"
         );
         self.advance_to_wake();
+        self.advance_to_end_of_silence();
         self.connect_again();
         let opening = self.messages.last_round();
         let Ok((ToDevice::RoundOpen(open), _)) = decode::<ToDevice>(&opening[0]) else {
@@ -738,14 +750,13 @@ impl<'a, T: Model> Bench<'a, T> {
             }
         }
         // A device with noise answers at the end of its slot.
-        if self.session.is_silent(self.now) {
-            self.advance_to_wake();
-        }
+        self.advance_to_end_of_silence();
         // Samples that are NaN are not usable, so that the round stays open.
         assert!(
             matches!(self.answered, Some((id, _)) if id == open.id) || self.session.is_collecting(),
-            "round {:?} was not answered",
-            open.id
+            "round {:?} was not answered: {:?}",
+            open.id,
+            self.session.counters()
         );
         let uses_key = |bench: &Self| !receives_keys || bench.close || bench.hellos == hellos + 1;
         assert!(
