@@ -19,6 +19,7 @@ pub struct Air {
     queues: [VecDeque<Vec<u8>>; 4],
     /// Packets that were sent, of all rounds.
     past: VecDeque<Vec<u8>>,
+    received: u64,
     /// Number of times for which each device's radio may not send: the rest of its duty cycle.
     pub blocked: [u8; 2],
     /// True if the next packet of a device ends its link.
@@ -44,12 +45,14 @@ impl Air {
 
     /// Takes the next packet of a queue.
     pub fn receive(&mut self, queue: usize) -> Option<Vec<u8>> {
-        self.queues[queue % 4].pop_front()
+        let packet = self.queues[queue % 4].pop_front();
+        self.received += u64::from(packet.is_some());
+        packet
     }
 
-    /// Returns true if no packet is on its way.
-    pub fn is_empty(&self) -> bool {
-        self.queues.iter().all(VecDeque::is_empty)
+    /// Returns the number of packets that were received at both ends.
+    pub fn received(&self) -> u64 {
+        self.received
     }
 
     /// Ends the disturbance: nothing of it is left on the way.
