@@ -189,5 +189,24 @@ pub fn seeds() -> Vec<Vec<u8>> {
         }
         seeds.push(seed);
     }
+    seeds.extend((0..32).flat_map(|ago| [late_chunk(2, ago), late_chunk(0, ago)]));
     seeds
+}
+
+/// Returns a script in which a packet of a round is lost in a queue and arrives in the next round, in place of one that is lost there: the
+/// packet that was sent `ago` packets before the last one.
+fn late_chunk(queue: u8, ago: u8) -> Vec<u8> {
+    // Chunks of i8 values in single packets, ChaCha20-Poly1305, and short seals for half of the scripts.
+    let mut script = vec![4 + 2 * (ago % 2), 250, 3, 6, 3, 4];
+    // Losing the second packet, and repeating a past one.
+    let (lose, repeat) = if queue == 0 { (0, 7) } else { (36, 34) };
+    for _ in 0..3 {
+        script.push(12);
+        // The device answers before a packet to the server is lost.
+        script.extend((queue == 0).then_some(0));
+        script.extend([6, lose, 1, 3, 1, 12]);
+        script.extend((queue == 0).then_some(0));
+        script.extend([6, lose, 1, 6, repeat, 0, ago, 3, 2, 5, 3, 3]);
+    }
+    script
 }

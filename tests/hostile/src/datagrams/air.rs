@@ -22,6 +22,8 @@ pub struct Air {
     received: u64,
     /// Number of times for which each device's radio may not send: the rest of its duty cycle.
     pub blocked: [u8; 2],
+    /// Packet of each device that was not sent; its link offers it again.
+    pub refused: [Option<Vec<u8>>; 2],
     /// True if the next packet of a device ends its link.
     pub broken: [bool; 2],
 }
@@ -120,6 +122,13 @@ pub struct Radio {
     pub device: usize,
 }
 
+impl Radio {
+    /// Forgets the packet that was not sent, when its link ends.
+    pub fn forget_refused(&mut self) {
+        self.air.borrow_mut().refused[self.device] = None;
+    }
+}
+
 /// Error of a radio that must be started again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken;
@@ -132,8 +141,11 @@ impl Packets for Radio {
         if std::mem::take(&mut air.broken[self.device]) {
             return Err(Broken);
         }
+        let refused = air.refused[self.device].take();
+        assert!(refused.is_none_or(|refused| refused == packet), "a packet that was not sent is lost");
         if air.blocked[self.device] > 0 {
             air.blocked[self.device] -= 1;
+            air.refused[self.device] = Some(packet.to_vec());
             return Ok(false);
         }
         air.send(self.device, packet.to_vec());

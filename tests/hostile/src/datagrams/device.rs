@@ -85,10 +85,8 @@ impl<'a> Device<'a> {
         let protection =
             if settings.has_short_seals { Protection::ShortTags(key) } else { Protection::Key(key) };
         let task = Linear::new(Workspace::new());
-        let (source, random) =
-            (Samples::of(index).recording(), ChaCha8Rng::seed_from_u64(1 + index as u64));
-        let session =
-            Session::with_aead(config, protection, settings.suite, task, source, NoStore, random);
+        let (source, random) = (Samples::of(index).recording(), ChaCha8Rng::seed_from_u64(1 + index as u64));
+        let session = Session::with_aead(config, protection, settings.suite, task, source, NoStore, random);
         let LinkMemory { receive, transmit, packet, collected } = memory;
         let radio = Radio { air: Rc::clone(air), device: index };
         Self {
@@ -132,8 +130,7 @@ impl<'a> Device<'a> {
         for _ in 0..STEPS_MAX {
             self.steps += 1;
             self.is_offline = false;
-            let step =
-                self.driver.step_non_blocking(&mut self.session, &mut self.link, time, &mut NoSensor);
+            let step = self.driver.step_non_blocking(&mut self.session, &mut self.link, time, &mut NoSensor);
             match step {
                 Step::Again => continue,
                 Step::Wait(until) => {
@@ -142,6 +139,7 @@ impl<'a> Device<'a> {
                 }
                 Step::Closed(closed) => {
                     self.link.reset();
+                    self.link.packets_mut().forget_refused();
                     assert!(closed.retry_at > time, "at {time} the next link begins at {}", closed.retry_at);
                     (self.wake, self.is_offline) = (closed.retry_at, true);
                 }
@@ -154,9 +152,8 @@ impl<'a> Device<'a> {
     fn check_representation(&self) {
         let Some(representation) = self.session.task().representation() else { return };
         let held = bits(representation);
-        let is_own = (1..=LAST_ROUND).any(|number| {
-            Round::of(self.index, self.settings.encoding, number).representation == held
-        });
+        let is_own = (1..=LAST_ROUND)
+            .any(|number| Round::of(self.index, self.settings.encoding, number).representation == held);
         assert!(is_own, "the device holds a representation that was not sent to it");
     }
 

@@ -81,7 +81,8 @@ impl Round {
             Request { task, tensors: vec![tensor], encoding, expects: vec![descriptor(Role::Gradient)] };
         let id = RoundId { round: number, stage: 0 };
         let broadcast = RoundBroadcast::new(id, request).expect("finite");
-        let opened = RoundOpen { id, task, tensors: [descriptor(Role::Representation)].into_iter().collect() };
+        let opened =
+            RoundOpen { id, task, tensors: [descriptor(Role::Representation)].into_iter().collect() };
         // The device's computation without a link.
         let mut model = Linear::new(Workspace::<D, K>::new());
         model.open(&opened).expect("a round for this model");

@@ -71,8 +71,7 @@ impl Server {
         let welcome = Welcome { campaign: 3, idle_milliseconds: 60_000 };
         let entropy = Box::new(ChaCha8Rng::seed_from_u64(5));
         let requirements = requirements(settings.encoding);
-        let acceptor =
-            Arc::new(Acceptor::encrypted(requirements, welcome, ActiveKeys::new(table), entropy));
+        let acceptor = Arc::new(Acceptor::encrypted(requirements, welcome, ActiveKeys::new(table), entropy));
         let ends = [0, 1].map(|peer| End::new(&acceptor, settings, peer, 0));
         let air = Rc::clone(air);
         Self { acceptor, settings, air, ends, rounds: Default::default(), sessions: 2, packets: 0 }

@@ -10,8 +10,8 @@ use fedspan_protocol::assembly::split_body;
 use fedspan_protocol::frame::{Decoder, FeedResult, HEADER_ANSWER, HEADER_SEALED, HEADER_SHORT};
 use fedspan_protocol::limits::{CHUNKS_MAX, MISSING_MAX};
 use fedspan_protocol::message::{
-    Ack, AckOutcome, Announced, Capabilities, Descriptors, NewKey, Privacy, Refusal, RoundId, ToDevice,
-    ToServer, Welcome, decode,
+    Ack, AckOutcome, Announced, Capabilities, DeclineReason, Descriptors, NewKey, Privacy, Refusal, RoundId,
+    ToDevice, ToServer, Welcome, decode,
 };
 use fedspan_protocol::secure::Suite;
 use fedspan_protocol::tensor::TensorDescriptor;
@@ -138,8 +138,8 @@ pub struct Bench<'a, T> {
     clock_jumps: u32,
     /// Number of hellos since the reset.
     hellos: u32,
-    /// Round of the last update or decline, and whether it is a decline.
-    answered: Option<(RoundId, bool)>,
+    /// Round of the last update or decline, and the reason of a decline.
+    answered: Option<(RoundId, Option<DeclineReason>)>,
     /// Number of rounds whose update was sent.
     releases: u64,
     work: Work,
@@ -658,7 +658,7 @@ impl<'a, T: Model> Bench<'a, T> {
                 for (_, tensor, bytes) in split_body(&update.tensors, body).expect("the whole body") {
                     check_values(tensor, tensor.elements(), bytes);
                 }
-                (self.uploaded, self.answered) = (update.tensors.clone(), Some((update.id, false)));
+                (self.uploaded, self.answered) = (update.tensors.clone(), Some((update.id, None)));
                 Some((update.id.round, update.id.stage, None))
             }
             ToServer::Chunk(chunk) => {
@@ -677,7 +677,7 @@ impl<'a, T: Model> Bench<'a, T> {
                 assert!(body.is_empty());
                 match message {
                     ToServer::Hello(_) => self.hellos += 1,
-                    ToServer::Decline(decline) => self.answered = Some((decline.id, true)),
+                    ToServer::Decline(decline) => self.answered = Some((decline.id, Some(decline.reason))),
                     _ => {}
                 }
                 None
@@ -758,9 +758,14 @@ impl<'a, T: Model> Bench<'a, T> {
             open.id,
             self.session.counters()
         );
+        if matches!(self.answered, Some((_, Some(DeclineReason::Task)))) {
+            let announced = self.capabilities.tasks & open.task.bit() != 0;
+            let is_streamed = !matches!(self.config.sampling, Sampling::Replay);
+            assert!(!announced || is_streamed, "the device declines a task that it has announced");
+        }
         let uses_key = |bench: &Self| !receives_keys || bench.close || bench.hellos == hellos + 1;
         assert!(
-            !matches!(self.answered, Some((_, true))) || uses_key(self),
+            !matches!(self.answered, Some((_, Some(_)))) || uses_key(self),
             "the new key is not used after a decline"
         );
         let outcome = AckOutcome::Counted;
