@@ -583,6 +583,23 @@ fn persistent_link_asks_for_hello() {
     assert_eq!(deliver_message(&mut connection, &stranger, &[]), vec![PeerMessage::OtherDevice]);
 }
 
+/// A device that does not know of a new connection may send nothing but an update that is longer than a hello, again and again.
+#[test]
+fn long_frame_before_hello_is_answered_on_links_that_do_not_close() {
+    let greet = vec![(ToDevice::Fault(Fault::Greet), Vec::new())];
+    let (frames, _) = update_frames(&create_opening(1, 40, 3, Encoding::F32, false), 4096, 1);
+    for (mut connection, expected) in [
+        (Connection::datagrams(create_acceptor()), greet.clone()),
+        (Connection::persistent(create_acceptor()), greet),
+        (Connection::new(create_acceptor()), vec![]),
+    ] {
+        take_sent(&mut connection);
+        assert_eq!(feed_bytes(&mut connection, &frames[0]), vec![]);
+        assert_eq!(connection.traffic().frames.oversize, 1);
+        assert_eq!(take_sent(&mut connection), expected);
+    }
+}
+
 /// An unanswered round is sent again unchanged, until the device answers.
 #[test]
 fn unanswered_round_is_sent_again() {

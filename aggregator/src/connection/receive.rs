@@ -2,7 +2,7 @@
 //! checked against the request of the open round before memory is allocated.
 
 use fedspan_protocol::assembly::{Assembly, split_body};
-use fedspan_protocol::frame::FeedResult;
+use fedspan_protocol::frame::{FeedResult, FrameError};
 use fedspan_protocol::limits::{FRAME_LIMIT_MAX, FRAME_LIMIT_MIN};
 use fedspan_protocol::message::{
     CHOOSES_RIDGE, Chunk, Fault, Hello, Missing, NewKey, RECEIVES_BEACONS, RECEIVES_KEYS, RoundId, ToDevice,
@@ -54,7 +54,13 @@ impl Connection {
             // used again.
             let decrypted = match self.decoder.feed(input) {
                 FeedResult::NeedMore => return None,
-                FeedResult::Dropped(_) => continue,
+                FeedResult::Dropped(reason) => {
+                    // A device that does not know of this connection may repeat nothing but an update that is longer than a hello.
+                    if reason == FrameError::Oversize {
+                        self.request_hello();
+                    }
+                    continue;
+                }
                 FeedResult::Message(message) => self.secure.process_unsealed(message),
                 FeedResult::Sealed(frame) => self.secure.process_sealed(frame, known_device),
             };

@@ -202,6 +202,12 @@ impl PeerSession {
         &self.from
     }
 
+    /// Returns the connection, for its counters and its memory.
+    #[must_use]
+    pub fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
     /// Returns the timeouts.
     #[must_use]
     pub fn timeouts(&self) -> Timeouts {

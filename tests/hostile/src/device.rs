@@ -8,37 +8,55 @@ mod models;
 mod parts;
 mod server;
 
-use fedspan_client::Linear;
-use fedspan_client::memory::{FixedWorkspace, StreamingWorkspace, Workspace};
+use fedspan_client::{Linear, Mechanism, Memory};
 
 use crate::Work;
 use crate::script::Script;
 use bench::{Bench, Settings};
-use models::{Buffers, D, K, Model, NETWORKS};
+use models::{AnyMemory, Buffers, Model, with_error_feedback, with_scale};
+use parts::Entropy;
 
-/// Number of kinds of models: the linear one, and the networks.
-const MODELS: u8 = 1 + NETWORKS as u8;
-
-/// Runs a script: two bytes of settings, then events. Some settings give the device a key, and the honest server
+/// Runs a script: three bytes of settings, then events. Some settings give the device a key, and the honest server
 /// then seals its messages.
 pub fn device_session(bytes: &[u8]) -> Work {
     let mut script = Script::new(bytes);
-    let settings = Settings { first: script.byte(), second: script.byte() };
-    let network = settings.second % MODELS;
-    if network > 0 {
-        let mut buffers = Buffers::new(network.into());
+    let settings = Settings { first: script.byte(), second: script.byte(), third: script.byte() };
+    if settings.network() > 0 {
+        let mut buffers = Buffers::new(settings.network());
         let mut networks = buffers.networks();
-        return run_events(script, Bench::new(settings, Box::new(move || networks.next())));
+        return match settings.is_scaled() {
+            false => run_events(script, Bench::new(settings, Box::new(move || networks.next()))),
+            true => {
+                let scaled = move || networks.next().map(with_scale);
+                run_events(script, Bench::new(settings, Box::new(scaled)))
+            }
+        };
     }
-    match settings.first % 3 {
-        0 => run_linear(script, settings, || Linear::new(Workspace::<D, K>::new())),
-        1 => run_linear(script, settings, || Linear::new(StreamingWorkspace::<D, K>::new())),
-        _ => run_linear(script, settings, || Linear::new(FixedWorkspace::<D, K>::new())),
+    let memory = move || AnyMemory::new(settings.memory(), settings.first);
+    if settings.is_private() {
+        let entropy = move || Entropy::new(settings.has_stuck_entropy());
+        return run_linear(script, settings, move || models::private_model(memory(), entropy()));
     }
+    run_linear(script, settings, move || Linear::new(memory()))
 }
 
-fn run_linear<T: Model>(script: Script<'_>, settings: Settings, new: fn() -> T) -> Work {
-    run_events(script, Bench::new(settings, Box::new(move || Some(new()))))
+/// Runs a script on a linear model, in the tasks that the settings wrap around it.
+fn run_linear<M: Memory, P: Mechanism>(
+    script: Script<'_>,
+    settings: Settings,
+    new: impl Fn() -> Linear<M, P> + 'static,
+) -> Work {
+    match (settings.has_error_feedback(), settings.is_scaled()) {
+        (false, false) => run_events(script, Bench::new(settings, Box::new(move || Some(new())))),
+        (true, false) => {
+            run_events(script, Bench::new(settings, Box::new(move || Some(with_error_feedback(new())))))
+        }
+        (false, true) => run_events(script, Bench::new(settings, Box::new(move || Some(with_scale(new()))))),
+        (true, true) => {
+            let wrapped = move || Some(with_error_feedback(with_scale(new())));
+            run_events(script, Bench::new(settings, Box::new(wrapped)))
+        }
+    }
 }
 
 /// Delivers the events of a script to a device.
@@ -99,7 +117,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
         for round in 0..messages::ROUNDS as u8 {
             let open = [10, round];
             // Models, contents of samples, clocks and entropy in turn.
-            let mut seed = vec![settings, settings.wrapping_mul(messages::ROUNDS as u8).wrapping_add(round)];
+            let second = settings.wrapping_mul(messages::ROUNDS as u8).wrapping_add(round);
+            let mut seed = vec![settings, second, 0];
             seed.extend(WELCOME);
             seed.extend(open);
             seed.extend(&samples);
@@ -121,7 +140,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     for (index, settings) in [48, 49, 50, 55, 193, 198, 240, 243].into_iter().enumerate() {
         for round in 0..messages::ROUNDS as u8 {
             let handshake = [0, 14, 0, 15, 0, 16, 5, 0, 19, round, 2, 3];
-            let mut seed = vec![settings, (32 * index) as u8 + round % 10];
+            let mut seed = vec![settings, (32 * index) as u8 + round % 10, 0];
             seed.extend(handshake);
             seed.extend([
                 10, round, 9, 0, 9, 0, 9, 0, 9, 0, 9, 0, 15, 3, 17, 7, 7, 0, 20, 4, 0, 5, 7, 0, 15, 1, 3,
@@ -140,7 +159,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         for second in [160u8, 161, 192, 224, 226, 254] {
             for round in [0u8, 5, 17] {
                 let handshake = [0, 14, 0];
-                let mut seed = vec![settings, second];
+                let mut seed = vec![settings, second, 0];
                 seed.extend(handshake);
                 seed.extend([10, round, 24, 1, 24, 1, 24, 0, 3, 14, 0]);
                 seed.extend([22, round + 1, 24, 2, 23, 14, 0, 22, round + 3, 23, 24, 3, 23]);
@@ -153,6 +172,37 @@ pub fn seeds() -> Vec<Vec<u8>> {
                 seed.extend([10, round + 2, 24, 9, 12, 0, 0, 0, 0, 1]);
                 seeds.push(seed);
             }
+        }
+    }
+    seeds.extend(variant_seeds());
+    seeds
+}
+
+/// Returns scripts for every third byte of settings: wrapped tasks, memories with room for groups or products, noise, short tags, and the
+/// other algorithm of seals. Rounds are acknowledged and rejected, so that what is kept between rounds is used; links are lost in the
+/// silence of a device with noise.
+fn variant_seeds() -> Vec<Vec<u8>> {
+    let mut seeds = Vec::new();
+    for third in 0..128u8 {
+        // Without and with a key; replayed and streamed samples.
+        for (first, second) in [(6, 5 * (third % 16)), (48 + third % 2, 0), (52, third % 5)] {
+            let mut seed = vec![first, second, third];
+            let round = |seed: &mut Vec<u8>, round: u8, answer: u8| {
+                seed.extend([10, round, 9, 0, 9, 0, 9, 0, 3, 3]);
+                seed.extend([5, answer, 0, 2, 50, 0]);
+            };
+            // Without a key, the answer to a hello is a welcome; the acknowledgements are the messages from the eighth on.
+            let welcome: &[u8] = if first < 48 { &[0, 5, 0, 0] } else { &[0, 14, 0] };
+            seed.extend(welcome);
+            round(&mut seed, 4 * (third % 12), 7);
+            round(&mut seed, 4 * (third % 12) + 5, 15);
+            seed.extend([10, 16 + third % 8, 1]);
+            seed.extend(welcome);
+            seed.extend([10, 16 + third % 8, 3, 6, 7, 0, 11]);
+            seed.extend(welcome);
+            round(&mut seed, 17 + third % 16, 10);
+            seed.extend([12, 0, 0, 0, 0, 13, 2, 1, 10, 18, 3, 0, 3]);
+            seeds.push(seed);
         }
     }
     seeds

@@ -19,6 +19,7 @@ mod adapters;
 mod async_chip;
 pub mod bulk;
 mod chip;
+mod datagrams;
 mod device;
 mod files;
 mod flash;
@@ -38,6 +39,7 @@ mod tensors;
 use std::path::Path;
 
 pub use adapters::adapter_files;
+pub use datagrams::datagram_sessions;
 pub use device::device_session;
 pub use files::data_files;
 pub use flash::flash_image;
@@ -95,13 +97,14 @@ pub fn seed_fuzzer(name: &str) {
 }
 
 /// All attack surfaces.
-pub const TARGETS: [Target; 13] = [
+pub const TARGETS: [Target; 14] = [
     Target { name: "frame", run: frame, seeds: stream::frame_seeds },
     Target { name: "accumulator", run: accumulator, seeds: stream::accumulator_seeds },
     Target { name: "packets", run: packets, seeds: packets::seeds },
     Target { name: "to_server", run: to_server, seeds: message::to_server_seeds },
     Target { name: "to_device", run: to_device, seeds: message::to_device_seeds },
     Target { name: "device_session", run: device_session, seeds: device::seeds },
+    Target { name: "datagram_sessions", run: datagram_sessions, seeds: datagrams::seeds },
     Target { name: "host_connection", run: host_connection, seeds: host::seeds },
     Target { name: "flash_image", run: flash_image, seeds: flash::seeds },
     Target { name: "sealed", run: sealed, seeds: sealed::seeds },

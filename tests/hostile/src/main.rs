@@ -94,14 +94,14 @@ fn report_broken(Broken { target, input }: &Broken) -> ExitCode {
 /// Prints the totals. Fails if an input was too slow or memory has grown.
 fn report(memory_before: Option<u64>, results: &[Totals], duration: Duration) -> ExitCode {
     println!(
-        "{:<16} {:>11} {:>12} {:>12} {:>10} {:>11} {:>10}",
+        "{:<17} {:>11} {:>12} {:>12} {:>10} {:>11} {:>10}",
         "target", "inputs", "frames", "refused", "per s", "most steps", "slowest us"
     );
     let (mut refused, mut slowest) = (0, Duration::ZERO);
     for totals in results {
         let rate = totals.work.refused as f64 / totals.spent.as_secs_f64().max(1e-9);
         println!(
-            "{:<16} {:>11} {:>12} {:>12} {:>10.0} {:>11} {:>10}",
+            "{:<17} {:>11} {:>12} {:>12} {:>10.0} {:>11} {:>10}",
             totals.target,
             totals.inputs,
             totals.work.frames,

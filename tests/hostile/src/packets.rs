@@ -1,5 +1,6 @@
-//! Fuzz target for frames in packets: [`packets`] delivers packets of honest frames in any order, damaged ones, and any bytes. A second
-//! implementation, which keeps the fragments in a map, must return the same frames and count the same.
+//! Fuzz target for frames in packets: [`packets`] delivers packets of two honest senders in any order, damaged ones, and any bytes. A
+//! second implementation, which keeps the fragments in a map, must return the same frames and count the same. A frame that is spliced from
+//! fragments of both senders has a wrong checksum.
 
 use std::collections::BTreeMap;
 
@@ -85,6 +86,17 @@ impl Model {
 /// Largest number of packets in one script.
 const PACKETS: usize = 2000;
 
+/// Splits an encoded frame into packets of at most `longest` bytes, as one of the senders does.
+fn split(writer: &mut PacketWriter, encoded: &[u8], longest: usize) -> Vec<Vec<u8>> {
+    let (mut rest, mut packet, mut packets) = (encoded, vec![0; longest], Vec::new());
+    while !rest.is_empty() {
+        let length = writer.write(&mut rest, &mut packet).expect("a whole frame");
+        assert!(length <= longest);
+        packets.push(packet[..length].to_vec());
+    }
+    packets
+}
+
 /// Runs a script: the receiver's buffer and the packets' length, then packets.
 pub fn packets(bytes: &[u8]) -> Work {
     let mut script = Script::new(bytes);
@@ -93,7 +105,7 @@ pub fn packets(bytes: &[u8]) -> Work {
     let mut receiver = Reassembler::new(vec![0; limit]);
     let mut reader = PacketReader::new(vec![0; limit]);
     let mut model = Model { limit, ..Model::default() };
-    let mut writer = PacketWriter::new(longest);
+    let mut writers = [PacketWriter::new(longest); 2];
     let mut sent: Vec<Vec<u8>> = Vec::new();
     let mut work = Work::default();
     let mut deliver = |packet: &[u8]| {
@@ -113,30 +125,30 @@ pub fn packets(bytes: &[u8]) -> Work {
         let dropped = model.counters.malformed + model.counters.repeated_fragments;
         work.refused = dropped.into();
         work.steps += 3;
+        expected
     };
     while let Some(kind) = script.next() {
-        match kind % 5 {
+        match kind % 6 {
             // An honest frame, of which each packet is delivered unless a bit of the next byte says no.
             0 | 1 => {
                 let (length, lost) = (
                     1 + usize::from(script.word()) % FRAME_MAX,
-                    if kind % 5 == 0 { 0 } else { script.byte() },
+                    if kind % 6 == 0 { 0 } else { script.byte() },
                 );
                 let content = (1..length).map(|n| (n as u8).wrapping_mul(kind) & 0x3f);
                 let frame: Vec<u8> = [0x10].into_iter().chain(content).collect();
-                let encoded = reference::stuff(&frame);
-                let (mut rest, mut packet) = (encoded.as_slice(), vec![0; longest]);
-                let mut index = 0;
-                while !rest.is_empty() && sent.len() < PACKETS {
-                    let length = writer.write(&mut rest, &mut packet).expect("a whole frame");
-                    assert!(length <= longest);
-                    sent.push(packet[..length].to_vec());
-                    if lost >> (index % 8) & 1 == 0 {
-                        deliver(&packet[..length]);
-                    }
-                    index += 1;
+                if sent.len() >= PACKETS {
+                    continue;
                 }
-                writer.reset();
+                let writer = &mut writers[usize::from(kind / 6 % 2)];
+                for (index, packet) in
+                    split(writer, &reference::stuff(&frame), longest).into_iter().enumerate()
+                {
+                    if lost >> (index % 8) & 1 == 0 {
+                        deliver(&packet);
+                    }
+                    sent.push(packet);
+                }
             }
             2 => {
                 let length = script.index();
@@ -149,11 +161,43 @@ pub fn packets(bytes: &[u8]) -> Work {
                     deliver(packet);
                 }
             }
-            _ => {
+            4 => {
                 let ago = script.index();
                 let mut packet = sent.iter().rev().nth(ago).cloned().unwrap_or_default();
                 script.damage(&mut packet);
                 deliver(&packet);
+            }
+            // A frame of each sender, with a checksum and often the same number. Two bits for each place in the frames say of which of them
+            // the fragment is delivered: of none, of one, or of both.
+            _ => {
+                let length = usize::from(script.word()) % (FRAME_MAX - 5);
+                let frames = [1u8, 2].map(|sender| {
+                    let content: Vec<u8> =
+                        (0..length).map(|n| (n as u8) ^ sender.wrapping_mul(kind)).collect();
+                    reference::encode_plain(&content)
+                });
+                if sent.len() >= PACKETS {
+                    continue;
+                }
+                let mut fragments = [Vec::new(), Vec::new()];
+                for ((fragments, writer), frame) in fragments.iter_mut().zip(&mut writers).zip(&frames) {
+                    *fragments = split(writer, frame, longest);
+                }
+                let mut choice = 0;
+                for place in 0..fragments[0].len().max(fragments[1].len()) {
+                    choice = if place % 4 == 0 { script.byte() } else { choice >> 2 };
+                    for (sender, fragments) in fragments.iter().enumerate() {
+                        let fragment = fragments.get(place).filter(|_| choice >> sender & 1 == 1);
+                        let Some(frame) = fragment.and_then(|fragment| deliver(fragment)) else { continue };
+                        let encoded = reference::stuff(&frame);
+                        assert!(
+                            frames.contains(&encoded)
+                                || reference::open(&encoded[..encoded.len() - 1], usize::MAX).is_none(),
+                            "the frame {frame:x?} is of neither sender"
+                        );
+                    }
+                }
+                sent.extend(fragments.into_iter().flatten());
             }
         }
     }
@@ -167,7 +211,11 @@ pub fn seeds() -> Vec<Vec<u8>> {
             let mut seed = vec![20 + n, n, 3 * n];
             for length in [5u16, 20, 17 * u16::from(n) + 1, 254, 300, 2000] {
                 let [low, high] = length.to_le_bytes();
-                seed.extend([5 * n, low, high, 1 + 5 * n, low, high, n, 3, 0, 3, 1, 3, n, 4, 1, 1, n, 0, 1]);
+                seed.extend([6 * n, low, high, 1 + 6 * n, low, high, n, 3, 0, 3, 1, 3, n, 4, 1, 1, n, 0, 1]);
+                // A frame of each sender: spliced in two ways, and both whole.
+                seed.extend([5 + 6 * n, low, high]);
+                seed.extend([0b0110_0110 ^ n; 16]);
+                seed.extend([5 + 6 * n, low, high, 0xFF]);
             }
             seed.extend([2, 6, 0x20 + n % 16, 0, 1, 2, 3, 4, 2, 18, 0x20, n]);
             seed.extend([n; 16]);

@@ -70,7 +70,7 @@ pub fn run(context: &Context, arguments: &Fuzz) -> Result<(), Failure> {
     let targets = if chosen.is_empty() { known } else { chosen };
     let fuzzer = Fuzzer::build(context)?;
     println!(
-        "{:<16} {:>11} {:>9} {:>9} {:>13} {:>9}",
+        "{:<17} {:>11} {:>9} {:>9} {:>13} {:>9}",
         "target", "executions", "per s", "coverage", "slowest s", "peak MB"
     );
     let mut is_broken = false;
@@ -207,7 +207,7 @@ impl<'a> Fuzzer<'a> {
                 ["number_of_executed_units", "average_exec_per_sec", "slowest_unit_time_sec", "peak_rss_mb"]
                     .map(|name| statistic(&log, name));
             println!(
-                "{target:<16} {executions:>11} {rate:>9} {:>9} {slowest:>13} {memory:>9}",
+                "{target:<17} {executions:>11} {rate:>9} {:>9} {slowest:>13} {memory:>9}",
                 last_coverage(&log)
             );
             return Ok(true);

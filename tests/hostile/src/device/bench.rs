@@ -10,14 +10,14 @@ use fedspan_protocol::assembly::split_body;
 use fedspan_protocol::frame::{Decoder, FeedResult, HEADER_ANSWER, HEADER_SEALED, HEADER_SHORT};
 use fedspan_protocol::limits::{CHUNKS_MAX, MISSING_MAX};
 use fedspan_protocol::message::{
-    Ack, AckOutcome, Announced, Capabilities, Descriptors, NewKey, Refusal, RoundId, ToDevice, ToServer,
-    Welcome, decode,
+    Ack, AckOutcome, Announced, Capabilities, DeclineReason, Descriptors, NewKey, Privacy, Refusal, RoundId,
+    ToDevice, ToServer, Welcome, decode,
 };
+use fedspan_protocol::secure::Suite;
 use fedspan_protocol::tensor::TensorDescriptor;
 
-use super::MODELS;
-use super::messages::{Catalogue, key_of_epoch, new_key};
-use super::models::Model;
+use super::messages::{Catalogue, Kind, key_of_epoch, new_key};
+use super::models::{MemoryKind, Model, NETWORKS};
 use super::parts::{Content, Entropy, SharedStore, Source};
 use super::server::{Server, key};
 use crate::Work;
@@ -37,11 +37,76 @@ pub struct Settings {
     pub first: u8,
     /// Model, samples, clock, entropy, new keys and beacons.
     pub second: u8,
+    /// Tasks around the model, form of seals, memory or noise of a linear model, and samples one by one.
+    pub third: u8,
+}
+
+impl Settings {
+    /// Returns the number of the network; 0 for the linear model.
+    pub fn network(self) -> usize {
+        usize::from(self.second) % (1 + NETWORKS)
+    }
+
+    /// Settings of samples, clock and entropy.
+    fn flags(self) -> usize {
+        usize::from(self.second) / (1 + NETWORKS)
+    }
+
+    pub fn has_stuck_entropy(self) -> bool {
+        self.flags() / 4 % 2 == 1
+    }
+
+    /// Returns true if uploads may leave values out. Networks have no such uploads.
+    pub fn has_error_feedback(self) -> bool {
+        self.network() == 0 && self.third % 2 == 1
+    }
+
+    pub fn is_scaled(self) -> bool {
+        self.third / 2 % 2 == 1
+    }
+
+    fn has_short_seals(self) -> bool {
+        self.third / 4 % 2 == 1
+    }
+
+    fn suite(self) -> Suite {
+        [Suite::ChaCha20Poly1305, Suite::Aes128Ccm][usize::from(self.third / 8 % 2)]
+    }
+
+    /// Returns the kind of memory of the linear model.
+    pub fn memory(self) -> MemoryKind {
+        [MemoryKind::Plain, MemoryKind::Gathering, MemoryKind::Power, MemoryKind::Power]
+            [usize::from(self.third / 16 % 4)]
+    }
+
+    /// Returns true if the updates of the linear model have noise.
+    pub fn is_private(self) -> bool {
+        self.network() == 0 && self.third / 16 % 4 == 3
+    }
+
+    fn kind(self) -> Kind {
+        Kind {
+            network: self.network(),
+            has_error_feedback: self.has_error_feedback(),
+            is_scaled: self.is_scaled(),
+            has_power: self.network() == 0 && matches!(self.memory(), MemoryKind::Power),
+        }
+    }
+
+    /// Returns the protection of a device with or without a key.
+    fn protection(self, has_key: bool) -> Protection {
+        match (has_key, self.has_short_seals()) {
+            (false, _) => Protection::Plaintext,
+            (true, false) => Protection::Key(key()),
+            (true, true) => Protection::ShortTags(key()),
+        }
+    }
 }
 
 /// A device session with its simulated clock, store and sample source.
 pub struct Bench<'a, T> {
-    session: Session<T, Source, SharedStore, Entropy>,
+    session: Session<T, Source, SharedStore, Entropy, Suite>,
+    settings: Settings,
     /// The honest server; `None` without keys.
     pub server: Option<Server>,
     pub messages: &'static Catalogue,
@@ -51,7 +116,6 @@ pub struct Bench<'a, T> {
     capabilities: Capabilities,
     source: Source,
     store: SharedStore,
-    has_stuck_entropy: bool,
     /// True if the device's clock has 32 bits.
     wraps: bool,
     now: Millis,
@@ -74,15 +138,17 @@ pub struct Bench<'a, T> {
     clock_jumps: u32,
     /// Number of hellos since the reset.
     hellos: u32,
-    /// Round of the last update or decline, and whether it is a decline.
-    answered: Option<(RoundId, bool)>,
+    /// Round of the last update or decline, and the reason of a decline.
+    answered: Option<(RoundId, Option<DeclineReason>)>,
+    /// Number of rounds whose update was sent.
+    releases: u64,
     work: Work,
 }
 
 impl<'a, T: Model> Bench<'a, T> {
     /// Creates a device with the settings of a script.
     pub fn new(settings: Settings, mut model: Box<dyn FnMut() -> Option<T> + 'a>) -> Self {
-        let Settings { first, second } = settings;
+        let Settings { first, second, third } = settings;
         let sampling = match first / 3 % 2 {
             0 => Sampling::Replay,
             _ => Sampling::Stream { samples: 3 },
@@ -90,7 +156,6 @@ impl<'a, T: Model> Bench<'a, T> {
         let frame_limit = [128, 4096, 256, 0][usize::from(first / 6) % 4];
         let leave_when_fitted = first / 24 % 2 == 1;
         let sleep = (first % 5 == 4).then(|| Sleep::once_in(1_000));
-        let (network, flags) = (second % MODELS, second / MODELS);
         let config = Config {
             frame_limit,
             sampling,
@@ -101,26 +166,27 @@ impl<'a, T: Model> Bench<'a, T> {
             ..Config::new(9)
         };
         let saves = [u32::MAX, u32::MAX, u32::MAX, 2, u32::MAX, 3][usize::from(first / 48)];
-        let server = matches!(first / 48, 1 | 4 | 5).then(Server::default);
+        let server = matches!(first / 48, 1 | 4 | 5)
+            .then(|| Server::new(settings.suite(), settings.has_short_seals()));
         let store = SharedStore::default();
         store.0.borrow_mut().saves = saves;
         let task = model().expect("the first model");
-        let source = Source::new(Content::new(flags % 4, task.sizes(), network > 0));
-        let (has_stuck_entropy, wraps) = (flags / 4 % 2 == 1, flags / 8 % 2 == 1);
-        let session =
-            create_session(task, config, server.is_some(), &source, &store, Entropy::new(has_stuck_entropy));
+        let flags = settings.flags();
+        let content = Content::new((flags % 4) as u8, task.sizes(), settings.network() > 0);
+        let source = Source::new(content, if third / 64 % 2 == 1 { 1 } else { usize::MAX });
+        let session = create_session(task, config, settings, server.is_some(), &source, &store);
         let capabilities = session.task().capabilities();
         let mut bench = Self {
             session,
+            settings,
             server,
-            messages: Catalogue::of(network.into()),
+            messages: Catalogue::of(settings.kind()),
             model,
             config,
             capabilities,
             source,
             store,
-            has_stuck_entropy,
-            wraps,
+            wraps: flags / 8 % 2 == 1,
             now: Millis::ZERO,
             wake: Millis::ZERO,
             close: false,
@@ -135,6 +201,7 @@ impl<'a, T: Model> Bench<'a, T> {
             clock_jumps: 0,
             hellos: 0,
             answered: None,
+            releases: 0,
             work: Work::default(),
         };
         bench.start_clock();
@@ -184,6 +251,17 @@ impl<'a, T: Model> Bench<'a, T> {
         }
     }
 
+    /// Advances the clock to the end of the silence of a device with noise, if it is silent. If the clock wraps in between, the slot
+    /// begins again.
+    fn advance_to_end_of_silence(&mut self) {
+        for _ in 0..2 {
+            if self.session.is_silent(self.now) {
+                self.advance_to_wake();
+            }
+        }
+        assert!(!self.session.is_silent(self.now), "the silence never ends");
+    }
+
     /// Delivers a sample; some kinds have the wrong width, values that are not finite, or the wrong type of
     /// target.
     pub fn deliver_sample(&mut self, kind: u8) {
@@ -208,9 +286,14 @@ impl<'a, T: Model> Bench<'a, T> {
         let Some(task) = (self.model)() else { return };
         self.reset_connection();
         self.key_is_unread = self.store.0.borrow().failing_reads > 0;
-        let entropy = Entropy::new(self.has_stuck_entropy);
-        self.session =
-            create_session(task, self.config, self.server.is_some(), &self.source, &self.store, entropy);
+        self.session = create_session(
+            task,
+            self.config,
+            self.settings,
+            self.server.is_some(),
+            &self.source,
+            &self.store,
+        );
         let counters = self.session.counters();
         if counters.storage > 0 {
             // Without its record a device does not know which rounds it has answered.
@@ -302,6 +385,9 @@ impl<'a, T: Model> Bench<'a, T> {
             return;
         }
         self.work.frames += 1;
+        if self.session.is_silent(self.now) {
+            return self.deliver_in_silence(Event::Sealed(frame));
+        }
         let (original, before) = (frame.to_vec(), self.state());
         // A device that has requested to close its link ignores frames.
         let must_accept =
@@ -327,6 +413,18 @@ impl<'a, T: Model> Bench<'a, T> {
         }
         let is_unfinished = self.check_progress(progress);
         self.run_until_idle(is_unfinished);
+    }
+
+    /// Delivers a frame to a device with noise that computes or waits for the end of its slot: it is dropped and counted.
+    fn deliver_in_silence(&mut self, event: Event<'_>) {
+        let (state, before) = (self.state(), self.session.counters());
+        let is_unfinished = self.deliver_event(event);
+        let dropped = before.dropped_while_silent + 1;
+        assert_eq!(self.session.counters(), Counters { dropped_while_silent: dropped, ..before });
+        let counters = Counters { dropped_while_silent: dropped, ..state.counters };
+        assert_eq!(self.state(), State { counters, ..state }, "a frame in silence changed the state");
+        assert!(!is_unfinished && !self.close);
+        self.work.refused += 1;
     }
 
     /// Returns the state that a rejected frame must not change.
@@ -359,6 +457,9 @@ impl<'a, T: Model> Bench<'a, T> {
     pub fn deliver_plain(&mut self, bytes: &[u8]) {
         self.work.frames += 1;
         let before = self.session.counters();
+        if self.session.is_silent(self.now) {
+            return self.deliver_in_silence(Event::Message(bytes));
+        }
         let decoded = decode::<ToDevice>(bytes).map(|(message, _)| message);
         if self.server.is_some() {
             return self.deliver_to_keyed_device(bytes, decoded.ok(), before);
@@ -459,7 +560,9 @@ impl<'a, T: Model> Bench<'a, T> {
             let counted = (after.unexpected + after.storage) - (before.unexpected + before.storage);
             assert!(counted == 1, "a new key was dropped without a count");
             let is_wanted = self.config.receives_keys && key.epoch() > epoch;
-            assert_eq!(after.storage > before.storage, is_wanted, "{key:?} at epoch {epoch}");
+            let is_failed = after.storage > before.storage;
+            // A device that has requested to close its link does not expect a key.
+            assert!(is_failed == is_wanted || self.close && !is_failed, "{key:?} at epoch {epoch}");
         }
     }
 
@@ -517,6 +620,9 @@ impl<'a, T: Model> Bench<'a, T> {
     /// once.
     fn check_progress(&mut self, progress: Progress) -> bool {
         (self.wake, self.close) = (progress.wake, progress.close);
+        if self.session.is_silent(self.now) {
+            assert!(progress.sent == 0 && !progress.close, "the silence is broken: {progress:?}");
+        }
         if progress.sent > 0 {
             let frame = self.out[..progress.sent].to_vec();
             self.check_frame(&frame);
@@ -554,7 +660,7 @@ impl<'a, T: Model> Bench<'a, T> {
                 for (_, tensor, bytes) in split_body(&update.tensors, body).expect("the whole body") {
                     check_values(tensor, tensor.elements(), bytes);
                 }
-                (self.uploaded, self.answered) = (update.tensors.clone(), Some((update.id, false)));
+                (self.uploaded, self.answered) = (update.tensors.clone(), Some((update.id, None)));
                 Some((update.id.round, update.id.stage, None))
             }
             ToServer::Chunk(chunk) => {
@@ -573,7 +679,7 @@ impl<'a, T: Model> Bench<'a, T> {
                 assert!(body.is_empty());
                 match message {
                     ToServer::Hello(_) => self.hellos += 1,
-                    ToServer::Decline(decline) => self.answered = Some((decline.id, true)),
+                    ToServer::Decline(decline) => self.answered = Some((decline.id, Some(decline.reason))),
                     _ => {}
                 }
                 None
@@ -587,10 +693,18 @@ impl<'a, T: Model> Bench<'a, T> {
     /// Checks that a message of a round has the same bytes whenever it is sent, and that round numbers do not
     /// decrease.
     fn check_release(&mut self, key: ReleaseKey, bytes: &[u8]) {
-        let (round, stage, _) = key;
+        let (round, stage, chunk) = key;
         // Rounds that fit the final head upload nothing and may be repeated.
         if self.fitting.contains(&RoundId { round, stage }) {
             return;
+        }
+        if chunk.is_none() && !self.released.contains_key(&key) {
+            self.releases += 1;
+            let spent = self.store.0.borrow().spent;
+            if let Privacy::Gaussian { release, budget, .. } = self.capabilities.privacy {
+                assert!(spent >= self.releases * u64::from(release), "a release was not charged");
+                assert!(spent <= budget, "{spent} of {budget} spent");
+            }
         }
         let first_release = self.released.entry(key).or_insert_with(|| bytes.to_vec());
         assert!(first_release == bytes, "round {round} was released twice with different content");
@@ -615,8 +729,9 @@ impl<'a, T: Model> Bench<'a, T> {
             "the device never connects again"
         );
         self.advance_to_wake();
+        self.advance_to_end_of_silence();
         self.connect_again();
-        let opening = self.messages.round(0);
+        let opening = self.messages.last_round();
         let Ok((ToDevice::RoundOpen(open), _)) = decode::<ToDevice>(&opening[0]) else {
             panic!("an opening of a round")
         };
@@ -636,15 +751,23 @@ impl<'a, T: Model> Bench<'a, T> {
                 self.deliver_sample(0);
             }
         }
+        // A device with noise answers at the end of its slot.
+        self.advance_to_end_of_silence();
         // Samples that are NaN are not usable, so that the round stays open.
         assert!(
             matches!(self.answered, Some((id, _)) if id == open.id) || self.session.is_collecting(),
-            "round {:?} was not answered",
-            open.id
+            "round {:?} was not answered: {:?}",
+            open.id,
+            self.session.counters()
         );
+        if matches!(self.answered, Some((_, Some(DeclineReason::Task)))) {
+            let announced = self.capabilities.tasks & open.task.bit() != 0;
+            let is_streamed = !matches!(self.config.sampling, Sampling::Replay);
+            assert!(!announced || is_streamed, "the device declines a task that it has announced");
+        }
         let uses_key = |bench: &Self| !receives_keys || bench.close || bench.hellos == hellos + 1;
         assert!(
-            !matches!(self.answered, Some((_, true))) || uses_key(self),
+            !matches!(self.answered, Some((_, Some(_)))) || uses_key(self),
             "the new key is not used after a decline"
         );
         let outcome = AckOutcome::Counted;
@@ -696,11 +819,12 @@ fn check_values(tensor: &TensorDescriptor, elements: usize, bytes: &[u8]) {
 fn create_session<T: Model>(
     task: T,
     config: Config,
-    with_key: bool,
+    settings: Settings,
+    has_key: bool,
     source: &Source,
     store: &SharedStore,
-    entropy: Entropy,
-) -> Session<T, Source, SharedStore, Entropy> {
-    let protection = if with_key { Protection::Key(key()) } else { Protection::Plaintext };
-    Session::new(config, protection, task, source.clone(), store.clone(), entropy)
+) -> Session<T, Source, SharedStore, Entropy, Suite> {
+    let (protection, entropy) = (settings.protection(has_key), Entropy::new(settings.has_stuck_entropy()));
+    let (source, store) = (source.clone(), store.clone());
+    Session::with_aead(config, protection, settings.suite(), task, source, store, entropy)
 }

@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 use fedspan_protocol::assembly::plan;
 use fedspan_protocol::limits::{BEACON_TAG, UNTIL_PLATEAU};
 use fedspan_protocol::message::{
-    Ack, AckOutcome, Announced, Chunk, Descent, Descriptors, Fault, HeadSolve, Missing, NewKey, Refusal,
-    Rejection, RoundId, RoundOpen, Task, ToDevice, Trained, Upload, Welcome,
+    Ack, AckOutcome, Announced, Chunk, Descent, Descriptors, Fault, HeadSolve, Missing, NewKey, PowerRows,
+    PowerUpload, Refusal, Rejection, RoundId, RoundOpen, Task, ToDevice, Trained, Upload, Welcome,
 };
 use fedspan_protocol::orthonormal::orthonormalise;
 use fedspan_protocol::secure::Key;
@@ -19,8 +19,36 @@ use crate::honest::payload;
 /// Number of different rounds of a model.
 pub const ROUNDS: usize = 48;
 
+/// Index of the first round of FedPower, for models that compute them.
+const POWER_ROUND: usize = 16;
+
+/// Model of a device, as far as its rounds depend on it.
+#[derive(Clone, Copy, Debug)]
+pub struct Kind {
+    /// Number of the network; 0 for the linear model.
+    pub network: usize,
+    /// True if uploads may leave values out.
+    pub has_error_feedback: bool,
+    /// True if the campaign has a scale.
+    pub is_scaled: bool,
+    /// True if the rounds are those of FedPower.
+    pub has_power: bool,
+}
+
+impl Kind {
+    /// Number of kinds.
+    const COUNT: usize = 8 * (1 + NETWORKS);
+
+    fn index(self) -> usize {
+        let flags = [self.has_error_feedback, self.is_scaled, self.has_power];
+        flags.iter().fold(self.network, |index, &flag| 2 * index + usize::from(flag))
+    }
+}
+
 /// Messages of an honest server to a device with one of the models.
 pub struct Catalogue {
+    /// Index of the round by which a device is tested at the end.
+    last: usize,
     /// All messages, the welcomes first.
     pub all: Vec<Vec<u8>>,
     /// Messages that open each round.
@@ -28,19 +56,25 @@ pub struct Catalogue {
 }
 
 impl Catalogue {
-    /// Returns the catalogue of the linear model (0) or of a network, by its number.
-    pub fn of(model: usize) -> &'static Self {
-        static CATALOGUES: [OnceLock<Catalogue>; 1 + NETWORKS] = [const { OnceLock::new() }; 1 + NETWORKS];
-        CATALOGUES[model].get_or_init(|| Self::new(model))
+    /// Returns the catalogue of a kind of models.
+    pub fn of(kind: Kind) -> &'static Self {
+        static CATALOGUES: [OnceLock<Catalogue>; Kind::COUNT] = [const { OnceLock::new() }; Kind::COUNT];
+        CATALOGUES[kind.index()].get_or_init(|| Self::new(kind))
     }
 
-    fn new(model: usize) -> Self {
-        let opening = |index| if model == 0 { linear_round(index) } else { network_round(model, index) };
+    fn new(kind: Kind) -> Self {
+        let opening =
+            |index| if kind.network == 0 { linear_round(kind, index) } else { network_round(kind, index) };
         let rounds: Vec<Vec<Vec<u8>>> = (0..ROUNDS).map(opening).collect();
         let mut all = small_messages();
         all.extend(rounds.iter().flatten().cloned());
         all.extend((0..4).map(|number| payload(&new_key(number), &[])));
-        Self { all, rounds }
+        Self { last: if kind.has_power { POWER_ROUND } else { 0 }, all, rounds }
+    }
+
+    /// Returns the messages that open a round that the model computes.
+    pub fn last_round(&self) -> &[Vec<u8>] {
+        self.round(self.last)
     }
 
     /// Returns the messages that open round `index`.
@@ -92,17 +126,30 @@ fn small_messages() -> Vec<Vec<u8>> {
 
 /// Returns the messages of a round of the linear model. Over all indices: rounds 1 and 2, and round 1 again with other numbers,
 /// for every task of a linear model, inline and in chunks.
-fn linear_round(index: usize) -> Vec<Vec<u8>> {
+fn linear_round(kind: Kind, index: usize) -> Vec<Vec<u8>> {
     let encoding = [Encoding::F32, Encoding::I8][index / 4 % 2];
     let (exact, gradient) =
         (HeadSolve::LeastSquares { ridge: 0.0 }, HeadSolve::Gradient { steps: 3, step_size: 0.1 });
-    let fed_rep = |head, upload| Task::FedRep { step_size: 0.1, head, upload, encoding };
+    let upload_encoding = match encoding {
+        Encoding::I8 if kind.has_error_feedback => Encoding::I8TopK,
+        _ => encoding,
+    };
+    let fed_rep = |head, upload| Task::FedRep { step_size: 0.1, head, upload, encoding: upload_encoding };
+    // The last rounds have more iterations than a device with noise allows.
+    let power = Task::FedPower {
+        iterations: if index < 40 { 1 + (index % 3) as u16 } else { 9 },
+        rows: [PowerRows::Features, PowerRows::Weighted][index / 4 % 2],
+        upload: [PowerUpload::Product, PowerUpload::ProductAndBasis, PowerUpload::Basis][index % 3],
+        encoding: upload_encoding,
+    };
     let task = match index / 8 {
+        2.. if kind.has_power && index >= POWER_ROUND => power,
         0 => fed_rep(exact, Upload::Gradient),
         1 if index.is_multiple_of(2) => fed_rep(gradient, Upload::Representation),
         1 => Task::FitHead { head: exact },
         2 => Task::FedAvg { step_size: 0.1, head_step_size: 0.1, local_steps: 2, encoding },
         3 if index.is_multiple_of(2) => Task::PowerStart,
+        3 if kind.is_scaled => Task::FeatureSums { first: 1, count: 1 + (index % 12) as u16 },
         3 => Task::MomentRows { first: 1, count: 2 },
         4 => Task::AdapterUp { head: exact, encoding },
         _ => Task::AdapterDown { step_size: 0.1, encoding },
@@ -117,10 +164,10 @@ fn linear_round(index: usize) -> Vec<Vec<u8>> {
         |role| (TensorDescriptor::inline(role, encoding, D as u16, K as u16), representation.clone());
     let head = (TensorDescriptor::inline(Role::SharedHead, encoding, K as u16, 1), vec![0.5; K]);
     let up = (TensorDescriptor::inline(Role::AdapterUp, encoding, K as u16, 1), vec![0.25; K]);
-    let tensors = match task {
+    let mut tensors = match task {
         Task::FedAvg { .. } => vec![matrix(Role::Representation), head],
-        Task::PowerStart => vec![matrix(Role::Subspace)],
-        Task::MomentRows { .. } => vec![],
+        Task::PowerStart | Task::FedPower { .. } => vec![matrix(Role::Subspace)],
+        Task::MomentRows { .. } | Task::FeatureSums { .. } => vec![],
         // Some rounds lack a tensor that a device may still hold from the previous round.
         Task::AdapterUp { .. } if index % 4 == 1 => vec![],
         Task::AdapterUp { .. } => vec![matrix(Role::AdapterDown)],
@@ -128,12 +175,21 @@ fn linear_round(index: usize) -> Vec<Vec<u8>> {
         Task::AdapterDown { .. } => vec![matrix(Role::AdapterDown), up],
         _ => vec![matrix(Role::Representation)],
     };
+    tensors.extend(scale_of_round(kind, index, D).filter(|_| !tensors.is_empty()));
     encode_opening(RoundId { round, stage: 0 }, task, &tensors, if index % 4 == 3 { 4096 } else { 128 })
 }
 
+/// Returns the scale of a round of a scaled campaign: one of two scales, an invalid one, or none.
+fn scale_of_round(kind: Kind, index: usize, features: usize) -> Option<(TensorDescriptor, Vec<f32>)> {
+    let factor = [0.5, 2.0, 0.5, 0.0][index / 2 % 4];
+    let values = [0.25, factor].into_iter().flat_map(|value| std::iter::repeat_n(value, features)).collect();
+    let descriptor = TensorDescriptor::inline(Role::Scale, Encoding::F32, 2, features as u16);
+    (kind.is_scaled && index % 5 != 4).then_some((descriptor, values))
+}
+
 /// Returns the messages of a round of a network: like [`linear_round`], for every set of shared layers.
-fn network_round(network: usize, index: usize) -> Vec<Vec<u8>> {
-    let shape = shape_of(network);
+fn network_round(kind: Kind, index: usize) -> Vec<Vec<u8>> {
+    let shape = shape_of(kind.network);
     let (layers, head) = (shape.layers(), shape.layers() - 1);
     let encoding = [Encoding::F32, Encoding::I8, Encoding::F16][index / 4 % 3];
     let momentum = if index.is_multiple_of(8) { 0.5 } else { 0.0 };
@@ -157,7 +213,7 @@ fn network_round(network: usize, index: usize) -> Vec<Vec<u8>> {
     };
     let (round, seed) = [(1, 1), (2, 2), (1, 3), (2, 2)][index % 4];
     let mut random = Random(seed);
-    let tensors: Vec<(TensorDescriptor, Vec<f32>)> = shared
+    let mut tensors: Vec<(TensorDescriptor, Vec<f32>)> = shared
         .clone()
         .map(|layer| {
             let role = match (shape.is_adapted(), layer) {
@@ -171,6 +227,7 @@ fn network_round(network: usize, index: usize) -> Vec<Vec<u8>> {
             (descriptor, (0..rows * columns).map(|_| random.unit()).collect())
         })
         .collect();
+    tensors.extend(scale_of_round(kind, index, shape.features));
     encode_opening(RoundId { round, stage: 0 }, task, &tensors, if index % 4 == 3 { 4096 } else { 128 })
 }
 

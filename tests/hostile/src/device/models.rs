@@ -1,9 +1,17 @@
-//! Models of the fuzz target `device_session`: a linear model in each kind of memory, and networks in memory of the caller.
+//! Models of the fuzz target `device_session`: a linear model in each kind of memory, also with noise, networks in memory of the caller,
+//! and the tasks that wrap them.
 
 use fedspan_client::kernel::recurrent::Lstm;
-use fedspan_client::memory::{NetworkMemory, NetworkShape, NetworkSlices};
-use fedspan_client::{Linear, Memory, Network, NotReady, Task};
-use fedspan_protocol::message::{Filters, Image};
+use fedspan_client::memory::{
+    Fixed, FixedWorkspace, Gathering, NetworkMemory, NetworkShape, NetworkSlices, Parts, PartsRef,
+    PowerWorkspace, StreamingWorkspace, Workspace,
+};
+use fedspan_client::privacy::{Clip, Clipped, Gaussian, MinEntropy, NoiseMultiplier, PrivacySettings};
+use fedspan_client::task::{ErrorFeedback, Scaled, scaled_values};
+use fedspan_client::{Linear, Mechanism, Memory, Millis, Network, NotReady, Task};
+use fedspan_protocol::message::{Filters, Image, Numeric};
+
+use super::parts::Entropy;
 
 /// Feature count `d` of the linear model. The representation (`d x k`) needs chunks at the smallest frame limit but
 /// not at 4096 bytes.
@@ -29,6 +37,84 @@ pub fn shape_of(network: usize) -> NetworkShape {
     }
 }
 
+/// Number of releases for which the budget of a device with noise suffices.
+const RELEASES: u64 = 6;
+/// Largest number of iterations of a round with noise.
+const ITERATIONS: u16 = 3;
+
+/// Memory of a linear model, of a kind that the script chooses.
+pub struct AnyMemory(Box<dyn Memory>);
+
+impl AnyMemory {
+    /// Allocates memory: for replayed samples, for streamed ones, or for 16-bit fixed point; the first two also with room for four samples;
+    /// or for power iterations.
+    pub fn new(kind: MemoryKind, variant: u8) -> Self {
+        let (plain, streaming) = (Workspace::<D, K>::new(), StreamingWorkspace::<D, K>::new());
+        Self(match (kind, variant % 3) {
+            (MemoryKind::Plain, 0) => Box::new(plain),
+            (MemoryKind::Plain, 1) => Box::new(streaming),
+            (MemoryKind::Plain, _) => Box::new(FixedWorkspace::<D, K>::new()),
+            (MemoryKind::Gathering, 1) => Box::new(Gathering::<_, D>::new(streaming)),
+            (MemoryKind::Gathering, _) => Box::new(Gathering::<_, D>::new(plain)),
+            (MemoryKind::Power, 1) => Box::new(streaming),
+            (MemoryKind::Power, _) => Box::new(PowerWorkspace::<D, K>::new()),
+        })
+    }
+}
+
+/// Kind of the memory of a linear model.
+#[derive(Clone, Copy)]
+pub enum MemoryKind {
+    Plain,
+    Gathering,
+    Power,
+}
+
+impl Memory for AnyMemory {
+    fn parts(&mut self) -> Parts<'_> {
+        self.0.parts()
+    }
+
+    fn parts_ref(&self) -> PartsRef<'_> {
+        self.0.parts_ref()
+    }
+
+    fn numeric(&self) -> Numeric {
+        self.0.numeric()
+    }
+
+    fn fixed(&mut self) -> Option<(Parts<'_>, Fixed<'_>)> {
+        self.0.fixed()
+    }
+}
+
+/// Noise of a private device, which also clips gradients.
+pub type Noise = Clipped<Gaussian<Entropy>>;
+
+/// Creates a linear model whose updates have noise. Its budget is soon spent.
+pub fn private_model(memory: AnyMemory, entropy: Entropy) -> Linear<AnyMemory, Noise> {
+    let multiplier = NoiseMultiplier::from_square((1 << 14) + 1).expect("a multiplier in range");
+    let budget = RELEASES * u64::from(multiplier.release());
+    let settings = PrivacySettings::new(multiplier, budget, 4, Millis::new(5_000)).expect("valid settings");
+    let claim = MinEntropy::new(4).expect("a claim in range");
+    let gaussian = Gaussian::new(settings.with_iterations(ITERATIONS), entropy, claim);
+    Linear::private(memory, Clipped::new(gaussian, Clip::new(0.75).expect("a radius in range")))
+        .expect("settings for this model")
+}
+
+/// Adds error feedback to a task.
+pub fn with_error_feedback<T: Task>(task: T) -> ErrorFeedback<T, Vec<f32>> {
+    // The earlier content of the RAM must not matter.
+    let residual = vec![f32::NAN; task.capabilities().tensor_elements as usize];
+    ErrorFeedback::new(task, residual).expect("memory for the longest tensor")
+}
+
+/// Adds scaling of samples to a task.
+pub fn with_scale<T: Task>(task: T) -> Scaled<T, Vec<f32>> {
+    let values = vec![f32::NAN; scaled_values(task.capabilities().model.features())];
+    Scaled::new(task, values).expect("memory for the scale")
+}
+
 /// Model under test.
 pub trait Model: Task {
     /// Returns the numbers of features and outputs.
@@ -38,7 +124,7 @@ pub trait Model: Task {
     fn predict(&mut self, x: &[f32], out: &mut [f32]) -> Result<(), NotReady>;
 }
 
-impl<M: Memory> Model for Linear<M> {
+impl<M: Memory, P: Mechanism> Model for Linear<M, P> {
     fn sizes(&self) -> (usize, usize) {
         let shape = self.shape();
         (shape.features, shape.outputs)
@@ -57,6 +143,38 @@ impl<M: NetworkMemory> Model for Network<M> {
 
     fn predict(&mut self, x: &[f32], out: &mut [f32]) -> Result<(), NotReady> {
         Self::predict(self, x, out)
+    }
+}
+
+impl<M: Memory, P: Mechanism> Model for Scaled<Linear<M, P>, Vec<f32>> {
+    fn sizes(&self) -> (usize, usize) {
+        self.task().sizes()
+    }
+
+    fn predict(&mut self, x: &[f32], out: &mut [f32]) -> Result<(), NotReady> {
+        Self::predict(self, x, out)
+    }
+}
+
+impl<M: NetworkMemory> Model for Scaled<Network<M>, Vec<f32>> {
+    fn sizes(&self) -> (usize, usize) {
+        self.task().sizes()
+    }
+
+    fn predict(&mut self, x: &[f32], out: &mut [f32]) -> Result<(), NotReady> {
+        Self::predict(self, x, out)
+    }
+}
+
+impl<T: Model> Model for ErrorFeedback<T, Vec<f32>> {
+    fn sizes(&self) -> (usize, usize) {
+        self.task().sizes()
+    }
+
+    fn predict(&mut self, x: &[f32], out: &mut [f32]) -> Result<(), NotReady> {
+        let residual = self.residual();
+        assert!(residual.iter().all(|value| value.is_finite()), "the residual {residual:?} is kept");
+        self.task_mut().predict(x, out)
     }
 }
 

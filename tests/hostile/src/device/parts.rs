@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::rc::Rc;
 
 use fedspan_client::SourceError;
+use fedspan_client::privacy::EntropySource;
 use fedspan_client::source::{SampleSource, Samples, Targets};
 use fedspan_client::store::{Record, RecordHeader, Store, StoreError, StoredKey};
 use fedspan_protocol::message::RoundId;
@@ -71,14 +72,17 @@ impl Content {
 #[derive(Clone)]
 pub struct Source {
     content: Rc<Content>,
-    is_done: bool,
+    /// Number of samples that one call returns.
+    group: usize,
+    /// Number of samples that this pass has returned.
+    returned: usize,
     /// Remaining passes, and reads of single samples.
     left: Rc<RefCell<(u32, u32)>>,
 }
 
 impl Source {
-    pub fn new(content: Content) -> Self {
-        let source = Self { content: Rc::new(content), is_done: true, left: Rc::default() };
+    pub fn new(content: Content, group: usize) -> Self {
+        let source = Self { content: Rc::new(content), group, returned: usize::MAX, left: Rc::default() };
         source.restore();
         source
     }
@@ -97,7 +101,7 @@ impl SampleSource for Source {
     fn rewind(&mut self, _id: RoundId) -> Result<(), SourceError> {
         let passes = &mut self.left.borrow_mut().0;
         *passes = passes.checked_sub(1).ok_or(SourceError::Device)?;
-        self.is_done = false;
+        self.returned = 0;
         Ok(())
     }
 
@@ -108,9 +112,10 @@ impl SampleSource for Source {
     }
 
     fn next(&mut self) -> Option<Samples<'_>> {
-        let count = self.content.classes.len();
-        let is_first = !std::mem::replace(&mut self.is_done, true);
-        (is_first && count > 0).then(|| self.content.rows(0, count))
+        let first = self.returned;
+        let count = self.content.classes.len().saturating_sub(first).min(self.group);
+        self.returned = first.saturating_add(count);
+        (count > 0).then(|| self.content.rows(first, count))
     }
 }
 
@@ -124,6 +129,8 @@ pub struct Cell {
     pub record: Option<(RecordHeader, Vec<f32>)>,
     pub handshakes: u64,
     pub key: Option<StoredKey>,
+    /// Spent privacy budget.
+    pub spent: u64,
     /// Number of writes before the store fails.
     pub saves: u32,
     /// Number of reads that fail.
@@ -178,11 +185,14 @@ impl Store for SharedStore {
     }
 
     fn save_spent(&mut self, spent: u64) -> Result<(), StoreError> {
-        panic!("{spent} spent without privacy");
+        self.write(|cell| {
+            assert!(spent >= cell.spent, "{spent} spent after {}", cell.spent);
+            cell.spent = spent;
+        })
     }
 
     fn load_spent(&mut self) -> Result<u64, StoreError> {
-        panic!("a ledger without privacy");
+        self.read(|cell| cell.spent)
     }
 
     fn save_key(&mut self, key: &StoredKey) -> Result<(), StoreError> {
@@ -223,5 +233,14 @@ impl TryRng for Entropy {
             return Ok(());
         }
         self.random.try_fill_bytes(bytes)
+    }
+}
+
+/// Source of the seeds of noise. A broken one does not pass the health tests, so that nothing is released.
+impl EntropySource for Entropy {
+    type Error = Infallible;
+
+    fn read(&mut self, samples: &mut [u8]) -> Result<(), Infallible> {
+        self.try_fill_bytes(samples)
     }
 }

@@ -3,11 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fedspan_protocol::frame::HEADER_SEALED;
+use fedspan_protocol::frame::{HEADER_SEALED, HEADER_SHORT};
 use fedspan_protocol::limits::{BEACON_TAG, HEADER, wire_capacity};
-use fedspan_protocol::message::{ToDevice, decode};
+use fedspan_protocol::message::{ToDevice, ToServer, decode};
 use fedspan_protocol::secure::{
-    COUNTER, Channel, HANDSHAKE_INIT, HandshakeInit, Key, NONCE, TAG, is_answer, transcript,
+    COUNTER, Channel, HANDSHAKE_INIT, HandshakeInit, Key, NONCE, SHORT_COUNTER, SHORT_TAG, Seals, Suite, TAG,
+    is_answer, transcript,
 };
 
 use crate::reference;
@@ -35,10 +36,14 @@ struct Sealed {
 
 /// State of the honest server.
 pub struct Server {
+    /// Algorithm of the device.
+    suite: Suite,
+    /// True if the device seals with short counters and tags.
+    has_short_seals: bool,
     /// Keys that the device may use, by epoch.
     keys: BTreeMap<u16, Key>,
     /// Channels, one for each answer, with the number of the handshake that the answer belongs to.
-    channels: Vec<(Channel, u64)>,
+    channels: Vec<(Channel<Suite>, u64)>,
     /// Index of the channel of the last answer that is not a refusal.
     welcome: Option<usize>,
     sent_frames: Vec<Sealed>,
@@ -52,9 +57,12 @@ pub struct Server {
     open: Option<usize>,
 }
 
-impl Default for Server {
-    fn default() -> Self {
+impl Server {
+    /// Creates the server of a device that seals with this algorithm, and with short or full counters and tags.
+    pub fn new(suite: Suite, has_short_seals: bool) -> Self {
         Self {
+            suite,
+            has_short_seals,
             keys: BTreeMap::from([(key().epoch(), key())]),
             channels: Vec::new(),
             welcome: None,
@@ -66,9 +74,7 @@ impl Default for Server {
             open: None,
         }
     }
-}
 
-impl Server {
     /// Adds a key that the device has accepted.
     pub fn add_key(&mut self, key: Key) {
         self.keys.insert(key.epoch(), key);
@@ -106,6 +112,11 @@ impl Server {
     pub fn record_hello(&mut self, message: &[u8], body: &[u8], epoch: u16) {
         let greeting = HandshakeInit::read(body).expect("a hello of a device with a key has a greeting");
         assert_eq!((greeting.epoch, body.len()), (epoch, HANDSHAKE_INIT));
+        let announced = match decode::<ToServer>(message) {
+            Ok((ToServer::Hello(hello), _)) => Suite::announced(hello.capabilities.roles),
+            other => panic!("{other:?} instead of a hello"),
+        };
+        assert_eq!(announced, self.suite, "the announced algorithm");
         let hello = Greeting { message: message.to_vec(), connection: self.connection, epoch };
         let known = self.hellos.entry(greeting.handshake).or_insert_with(|| hello.clone());
         assert!(*known == hello, "handshake {} was numbered twice", greeting.handshake);
@@ -117,7 +128,8 @@ impl Server {
 
     /// Opens a frame of the device. The frame must use the current keys and a new counter.
     pub fn open(&mut self, frame: &mut [u8]) -> Vec<u8> {
-        assert!(!is_answer(frame), "the device sent an answer to a hello");
+        let header = if self.has_short_seals { HEADER_SHORT } else { HEADER_SEALED };
+        assert_eq!(frame.first(), Some(&header), "the form of the device's seals");
         let open = self.open.expect("the device sealed a frame before it accepted an answer");
         let message = self.channels[open]
             .0
@@ -136,7 +148,9 @@ impl Server {
         };
         let mut nonce = [0; NONCE];
         nonce[..8].copy_from_slice(&self.channels.len().to_le_bytes());
-        let mut channel = Channel::server(self.key(greeting.epoch), &transcript(&greeting.message), &nonce);
+        let key = self.key(greeting.epoch);
+        let mut channel = Channel::server_with(self.suite, key, &transcript(&greeting.message), &nonce)
+            .with_seals(Seals::Either);
         let mut wire = vec![0; wire_capacity(200)];
         let sent = channel.seal_answer(&nonce, &message, &mut wire).expect("room");
         if matches!(message, ToDevice::Welcome(_)) {
@@ -175,19 +189,22 @@ impl Server {
         };
         let (transcript, nonce) = (transcript(&greeting.message), [kind; NONCE]);
         let (key, other_key) = (self.key(greeting.epoch), Key::new(greeting.epoch, [kind | 1; 32]));
+        let server =
+            |key: &Key, transcript: &[u8; 32]| Channel::server_with(self.suite, key, transcript, &nonce);
         let mut wire = vec![0; wire_capacity(200)];
-        let welcome = |mut channel: Channel, wire: &mut [u8]| {
+        let welcome = |mut channel: Channel<Suite>, wire: &mut [u8]| {
             let (message, _) =
                 decode::<ToDevice>(message).unwrap_or((ToDevice::RetryAfter { milliseconds: 1 }, &[]));
             channel.seal_answer(&nonce, &message, wire).unwrap_or(0)
         };
         let sent = match kind % 4 {
-            0 => welcome(Channel::server(&other_key, &transcript, &nonce), &mut wire),
-            1 => welcome(Channel::server(key, &[kind; 32], &nonce), &mut wire),
+            0 => welcome(server(&other_key, &transcript), &mut wire),
+            1 => welcome(server(key, &[kind; 32]), &mut wire),
             // Reflected frame: sealed by the device's end of the channel.
-            2 => welcome(Channel::device(key, &transcript, &nonce), &mut wire),
+            2 => welcome(Channel::device_with(self.suite, key, &transcript, &nonce), &mut wire),
             _ => {
-                wire = seal_message(&mut Channel::server(key, &[kind; 32], &nonce), message);
+                let seals = if self.has_short_seals { Seals::Short } else { Seals::Full };
+                wire = seal_message(&mut server(key, &[kind; 32]).with_seals(seals), message);
                 wire.len()
             }
         };
@@ -206,7 +223,9 @@ impl Server {
         if !is_answer(frame) {
             assert_eq!(Some(sealed.channel), self.open, "sealed for another connection");
             assert!(!is_repeated, "a counter was accepted twice");
-            return opened[HEADER + COUNTER..opened.len() - TAG].to_vec();
+            let (counter, tag) =
+                if opened[0] == HEADER_SHORT { (SHORT_COUNTER, SHORT_TAG) } else { (COUNTER, TAG) };
+            return opened[HEADER + counter..opened.len() - tag].to_vec();
         }
         let (_, number) = self.channels[sealed.channel];
         assert_eq!(Some(number), self.hello, "the answer to another hello");
@@ -222,7 +241,7 @@ impl Server {
     /// Returns true if the device must accept the frame, because it is the latest frame of the current
     /// connection.
     pub fn must_open(&self, frame: &[u8]) -> bool {
-        frame.first() == Some(&HEADER_SEALED)
+        matches!(frame.first(), Some(&(HEADER_SEALED | HEADER_SHORT)))
             && !self.accepted.contains(frame)
             && self
                 .sent_frames
@@ -233,7 +252,7 @@ impl Server {
 
 /// Seals any message bytes. Bytes that decode are sealed as that message, others as the body of a message
 /// that has none.
-fn seal_message(channel: &mut Channel, message: &[u8]) -> Vec<u8> {
+fn seal_message(channel: &mut Channel<Suite>, message: &[u8]) -> Vec<u8> {
     let bodiless = ToDevice::RetryAfter { milliseconds: 7 };
     let (message, body) = decode::<ToDevice>(message).unwrap_or((bodiless, message));
     let mut wire = vec![0; wire_capacity(400 + body.len())];
