@@ -93,7 +93,7 @@ impl Packets for Air {
     }
 }
 
-/// Server's session with the device, behind the gateway. It begins anew with the next packet after it has ended.
+/// Server's session with the device, behind the gateway. It begins again with the next packet after it has ended.
 struct Gateway {
     session: Option<PeerSession>,
     commands: Option<fedspan_aggregator::core::Receiver<Command>>,

@@ -11,7 +11,7 @@
 typedef struct fedspan_client fedspan_client;
 
 /* Bytes of a client without its model and its buffers: an upper bound. */
-#define FEDSPAN_CLIENT_SIZE (sizeof(void *) == 4 ? 1312 : 1536)
+#define FEDSPAN_CLIENT_SIZE (sizeof(void *) == 4 ? 1312 : 1600)
 
 /* Bytes of memory for a client with these sizes, as a constant; fedspan_memory_size() computes it for settings. */
 #define FEDSPAN_FRAME(frame_limit) ((frame_limit) == 0 ? 256u : (frame_limit))

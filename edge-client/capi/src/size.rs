@@ -8,7 +8,7 @@ use crate::config::fedspan_config;
 use crate::platform::{RECORD_FIELDS, Shared};
 
 /// Bytes of a client without its model and its buffers: an upper bound for processors of 32 and 64 bits.
-pub const FEDSPAN_CLIENT_SIZE: usize = if size_of::<usize>() == 4 { 1312 } else { 1536 };
+pub const FEDSPAN_CLIENT_SIZE: usize = if size_of::<usize>() == 4 { 1312 } else { 1600 };
 
 /// Bytes of the client; what its parts share follows.
 pub const CLIENT_SIZE: usize = FEDSPAN_CLIENT_SIZE - size_of::<Shared>().next_multiple_of(8);
