@@ -205,7 +205,7 @@ impl Server {
                 self.ends[end].device = Some(device);
                 self.execute_open(end, device);
             }
-            (PeerEventKind::HelloAgain(_), Some(device)) => {
+            (PeerEventKind::HelloAgain(..), Some(device)) => {
                 assert_eq!(self.ends[end].device, Some(device));
                 self.execute_open(end, device);
             }
