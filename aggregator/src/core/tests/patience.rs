@@ -152,3 +152,18 @@ fn repeated_hello_is_no_missed_deadline() {
     assert_eq!((core.status().updates.missed, answer(&mut core, 2, &[0, 1])), (0, false));
     assert!(answer(&mut core, 3, &[2]));
 }
+
+/// A device that sleeps on a link without an end is noticed by its hellos, between which a lost welcome is no sleep.
+#[test]
+fn sleep_on_a_link_without_an_end_is_noticed() {
+    let state = tempfile::tempdir().unwrap();
+    let mut core = start_patient_core(state.path());
+    let _queues = connect(&mut core, 0, 0);
+    for wake in 1..4 {
+        let (now, last) = (3_600_000 * wake, 3_600_000 * (wake - 1) + 2_000);
+        assert_eq!(core.sleepers.longest().is_some(), wake > 2, "a single absence is no habit");
+        handle_at(&mut core, now, 2, PeerEventKind::HelloAgain(Privacy::None, Millis::new(last)));
+        handle_at(&mut core, now + 2_000, 2, PeerEventKind::HelloAgain(Privacy::None, Millis::new(now)));
+    }
+    assert_eq!(core.sleepers.longest(), Some(Millis::new(3_598_000)));
+}
