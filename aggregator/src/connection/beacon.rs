@@ -2,31 +2,18 @@
 //! it, with a tag of the beacon.
 
 use fedspan_engine::{Request, RoundBroadcast};
-use fedspan_protocol::frame::{Decoder, FeedResult, encode};
-use fedspan_protocol::limits::{CHECK, FRAME_LIMIT_MAX, HEADER, wire_capacity};
-use fedspan_protocol::message::{Descriptors, RoundId, RoundOpen, ToDevice};
+use fedspan_protocol::limits::{CHECK, FRAME_LIMIT_MAX, HEADER};
+use fedspan_protocol::message::RoundId;
 
-/// Encodes the beacon of a round, as on a stream. Returns `None` if it is longer than the longest frame.
+/// Returns the beacon of a round, as on a stream; `None` if it is longer than the longest frame.
 #[must_use]
-pub fn beacon(round: &RoundBroadcast) -> Option<Vec<u8>> {
-    let tensors: Descriptors =
-        round.request.tensors.iter().map(|t| t.descriptor(round.request.encoding)).collect();
-    let message = ToDevice::RoundOpen(RoundOpen { id: round.id, task: round.request.task, tensors });
-    let content = round.encoded.concat();
-    let mut out = vec![0; wire_capacity(FRAME_LIMIT_MAX)];
-    let length = encode(&message, content.len(), |body| body.copy_from_slice(&content), &mut out).ok()?;
-    out.truncate(length);
-    Some(out)
+pub fn beacon(round: &RoundBroadcast) -> Option<&[u8]> {
+    round.opening().map(|opening| opening.frame.as_slice())
 }
 
 /// Returns the message and body of a round's beacon, of which the tag is computed.
-pub(super) fn beacon_message(round: &RoundBroadcast) -> Option<Vec<u8>> {
-    let encoded = beacon(round)?;
-    let mut decoder = Decoder::new(vec![0; FRAME_LIMIT_MAX]);
-    match decoder.feed(&mut encoded.as_slice()) {
-        FeedResult::Message(message) => Some(message.to_vec()),
-        _ => None,
-    }
+pub(super) fn beacon_message(round: &RoundBroadcast) -> Option<&[u8]> {
+    round.opening().map(|opening| opening.message.as_slice())
 }
 
 /// Returns the length of the decoded frame with this message and body, in bytes.
@@ -41,9 +28,7 @@ pub fn beacon_warning(requests: &[Request], packet: usize) -> Option<String> {
     let id = RoundId { round: u32::MAX, stage: 0 };
     let longest = requests.iter().map(|request| {
         let round = RoundBroadcast::new(id, request.clone()).ok();
-        round
-            .and_then(|round| beacon_message(&round))
-            .map_or(usize::MAX, |message| frame_length(message.len()))
+        round.and_then(|round| beacon_message(&round).map(<[u8]>::len)).map_or(usize::MAX, frame_length)
     });
     let needed = longest.max().filter(|&length| length > packet)?;
     let needed =

@@ -72,7 +72,7 @@ impl Connection {
         }
         let message =
             beacon_message(&round.opening).filter(|message| frame_length(message.len()) <= longest)?;
-        Some(Announced { id: round.opening.id, tag: self.secure.beacon_tag(&message)? })
+        Some(Announced { id: round.opening.id, tag: self.secure.beacon_tag(message)? })
     }
 
     /// Returns the round whose beacon is to be sent now, once.
@@ -152,9 +152,18 @@ impl Connection {
         }
         let Some(next) = self.outbox.pop_front() else { return false };
         let start = out.len();
-        out.resize(start + wire_capacity(self.limit), 0);
-        let space = out.get_mut(start..).unwrap_or_default();
-        let (encoded, remainder) = next.encode(self.open.as_ref(), &mut self.secure, space);
+        let shared = self.open.as_ref().filter(|_| matches!(next, Outgoing::Open));
+        let (encoded, remainder) = match shared.and_then(|round| round.plain_frame(&self.secure)) {
+            Some(frame) => {
+                out.extend_from_slice(frame);
+                (Ok(frame.len()), None)
+            }
+            None => {
+                out.resize(start + wire_capacity(self.limit), 0);
+                let space = out.get_mut(start..).unwrap_or_default();
+                next.encode(self.open.as_ref(), &mut self.secure, space)
+            }
+        };
         if let Some(remainder) = remainder {
             self.outbox.push_front(remainder);
         } else if self.outbox.is_empty() && self.outbox.capacity() > OUTBOX_IDLE_CAPACITY {
@@ -181,6 +190,16 @@ pub(super) struct SentRound {
     pub task: Task,
     /// Tensors of the round, with the chunk sizes for this device.
     pub tensors: Descriptors,
+}
+
+impl SentRound {
+    /// Returns the opening of the round if it is the same for all devices: a frame with all tensors, without encryption.
+    fn plain_frame(&self, secure: &SecureLayer) -> Option<&[u8]> {
+        let is_shared = !secure.is_encrypted()
+            && self.task == self.opening.request.task
+            && self.tensors.iter().all(|tensor| tensor.chunk == 0);
+        if is_shared { self.opening.opening().map(|opening| opening.frame.as_slice()) } else { None }
+    }
 }
 
 /// Outbox entry. Entries other than messages and frames belong to the open round and are removed when another

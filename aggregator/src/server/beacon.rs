@@ -68,8 +68,7 @@ async fn send_beacons(
                 continue;
             }
             // A connection only announces a beacon that fits one packet.
-            let written =
-                beacon(&round).and_then(|encoded| writer.write(&mut encoded.as_slice(), &mut bytes));
+            let written = beacon(&round).and_then(|mut encoded| writer.write(&mut encoded, &mut bytes));
             let Some(content) = written.and_then(|length| bytes.get(..length)) else { continue };
             match socket.send_to(content, target).await {
                 Ok(length) => tracing::debug!(%target, round = number, length, "beacon"),

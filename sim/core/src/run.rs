@@ -7,6 +7,7 @@ mod column_scale;
 mod devices;
 mod energy_meter;
 mod engine;
+mod expected_answers;
 mod fit_stats;
 mod prepare;
 pub mod replay;

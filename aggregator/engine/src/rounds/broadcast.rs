@@ -1,13 +1,17 @@
 //! Contents of the message that opens a round on the devices.
 
+use std::sync::OnceLock;
+
 use fedspan_protocol::Error;
-use fedspan_protocol::message::RoundId;
+use fedspan_protocol::frame::{Decoder, FeedResult, encode};
+use fedspan_protocol::limits::{FRAME_LIMIT_MAX, wire_capacity};
+use fedspan_protocol::message::{Descriptors, RoundId, RoundOpen, ToDevice};
 use fedspan_protocol::tensor::Role;
 
 use crate::types::{Request, Tensor};
 
 /// Broadcast of a round: the contents of its opening message, encoded once for all devices.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 pub struct RoundBroadcast {
     /// Id of the round.
     pub id: RoundId,
@@ -15,6 +19,43 @@ pub struct RoundBroadcast {
     pub request: Request,
     /// Tensors of the request in their wire encoding.
     pub encoded: Vec<Vec<u8>>,
+    /// Opening with all tensors, once it has been asked for; `None` if it is longer than the longest frame.
+    opening: OnceLock<Option<OpeningFrame>>,
+}
+
+/// Message that opens a round, with all tensors in its body and without encryption.
+#[derive(Debug)]
+pub struct OpeningFrame {
+    /// Encoded frame with its checksum.
+    pub frame: Vec<u8>,
+    /// Message and body within the frame.
+    pub message: Vec<u8>,
+}
+
+impl OpeningFrame {
+    fn new(round: &RoundBroadcast) -> Option<Self> {
+        let RoundBroadcast { id, ref request, ref encoded, .. } = *round;
+        let tensors: Descriptors = request.tensors.iter().map(|t| t.descriptor(request.encoding)).collect();
+        let message = ToDevice::RoundOpen(RoundOpen { id, task: request.task, tensors });
+        let content = encoded.concat();
+        let mut frame = vec![0; wire_capacity(FRAME_LIMIT_MAX)];
+        let length =
+            encode(&message, content.len(), |body| body.copy_from_slice(&content), &mut frame).ok()?;
+        frame.truncate(length);
+        frame.shrink_to_fit();
+        let mut decoder = Decoder::new(vec![0; length]);
+        match decoder.feed(&mut frame.as_slice()) {
+            FeedResult::Message(message) => Some(Self { message: message.to_vec(), frame }),
+            _ => None,
+        }
+    }
+}
+
+/// Compares what the devices receive.
+impl PartialEq for RoundBroadcast {
+    fn eq(&self, other: &Self) -> bool {
+        (self.id, &self.request, &self.encoded) == (other.id, &other.request, &other.encoded)
+    }
 }
 
 impl RoundBroadcast {
@@ -30,14 +71,24 @@ impl RoundBroadcast {
             encoding.encode(&tensor.values, &mut bytes).map(|()| bytes)
         };
         let encoded = request.tensors.iter().map(encode).collect::<Result<_, _>>()?;
-        Ok(Self { id, request, encoded })
+        Ok(Self::with_encoded(id, request, encoded))
+    }
+
+    fn with_encoded(id: RoundId, request: Request, encoded: Vec<Vec<u8>>) -> Self {
+        Self { id, request, encoded, opening: OnceLock::new() }
+    }
+
+    /// Opening of the round as one frame, which is encoded once for all devices: as a beacon, and for devices without keys. `None` if it
+    /// is longer than the longest frame.
+    pub fn opening(&self) -> Option<&OpeningFrame> {
+        self.opening.get_or_init(|| OpeningFrame::new(self)).as_ref()
     }
 
     /// Copy of the broadcast under another id.
     pub(super) fn with_id(&self, id: RoundId) -> Self {
         let Request { task, ref tensors, encoding, ref expects } = self.request;
         let request = Request { task, tensors: tensors.clone(), encoding, expects: expects.clone() };
-        Self { id, request, encoded: self.encoded.clone() }
+        Self::with_encoded(id, request, self.encoded.clone())
     }
 
     /// Copy of the broadcast without the tensors of these roles; `None` if it has no such tensors.
@@ -56,6 +107,6 @@ impl RoundBroadcast {
             .unzip();
         let Request { task, encoding, ref expects, .. } = self.request;
         let request = Request { task, tensors, encoding, expects: expects.clone() };
-        Some(Self { id: self.id, request, encoded })
+        Some(Self::with_encoded(self.id, request, encoded))
     }
 }

@@ -5,12 +5,13 @@ use fedspan_engine::{OpenRound, RoundBroadcast};
 use fedspan_protocol::message::RoundId;
 
 use super::energy_meter::EnergyMeter;
+use super::expected_answers::ExpectedAnswers;
 use super::times::{Availability, Dropouts, Link, Times, Transmission};
 use crate::data::Dataset;
 use crate::scenario::Scenario;
 
 /// Answer that is expected from a device in a round.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PendingAnswer {
     /// Round to which the device answers.
     pub id: RoundId,
@@ -37,7 +38,7 @@ pub struct ArrivalQueue {
     communication: f64,
     /// Largest number of samples that a client declares.
     max_samples: u64,
-    pending: Vec<Option<PendingAnswer>>,
+    expected: ExpectedAnswers,
 }
 
 impl ArrivalQueue {
@@ -54,7 +55,7 @@ impl ArrivalQueue {
             dropouts_are_silent: scenario.deadline.is_some(),
             communication: scenario.fleet.communication,
             max_samples: honest.max(declared.into()),
-            pending: Vec::new(),
+            expected: ExpectedAnswers::default(),
         }
     }
 
@@ -93,50 +94,37 @@ impl ArrivalQueue {
 
     /// Adds the expected answer of a device.
     pub fn insert(&mut self, index: usize, pending_answer: PendingAnswer) {
-        if self.pending.len() <= index {
-            self.pending.resize(index + 1, None);
-        }
-        if let Some(pending) = self.pending.get_mut(index) {
-            *pending = Some(pending_answer);
-        }
+        self.expected.insert(index, pending_answer);
     }
 
     /// Removes the expected answer of a device. Returns false if no answer was expected.
     pub fn remove(&mut self, index: usize) -> bool {
-        self.pending.get_mut(index).and_then(Option::take).is_some()
+        self.expected.remove(index)
     }
 
     /// Removes all expected answers.
     pub fn clear(&mut self) {
-        self.pending.fill(None);
+        self.expected.clear();
     }
 
     /// Expected answer of a device.
     pub fn pending(&self, index: usize) -> Option<&PendingAnswer> {
-        self.pending.get(index).and_then(Option::as_ref)
+        self.expected.get(index)
     }
 
     /// Devices that dropped out without a notification of the server.
     pub fn silent_devices(&self) -> Vec<usize> {
-        let never_answers = |pending: &Option<PendingAnswer>| {
-            pending.is_some_and(|answer| answer.dropped_out && answer.at.is_infinite())
-        };
-        let never_answering = self.pending.iter().enumerate().filter(|(_, pending)| never_answers(pending));
-        never_answering.map(|(index, _)| index).collect()
+        self.expected.silent()
     }
 
     /// Removes and returns the next answers in the order of their times. Returns as many of the answers
-    /// accepted by `in_time` as the round certainly still needs, and at least one.
+    /// accepted by `in_time` as the round certainly still needs, and at least one. `in_time` must refuse every answer that comes after a
+    /// refused one.
     pub fn next(
         &mut self,
         round: Option<&OpenRound>,
         in_time: impl Fn(&PendingAnswer) -> bool,
     ) -> Vec<(usize, PendingAnswer)> {
-        let pending =
-            self.pending.iter().enumerate().filter_map(|(index, pending)| Some((index, (*pending)?)));
-        let mut due: Vec<(usize, PendingAnswer)> =
-            pending.filter(|(_, answer)| answer.at.is_finite() && in_time(answer)).collect();
-        due.sort_by(|(_, a), (_, b)| a.at.total_cmp(&b.at).then(a.rank.cmp(&b.rank)));
         let needed = round.map_or(1, |round| {
             let answers = round.target.saturating_sub(round.participants.len());
             // Lower bound on the number of answers that are still needed. Further answers are requested after
@@ -154,10 +142,6 @@ impl ArrivalQueue {
             });
             fewest.min(answers)
         });
-        due.truncate(needed.max(1));
-        for (index, _) in &due {
-            self.remove(*index);
-        }
-        due
+        self.expected.take(needed.max(1), in_time)
     }
 }

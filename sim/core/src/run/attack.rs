@@ -492,7 +492,7 @@ mod tests {
         let task = Task::FedRep { step_size: 0.5, head, upload: Upload::Gradient, encoding };
         let expects = vec![TensorDescriptor::inline(Role::Gradient, encoding, 6, 3)];
         let request = Request { task, tensors: vec![sent], encoding, expects };
-        RoundBroadcast { id: RoundId { round, stage: 0 }, request, encoded: Vec::new() }
+        RoundBroadcast::new(RoundId { round, stage: 0 }, request).unwrap()
     }
 
     /// Drifting steps have rank one and the given part of the median norm, in a direction that is orthogonal to the

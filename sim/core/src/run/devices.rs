@@ -26,12 +26,29 @@ pub fn gate(scenario: &Scenario, build: &DeviceFactory, engine: &Engine) -> Arc<
     Arc::new(Acceptor::plaintext(requirements.with_numeric(scenario.algorithm.numeric), welcome))
 }
 
+/// Bookkeeping of one device, so that work in a round grows with the devices that take part.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mark {
+    is_active: bool,
+    is_uncounted: bool,
+    /// Uploaded and downloaded bytes that are counted.
+    counted: (u64, u64),
+}
+
 /// All devices of a run, indexed by device number.
 pub struct Devices {
     build: DeviceFactory,
     seed: u64,
     acceptor: Arc<Acceptor>,
     all: Vec<SimDevice>,
+    /// State of the bookkeeping of each device.
+    marks: Vec<Mark>,
+    /// Devices that may have frames to process.
+    active: Vec<usize>,
+    /// Devices whose bytes may have changed since they were counted.
+    uncounted: Vec<usize>,
+    /// Uploaded and downloaded bytes that are counted in `marks`.
+    counted: (u64, u64),
     /// Privacy parameters that each device declared in its hello.
     privacy: Vec<Privacy>,
     /// Uploaded and downloaded bytes at the last call of `traffic_since`.
@@ -48,6 +65,10 @@ impl Devices {
             seed,
             acceptor,
             all: Vec::new(),
+            marks: Vec::new(),
+            active: Vec::new(),
+            uncounted: Vec::new(),
+            counted: (0, 0),
             privacy: Vec::new(),
             last_traffic: (0, 0),
             traffic_before: (0, 0),
@@ -148,6 +169,7 @@ impl Devices {
         device.pump();
         device.connection.reset_traffic();
         self.all.push(device);
+        self.marks.push(Mark::default());
         Ok(())
     }
 
@@ -167,8 +189,15 @@ impl Devices {
         &self.all
     }
 
-    /// Device with this index.
+    /// Device with this index. Its frames are processed by the next [`Self::pump`].
     pub fn get(&mut self, index: usize) -> Option<&mut SimDevice> {
+        let mark = self.marks.get_mut(index)?;
+        if !std::mem::replace(&mut mark.is_active, true) {
+            self.active.push(index);
+        }
+        if !std::mem::replace(&mut mark.is_uncounted, true) {
+            self.uncounted.push(index);
+        }
         self.all.get_mut(index)
     }
 
@@ -179,25 +208,56 @@ impl Devices {
 
     /// Processes the pending frames of all devices except those for which `waits` is true. Devices are
     /// processed in parallel, in portions that are large enough to outweigh the overhead of threads.
-    pub fn pump(&mut self, waits: impl Fn(usize) -> bool + Sync) {
-        let portion = (self.all.len() / 64).max(1);
-        self.all.par_iter_mut().enumerate().with_min_len(portion).for_each(|(index, device)| {
-            if !waits(index) {
-                device.pump();
+    pub fn pump(&mut self, waits: impl Fn(usize) -> bool) {
+        let (mut ready, waiting): (Vec<usize>, Vec<usize>) =
+            std::mem::take(&mut self.active).into_iter().partition(|index| !waits(*index));
+        self.active = waiting;
+        ready.sort_unstable();
+        let mut devices = Vec::with_capacity(ready.len());
+        let (mut rest, mut first) = (self.all.as_mut_slice(), 0);
+        for index in ready {
+            if let Some(mark) = self.marks.get_mut(index) {
+                mark.is_active = false;
+                if !std::mem::replace(&mut mark.is_uncounted, true) {
+                    self.uncounted.push(index);
+                }
             }
-        });
+            let Some((device, after)) = rest.split_at_mut(index - first).1.split_first_mut() else { break };
+            devices.push(device);
+            (rest, first) = (after, index + 1);
+        }
+        let portion = (devices.len() / 64).max(1);
+        devices.into_par_iter().with_min_len(portion).for_each(SimDevice::pump);
     }
 
     /// Numbers of uploaded and downloaded bytes so far.
     pub fn traffic(&self) -> (u64, u64) {
-        self.all
-            .iter()
-            .map(SimDevice::traffic)
-            .fold(self.traffic_before, |(up, down), t| (up + t.up, down + t.down))
+        let before = (self.traffic_before.0 + self.counted.0, self.traffic_before.1 + self.counted.1);
+        self.uncounted.iter().fold(before, |(up, down), index| {
+            let (Some(device), Some(mark)) = (self.all.get(*index), self.marks.get(*index)) else {
+                return (up, down);
+            };
+            let traffic = device.traffic();
+            (up + traffic.up - mark.counted.0, down + traffic.down - mark.counted.1)
+        })
+    }
+
+    /// Counts the bytes of all devices.
+    fn count_traffic(&mut self) {
+        for index in self.uncounted.drain(..) {
+            let (Some(device), Some(mark)) = (self.all.get(index), self.marks.get_mut(index)) else {
+                continue;
+            };
+            let traffic = device.traffic();
+            self.counted.0 += traffic.up - mark.counted.0;
+            self.counted.1 += traffic.down - mark.counted.1;
+            (mark.counted, mark.is_uncounted) = ((traffic.up, traffic.down), false);
+        }
     }
 
     /// Numbers of uploaded and downloaded bytes since the previous call.
     pub fn traffic_since(&mut self) -> (u64, u64) {
+        self.count_traffic();
         let current = self.traffic();
         let previous = std::mem::replace(&mut self.last_traffic, current);
         (current.0 - previous.0, current.1 - previous.1)

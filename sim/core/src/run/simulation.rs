@@ -255,7 +255,9 @@ impl<'a> Simulation<'a> {
             return self.handle(Event::Declined(DeviceId(id), decline), actions);
         }
         let Some(device) = self.devices.get(index) else { return };
-        for inbound in std::mem::take(&mut device.inbox) {
+        // Put back afterwards, so that its memory is kept.
+        let mut inbox = std::mem::take(&mut device.inbox);
+        for inbound in inbox.drain(..) {
             let event = match inbound {
                 PeerMessage::Update(update) => Event::Update(DeviceId(id), update),
                 PeerMessage::UnreadUpdate(round) => Event::Unread(DeviceId(id), round),
@@ -269,6 +271,9 @@ impl<'a> Simulation<'a> {
                 _ => continue,
             };
             self.handle(event, actions);
+        }
+        if let Some(device) = self.devices.get(index) {
+            device.inbox = inbox;
         }
     }
 
