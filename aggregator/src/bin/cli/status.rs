@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use fedspan_aggregator::server::{FAILED_PHASE, query, socket_is_stale};
 use fedspan_aggregator::store::{CampaignState, OfflineStore, StoreError};
@@ -124,11 +125,14 @@ pub async fn watch(state: &Path, format: Format) -> ExitCode {
     let name = state.display();
     let not_running = || fail(FAILED, &format!("{name}: no server is running on this state directory"));
     // The server sends no line until a round is over, so the status is requested first to check that the
-    // server answers.
-    match request_status(state).await {
-        Ok(Some(_)) => {}
-        Ok(None) => return not_running(),
-        Err(message) => return fail(FAILED, &format!("{name}: {message}")),
+    // server answers, and until it has started: before, it answers nothing else.
+    loop {
+        match request_status(state).await {
+            Ok(Some(line)) if is_starting(&line) => tokio::time::sleep(START_INTERVAL).await,
+            Ok(Some(_)) => break,
+            Ok(None) => return not_running(),
+            Err(message) => return fail(FAILED, &format!("{name}: {message}")),
+        }
     }
     let mut end = None;
     let result = query(state, "watch", |line| {
@@ -149,6 +153,15 @@ pub async fn watch(state: &Path, format: Format) -> ExitCode {
         None => not_running(),
     });
     output_exit_code(code, &name.to_string())
+}
+
+/// Time between two questions whether the server has started.
+const START_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Returns true if a status says that the server is starting.
+fn is_starting(line: &str) -> bool {
+    let line: Result<serde_json::Value, _> = serde_json::from_str(line);
+    line.is_ok_and(|line| line.get("phase").and_then(serde_json::Value::as_str) == Some("starting"))
 }
 
 /// Phase with which the campaign has ended, if the line says so: only the last line counts all updates.

@@ -421,6 +421,7 @@ fn little_is_enough_z(n: usize, f: usize) -> f64 {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use fedspan_engine::{Request, Tensor};
