@@ -435,3 +435,28 @@ fn watch_distinguishes_shutdown_from_crash() {
         assert!(stderr.contains(expected) && stderr.is_empty() == expected.is_empty(), "{signal}: {stderr}");
     }
 }
+
+/// `watch` waits while the server is starting: it answers nothing but its status then.
+#[test]
+fn watch_waits_for_a_server_that_is_starting() {
+    let directory = CampaignDirectory::new("state");
+    std::fs::create_dir_all(&directory.state).unwrap();
+    let listener = UnixListener::bind(directory.state.join("control.sock")).unwrap();
+    let server = std::thread::spawn(move || {
+        let mut requests = Vec::new();
+        let starting = "{\"phase\":\"starting\"}\n";
+        let end = "{\"phase\":\"finished\",\"counted\":0}\n";
+        for answer in [starting, starting, "{\"phase\":\"training\"}\n", end] {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = String::new();
+            BufReader::new(stream.try_clone().unwrap()).read_line(&mut request).unwrap();
+            stream.write_all(answer.as_bytes()).unwrap();
+            requests.push(request.trim().to_owned());
+        }
+        (requests, listener)
+    });
+    let output = directory.run_command(&["watch"]);
+    let (requests, _listener) = server.join().unwrap();
+    assert_eq!(requests, ["status", "status", "status", "watch"], "{output:?}");
+    assert!(output.status.success(), "{output:?}");
+}
