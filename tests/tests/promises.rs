@@ -38,7 +38,7 @@ fn number(row: &InlineTable, name: &str) -> i64 {
 fn whole_rounds_take_few_instructions() {
     let rows = Rows::read("update");
     for (core, d, m, path, update, most) in [
-        ("m4", 128, 32, "normal", "instructions", 122_500),
+        ("m4", 128, 32, "normal", "instructions", 122_000),
         ("m4", 128, 32, "normal", "gathered", 200_000),
         ("m4", 57, 35, "normal", "gathered", 280_000),
         ("m0", 128, 32, "i16", "instructions", 1_100_000),
@@ -99,10 +99,11 @@ fn cortex_m0_feeds_a_watchdog_every_50_ms() {
         }
     }
     assert!(count > 10, "{count} figures of a Cortex-M0");
-    for row in Rows::read("sealing").iter().filter(|row| row.get("cycles_seal").is_some()) {
-        if row.get("core").and_then(Value::as_str) != Some("m0") {
-            continue;
-        }
+    let sealing = Rows::read("sealing");
+    let is_of_m0 = |row: &&InlineTable| row.get("core").and_then(Value::as_str) == Some("m0");
+    let rows: Vec<_> = sealing.iter().filter(is_of_m0).collect();
+    assert!(!rows.is_empty(), "no figure of sealing on a Cortex-M0");
+    for row in rows {
         // The lists have the bytes that a round sends; it receives nearly as many.
         for work in ["cycles_seal", "cycles_open"] {
             let cycles = number(row, work) * 2_048 / number(row, "up");

@@ -138,7 +138,7 @@ struct Stall {
 const WRITE_RETRY: Millis = Millis::new(1_000);
 
 /// Shortest time, in ms, between a message of a device and its next hello on the same connection for which it counts as having slept. If
-/// its welcome was lost, a device repeats its hello earlier.
+/// its welcome was lost, a device with the usual timers repeats its hello earlier.
 const SHORTEST_SLEEP: Millis = Millis::new(10_000);
 
 impl std::fmt::Debug for ServerCore {

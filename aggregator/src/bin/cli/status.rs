@@ -126,9 +126,15 @@ pub async fn watch(state: &Path, format: Format) -> ExitCode {
     let not_running = || fail(FAILED, &format!("{name}: no server is running on this state directory"));
     // The server sends no line until a round is over, so the status is requested first to check that the
     // server answers, and until it has started: before, it answers nothing else.
+    let mut waits = false;
     loop {
         match request_status(state).await {
-            Ok(Some(line)) if is_starting(&line) => tokio::time::sleep(START_INTERVAL).await,
+            Ok(Some(line)) if is_starting(&line) => {
+                if !std::mem::replace(&mut waits, true) {
+                    eprintln!("fedspan-aggregator: {name}: the server is starting");
+                }
+                tokio::time::sleep(START_INTERVAL).await;
+            }
             Ok(Some(_)) => break,
             Ok(None) => return not_running(),
             Err(message) => return fail(FAILED, &format!("{name}: {message}")),
