@@ -63,6 +63,15 @@ pub enum Purpose {
     Waking,
 }
 
+/// Returns a part of `width`, always the same for a number, of which consecutive numbers have evenly spread ones: multiplicative hashing with
+/// the golden ratio (Knuth, The Art of Computer Programming, 6.4).
+#[must_use]
+pub fn spread(number: u64, width: u32) -> u32 {
+    const RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
+    let fraction = number.wrapping_mul(RATIO) >> 32;
+    u32::try_from((fraction * u64::from(width)) >> 32).unwrap_or_default()
+}
+
 /// Random stream of `seed` for a purpose and an index, such as a round or a client.
 #[must_use]
 pub fn stream(seed: u64, purpose: Purpose, index: u64) -> Stream {

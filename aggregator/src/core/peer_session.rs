@@ -15,6 +15,7 @@ use super::command_queue::{Receiver, Sender, command_queue};
 use super::messages::{Command, DisconnectReason, Origin, PeerEvent, PeerEventKind};
 use crate::config::Limits;
 use crate::connection::{Connection, OUTBOX_MAX, PeerMessage, Traffic};
+use fedspan_engine::random::spread;
 use fedspan_engine::{DeviceId, Millis, RoundBroadcast};
 
 /// Capacity of a device's command queue. A device whose queue is full is disconnected.
@@ -67,14 +68,9 @@ impl From<&Limits> for Timeouts {
     }
 }
 
-/// Returns the retry delay of a device that is turned away, in ms. Multiplicative hashing with the golden
-/// ratio (Knuth, The Art of Computer Programming, 6.4) spreads the delays of consecutive peer numbers evenly.
+/// Returns the retry delay of a device that is turned away, in ms: the delays of consecutive peer numbers are spread evenly.
 fn retry_delay(peer: u64) -> u32 {
-    const RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
-    let width = u64::from(RETRY.end - RETRY.start);
-    let fraction = peer.wrapping_mul(RATIO) >> 32;
-    let offset = (fraction * width) >> 32;
-    RETRY.start + u32::try_from(offset).unwrap_or_default()
+    RETRY.start + spread(peer, RETRY.end - RETRY.start)
 }
 
 /// Next step that the caller of [`PeerSession::next`] has to perform.

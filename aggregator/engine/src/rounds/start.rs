@@ -7,6 +7,7 @@ use fedspan_protocol::tensor::Role;
 
 use super::{Action, Effects, Engine, Failure, OpenRound, Phase, Presence, Record, RoundBroadcast};
 use crate::participation::Cohort;
+use crate::random::spread;
 use crate::types::{DeviceId, Millis};
 
 /// Deadline of the round of ridge scores if rounds have no deadline: 10 minutes. The slowest boards take
@@ -140,13 +141,10 @@ impl Engine {
     }
 
     /// Time after the opening of a round at which a device wakes: at most a sixteenth of the interval between rounds, always the same for a
-    /// device. Multiplicative hashing with the golden ratio (Knuth, The Art of Computer Programming, 6.4) spreads consecutive device
-    /// numbers evenly.
+    /// device.
     fn wake_delay(&self, device: DeviceId) -> Millis {
-        const RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
-        let fraction = device.0.wrapping_mul(RATIO) >> 32;
-        let longest = self.settings.every.unwrap_or(Millis::ZERO).as_u64().min(u32::MAX.into()) / 16;
-        Millis::new((longest * fraction) >> 32)
+        let longest = self.settings.every.unwrap_or(Millis::ZERO).as_u64() / 16;
+        spread(device.0, u32::try_from(longest).unwrap_or(u32::MAX)).into()
     }
 
     /// Invites every device that joins from now on.
