@@ -2,6 +2,9 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+#[cfg(all(feature = "wide", not(target_os = "none")))]
+extern crate alloc;
+
 mod error;
 mod event_log;
 pub mod features;

@@ -56,6 +56,49 @@ fn upload_is_wide_integers_plus_noise() {
     }
 }
 
+/// Asserts that a round of `iterations` sends the integers of wide arithmetic plus noise.
+fn assert_wide_integers(samples: &Sliced, rows_max: u32, iterations: u16, z: &[f32], k: usize) {
+    let known = Known::new(settings(LEAST, rows_max), 9);
+    // On a grid of 1 a noisy product can have zero columns.
+    let Some((product, _)) = noisy_oracle(samples, &known, FEATURES, iterations.into(), z, k) else { return };
+    let task = fed_power(iterations, FEATURES, PowerUpload::Product);
+    let (_, sent) = private_round(samples, &known, task, z, k).unwrap();
+    assert_eq!(bits(&sent), bits(&product), "d={} k={k} m={}", samples.features, samples.len());
+}
+
+/// Hosts sum rows in blocks, keep them for later iterations, and count rows of a single largest integer apart.
+#[test]
+fn many_rows_are_summed_like_few() {
+    let mut random = Random(3);
+    for case in 0..40 {
+        let (d, m) = (1 + [0, 1, 15, 31, 69][case % 5], [64, 65, 128, 500][case % 4]);
+        let k = (1 + case % 3).min(d);
+        let mut samples = decaying_samples(&mut random, d, 1, m, 2.0);
+        for _ in 0..m / 3 {
+            // A row with one value, which is clipped to 1 or -1.
+            let (row, feature) = (random.below(m), random.below(d));
+            samples.x[row * d..(row + 1) * d].fill(0.0);
+            samples.x[row * d + feature] = [1.0, -1.0, 7.0, -0.5][random.below(4)];
+        }
+        let z = flat(&random.orthonormal(d, k));
+        for iterations in [1, 3] {
+            for rows_max in [1 << 15, 1 << 20] {
+                assert_wide_integers(&samples, rows_max, iterations, &z, k);
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "half a minute: more rows than a host keeps"]
+fn rows_over_the_memory_of_a_host_are_read_again() {
+    let (d, m) = (2_000, 17_000);
+    let mut random = Random(4);
+    let samples = Sliced::regression(random.normals(m * d), random.normals(m), d, 1);
+    let z = flat(&random.orthonormal(d, 2));
+    assert_wide_integers(&samples, 1 << 15, 2, &z, 2);
+}
+
 /// Without their noise, the integers are close to the product in f32, up to the rounding of rows, projections
 /// and products.
 #[test]

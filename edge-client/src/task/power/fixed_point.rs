@@ -64,21 +64,30 @@ fn column_dot(basis: &[f32], r: usize, i: usize, j: usize) -> i64 {
     })
 }
 
-/// Writes the integers of the row `scale x`, of norm at most 1, into `row`. Checks that their squared norm is
-/// at most 2^30; privacy depends only on this check, for any floats. If rounding has made the row too long,
-/// tries again with a smaller scale. Returns false and writes zeros if no attempt succeeds.
-pub fn round_row(row: &mut [f32], x: &[f32], mut scale: f32) -> bool {
-    // Rounding lengthens a row of a hundred features by at most 2^-17 in two of three cases, and a row of
-    // 2^16 features by at most 2^-8. The ten reductions of the scale sum to 2^-7.
-    let mut step = 1.0 / 131_072.0;
-    for _ in 0..TRIES {
+/// Writes the integers of the row `scale x`, of norm at most 1, into `row`. Returns false and writes zeros if rounding makes
+/// it too long: see [`fit_row`].
+pub fn round_row(row: &mut [f32], x: &[f32], scale: f32) -> bool {
+    fit_row(row, scale, |row, scale| {
         let mut squared_norm = 0;
         for (target, &x) in row.iter_mut().zip(x) {
             let integer = to_fixed(x * scale);
             *target = from_int(integer);
             squared_norm += square(integer);
         }
-        if squared_norm <= SQUARE_MAX {
+        squared_norm
+    })
+}
+
+/// Rounds a row with `round`, which writes the integers of the row for a scale and returns their squared norm. Checks that
+/// the squared norm is at most 2^30; privacy depends only on this check, for any floats. If rounding has made the row too
+/// long, tries again with a smaller scale. Returns false and writes zeros if no attempt succeeds.
+#[inline(always)]
+pub fn fit_row(row: &mut [f32], mut scale: f32, mut round: impl FnMut(&mut [f32], f32) -> u64) -> bool {
+    // Rounding lengthens a row of a hundred features by at most 2^-17 in two of three cases, and a row of
+    // 2^16 features by at most 2^-8. The ten reductions of the scale sum to 2^-7.
+    let mut step = 1.0 / 131_072.0;
+    for _ in 0..TRIES {
+        if round(row, scale) <= SQUARE_MAX {
             return true;
         }
         scale *= 1.0 - step;

@@ -13,6 +13,10 @@ mod plain;
 #[cfg(feature = "privacy")]
 pub mod private;
 mod row;
+#[cfg(feature = "privacy")]
+mod row_sums;
+#[cfg(all(feature = "privacy", feature = "wide", not(target_os = "none")))]
+mod wide_row_sums;
 
 use fedspan_protocol::message::{DeclineReason, PowerRows, PowerUpload, RoundId, Task as Wire};
 use fedspan_protocol::orthonormal::orthonormalise_in_parts;

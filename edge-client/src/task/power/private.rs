@@ -5,18 +5,17 @@
 //! counted, with any content; an unusable row adds zero to the sums. The number of rows and failures of the
 //! source are public.
 
-use fedspan_protocol::message::{DeclineReason, PowerRows, RoundId};
+use fedspan_protocol::message::{DeclineReason, RoundId};
 
 use super::bit_cast::to_int;
-use super::fixed_point::{accumulate, check_basis, float_basis, project, round_basis, round_row};
-use super::row::Row;
+use super::fixed_point::{check_basis, float_basis, round_basis};
+use super::row_sums::{RowSums, Rules};
 use super::{PowerCounts, PowerRequest, finish, next_basis};
 use crate::memory::Parts;
 use crate::pace::Pace;
 use crate::privacy::{NOISE_WORK, Seed, Variance, noise};
-use crate::source::{SampleSource, Targets};
+use crate::source::SampleSource;
 use crate::task::Usage;
-use crate::task::sample_pass::for_each;
 
 /// Noise of a round's products.
 #[derive(Debug)]
@@ -63,13 +62,15 @@ fn iterate(
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
     let (mut usage, mut coordinate) = (Usage::default(), 0);
+    let rules = Rules { rows: request.rows, rows_max: noise.rows_max, grid: noise.grid };
+    let mut sums = RowSums::new(request.iterations);
     for iteration in 0..request.iterations {
         if iteration > 0 {
             next_basis(parts)?;
         }
         round_basis(parts.representation);
         check_basis(parts.representation, parts.shape.width, parts.pace).map_err(not_orthonormal)?;
-        usage = sum_rows(parts, request.rows, noise, counts, id, source)?;
+        usage = sums.compute(parts, rules, counts, id, source)?;
         if usage.samples == 0 {
             return Err(DeclineReason::NoSamples);
         }
@@ -84,57 +85,6 @@ fn iterate(
     float_basis(parts.representation);
     finish(parts, request.upload)?;
     Ok(usage)
-}
-
-/// Runs a pass: computes `s A Z` in units of the grid, in the second matrix.
-fn sum_rows(
-    parts: &mut Parts<'_>,
-    rows: PowerRows,
-    noise: &Noise,
-    counts: &mut PowerCounts,
-    id: RoundId,
-    source: &mut dyn SampleSource,
-) -> Result<Usage, DeclineReason> {
-    let d = parts.shape.features;
-    let Some(sums) = parts.extra_matrix.as_deref_mut() else { return Err(DeclineReason::Task) };
-    // The first d values of the buffer of `S` (d x C) hold a row.
-    let Some(row) = parts.residual.get_mut(..d) else { return Err(DeclineReason::Task) };
-    sums.fill(0.0);
-    *counts = PowerCounts::NOTHING;
-    let (basis, z, y, pace) = (&*parts.representation, &mut *parts.z, &mut *parts.y, parts.pace);
-    let mut usage = for_each(id, source, d, |x, targets, index| {
-        if counts.rows >= noise.rows_max {
-            counts.beyond = counts.beyond.saturating_add(1);
-            return false;
-        }
-        counts.rows += 1;
-        pace.spend(3 * d);
-        match make_row(row, rows, x, targets, index, y) {
-            Some(clipped) => {
-                counts.clipped += u32::from(clipped);
-                pace.spend(2 * d * z.len());
-                project(basis, row, z);
-                accumulate(sums, row, z, noise.grid);
-            }
-            None => counts.unusable += 1,
-        }
-        true
-    })?;
-    usage.skipped = 0;
-    Ok(usage)
-}
-
-/// Writes the row of a sample. Returns true if the row was clipped, and `None` if the sample is not usable.
-fn make_row(
-    row: &mut [f32],
-    rows: PowerRows,
-    x: &[f32],
-    targets: Targets<'_>,
-    index: usize,
-    y: &mut [f32],
-) -> Option<bool> {
-    let of_sample = Row::from_sample(rows, x, targets, index, y)?;
-    round_row(row, x, of_sample.factor()).then_some(of_sample.is_clipped())
 }
 
 /// Replaces each sum by `(sum + noise) / (2^grid s)`. Each number of each iteration has its own coordinate.

@@ -27,7 +27,17 @@ impl Row {
         index: usize,
         y: &mut [f32],
     ) -> Option<Self> {
-        let features = dot(x, x, 1);
+        Self::new(rows, dot(x, x, 1), targets, index, y)
+    }
+
+    /// Returns the row of a sample whose features have the squared norm `features`, like [`Self::from_sample`].
+    pub fn new(
+        rows: PowerRows,
+        features: f32,
+        targets: Targets<'_>,
+        index: usize,
+        y: &mut [f32],
+    ) -> Option<Self> {
         let weight = match rows {
             PowerRows::Weighted => targets.write(index, y).then(|| dot(y, y, 1))?,
             _ => 1.0,
