@@ -111,11 +111,12 @@ pub fn personal(
                 let _ = model.set_representation(b);
                 // If the client has no samples, a head of zeros is scored.
                 model.head_mut().fill(0.0);
-                let fitted = model.fit_head(head, &mut recording(&client.train, shape));
-                let mut score = score(model, client, shape);
+                let (train, test) = (client.train.load(), client.test.load());
+                let fitted = model.fit_head(head, &mut recording(&train, shape));
+                let mut score = score_sets(model, &train, &test, shape);
                 match fitted {
                     Err(DeclineReason::Undetermined) => score.undetermined = true,
-                    Err(_) if !client.train.is_empty() => score.loss = f64::NAN,
+                    Err(_) if !train.is_empty() => score.loss = f64::NAN,
                     _ => {}
                 }
                 score
@@ -142,12 +143,22 @@ pub fn score<P: Mechanism>(
     client: &Client,
     shape: Shape,
 ) -> ClientScore {
-    let train = errors(model, &client.train, shape);
-    let test = errors(model, &client.test, shape);
-    let classification = matches!(client.test.y, Labels::Classes(_));
+    score_sets(model, &client.train.load(), &client.test.load(), shape)
+}
+
+/// Scores a model with a fitted head on training and test samples.
+fn score_sets<P: Mechanism>(
+    model: &mut Linear<HeapWorkspace, P>,
+    train_set: &Set,
+    test_set: &Set,
+    shape: Shape,
+) -> ClientScore {
+    let train = errors(model, train_set, shape);
+    let test = errors(model, test_set, shape);
+    let classification = matches!(test_set.y, Labels::Classes(_));
     #[allow(clippy::cast_precision_loss, reason = "counts of samples")]
     let mean = |sum: f64, count: usize| (count > 0).then(|| sum / count as f64);
-    let loss = mean(train.squares, client.train.len()).unwrap_or(0.0) / 2.0;
+    let loss = mean(train.squares, train_set.len()).unwrap_or(0.0) / 2.0;
     let undetermined = train.has_no_head && model.solves_normal_equations_only();
     let head =
         model.head().iter().map(|weight| if undetermined { 0.0 } else { f64::from(*weight) }).collect();
@@ -155,8 +166,8 @@ pub fn score<P: Mechanism>(
         head,
         loss: if train.failed_prediction && !undetermined { f64::NAN } else { loss },
         #[allow(clippy::cast_precision_loss, reason = "counts of samples")]
-        accuracy: if classification { mean(test.correct as f64, client.test.len()) } else { None },
-        test_mse: if classification { None } else { mean(test.squares, client.test.len()) },
+        accuracy: if classification { mean(test.correct as f64, test_set.len()) } else { None },
+        test_mse: if classification { None } else { mean(test.squares, test_set.len()) },
         dropped: DroppedDirections::default(),
         undetermined,
         predictions: test.predictions,

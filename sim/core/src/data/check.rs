@@ -247,7 +247,7 @@ impl Dataset {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use crate::data::Layout;
+    use crate::data::{Layout, SharedSet};
     use fedspan_engine::linalg::Matrix;
 
     /// Creates a valid data set: two clients and a newcomer, with two features and two classes.
@@ -263,7 +263,7 @@ mod tests {
         dataset.check().unwrap_err().to_string()
     }
 
-    fn set(features: &[f32], y: Labels) -> std::sync::Arc<Set> {
+    fn set(features: &[f32], y: Labels) -> SharedSet {
         Set::new(features.to_vec(), y).into()
     }
 

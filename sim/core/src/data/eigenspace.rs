@@ -397,10 +397,10 @@ mod tests {
         let before = pooled_truth(&dataset, 2).unwrap();
         let other_tests = Arc::new(Set::unlabelled(rows(50, 5, 9), 5));
         for client in &mut dataset.clients {
-            client.test = Arc::clone(&other_tests);
+            client.test = Arc::clone(&other_tests).into();
         }
         assert_eq!(pooled_truth(&dataset, 2).unwrap(), before);
-        dataset.clients[2].train = other_tests;
+        dataset.clients[2].train = other_tests.into();
         assert_ne!(pooled_truth(&dataset, 2).unwrap(), before);
     }
 }

@@ -94,6 +94,6 @@ impl Holdout {
             (0..samples).collect()
         };
         let train = Arc::new(set.select(set.width(), &chosen));
-        Ok(Client { train, ..client })
+        Ok(Client { train: train.into(), ..client })
     }
 }

@@ -1,12 +1,10 @@
 //! Arrangement of the values of a row (image or time series, constant feature), on which convolutions and
 //! networks with biases depend.
 
-use std::sync::Arc;
-
 use fedspan_engine::config::Shape as Sizes;
 use fedspan_protocol::message::Image;
 
-use super::{Client, Dataset, Set};
+use super::{Client, Dataset, Set, SharedSet};
 
 /// Arrangement of the values of a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,18 +82,17 @@ impl Dataset {
         }
         let d = self.features;
         // Pairs of original and shortened sets. Keeping the original alive keeps its address unique.
-        let mut shortened_sets: Vec<(Arc<Set>, Arc<Set>)> = Vec::new();
-        let mut shorten = |set: &mut Arc<Set>| {
+        let mut shortened_sets: Vec<(SharedSet, SharedSet)> = Vec::new();
+        let mut shorten = |set: &mut SharedSet| {
             if let Some((_, shortened_set)) =
-                shortened_sets.iter().find(|(original, _)| Arc::ptr_eq(original, set))
+                shortened_sets.iter().find(|(original, _)| original.is_same(set))
             {
-                *set = Arc::clone(shortened_set);
+                *set = shortened_set.clone();
                 return;
             }
-            let shortened_set = Arc::new(shortened(set, d));
-            // A set with a single reference is not shared.
-            if Arc::strong_count(set) > 1 {
-                shortened_sets.push((Arc::clone(set), Arc::clone(&shortened_set)));
+            let shortened_set = SharedSet::from(shortened(&set.load(), d));
+            if set.get_mut().is_none() {
+                shortened_sets.push((set.clone(), shortened_set.clone()));
             }
             *set = shortened_set;
         };
@@ -136,9 +133,9 @@ mod tests {
         // Six images of 8 x 8 different values, each followed by the constant.
         let value = |index: u16| if index % 65 == 64 { 1.0 } else { f32::from(index) / 400.0 };
         let images = Set::new((0..6 * 65).map(value).collect(), Labels::Classes(vec![0, 1, 2, 3, 4, 5]));
-        let test = Arc::new(images.select(65, &[5, 3]));
+        let test = SharedSet::from(images.select(65, &[5, 3]));
         let client = |part: &[usize]| Client {
-            test: Arc::clone(&test),
+            test: test.clone(),
             ..Client::new(images.select(65, part), Set::empty(true))
         };
         let dataset = Dataset {
@@ -161,7 +158,7 @@ mod tests {
         }
         assert!(matches!(&b.y, Labels::Classes(classes) if classes.len() == 2));
         assert!(
-            Arc::ptr_eq(&without_constant.clients[1].test, &without_constant.newcomers[0].test),
+            without_constant.clients[1].test.is_same(&without_constant.newcomers[0].test),
             "the test set is no longer shared"
         );
         assert_eq!(

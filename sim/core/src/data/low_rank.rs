@@ -107,7 +107,7 @@ impl LowRankRegression {
                 purpose,
             };
             let mut client = Client::new(generator.batch(0), generator.tests(test_samples).batch(0));
-            client.fresh = fresh.then_some(generator);
+            client.fresh = fresh.then(|| Box::new(generator));
             client
         };
         Dataset {

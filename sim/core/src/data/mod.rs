@@ -22,6 +22,7 @@ pub mod pool;
 pub mod scale;
 pub mod scaled;
 pub mod set;
+mod shared_set;
 pub mod sizes;
 pub mod spiked_covariance;
 pub mod split;
@@ -42,6 +43,7 @@ pub use check::{DatasetError, SetPlace};
 pub use layout::{Layout, Shape};
 pub use memory::MemoryData;
 pub use set::{Labels, Set};
+pub use shared_set::{ClientGenerator, Part, SharedSet};
 
 use file::DataFile;
 
@@ -85,12 +87,12 @@ impl DataError {
 #[derive(Clone, Debug)]
 pub struct Client {
     /// Training samples.
-    pub train: Arc<Set>,
+    pub train: SharedSet,
     /// Test samples.
-    pub test: Arc<Set>,
+    pub test: SharedSet,
     /// Generator of a new training batch for every round, which replaces `train`; `None` if the training
     /// samples are fixed.
-    pub fresh: Option<Generator>,
+    pub fresh: Option<Box<Generator>>,
     /// Episode of a training round: the number of samples per class that the head is fitted on, which are
     /// drawn in every round, the seed, and the client's number. `None` if the head is fitted on all samples.
     pub episode: Option<(usize, u64, u64)>,
@@ -101,19 +103,19 @@ pub struct Client {
 impl Client {
     /// Creates a client with fixed samples.
     #[must_use]
-    pub fn new(train: Set, test: Set) -> Self {
-        Self { train: Arc::new(train), test: Arc::new(test), fresh: None, episode: None, augment: None }
+    pub fn new(train: impl Into<SharedSet>, test: impl Into<SharedSet>) -> Self {
+        Self { train: train.into(), test: test.into(), fresh: None, episode: None, augment: None }
     }
 
     /// Creates the sample source of the client's device.
     #[must_use]
     pub fn source(&self) -> ClientSource {
-        let set = Arc::clone(&self.train);
+        let set = self.train.load();
         ClientSource {
-            set,
+            set: Arc::clone(&set),
             fresh: self.fresh.clone(),
             episode: self.episode,
-            augment: self.augment.map(|augment| (augment, Arc::clone(&self.train))),
+            augment: self.augment.map(|augment| (augment, set)),
             part: None,
             round: None,
             head_pass: false,
@@ -208,7 +210,7 @@ pub fn shape_of(dataset: &Dataset, width: usize) -> LinearShape {
 #[derive(Clone, Debug)]
 pub struct ClientSource {
     set: Arc<Set>,
-    fresh: Option<Generator>,
+    fresh: Option<Box<Generator>>,
     episode: Option<(usize, u64, u64)>,
     /// Augmentation of the training images, and the original images.
     augment: Option<(Augment, Arc<Set>)>,

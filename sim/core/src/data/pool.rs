@@ -9,7 +9,7 @@ use super::holdout::Holdout;
 use super::partition::{Partition, partition};
 use super::split::{Order, OrderSplit, Parts};
 use super::table::names::{is_number, is_same_number};
-use super::{Client, DataError, Dataset, LARGEST_VALUES, Labels, Layout, Set};
+use super::{Client, DataError, Dataset, LARGEST_VALUES, Labels, Layout, Set, SharedSet};
 
 /// Largest number of clients.
 pub const CLIENTS: usize = 100_000;
@@ -258,7 +258,7 @@ impl SplitPlan {
             let test =
                 shared.entry(client_parts.test).or_insert_with_key(|test| Arc::new(pool.set.select(d, test)));
             let empty = Client::new(Set::empty(true), Set::empty(true));
-            (name, Client { train, test: Arc::clone(test), ..empty })
+            (name, Client { train: train.into(), test: Arc::clone(test).into(), ..empty })
         };
         let mut clients: Vec<(String, Client)> = (0..).zip(owners).map(client).collect();
         let count_before = clients.len();
@@ -414,7 +414,7 @@ fn renumber_classes(client: &Client, numbers: &[u8]) -> Client {
                 *label = u8::try_from(code).unwrap_or(0);
             }
         }
-        Arc::new(set)
+        SharedSet::from(set)
     };
     Client { train: set(&client.train), test: set(&client.test), ..client.clone() }
 }

@@ -1,10 +1,8 @@
 //! Scaling of the features of a table. The scale is computed in f64 from the training rows, and applied
 //! before values are rounded to f32.
 
-use std::sync::Arc;
-
 use super::table::narrow;
-use super::{DataError, Dataset, Set};
+use super::{DataError, Dataset, Set, SharedSet};
 
 /// Method of scaling features.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,20 +67,18 @@ impl Scale {
             }
         };
         let mut differing_rows = vec![0u64; columns.len()];
-        let mut shared: Vec<(Arc<Set>, Arc<Set>)> = Vec::new();
+        let mut shared: Vec<(SharedSet, SharedSet)> = Vec::new();
         for client in dataset.clients.iter_mut().chain(&mut dataset.newcomers) {
             for set in [&mut client.train, &mut client.test] {
-                if let Some(unshared) = Arc::get_mut(set) {
+                if let Some(unshared) = set.get_mut() {
                     scale_rows(unshared, d, &columns, &mut differing_rows, names, path)?;
-                } else if let Some((_, scaled)) =
-                    shared.iter().find(|(original, _)| Arc::ptr_eq(original, set))
-                {
-                    *set = Arc::clone(scaled);
+                } else if let Some((_, scaled)) = shared.iter().find(|(original, _)| original.is_same(set)) {
+                    *set = scaled.clone();
                 } else {
                     let mut unshared = Set::clone(set);
                     scale_rows(&mut unshared, d, &columns, &mut differing_rows, names, path)?;
-                    let scaled = Arc::new(unshared);
-                    shared.push((Arc::clone(set), Arc::clone(&scaled)));
+                    let scaled = SharedSet::from(unshared);
+                    shared.push((set.clone(), scaled.clone()));
                     *set = scaled;
                 }
             }
@@ -205,9 +201,8 @@ mod tests {
 
     /// Creates two clients and one newcomer with the features `a` and `b` and a constant 1.
     fn dataset() -> Dataset {
-        let test = Arc::new(set(&[[100.0, 7.0, 1.0]]));
-        let client =
-            |rows: &[[f64; 3]]| Client { test: Arc::clone(&test), ..Client::new(set(rows), set(&[])) };
+        let test = SharedSet::from(set(&[[100.0, 7.0, 1.0]]));
+        let client = |rows: &[[f64; 3]]| Client { test: test.clone(), ..Client::new(set(rows), set(&[])) };
         Dataset {
             features: 3,
             outputs: 1,
@@ -226,7 +221,7 @@ mod tests {
         assert_eq!((shift, factor, scale), (vec![1013.0, 7.0], vec![1.0 / deviation, 1.0], "standard"));
         assert_eq!(scaled.clients[0].train.x, [0.0, 0.0, 1.0, (2.0 / deviation) as f32, 0.0, 1.0]);
         assert!(
-            Arc::ptr_eq(&scaled.clients[0].test, &scaled.newcomers[0].test),
+            scaled.clients[0].test.is_same(&scaled.newcomers[0].test),
             "the test set is no longer shared"
         );
         assert!((scaled.clients[1].test.x_f64.as_ref().unwrap()[0] + 913.0 / deviation).abs() < 1e-9);

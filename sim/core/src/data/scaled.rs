@@ -1,12 +1,10 @@
 //! Scaling of a data set by the scale of a campaign, as devices apply it, so that models can be scored.
 
-use std::sync::Arc;
-
 use fedspan_engine::algorithm::Scale;
 use fedspan_engine::linalg::{Matrix, orthonormal};
 
 use super::eigenspace::pooled_truth;
-use super::{Client, Dataset, Set};
+use super::{Client, Dataset, Set, SharedSet};
 
 impl Dataset {
     /// Scales the samples, in f32 with the arithmetic of a device, and in f64 where values before rounding
@@ -40,8 +38,8 @@ impl Dataset {
 /// Scales the training and test samples of a client.
 #[must_use]
 pub fn scaled_client(client: &Client, scale: &Scale) -> Client {
-    let scale_set = |set: &Arc<Set>| {
-        let mut set = Set::clone(set);
+    let scale_set = |set: &SharedSet| {
+        let mut set = Set::clone(&set.load());
         scale.apply(&mut set.x);
         if let Some(wide) = &mut set.x_f64 {
             let rows = scale.shift().iter().zip(scale.factor()).cycle();
@@ -49,7 +47,7 @@ pub fn scaled_client(client: &Client, scale: &Scale) -> Client {
                 *value = (*value - f64::from(*shift)) * f64::from(*factor);
             }
         }
-        Arc::new(set)
+        SharedSet::from(set)
     };
     Client { train: scale_set(&client.train), test: scale_set(&client.test), ..client.clone() }
 }

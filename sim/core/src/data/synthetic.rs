@@ -9,7 +9,7 @@ use fedspan_engine::random::{Purpose, Stream, stream};
 
 use super::generator::Generator;
 use super::sizes::Sizes;
-use super::{Client, Dataset, LARGEST_VALUES, Layout};
+use super::{Client, ClientGenerator, Dataset, LARGEST_VALUES, Layout, Part, Set, SharedSet};
 
 /// Scaling of the true heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,42 +108,79 @@ impl LinearRegression {
 /// Draws the true representation and the data of all clients.
 #[must_use]
 pub fn linear_regression(settings: &LinearRegression, seed: u64) -> Dataset {
-    let LinearRegression { d, k, .. } = *settings;
     let (truth, heads) = draw_truth(settings, seed);
     let blind = draw_blind(settings, seed);
-    let client = |index: usize, samples: usize, fresh: bool| {
-        let direction: Vec<f64> =
-            (0..d).map(|i| (0..k).fold(0.0, |sum, j| sum + truth[(i, j)] * heads[(index, j)])).collect();
-        let generator = Generator {
-            map: Arc::new(direction),
-            outputs: 1,
-            feature_std: settings.feature_std,
-            measured: if blind.contains(&index) { d.div_ceil(2) } else { d },
-            noise_std: settings.noise_std,
-            samples,
-            seed,
-            client: index as u64,
-            purpose: Purpose::Samples,
-        };
-        let test_generator = generator.tests(settings.test_samples);
-        let mut client = Client::new(generator.batch(0), test_generator.batch(0));
-        if fresh {
-            client.fresh = Some(generator);
+    let population = Arc::new(Population { settings: *settings, seed, truth: truth.clone(), heads, blind });
+    let client = |index: usize| {
+        let generator: Arc<dyn ClientGenerator> = Arc::<Population>::clone(&population);
+        let set = |part| SharedSet::generated(Arc::clone(&generator), index, part);
+        let mut client = Client::new(set(Part::Train), set(Part::Test));
+        if settings.fresh && index < settings.clients {
+            client.fresh = Some(Box::new(population.generator(index)));
         }
         client
     };
-    let size = |index: usize| settings.sizes.samples(settings.samples, seed, index as u64);
     Dataset {
-        features: d,
+        features: settings.d,
         outputs: 1,
         classification: false,
-        clients: (0..settings.clients).map(|i| client(i, size(i), settings.fresh)).collect(),
-        newcomers: (0..settings.new_clients)
-            .map(|i| client(settings.clients + i, settings.new_samples, false))
-            .collect(),
+        clients: (0..settings.clients).map(client).collect(),
+        newcomers: (0..settings.new_clients).map(|i| client(settings.clients + i)).collect(),
         truth: Some(truth),
         layout: Layout::default(),
         ..Dataset::default()
+    }
+}
+
+/// All clients of the model: the training clients, then the newcomers.
+struct Population {
+    settings: LinearRegression,
+    seed: u64,
+    /// True representation, d x k.
+    truth: Matrix,
+    /// True heads, one row for each client.
+    heads: Matrix,
+    /// Training clients whose second half of the features is 0.
+    blind: BTreeSet<usize>,
+}
+
+impl Population {
+    /// Creates the generator of a client's training samples.
+    fn generator(&self, client: usize) -> Generator {
+        let LinearRegression { d, k, feature_std, noise_std, .. } = self.settings;
+        let (truth, heads) = (&self.truth, &self.heads);
+        let direction: Vec<f64> =
+            (0..d).map(|i| (0..k).fold(0.0, |sum, j| sum + truth[(i, j)] * heads[(client, j)])).collect();
+        Generator {
+            map: Arc::new(direction),
+            outputs: 1,
+            feature_std,
+            measured: if self.blind.contains(&client) { d.div_ceil(2) } else { d },
+            noise_std,
+            samples: self.samples(client, Part::Train),
+            seed: self.seed,
+            client: client as u64,
+            purpose: Purpose::Samples,
+        }
+    }
+}
+
+impl ClientGenerator for Population {
+    fn generate(&self, client: usize, part: Part) -> Set {
+        let generator = self.generator(client);
+        match part {
+            Part::Train => generator.batch(0),
+            Part::Test => generator.tests(self.settings.test_samples).batch(0),
+        }
+    }
+
+    fn samples(&self, client: usize, part: Part) -> usize {
+        let LinearRegression { clients, samples, sizes, new_samples, test_samples, .. } = self.settings;
+        match part {
+            Part::Test => test_samples,
+            Part::Train if client < clients => sizes.samples(samples, self.seed, client as u64),
+            Part::Train => new_samples,
+        }
     }
 }
 

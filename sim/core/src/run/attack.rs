@@ -8,7 +8,6 @@ mod drift;
 mod search;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use fedspan_aggregator::connection::PeerMessage;
 use fedspan_engine::linalg::{
@@ -21,7 +20,7 @@ use fedspan_protocol::tensor::Role;
 
 use super::arrivals::PendingAnswer;
 use super::devices::Devices;
-use crate::data::{Dataset, Labels, Set};
+use crate::data::{Dataset, Labels, Set, SharedSet};
 use crate::scenario::{Attack, AttackSection};
 use drift::{drifting_head, rank_one_step, wrong_direction};
 use search::Known;
@@ -228,7 +227,7 @@ impl Attackers {
         let last_class = dataset.clients.iter().filter_map(|client| largest_class(&client.train.y)).max();
         for (index, client) in dataset.clients.iter_mut().enumerate() {
             if self.indices.contains(&index) {
-                client.train = Arc::new(poisoned(&client.train, d, &directions, strength, last_class));
+                client.train = SharedSet::from(poisoned(&client.train, d, &directions, strength, last_class));
                 client.fresh = None;
             }
         }

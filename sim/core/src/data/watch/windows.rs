@@ -1,10 +1,8 @@
 //! Raw windows of the smartwatch recordings, as samples for networks on time series.
 
-use std::sync::Arc;
-
 use fedspan_client::features::{CHANNELS, WINDOW};
 
-use super::super::{Client, DataError, Dataset, Layout, Set, Shape};
+use super::super::{Client, DataError, Dataset, Layout, Set, Shape, SharedSet};
 use super::{HOP, Windows, recordings};
 
 /// Allowed decimation factors: numbers of consecutive samples that are averaged into one sample. Each divides
@@ -69,14 +67,16 @@ pub fn standardised(mut dataset: Dataset) -> Dataset {
         // A constant channel is centred and not scaled.
         *scale = (narrow(mean), if deviation > 0.0 { narrow(deviation) } else { 1.0 });
     }
-    let scaled = |set: &mut Arc<Set>| {
-        for row in Arc::make_mut(set).x.chunks_exact_mut(d) {
+    let scaled = |shared: &mut SharedSet| {
+        let mut set = Set::clone(shared);
+        for row in set.x.chunks_exact_mut(d) {
             for step in row.chunks_exact_mut(CHANNELS) {
                 for (value, (mean, deviation)) in step.iter_mut().zip(scales) {
                     *value = (*value - mean) / deviation;
                 }
             }
         }
+        *shared = set.into();
     };
     for client in dataset.clients.iter_mut().chain(&mut dataset.newcomers) {
         scaled(&mut client.train);
