@@ -223,11 +223,11 @@ pub fn score_network(device: &SimNetwork, parameters: &[f32], client: &Client) -
 #[must_use]
 pub fn score_shared_layers(
     clients: &[Client],
-    devices: &[SimDevice],
+    devices: &[&SimDevice],
     shared: &[Tensor],
     tuning: Option<(HeadSolve, u32)>,
 ) -> Vec<ClientScore> {
-    let score_client = |(device, client): (&SimDevice, &Client)| match device.session.task().model() {
+    let score_client = |(device, client): (&&SimDevice, &Client)| match device.session.task().model() {
         SimTask::Network(network) => {
             let scored = network.scored(shared, &client.train);
             let scored = match tuning {
@@ -244,8 +244,8 @@ pub fn score_shared_layers(
 /// Scores every client with the current network of its device. Clients are processed in parallel; results are
 /// in the order of `clients`.
 #[must_use]
-pub fn score_own_networks(clients: &[Client], devices: &[SimDevice]) -> Vec<ClientScore> {
-    let score_client = |(device, client): (&SimDevice, &Client)| match device.session.task().model() {
+pub fn score_own_networks(clients: &[Client], devices: &[&SimDevice]) -> Vec<ClientScore> {
+    let score_client = |(device, client): (&&SimDevice, &Client)| match device.session.task().model() {
         SimTask::Network(network) => score_network(network, network.own(), client),
         _ => ClientScore::default(),
     };

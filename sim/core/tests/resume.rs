@@ -86,6 +86,8 @@ fn check(name: &str, changes: &[&str]) {
     }
     let mut keeper = Keeper::new(&[1, 4]);
     let expected = run(&scenario, 11, &mut keeper).unwrap_or_else(|error| panic!("{label}: {error}"));
+    let job = Job::prepare(&scenario, 11).unwrap().with_awake_devices(0);
+    assert_same(&expected, &job.run(&mut NoProgress).unwrap(), &format!("{label}, devices sleep"));
     if let Policy::Doubling(settings) = &scenario.participation
         && matches!(settings.schedule, Schedule::Adaptive | Schedule::Verified)
     {

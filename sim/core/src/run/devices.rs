@@ -7,13 +7,13 @@ use fedspan_client::memory::Shape;
 use fedspan_client::session::{Config, Protection};
 use fedspan_engine::admission::Requirements;
 use fedspan_engine::{Engine, RoundBroadcast};
-use fedspan_protocol::message::{Privacy, Refusal, Welcome};
+use fedspan_protocol::message::{Numeric, Privacy, Refusal, Welcome};
 use rayon::prelude::*;
 
 use super::RunError;
 use crate::data::Client;
 use crate::evaluate::{ClientScore, score_device};
-use crate::fleet::{BuildError, DeviceFactory, SavedDevice, SimDevice, SimSession, deterministic_rng};
+use crate::fleet::{BuildError, DeviceFactory, SavedDevice, SimDevice, deterministic_rng};
 use crate::network::JoinTime;
 use crate::scenario::Scenario;
 
@@ -26,97 +26,253 @@ pub fn gate(scenario: &Scenario, build: &DeviceFactory, engine: &Engine) -> Arc<
     Arc::new(Acceptor::plaintext(requirements.with_numeric(scenario.algorithm.numeric), welcome))
 }
 
+/// Number of devices from which on devices without work are put to sleep between rounds.
+pub const AWAKE_MAX: usize = 8_192;
+
+/// Device of a client.
+#[derive(Debug)]
+enum Slot {
+    /// A device that has no memory of its own: it has not been asked yet, or it sleeps between two rounds with this state.
+    Asleep {
+        state: Option<Box<SavedDevice>>,
+        /// Round that was sent to it and that it has not received yet.
+        opening: Option<Arc<RoundBroadcast>>,
+    },
+    /// A device with its connection.
+    Awake(Box<SimDevice>),
+}
+
 /// Bookkeeping of one device, so that work in a round grows with the devices that take part.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mark {
     is_active: bool,
     is_uncounted: bool,
-    /// Uploaded and downloaded bytes that are counted.
+    /// Number of the last round that was sent to the device.
+    round: u32,
+    /// Uploaded and downloaded bytes that are counted, of the present connection.
     counted: (u64, u64),
 }
 
-/// All devices of a run, indexed by device number.
-pub struct Devices {
+/// Clients whose devices have joined together.
+#[derive(Clone, Copy, Debug)]
+struct Group<'a> {
+    /// Number of the first device.
+    first: usize,
+    clients: &'a [Client],
+    join_time: JoinTime,
+}
+
+/// All devices of a run, indexed by device number. Devices of linear models come to be when the first round is sent to them,
+/// and sleep between rounds if there are many.
+pub struct Devices<'a> {
     build: DeviceFactory,
     seed: u64,
     acceptor: Arc<Acceptor>,
-    all: Vec<SimDevice>,
+    groups: Vec<Group<'a>>,
+    all: Vec<Slot>,
+    /// Largest number of devices without work that stay awake between rounds.
+    awake_max: usize,
+    /// Devices that are awake, in the order in which they woke.
+    awake: Vec<usize>,
     /// State of the bookkeeping of each device.
     marks: Vec<Mark>,
     /// Devices that may have frames to process.
     active: Vec<usize>,
     /// Devices whose bytes may have changed since they were counted.
     uncounted: Vec<usize>,
-    /// Uploaded and downloaded bytes that are counted in `marks`.
+    /// Uploaded and downloaded bytes that are counted in `marks`, and those of earlier connections.
     counted: (u64, u64),
-    /// Privacy parameters that each device declared in its hello.
-    privacy: Vec<Privacy>,
+    /// Privacy parameters that devices declare in their hello: those in f32, and those in fixed point.
+    privacy: [Option<Privacy>; 2],
     /// Uploaded and downloaded bytes at the last call of `traffic_since`.
     last_traffic: (u64, u64),
     /// Uploaded and downloaded bytes before the devices were restored.
     traffic_before: (u64, u64),
 }
 
-impl Devices {
+impl<'a> Devices<'a> {
     /// Creates an empty set of devices.
     pub fn new(build: DeviceFactory, seed: u64, acceptor: Arc<Acceptor>) -> Self {
         Self {
             build,
             seed,
             acceptor,
+            groups: Vec::new(),
             all: Vec::new(),
+            awake_max: AWAKE_MAX,
+            awake: Vec::new(),
             marks: Vec::new(),
             active: Vec::new(),
             uncounted: Vec::new(),
             counted: (0, 0),
-            privacy: Vec::new(),
+            privacy: [None; 2],
             last_traffic: (0, 0),
             traffic_before: (0, 0),
         }
     }
 
-    /// Creates and connects a device for each client. Hello, admission and welcome are exchanged as with a
-    /// server.
+    /// Sets the number of devices from which on devices without work are put to sleep between rounds.
+    pub fn set_awake_max(&mut self, awake_max: usize) {
+        self.awake_max = awake_max;
+    }
+
+    /// Number of devices without work that stay awake between rounds.
+    pub fn awake_max(&self) -> usize {
+        self.awake_max
+    }
+
+    /// Adds a device for each client. One device of each kind is connected, which exchanges hello, admission and welcome as
+    /// with a server. The others have the same capabilities; they connect when a round is sent to them.
     ///
     /// # Errors
     /// [`RunError::Refused`] if a hello does not meet the campaign's requirements, [`RunError::Build`] if a
     /// device cannot be built.
-    pub fn connect(&mut self, clients: &[Client], join_time: JoinTime) -> Result<(), RunError> {
-        let limit = self.build.frame_limit();
-        for client in clients {
-            let id = self.all.len() as u64;
-            let config = Config { frame_limit: limit, ..Config::new(id) };
-            let (protection, random) = (Protection::Plaintext, deterministic_rng(self.seed, id));
-            let session = self.build.session(config, protection, client, join_time, random)?;
-            self.add(id, session)?;
-        }
-        Ok(())
+    pub fn connect(&mut self, clients: &'a [Client], join_time: JoinTime) -> Result<(), RunError> {
+        self.add(clients, join_time, clients.iter().map(|_| None))
     }
 
-    /// Creates and connects a device for each client, with the saved states, and continues the count of bytes.
+    /// Adds a device for each client, with the saved states, and continues the count of bytes.
     ///
     /// # Errors
     /// Errors of [`Self::connect`], and [`RunError::Build`] if the states belong to other devices.
     pub fn restore(
         &mut self,
-        clients: &[Client],
+        clients: &'a [Client],
         states: &[SavedDevice],
         traffic: (u64, u64),
     ) -> Result<(), RunError> {
-        let limit = self.build.frame_limit();
         if clients.len() != states.len() {
             let message =
                 format!("the saved run has {} devices, but the data have {}", states.len(), clients.len());
             return Err(RunError::Mismatch(message));
         }
-        for (client, state) in clients.iter().zip(states) {
-            let id = self.all.len() as u64;
-            let config = Config { frame_limit: limit, ..Config::new(id) };
-            let random = deterministic_rng(self.seed, id);
-            self.add(id, self.build.restored_session(config, client, state, random)?)?;
-        }
+        self.add(
+            clients,
+            JoinTime::BeforeTraining,
+            states.iter().map(|state| Some(Box::new(state.clone()))),
+        )?;
         (self.traffic_before, self.last_traffic) = (traffic, traffic);
         Ok(())
+    }
+
+    /// Adds devices with states.
+    fn add(
+        &mut self,
+        clients: &'a [Client],
+        join_time: JoinTime,
+        states: impl Iterator<Item = Option<Box<SavedDevice>>>,
+    ) -> Result<(), RunError> {
+        let first = self.all.len();
+        self.groups.push(Group { first, clients, join_time });
+        self.all.extend(states.map(|state| Slot::Asleep { state, opening: None }));
+        self.marks.resize(self.all.len(), Mark::default());
+        for index in first..self.all.len() {
+            // Networks are scored on their devices.
+            let is_first_of_kind = self.privacy_of_kind(index).is_none();
+            if is_first_of_kind || self.build.network.is_some() {
+                self.wake(index)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Privacy parameters of devices of the same kind as this device.
+    fn privacy_of_kind(&mut self, index: usize) -> &mut Option<Privacy> {
+        let [f32s, integers] = &mut self.privacy;
+        match self.build.arithmetic.numeric_of(index as u64) {
+            Numeric::I16 => integers,
+            _ => f32s,
+        }
+    }
+
+    /// Connects the device of a client: hello, admission and welcome.
+    fn create(
+        &self,
+        index: usize,
+        state: Option<&SavedDevice>,
+    ) -> Result<(Box<SimDevice>, Privacy), RunError> {
+        let group = self.groups.iter().rfind(|group| group.first <= index).ok_or(RunError::Silent)?;
+        let client = group.clients.get(index - group.first).ok_or(RunError::Silent)?;
+        let (id, protection) = (index as u64, Protection::Plaintext);
+        let config = Config { frame_limit: self.build.frame_limit(), ..Config::new(id) };
+        let random = deterministic_rng(self.seed, id);
+        let session = match state {
+            Some(state) => self.build.restored_session(config, client, state, random)?,
+            None => self.build.session(config, protection, client, group.join_time, random)?,
+        };
+        let mut device = Box::new(SimDevice::connect(session, Arc::clone(&self.acceptor)));
+        let mut privacy = Privacy::None;
+        for inbound in device.inbox.drain(..) {
+            match inbound {
+                PeerMessage::Hello(hello) => privacy = hello.capabilities.privacy,
+                PeerMessage::Refused(Refusal::FrameLimit { min, .. })
+                    if usize::from(min) > self.build.longest_frame =>
+                {
+                    let longest = self.build.longest_frame;
+                    let message = format!(
+                        "a round needs frames of {min} bytes, and packets of [fleet] radio carry at most {longest}"
+                    );
+                    return Err(BuildError(message).into());
+                }
+                PeerMessage::Refused(refusal) => return Err(RunError::Refused { client: id, refusal }),
+                _ => return Err(RunError::Silent),
+            }
+        }
+        device.pump();
+        device.connection.reset_traffic();
+        Ok((device, privacy))
+    }
+
+    /// Returns a device, which is connected first if it sleeps, and sent the round that it has not received yet. Its frames
+    /// are processed by the next [`Self::pump`].
+    ///
+    /// # Errors
+    /// Errors of [`Self::connect`], and [`RunError::Silent`] if there is no such device.
+    pub fn wake(&mut self, index: usize) -> Result<&mut SimDevice, RunError> {
+        self.wake_all(&[index])?;
+        self.get(index).ok_or(RunError::Silent)
+    }
+
+    /// Sends a round to a device. If the device sleeps, it connects when it processes the round.
+    pub fn open(&mut self, index: usize, round: &Arc<RoundBroadcast>) {
+        self.activate(index);
+        if let Some(mark) = self.marks.get_mut(index) {
+            mark.round = round.id.round;
+        }
+        match self.all.get_mut(index) {
+            Some(Slot::Awake(device)) => device.connection.open(round),
+            Some(Slot::Asleep { opening, .. }) => *opening = Some(Arc::clone(round)),
+            None => {}
+        }
+    }
+
+    /// Puts devices to sleep that have no frames to process and `has_work` is false for, if more than a limit are awake. Only
+    /// devices to which round `current` was not sent sleep: the others may be sent a round that refers to this one.
+    pub fn rest(&mut self, current: u32, has_work: impl Fn(usize) -> bool) {
+        // Devices of networks keep their networks, on which they are scored.
+        if self.awake.len() <= self.awake_max || self.build.network.is_some() {
+            return;
+        }
+        for index in std::mem::take(&mut self.awake) {
+            let rests = self.marks.get(index).is_some_and(|mark| !mark.is_active && mark.round < current)
+                && !has_work(index);
+            match self.all.get_mut(index) {
+                Some(slot @ Slot::Awake(_)) if rests => {
+                    let state = match slot {
+                        Slot::Awake(device) => Some(Box::new(SavedDevice::of(device))),
+                        Slot::Asleep { .. } => None,
+                    };
+                    self.count_traffic_of(index);
+                    if let Some(slot) = self.all.get_mut(index) {
+                        *slot = Slot::Asleep { state, opening: None };
+                    }
+                    if let Some(mark) = self.marks.get_mut(index) {
+                        mark.counted = (0, 0);
+                    }
+                }
+                _ => self.awake.push(index),
+            }
+        }
     }
 
     /// Scores of clients that would join now: each fits a head in the round `opening` on a device of its own, which is not
@@ -147,36 +303,10 @@ impl Devices {
         clients.par_iter().enumerate().map(score).collect()
     }
 
-    /// Connects a device: hello, admission and welcome.
-    fn add(&mut self, id: u64, session: SimSession) -> Result<(), RunError> {
-        let mut device = SimDevice::connect(session, Arc::clone(&self.acceptor));
-        for inbound in device.inbox.drain(..) {
-            match inbound {
-                PeerMessage::Hello(hello) => self.privacy.push(hello.capabilities.privacy),
-                PeerMessage::Refused(Refusal::FrameLimit { min, .. })
-                    if usize::from(min) > self.build.longest_frame =>
-                {
-                    let longest = self.build.longest_frame;
-                    let message = format!(
-                        "a round needs frames of {min} bytes, and packets of [fleet] radio carry at most {longest}"
-                    );
-                    return Err(BuildError(message).into());
-                }
-                PeerMessage::Refused(refusal) => return Err(RunError::Refused { client: id, refusal }),
-                _ => return Err(RunError::Silent),
-            }
-        }
-        device.pump();
-        device.connection.reset_traffic();
-        self.all.push(device);
-        self.marks.push(Mark::default());
-        Ok(())
-    }
-
-    /// Privacy parameters that a device declared in its hello.
-    pub fn privacy(&self, device: u64) -> Privacy {
-        let privacy = usize::try_from(device).ok().and_then(|index| self.privacy.get(index));
-        privacy.copied().unwrap_or_default()
+    /// Privacy parameters that a device declared in its hello, or that a device of the same kind declared.
+    pub fn privacy(&mut self, device: u64) -> Privacy {
+        let index = usize::try_from(device).unwrap_or(usize::MAX);
+        self.privacy_of_kind(index).unwrap_or_default()
     }
 
     /// Number of devices.
@@ -184,35 +314,61 @@ impl Devices {
         self.all.len()
     }
 
-    /// All devices, in the order of their numbers.
-    pub fn as_slice(&self) -> &[SimDevice] {
-        &self.all
+    /// Devices that are awake, in the order of their numbers. Those of networks are always awake.
+    pub fn awake(&self) -> impl Iterator<Item = &SimDevice> {
+        self.all.iter().filter_map(|slot| match slot {
+            Slot::Awake(device) => Some(&**device),
+            Slot::Asleep { .. } => None,
+        })
     }
 
-    /// Device with this index. Its frames are processed by the next [`Self::pump`].
+    /// State of every device.
+    ///
+    /// # Errors
+    /// Errors of [`Self::connect`].
+    pub fn saved(&self) -> Result<Vec<SavedDevice>, RunError> {
+        let saved = |(index, slot): (usize, &Slot)| match slot {
+            Slot::Awake(device) => Ok(SavedDevice::of(device)),
+            Slot::Asleep { state: Some(state), .. } => Ok(SavedDevice::clone(state)),
+            Slot::Asleep { state: None, .. } => Ok(SavedDevice::of(&self.create(index, None)?.0)),
+        };
+        self.all.par_iter().enumerate().map(saved).collect()
+    }
+
+    /// Device with this index, if it is awake. Its frames are processed by the next [`Self::pump`].
     pub fn get(&mut self, index: usize) -> Option<&mut SimDevice> {
-        let mark = self.marks.get_mut(index)?;
+        if !matches!(self.all.get(index), Some(Slot::Awake(_))) {
+            return None;
+        }
+        self.activate(index);
+        match self.all.get_mut(index) {
+            Some(Slot::Awake(device)) => Some(device),
+            _ => None,
+        }
+    }
+
+    /// Notes that a device has frames to process.
+    fn activate(&mut self, index: usize) {
+        let Some(mark) = self.marks.get_mut(index) else { return };
         if !std::mem::replace(&mut mark.is_active, true) {
             self.active.push(index);
         }
         if !std::mem::replace(&mut mark.is_uncounted, true) {
             self.uncounted.push(index);
         }
-        self.all.get_mut(index)
     }
 
-    /// Iterates over all devices in the order of their numbers.
-    pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, SimDevice> {
-        self.all.iter_mut()
-    }
-
-    /// Processes the pending frames of all devices except those for which `waits` is true. Devices are
-    /// processed in parallel, in portions that are large enough to outweigh the overhead of threads.
-    pub fn pump(&mut self, waits: impl Fn(usize) -> bool) {
+    /// Processes the pending frames of all devices except those for which `waits` is true. Devices that sleep connect first.
+    /// Devices are processed in parallel, in portions that are large enough to outweigh the overhead of threads.
+    ///
+    /// # Errors
+    /// Errors of [`Self::connect`].
+    pub fn pump(&mut self, waits: impl Fn(usize) -> bool) -> Result<(), RunError> {
         let (mut ready, waiting): (Vec<usize>, Vec<usize>) =
             std::mem::take(&mut self.active).into_iter().partition(|index| !waits(*index));
         self.active = waiting;
         ready.sort_unstable();
+        self.wake_all(&ready)?;
         let mut devices = Vec::with_capacity(ready.len());
         let (mut rest, mut first) = (self.all.as_mut_slice(), 0);
         for index in ready {
@@ -222,36 +378,83 @@ impl Devices {
                     self.uncounted.push(index);
                 }
             }
-            let Some((device, after)) = rest.split_at_mut(index - first).1.split_first_mut() else { break };
-            devices.push(device);
+            let Some((slot, after)) = rest.split_at_mut(index - first).1.split_first_mut() else { break };
+            if let Slot::Awake(device) = slot {
+                devices.push(&mut **device);
+            }
             (rest, first) = (after, index + 1);
         }
         let portion = (devices.len() / 64).max(1);
         devices.into_par_iter().with_min_len(portion).for_each(SimDevice::pump);
+        Ok(())
+    }
+
+    /// Connects those of the devices that sleep.
+    fn wake_all(&mut self, devices: &[usize]) -> Result<(), RunError> {
+        let sleepers: Vec<usize> = devices
+            .iter()
+            .copied()
+            .filter(|index| matches!(self.all.get(*index), Some(Slot::Asleep { .. })))
+            .collect();
+        let portion = (sleepers.len() / 64).max(1);
+        let woken: Vec<_> = sleepers
+            .par_iter()
+            .with_min_len(portion)
+            .map(|&index| {
+                let Some(Slot::Asleep { state, opening }) = self.all.get(index) else {
+                    return Err(RunError::Silent);
+                };
+                let (mut device, privacy) = self.create(index, state.as_deref())?;
+                if let Some(opening) = opening {
+                    device.connection.open(opening);
+                }
+                Ok((index, device, privacy))
+            })
+            .collect::<Result<_, RunError>>()?;
+        for (index, device, privacy) in woken {
+            self.privacy_of_kind(index).get_or_insert(privacy);
+            if let Some(slot) = self.all.get_mut(index) {
+                *slot = Slot::Awake(device);
+                self.awake.push(index);
+            }
+        }
+        Ok(())
     }
 
     /// Numbers of uploaded and downloaded bytes so far.
     pub fn traffic(&self) -> (u64, u64) {
         let before = (self.traffic_before.0 + self.counted.0, self.traffic_before.1 + self.counted.1);
         self.uncounted.iter().fold(before, |(up, down), index| {
-            let (Some(device), Some(mark)) = (self.all.get(*index), self.marks.get(*index)) else {
-                return (up, down);
-            };
-            let traffic = device.traffic();
-            (up + traffic.up - mark.counted.0, down + traffic.down - mark.counted.1)
+            let (new_up, new_down) = self.uncounted_traffic(*index);
+            (up + new_up, down + new_down)
         })
+    }
+
+    /// Numbers of bytes of a device that are not counted yet.
+    fn uncounted_traffic(&self, index: usize) -> (u64, u64) {
+        let (Some(Slot::Awake(device)), Some(mark)) = (self.all.get(index), self.marks.get(index)) else {
+            return (0, 0);
+        };
+        let traffic = device.traffic();
+        (traffic.up - mark.counted.0, traffic.down - mark.counted.1)
+    }
+
+    /// Counts the bytes of a device.
+    fn count_traffic_of(&mut self, index: usize) {
+        let (up, down) = self.uncounted_traffic(index);
+        self.counted = (self.counted.0 + up, self.counted.1 + down);
+        if let Some(mark) = self.marks.get_mut(index) {
+            mark.counted = (mark.counted.0 + up, mark.counted.1 + down);
+        }
     }
 
     /// Counts the bytes of all devices.
     fn count_traffic(&mut self) {
-        for index in self.uncounted.drain(..) {
-            let (Some(device), Some(mark)) = (self.all.get(index), self.marks.get_mut(index)) else {
-                continue;
-            };
-            let traffic = device.traffic();
-            self.counted.0 += traffic.up - mark.counted.0;
-            self.counted.1 += traffic.down - mark.counted.1;
-            (mark.counted, mark.is_uncounted) = ((traffic.up, traffic.down), false);
+        for index in std::mem::take(&mut self.uncounted) {
+            self.count_traffic_of(index);
+            if let Some(mark) = self.marks.get_mut(index) {
+                mark.is_uncounted = false;
+            }
         }
     }
 

@@ -20,6 +20,7 @@ use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use super::attack::Attackers;
 use super::column_scale::column_scale_warning;
+use super::devices::AWAKE_MAX;
 use super::engine::{custom_engine, engine};
 use super::fit_stats::FitStats;
 use super::replay::Replay;
@@ -45,6 +46,7 @@ pub struct Job<'a> {
     pub dataset: Dataset,
     given: Option<Matrix>,
     metrics: MetricSet,
+    awake_devices: usize,
     times: Times,
 }
 
@@ -118,7 +120,7 @@ impl<'a> Job<'a> {
         }
         let times = Times::new(scenario, &dataset, seed)?;
         let scenario = with_measured_steps(scenario, &dataset, seed, given.clone())?;
-        Ok(Self { scenario, seed, dataset, given, metrics: MetricSet::All, times })
+        Ok(Self { scenario, seed, dataset, given, metrics: MetricSet::All, awake_devices: AWAKE_MAX, times })
     }
 
     /// Scenario of the job, in which step sizes that were to be measured have their numbers.
@@ -131,6 +133,13 @@ impl<'a> Job<'a> {
     #[must_use]
     pub fn with_metrics(self, metrics: MetricSet) -> Self {
         Self { metrics, ..self }
+    }
+
+    /// Sets the number of devices of linear models that compute together and stay in memory between rounds (8,192). Results are
+    /// the same for any number: the state of the others is saved, and restored when a round is sent to them.
+    #[must_use]
+    pub fn with_awake_devices(self, awake_devices: usize) -> Self {
+        Self { awake_devices, ..self }
     }
 
     /// Replaces the scenario's answer times.
@@ -191,7 +200,7 @@ impl<'a> Job<'a> {
             || engine(scenario, &self.dataset, self.seed, self.given.clone()).representation().shape();
         custom.check(shape, scenario.scale != ScaleSource::None, scenario.privacy.is_some())?;
         let mut outcome = match scenario.is_federated() {
-            true => self.custom_simulation(custom)?.with_metrics(self.metrics).run(watcher)?,
+            true => self.custom_simulation(custom)?.run(watcher)?,
             false => run_baseline(scenario, &self.dataset, self.seed)?,
         };
         self.describe(&mut outcome);
@@ -205,7 +214,7 @@ impl<'a> Job<'a> {
     /// [`RunError::Mismatch`] if the saved run belongs to other data or another scenario, and the errors of [`Self::run`].
     pub fn resume(&self, saved: &SavedRun, watcher: &mut dyn Watcher) -> Result<Outcome, RunError> {
         saved.check_data(self)?;
-        let mut outcome = self.simulation()?.with_metrics(self.metrics).resume(saved, watcher)?;
+        let mut outcome = self.simulation()?.resume(saved, watcher)?;
         self.describe(&mut outcome);
         Ok(outcome)
     }
@@ -234,7 +243,8 @@ impl<'a> Job<'a> {
     fn custom_simulation(&self, custom: CustomParts) -> Result<Simulation<'_>, RunError> {
         let (given, times) = (self.given.clone(), self.times.clone());
         let engine = custom_engine(&self.scenario, &self.dataset, self.seed, given, custom);
-        Simulation::new(&self.scenario, &self.dataset, self.seed, engine, times)
+        let simulation = Simulation::new(&self.scenario, &self.dataset, self.seed, engine, times)?;
+        Ok(simulation.with_metrics(self.metrics).with_awake_devices(self.awake_devices))
     }
 }
 

@@ -42,7 +42,7 @@ pub struct Simulation<'a> {
     scaled: Option<Dataset>,
     shape: Shape,
     engine: Engine,
-    devices: Devices,
+    devices: Devices<'a>,
     /// Expected answers of the devices.
     arrivals: ArrivalQueue,
     /// Attackers, and the data of the honest clients.
@@ -114,6 +114,12 @@ impl<'a> Simulation<'a> {
     /// Selects the metrics that are computed.
     pub fn with_metrics(self, metrics: MetricSet) -> Self {
         Self { metrics, ..self }
+    }
+
+    /// Sets the number of devices that compute together and stay in memory between rounds.
+    pub fn with_awake_devices(mut self, awake_max: usize) -> Self {
+        self.devices.set_awake_max(awake_max);
+        self
     }
 
     /// Uses the answer times of a server's journal. A tick is one millisecond of the server's clock.
@@ -209,19 +215,12 @@ impl<'a> Simulation<'a> {
         };
         let arrivals = self.arrivals.next(self.engine.open_round(), in_time);
         for (index, pending_answer) in &arrivals {
-            if let Some(device) = self.devices.get(*index).filter(|_| pending_answer.dropped_out) {
-                device.discard_frames();
+            if pending_answer.dropped_out {
+                self.devices.wake(*index)?.discard_frames();
             }
         }
-        self.process_due_frames();
-        if let Some((attackers, _)) = &mut self.attackers {
-            attackers.corrupt(&mut self.devices, &arrivals, &self.engine);
-        }
         let is_empty = arrivals.is_empty();
-        for (index, pending_answer) in arrivals {
-            self.time = pending_answer.at.max(self.time);
-            self.deliver(index, &pending_answer, actions);
-        }
+        self.compute(&arrivals, actions, watcher)?;
         // After a divergence, training ends before the engine repeats the round or opens another round. The
         // results of earlier rounds are kept.
         if self.diverged.is_some() && matches!(self.engine.phase(), Phase::Train(_)) {
@@ -245,6 +244,55 @@ impl<'a> Simulation<'a> {
             self.advance_without_answers(actions)?;
         }
         Ok(!ended)
+    }
+
+    /// Lets devices compute, and delivers their answers to the engine in order. If there are many, they compute in portions,
+    /// so that only the updates of a portion are in memory.
+    fn compute(
+        &mut self,
+        arrivals: &[(usize, PendingAnswer)],
+        actions: &mut Vec<Action>,
+        watcher: &mut dyn Watcher,
+    ) -> Result<(), RunError> {
+        // Attackers know all honest updates, and in a replay the actions have the times of the journal.
+        let is_divided = self.attackers.is_none() && self.replay.is_none();
+        let portion = if is_divided { self.devices.awake_max().max(1) } else { usize::MAX };
+        if arrivals.len() <= portion {
+            self.process_due_frames()?;
+            if let Some((attackers, _)) = &mut self.attackers {
+                attackers.corrupt(&mut self.devices, arrivals, &self.engine);
+            }
+            self.deliver_all(arrivals, actions);
+            return Ok(());
+        }
+        let mut is_later = vec![false; self.devices.len()];
+        set_all(&mut is_later, arrivals, true);
+        for arrivals in arrivals.chunks(portion) {
+            set_all(&mut is_later, arrivals, false);
+            let pending = &self.arrivals;
+            let waits = |index: usize| {
+                pending.pending(index).is_some() || is_later.get(index).is_some_and(|later| *later)
+            };
+            self.devices.pump(waits)?;
+            self.deliver_all(arrivals, actions);
+            // Other actions are executed at the time of the last answer.
+            if actions.iter().all(|action| matches!(action, Action::Acknowledge(..))) {
+                self.execute(actions, watcher)?;
+                // After training no round refers to an earlier one.
+                if !self.trains() {
+                    self.devices.rest(u32::MAX, |_| false);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Delivers the answers of devices to the engine.
+    fn deliver_all(&mut self, arrivals: &[(usize, PendingAnswer)], actions: &mut Vec<Action>) {
+        for (index, pending_answer) in arrivals {
+            self.time = pending_answer.at.max(self.time);
+            self.deliver(*index, pending_answer, actions);
+        }
     }
 
     /// Delivers the messages of a device to the engine, or reports its dropout.
@@ -299,20 +347,19 @@ impl<'a> Simulation<'a> {
         if let Some(opening) = open_after
             .filter(|open_after| open_before.is_some_and(|open_before| open_before.id == open_after.id))
         {
-            self.resend_to_silent(&opening);
+            self.resend_to_silent(&opening)?;
         }
         Ok(())
     }
 
     /// Sends an extended round again to the devices that dropped out, as the connections of a server do,
     /// because some of these devices may be available again.
-    fn resend_to_silent(&mut self, opening: &Arc<RoundBroadcast>) {
+    fn resend_to_silent(&mut self, opening: &Arc<RoundBroadcast>) -> Result<(), RunError> {
         for index in self.arrivals.silent_devices() {
-            if let Some(device) = self.devices.get(index) {
-                device.discard_frames();
-            }
+            self.devices.wake(index)?.discard_frames();
             self.send_round(index as u64, opening);
         }
+        Ok(())
     }
 
     /// Sends a round to a device and schedules the answer of the device.
@@ -327,16 +374,25 @@ impl<'a> Simulation<'a> {
             }
             None => self.arrivals.schedule(index, opening, self.time, period),
         };
-        if let Some(device) = self.devices.get(index) {
+        if index < self.devices.len() {
             self.arrivals.insert(index, pending_answer);
-            device.connection.open(opening);
+            self.devices.open(index, opening);
         }
     }
 
     /// Processes the frames of all devices except those whose answers are due later.
-    fn process_due_frames(&mut self) {
+    fn process_due_frames(&mut self) -> Result<(), RunError> {
         let arrivals = &self.arrivals;
-        self.devices.pump(|index| arrivals.pending(index).is_some());
+        self.devices.pump(|index| arrivals.pending(index).is_some())
+    }
+}
+
+/// Sets the flags of devices with answers.
+fn set_all(flags: &mut [bool], arrivals: &[(usize, PendingAnswer)], value: bool) {
+    for (index, _) in arrivals {
+        if let Some(flag) = flags.get_mut(*index) {
+            *flag = value;
+        }
     }
 }
 

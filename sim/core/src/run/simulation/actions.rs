@@ -22,7 +22,7 @@ impl Simulation<'_> {
             match action {
                 Action::Acknowledge(device, ack) => self.acknowledge(device, ack),
                 Action::Open(device, opening) => self.send_round(device.0, &opening),
-                Action::Close(device, id) => self.close(device, id),
+                Action::Close(device, id) => self.close(device, id)?,
                 Action::Commit(record) => self.commit(&record, &mut queue, watcher)?,
                 Action::Finished => self.finished = true,
                 Action::NextRound(..) | Action::NotAwaited(_) | Action::Awaited(_) => {}
@@ -46,12 +46,14 @@ impl Simulation<'_> {
     }
 
     /// Closes a round on a device.
-    fn close(&mut self, device: DeviceId, id: RoundId) {
+    fn close(&mut self, device: DeviceId, id: RoundId) -> Result<(), RunError> {
         let index = usize::try_from(device.0).unwrap_or(usize::MAX);
         let was_pending = self.arrivals.remove(index);
         let replay = self.replay.as_ref();
         let was_late = replay.is_some_and(|replay| replay.was_late(device, id.round));
-        let Some(device) = self.devices.get(index) else { return };
+        // A device that sleeps receives the frames of a round that it was sent.
+        let device = if was_pending { Some(self.devices.wake(index)?) } else { self.devices.get(index) };
+        let Some(device) = device else { return Ok(()) };
         if was_pending && was_late {
             // In the journal the answer arrived after the round was closed. The device has computed the
             // round, but its update is discarded.
@@ -59,12 +61,13 @@ impl Simulation<'_> {
             device.inbox.clear();
             device.connection.close_round(id);
             device.connection.send(ToDevice::Ack(Ack { id, outcome: AckOutcome::Late }));
-            return;
+            return Ok(());
         }
         if was_pending {
             device.discard_frames();
         }
         device.connection.close_round(id);
+        Ok(())
     }
 
     /// Records a committed round. The model is scored first if the round is to be evaluated.
@@ -75,7 +78,9 @@ impl Simulation<'_> {
         watcher: &mut dyn Watcher,
     ) -> Result<(), RunError> {
         let began = Instant::now();
-        self.process_due_frames();
+        self.process_due_frames()?;
+        let arrivals = &self.arrivals;
+        self.devices.rest(record.id.round, |index| arrivals.pending(index).is_some());
         self.seconds += began.elapsed().as_secs_f64();
         (self.last_failure, self.failed_attempts) = (None, 0);
         // Ridge scores are not counted as updates.
@@ -114,7 +119,7 @@ impl Simulation<'_> {
         let is_stopped = !last && self.stop_reached(scores.as_ref());
         self.interrupted = !last && !continues;
         let ends = last || is_stopped || self.interrupted;
-        self.offer_state(ends, is_stopped, queue, watcher);
+        self.offer_state(ends, is_stopped, queue, watcher)?;
         if !last && (ends || self.diverged.is_some()) {
             self.end_training(queue)?;
         }

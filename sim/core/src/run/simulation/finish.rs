@@ -29,8 +29,8 @@ impl Simulation<'_> {
                 (scores, clients, Vec::new())
             }
             Some(network) => {
-                let tuned =
-                    evaluate::score_own_networks(&self.scored_data().clients, self.devices.as_slice());
+                let devices: Vec<_> = self.devices.awake().collect();
+                let tuned = evaluate::score_own_networks(&self.scored_data().clients, &devices);
                 let (scores, clients) = match self.before_tuning.take() {
                     Some((scores, clients)) if !network.tuned => (scores.without_new_clients(), clients),
                     _ => (evaluate::average(&tuned), tuned.clone()),
@@ -106,10 +106,12 @@ impl Simulation<'_> {
         }
         self.run_until_finished(actions, &mut NoProgress)?;
         let shape = self.shape;
-        let newcomers = self.devices.iter_mut().skip(first).zip(&self.dataset.newcomers);
-        Ok(newcomers
-            .map(|(device, client)| evaluate::score_device(device.session.task_mut(), client, shape))
-            .collect())
+        let mut scores = Vec::with_capacity(self.dataset.newcomers.len());
+        for (index, client) in (first..).zip(&self.dataset.newcomers) {
+            let device = self.devices.wake(index)?;
+            scores.push(evaluate::score_device(device.session.task_mut(), client, shape));
+        }
+        Ok(scores)
     }
 
     /// Privacy loss of all releases of each device; `None` if the scenario has no section `[privacy]`.

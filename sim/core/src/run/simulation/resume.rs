@@ -6,22 +6,21 @@ use std::time::Instant;
 use fedspan_engine::{Action, Phase};
 
 use super::Simulation;
-use crate::fleet::SavedDevice;
 use crate::run::saved_run::SavedRun;
 use crate::run::{Outcome, RunError, Watcher};
 
 impl Simulation<'_> {
     /// Copies the state of the run, if the policy has a whole state. Must be called when a round has been committed, before
     /// the next round is sent.
-    fn saved(&self, is_stopped: bool) -> Option<SavedRun> {
-        let engine = self.engine.snapshot()?;
-        Some(SavedRun {
+    fn saved(&self, is_stopped: bool) -> Result<Option<SavedRun>, RunError> {
+        let Some(engine) = self.engine.snapshot() else { return Ok(None) };
+        Ok(Some(SavedRun {
             scenario: self.scenario.name.clone(),
             text: self.scenario.resolved(self.seed),
             seed: self.seed,
             files: self.dataset.files.clone(),
             engine,
-            devices: self.devices.as_slice().iter().map(SavedDevice::of).collect(),
+            devices: self.devices.saved()?,
             rows: self.rows.clone(),
             time: self.time,
             updates: self.updates,
@@ -30,7 +29,7 @@ impl Simulation<'_> {
             energy: self.arrivals.energy.as_ref().map_or_else(Vec::new, |meter| meter.usages().to_vec()),
             seconds: self.seconds,
             is_stopped,
-        })
+        }))
     }
 
     /// Continues a saved run to its end and returns the results.
@@ -73,14 +72,15 @@ impl Simulation<'_> {
         is_stopped: bool,
         queue: &VecDeque<Action>,
         watcher: &mut dyn Watcher,
-    ) {
+    ) -> Result<(), RunError> {
         debug_assert!(
             !queue.iter().any(|action| matches!(action, Action::Acknowledge(..) | Action::Close(..))),
             "all frames of the committed round are delivered"
         );
         let is_kept = self.diverged.is_none() && self.replay.is_none() && watcher.wants_state(is_last);
-        if let Some(state) = is_kept.then(|| self.saved(is_stopped)).flatten() {
+        if is_kept && let Some(state) = self.saved(is_stopped)? {
             watcher.keep_state(state);
         }
+        Ok(())
     }
 }

@@ -122,10 +122,10 @@ impl Simulation<'_> {
             return Ok(before_tuning.clone());
         }
         if let Some(network) = algorithm.network() {
-            let devices = self.devices.as_slice();
+            let devices: Vec<_> = self.devices.awake().collect();
             let tuning = network.tuned.then_some((algorithm.final_head, round));
             let clients =
-                evaluate::score_shared_layers(&dataset.clients, devices, &self.engine.tensors(), tuning);
+                evaluate::score_shared_layers(&dataset.clients, &devices, &self.engine.tensors(), tuning);
             let scores = evaluate::average(&clients);
             check_finite(&scores, round)?;
             return Ok((scores, clients));

@@ -9,8 +9,8 @@ const TEXT: &str = "[data]\nkind = \"linear-regression\"\nclients = 9\nd = 5\nk 
                     [model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 20\nstep_size = 0.2\n\
                     [fleet]\nspeed = \"exponential\"\ndropout = 0.4\n";
 
-fn heads(devices: &mut Devices) -> Vec<Vec<f32>> {
-    devices.iter_mut().map(|device| device.session.task_mut().head().to_vec()).collect()
+fn heads(devices: &mut Devices<'_>) -> Result<Vec<Vec<f32>>, RunError> {
+    (0..devices.len()).map(|index| Ok(devices.wake(index)?.session.task_mut().head().to_vec())).collect()
 }
 
 /// A device that drops out does not receive the round and keeps its head. All other devices fit new heads.
@@ -32,18 +32,18 @@ fn dropped_device_keeps_its_head() -> Result<(), RunError> {
         if run.engine.phase() == Phase::FitHead {
             break;
         }
-        let heads_before = heads(&mut run.devices);
+        let heads_before = heads(&mut run.devices)?;
         let is_dropped: Vec<bool> =
             (0..9).map(|i| run.arrivals.pending(i).is_some_and(|answer| answer.dropped_out)).collect();
         run.step(&mut actions, &mut NoProgress)?;
         for ((heads_before, head_after), dropped) in
-            heads_before.iter().zip(heads(&mut run.devices)).zip(is_dropped)
+            heads_before.iter().zip(heads(&mut run.devices)?).zip(is_dropped)
         {
             assert_eq!(*heads_before == head_after, dropped);
             lost += u64::from(dropped);
         }
     }
-    let counted: u64 = run.devices.iter_mut().map(|d| u64::from(d.session.counters().counted)).sum();
+    let counted: u64 = run.devices.awake().map(|d| u64::from(d.session.counters().counted)).sum();
     assert_eq!((lost + counted, lost > 40), (20 * 9, true));
     Ok(())
 }
@@ -80,9 +80,9 @@ fn restored_devices_know_what_they_have_spent() -> Result<(), RunError> {
     let mut run =
         Simulation::new(&scenario, &job.dataset, 3, engine(&scenario, &job.dataset, 3, None), times)?;
     run.devices.restore(&job.dataset.clients, &saved.devices, saved.traffic)?;
-    for (device, state) in run.devices.as_slice().iter().zip(&saved.devices) {
+    for (index, state) in saved.devices.iter().enumerate() {
         assert!(state.spent > 0);
-        let privacy = device.session.privacy();
+        let privacy = run.devices.wake(index)?.session.privacy();
         assert!(
             matches!(privacy, fedspan_protocol::message::Privacy::Gaussian { spent, .. } if spent == state.spent)
         );
