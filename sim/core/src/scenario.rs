@@ -33,6 +33,7 @@ pub use fleet::{
 use scale::read_scale;
 
 use crate::data::{DataError, Dataset, MemoryData};
+use crate::evaluate::MetricSet;
 use crate::run::RECENT_ROUNDS;
 
 /// Built-in scenarios: name, one-line description, and text of the file.
@@ -203,6 +204,8 @@ pub struct Scenario {
     pub seed: u64,
     /// Number of rounds between two evaluations; the last round is always evaluated.
     pub evaluate_every: u32,
+    /// Figures that evaluations compute.
+    pub metrics: MetricSet,
     /// Source of the samples.
     pub data: DataSection,
     /// Source of the scale with which devices standardise their samples.
@@ -285,6 +288,11 @@ impl Scenario {
             seed: root.integer("seed", Some(0), 0..=i64::MAX as u64)?,
             evaluate_every: u32::try_from(root.integer("evaluate_every", Some(1), 1..=1_000_000)?)
                 .unwrap_or(1),
+            metrics: root.choice(
+                "evaluate",
+                Some("all"),
+                &[("all", MetricSet::All), ("distance", MetricSet::Distance)],
+            )?,
             data: match memory_data {
                 Some(memory_data) => read_memory(memory_data, &data, &root.section("split")?)?,
                 None => read_data(&data, &root.section("split")?)?,
@@ -367,6 +375,9 @@ impl Scenario {
             let message = "found a target accuracy, but the targets are real values; allowed here: distance, loss, \
                            simulated_time, change";
             return Err(root.section("stop")?.problem("accuracy", message));
+        }
+        if self.metrics == MetricSet::Distance {
+            check_without_heads(self.is_federated() && self.algorithm.network().is_none(), &self.stop, root)?;
         }
         let data = root.section("data")?;
         check_scale(&self.scale, self.rule, self.privacy.is_some(), &data)?;
@@ -608,4 +619,20 @@ fn read_limits(section: &Section<'_>, rule: Rule) -> Result<(f32, SampleCap), Pr
     let bounds = read_bounds(section, f64::from(MAGNITUDE_MAX), DEFAULT_SAMPLE_CAP, rule)?;
     section.finish()?;
     Ok(bounds)
+}
+
+/// Checks that a scenario whose evaluations fit no heads asks for no figure that needs heads.
+fn check_without_heads(has_distance: bool, stop: &StopSection, root: &Section<'_>) -> Result<(), Problem> {
+    if !has_distance {
+        let message = "found \"distance\", which networks and methods without rounds do not have; allowed here: \"all\"";
+        return Err(root.problem("evaluate", message));
+    }
+    let asked = [("loss", stop.loss.is_some()), ("accuracy", stop.accuracy.is_some())];
+    match asked.into_iter().find(|(_, is_asked)| *is_asked) {
+        Some((key, _)) => {
+            let message = "found a figure of heads, but evaluate = \"distance\" fits none; allowed here: distance, simulated_time, change";
+            Err(root.section("stop")?.problem(key, message))
+        }
+        None => Ok(()),
+    }
 }

@@ -26,6 +26,8 @@ enum SavedTask {
         /// Representation, d x k; `None` if the device has none.
         representation: Option<Vec<f32>>,
         head: Vec<f32>,
+        /// Hash of the representation that the head is fitted on; `None` if it is not fitted.
+        fitted_on: Option<u32>,
         /// Number of seeds drawn for noise.
         seeds_drawn: u32,
     },
@@ -44,6 +46,7 @@ impl SavedDevice {
             SimTask::Linear(linear) => SavedTask::Linear {
                 representation: linear.representation().map(<[f32]>::to_vec),
                 head: linear.head().to_vec(),
+                fitted_on: linear.head_fitted_on(),
                 seeds_drawn: linear.mechanism().seeds_drawn(),
             },
             SimTask::Network(network) => SavedTask::Network(network.saved()),
@@ -72,9 +75,10 @@ impl SavedDevice {
                 feedback.set_residual(&self.residual).is_ok() && self.restore(feedback.task_mut())
             }
             (SimTask::Scaled(scaled), _) => self.restore(scaled.task_mut()),
-            (SimTask::Linear(linear), SavedTask::Linear { representation, head, seeds_drawn: _ }) => {
-                restore_linear(linear, representation.as_deref(), head)
-            }
+            (
+                SimTask::Linear(linear),
+                SavedTask::Linear { representation, head, fitted_on, seeds_drawn: _ },
+            ) => restore_linear(linear, representation.as_deref(), head, *fitted_on),
             (SimTask::Network(network), SavedTask::Network(saved)) => network.restore(saved),
             _ => false,
         }
@@ -85,12 +89,16 @@ fn restore_linear(
     linear: &mut Linear<HeapWorkspace, SimNoise>,
     representation: Option<&[f32]>,
     head: &[f32],
+    fitted_on: Option<u32>,
 ) -> bool {
     let is_accepted = representation.is_none_or(|values| linear.set_representation(values).is_ok());
     if !is_accepted || linear.head().len() != head.len() {
         return false;
     }
     linear.head_mut().copy_from_slice(head);
+    if let Some(representation) = fitted_on {
+        linear.restore_head(representation);
+    }
     true
 }
 

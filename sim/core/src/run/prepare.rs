@@ -120,7 +120,8 @@ impl<'a> Job<'a> {
         }
         let times = Times::new(scenario, &dataset, seed)?;
         let scenario = with_measured_steps(scenario, &dataset, seed, given.clone())?;
-        Ok(Self { scenario, seed, dataset, given, metrics: MetricSet::All, awake_devices: AWAKE_MAX, times })
+        let metrics = scenario.metrics;
+        Ok(Self { scenario, seed, dataset, given, metrics, awake_devices: AWAKE_MAX, times })
     }
 
     /// Scenario of the job, in which step sizes that were to be measured have their numbers.

@@ -155,6 +155,11 @@ impl<'a> Simulation<'a> {
         self.engine.open_round().and_then(|round| round.deadline).filter(|_| self.trains())
     }
 
+    /// True after the last round of training.
+    fn training_is_over(&self) -> bool {
+        matches!(self.engine.phase(), Phase::RidgeScores | Phase::FitHead | Phase::Finished)
+    }
+
     /// True in start rounds (which compute the initial representation) and in training rounds.
     fn trains(&self) -> bool {
         matches!(self.engine.phase(), Phase::Start(_) | Phase::Train(_))
@@ -200,6 +205,9 @@ impl<'a> Simulation<'a> {
     /// ended.
     fn step(&mut self, actions: &mut Vec<Action>, watcher: &mut dyn Watcher) -> Result<bool, RunError> {
         self.execute(actions, watcher)?;
+        if self.metrics == MetricSet::Distance && self.training_is_over() {
+            return Ok(false);
+        }
         if self.replay.as_ref().is_some_and(ReplayDriver::is_over) {
             return Ok(false);
         }

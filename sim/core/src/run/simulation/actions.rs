@@ -8,6 +8,7 @@ use fedspan_engine::{Action, DeviceId, Millis, NotCounted, Phase, RoundRecord};
 use fedspan_protocol::message::{Ack, AckOutcome, Rejection, RoundId, ToDevice};
 
 use super::Simulation;
+use crate::evaluate::MetricSet;
 use crate::run::{RoundRow, RunError, Watcher};
 
 impl Simulation<'_> {
@@ -21,6 +22,8 @@ impl Simulation<'_> {
         while let Some(action) = queue.pop_front() {
             match action {
                 Action::Acknowledge(device, ack) => self.acknowledge(device, ack),
+                // No heads are fitted.
+                Action::Open(..) if self.metrics == MetricSet::Distance && self.training_is_over() => {}
                 Action::Open(device, opening) => self.send_round(device.0, &opening),
                 Action::Close(device, id) => self.close(device, id)?,
                 Action::Commit(record) => self.commit(&record, &mut queue, watcher)?,

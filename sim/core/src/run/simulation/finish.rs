@@ -4,7 +4,7 @@ use fedspan_engine::linalg::orthonormal;
 use fedspan_engine::{DeviceId, Event, Millis};
 
 use super::Simulation;
-use crate::evaluate::{self, ClientScore, Scores};
+use crate::evaluate::{self, ClientScore, MetricSet, Scores};
 use crate::network::JoinTime;
 use crate::run::{DataNames, NoProgress, Outcome, PrivacyFigures, RunError};
 
@@ -14,6 +14,7 @@ impl Simulation<'_> {
         let (fitted, trained) = (self.devices.traffic(), self.devices.last_traffic());
         let newcomers = match self.replay {
             Some(_) => Vec::new(),
+            None if self.metrics == MetricSet::Distance => Vec::new(),
             None => self.fit_newcomers()?,
         };
         let traffic = self.devices.traffic();
