@@ -46,7 +46,7 @@ pub use slices::SliceMemory;
 pub type Eight = [f32; 8];
 
 /// Sizes of a linear model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shape {
     /// Number of features d: the length of a sample.
     pub features: usize,

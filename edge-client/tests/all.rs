@@ -57,6 +57,7 @@ mod groups;
 mod handshake_counter;
 mod head;
 mod hostile;
+mod lanes;
 mod leave_one_out;
 mod linear_adapter;
 mod link;

@@ -36,7 +36,7 @@ impl Limits {
 
 /// Smallest squared pivot that is used: smaller pivots lose digits to underflow. The triangular method treats
 /// features of that size as zero ([`super::rank`]), so the two methods agree.
-const SMALLEST_SQUARE: f32 = 1e-36;
+pub(crate) const SMALLEST_SQUARE: f32 = 1e-36;
 
 /// Adds one sample to the normal equations: the lower triangle of `gram` (k x k), and `rhs` (k x c).
 #[inline(never)]

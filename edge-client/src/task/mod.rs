@@ -19,6 +19,8 @@ mod fixed_point;
 mod gather;
 mod head_fit;
 mod head_solver;
+#[cfg(all(feature = "wide", not(target_os = "none")))]
+pub mod lanes;
 #[cfg(feature = "ridge-choice")]
 mod leave_one_out;
 mod linear;

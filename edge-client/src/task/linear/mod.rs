@@ -11,12 +11,21 @@ use fedspan_protocol::frame::crc32c_f32;
 use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId, Task as Wire};
 use fedspan_protocol::tensor::Encoding;
 
+#[cfg(all(feature = "wide", not(target_os = "none")))]
+use super::fedrep::copy;
+#[cfg(all(feature = "wide", not(target_os = "none")))]
+use super::lanes::{LaneSolver, LaneStep};
 use super::{HeadFits, HeadSolver, Usage, paced_hash};
 use crate::error::{
     NotReady, RepresentationError, check_finite, check_length, check_prediction, check_representation,
 };
 use crate::kernel::constant_column::ConstantColumn;
 use crate::kernel::project;
+#[cfg(all(feature = "wide", not(target_os = "none")))]
+use fedspan_protocol::message::Numeric;
+
+#[cfg(all(feature = "wide", not(target_os = "none")))]
+use crate::mechanism::is_private;
 use crate::mechanism::{Mechanism, NoPrivacy};
 use crate::memory::{Memory, PartsRef, Shape};
 #[cfg(feature = "privacy")]
@@ -175,6 +184,36 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
         arithmetic::accept(&mut self.memory);
         self.identify_representation();
         Ok(())
+    }
+
+    /// Returns the solver of heads, for the computation of steps in [`lanes`](crate::task::lanes). `None` if the device computes
+    /// in another arithmetic or adds noise.
+    #[cfg(all(feature = "wide", not(target_os = "none")))]
+    pub fn lane_solver(&self) -> Option<LaneSolver> {
+        let computes_in_f32 = self.memory.numeric() == Numeric::F32 && !is_private(&self.mechanism);
+        computes_in_f32.then_some(LaneSolver(self.state.solver))
+    }
+
+    /// Completes a round of FedRep with a step that was computed in a lane, which replaces [`Task::run`](crate::Task::run). The
+    /// caller ensures that it was computed on the representation in memory with the samples of this device. Returns `None` and
+    /// changes nothing if there is no step, or the round or the sizes are others.
+    #[cfg(all(feature = "wide", not(target_os = "none")))]
+    pub fn take_step(&mut self, step: &LaneStep) -> Option<Usage> {
+        let Some(Wire::FedRep { head: HeadSolve::LeastSquares { ridge }, .. }) = self.state.task else {
+            return None;
+        };
+        let is_same_round = step.shape == self.shape() && step.ridge.to_bits() == ridge.to_bits();
+        if !is_same_round || self.lane_solver().is_none() {
+            return None;
+        }
+        let parts = self.memory.parts();
+        copy(parts.head, &step.head);
+        copy(parts.residual, &step.residual);
+        let width = parts.shape.width;
+        self.state.solver.record(step.usage, width, width, ridge);
+        self.state.head_is_fitted();
+        self.state.usage = step.usage;
+        Some(step.usage)
     }
 
     /// Returns the row counts of the last FedPower round.

@@ -84,6 +84,12 @@ impl SharedSet {
         self.len() == 0
     }
 
+    /// True if the samples are those of a generator.
+    #[must_use]
+    pub fn is_generated(&self) -> bool {
+        matches!(self.0, Kind::Generated(_))
+    }
+
     /// True if both are the same set in memory.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {

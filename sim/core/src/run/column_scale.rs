@@ -46,6 +46,10 @@ pub fn column_scale_warning(scenario: &Scenario, dataset: &Dataset) -> Option<St
     if !scenario.is_federated() || !linear || dataset.layout.shape.is_some() || !dataset.has_targets() {
         return None;
     }
+    // Generated features have one scale and no offset.
+    if dataset.clients.iter().all(|client| client.train.is_generated()) {
+        return None;
+    }
     let columns: Vec<Column> =
         (0..dataset.features).filter_map(|j| column(&dataset.clients, dataset.features, j)).collect();
     if scenario.scale != ScaleSource::None {
