@@ -3,8 +3,8 @@
 #![cfg(feature = "wide")]
 
 use crate::common::*;
-use fedspan_client::task::lanes::{LANES_MAX, LaneStep, LaneSteps, lanes};
 use fedspan_client::source::{Samples, Targets};
+use fedspan_client::task::lanes::{LANES_MAX, LaneStep, LaneSteps, lanes};
 use fedspan_client::{Linear, Task};
 use fedspan_protocol::message::{HeadSolve, Upload};
 use fedspan_protocol::tensor::{Encoding, Role};
@@ -45,7 +45,9 @@ fn device(random: &mut Random, [d, c, m]: [usize; 3], classes: bool, defect: usi
             Labels::Classes(y) => y[0] = c as u8,
         },
         // Nearly equal features.
-        9 => samples.x.iter_mut().enumerate().for_each(|(index, x)| *x = 1.0 + *x * 1e-4 * (index % 7) as f32),
+        9 => {
+            samples.x.iter_mut().enumerate().for_each(|(index, x)| *x = 1.0 + *x * 1e-4 * (index % 7) as f32)
+        }
         _ => {}
     }
     samples
@@ -123,5 +125,8 @@ fn step_of_another_round_is_not_taken() {
     let round = open(1, with_ridge(0.5), Role::Representation, Encoding::F32, d + 1, k);
     receive(&mut other_shape, &round, &[&wider]).unwrap();
     assert!(other_shape.take_step(&step).is_none());
-    assert!(!steps.copy_step(1, &mut step) && !steps.copy_step(LANES_MAX, &mut step), "no device in the lane");
+    assert!(
+        !steps.copy_step(1, &mut step) && !steps.copy_step(LANES_MAX, &mut step),
+        "no device in the lane"
+    );
 }

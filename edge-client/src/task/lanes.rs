@@ -66,7 +66,14 @@ pub struct LaneSteps {
 impl LaneSteps {
     /// Computes the steps of devices with equally many samples on the representation `b`, d x k, with a ridge. At most
     /// [`lanes`] devices; the others are ignored. Computes nothing for shapes that lanes do not support.
-    pub fn compute(&mut self, b: &[f32], shape: Shape, ridge: f32, solver: &LaneSolver, devices: &[Samples<'_>]) {
+    pub fn compute(
+        &mut self,
+        b: &[f32],
+        shape: Shape,
+        ridge: f32,
+        solver: &LaneSolver,
+        devices: &[Samples<'_>],
+    ) {
         let Shape { features: d, width: k, outputs: c } = shape;
         self.valid = [0.0; LANES_MAX];
         (self.shape, self.lanes, self.ridge) = (shape, lanes(), ridge);
@@ -93,7 +100,8 @@ impl LaneSteps {
         resize(&mut self.residual, d * c);
         resize(&mut self.scratch, k);
         for (lane, device) in devices.iter().enumerate() {
-            let has_targets = device.x.len() == m * d && spread_targets(&mut self.y, lanes, lane, *device, c, m);
+            let has_targets =
+                device.x.len() == m * d && spread_targets(&mut self.y, lanes, lane, *device, c, m);
             if let Some(valid) = self.valid.get_mut(lane).filter(|_| has_targets) {
                 *valid = 1.0;
                 for (target, value) in self.x.iter_mut().skip(lane).step_by(lanes).zip(device.x) {
@@ -148,7 +156,8 @@ fn spread_targets(y: &mut [f32], lanes: usize, lane: usize, device: Samples<'_>,
     let mut targets = y.iter_mut().skip(lane).step_by(lanes);
     for sample in 0..m {
         for output in 0..c {
-            let (Some(target), Some(value)) = (targets.next(), device.targets.value(sample, output, c)) else {
+            let (Some(target), Some(value)) = (targets.next(), device.targets.value(sample, output, c))
+            else {
                 return false;
             };
             *target = value;
@@ -188,7 +197,8 @@ impl WithSimd for Kernel<'_> {
         for (x, z) in x.chunks(4 * d).zip(z.chunks_mut(4 * k)) {
             lanes.project(x, b, d, z);
         }
-        let mut valid = lanes.within(z, simd.less_than_or_equal_f32s(simd.splat_f32s(0.0), simd.splat_f32s(0.0)));
+        let mut valid =
+            lanes.within(z, simd.less_than_or_equal_f32s(simd.splat_f32s(0.0), simd.splat_f32s(0.0)));
         valid = lanes.within(y, valid);
         lanes.normal_equations(z, y, factor, head);
         for diagonal in factor.iter_mut().step_by(k + 1) {
@@ -423,7 +433,8 @@ impl<S: Simd> Lanes<S> {
                         *sum = self.add_product(*sum, *x, *r);
                     }
                 }
-                for (target, sum) in s[feature * c..].iter_mut().skip(output).step_by(c).zip(sums).take(count) {
+                for (target, sum) in s[feature * c..].iter_mut().skip(output).step_by(c).zip(sums).take(count)
+                {
                     *target = sum;
                 }
             }

@@ -2,6 +2,7 @@
 //! connection; frames are exchanged in memory.
 
 mod arithmetic;
+mod lane_round;
 mod saved_device;
 mod task;
 
@@ -30,8 +31,9 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;
 
 pub use arithmetic::FleetArithmetic;
+pub use lane_round::LaneRound;
 pub use saved_device::{SavedDevice, SpentBudget};
-pub use task::SimTask;
+pub use task::{SimLinear, SimTask};
 
 use crate::data::{self, Client, ClientSource, Dataset};
 use crate::network::{BaseNetwork, JoinTime, NetworkConfig, SimNetwork};
@@ -354,7 +356,7 @@ impl DeviceFactory {
         let memory = if self.extra_matrix { memory.with_extra_matrix() } else { memory };
         let noise = SimNoise::new(self.privacy, self.seeds, device, seeds_drawn);
         let task = Linear::private(memory, noise).map_err(|error| BuildError(error.to_string()))?;
-        Ok(SimTask::Linear(self.arithmetic.with_solver(task)))
+        Ok(SimTask::Linear(SimLinear::new(self.arithmetic.with_solver(task))))
     }
 
     /// Model sizes in the hello of a device.

@@ -222,6 +222,13 @@ pub struct ClientSource {
 }
 
 impl ClientSource {
+    /// Samples of every round and of every head; `None` if they differ from round to round, or the head has its own.
+    #[must_use]
+    pub fn fixed_samples(&self) -> Option<Arc<Set>> {
+        let is_fixed = self.fresh.is_none() && self.augment.is_none() && self.episode.is_none();
+        is_fixed.then(|| Arc::clone(&self.set))
+    }
+
     /// Prepares the samples of a round: draws a new batch, augments images, and draws the samples for the
     /// head. Does nothing if the round has already been prepared.
     fn prepare(&mut self, id: RoundId) {

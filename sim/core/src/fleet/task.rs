@@ -1,7 +1,11 @@
 //! Task of a simulated device: the task of the client crate that matches the scenario's model.
 
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
 use fedspan_client::Millis;
 use fedspan_client::source::{SampleSource, Targets};
+use fedspan_client::task::lanes::LaneStep;
 use fedspan_client::task::{ErrorFeedback, Scaled, Usage};
 use fedspan_client::{Linear, Release, Task};
 use fedspan_protocol::message::{self, Capabilities, DeclineReason, Descriptors, RoundId, RoundOpen};
@@ -15,13 +19,67 @@ use crate::noise::SimNoise;
 #[allow(clippy::large_enum_variant, reason = "one of them in all devices of a run")]
 pub enum SimTask {
     /// Task of a linear model.
-    Linear(Linear<HeapWorkspace, SimNoise>),
+    Linear(SimLinear),
     /// Task of a network.
     Network(SimNetwork),
     /// Task of a linear model or a network on standardised samples.
     Scaled(Box<Scaled<SimTask, Vec<f32>>>),
     /// One of the others, whose uploads leave values out.
     ErrorFeedback(Box<ErrorFeedback<SimTask, Vec<f32>>>),
+}
+
+/// Task of a linear model, with the step of the next round if it has been computed in a lane.
+#[derive(Debug)]
+pub struct SimLinear {
+    linear: Linear<HeapWorkspace, SimNoise>,
+    /// Round of `step`, and the representation that it was computed on; `None` without a step.
+    prepared: Option<(RoundId, Arc<[f32]>)>,
+    step: LaneStep,
+}
+
+impl SimLinear {
+    /// Creates the task of a model.
+    #[must_use]
+    pub fn new(linear: Linear<HeapWorkspace, SimNoise>) -> Self {
+        Self { linear, prepared: None, step: LaneStep::default() }
+    }
+
+    /// Stores the step of round `id` on the representation `b`, which `copy` writes. There is none if `copy` returns false.
+    pub fn prepare_step(&mut self, id: RoundId, b: &Arc<[f32]>, copy: impl FnOnce(&mut LaneStep) -> bool) {
+        self.prepared = copy(&mut self.step).then(|| (id, Arc::clone(b)));
+    }
+
+    /// Takes the step of the round if there is one on the representation in memory, and otherwise runs the round.
+    fn run_or_take(&mut self, id: RoundId, source: &mut dyn SampleSource) -> Result<Usage, DeclineReason> {
+        if let Some((round, b)) = self.prepared.take()
+            && round == id
+            && self.linear.representation().is_some_and(|own| are_same_bits(own, &b))
+            && let Some(usage) = self.linear.take_step(&self.step)
+        {
+            return Ok(usage);
+        }
+        self.linear.run(id, source)
+    }
+}
+
+/// True if two slices have the same bits.
+fn are_same_bits(a: &[f32], b: &[f32]) -> bool {
+    a.len() == b.len()
+        && a.iter().zip(b).fold(0, |difference, (a, b)| difference | (a.to_bits() ^ b.to_bits())) == 0
+}
+
+impl Deref for SimLinear {
+    type Target = Linear<HeapWorkspace, SimNoise>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.linear
+    }
+}
+
+impl DerefMut for SimLinear {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.linear
+    }
 }
 
 impl SimTask {
@@ -70,7 +128,12 @@ impl Task for SimTask {
     }
 
     fn run(&mut self, id: RoundId, source: &mut dyn SampleSource) -> Result<Usage, DeclineReason> {
-        delegate!(self, task => task.run(id, source))
+        match self {
+            Self::Linear(task) => task.run_or_take(id, source),
+            Self::Network(task) => task.run(id, source),
+            Self::Scaled(task) => task.run(id, source),
+            Self::ErrorFeedback(task) => task.run(id, source),
+        }
     }
 
     fn begin(&mut self) -> Result<(), DeclineReason> {

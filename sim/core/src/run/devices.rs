@@ -5,6 +5,7 @@ use std::sync::Arc;
 use fedspan_aggregator::connection::{Acceptor, PeerMessage};
 use fedspan_client::memory::Shape;
 use fedspan_client::session::{Config, Protection};
+use fedspan_client::task::lanes::{LaneSteps, lanes};
 use fedspan_engine::admission::Requirements;
 use fedspan_engine::{Engine, RoundBroadcast};
 use fedspan_protocol::message::{Numeric, Privacy, Refusal, Welcome};
@@ -13,7 +14,7 @@ use rayon::prelude::*;
 use super::RunError;
 use crate::data::Client;
 use crate::evaluate::{ClientScore, score_device};
-use crate::fleet::{BuildError, DeviceFactory, SavedDevice, SimDevice, deterministic_rng};
+use crate::fleet::{BuildError, DeviceFactory, LaneRound, SavedDevice, SimDevice, deterministic_rng};
 use crate::network::JoinTime;
 use crate::scenario::Scenario;
 
@@ -47,6 +48,8 @@ enum Slot {
 struct Mark {
     is_active: bool,
     is_uncounted: bool,
+    /// True if a round was sent to the device since it last processed frames.
+    has_round: bool,
     /// Number of the last round that was sent to the device.
     round: u32,
     /// Uploaded and downloaded bytes that are counted, of the present connection.
@@ -237,7 +240,7 @@ impl<'a> Devices<'a> {
     pub fn open(&mut self, index: usize, round: &Arc<RoundBroadcast>) {
         self.activate(index);
         if let Some(mark) = self.marks.get_mut(index) {
-            mark.round = round.id.round;
+            (mark.has_round, mark.round) = (true, round.id.round);
         }
         match self.all.get_mut(index) {
             Some(Slot::Awake(device)) => device.connection.open(round),
@@ -359,21 +362,30 @@ impl<'a> Devices<'a> {
     }
 
     /// Processes the pending frames of all devices except those for which `waits` is true. Devices that sleep connect first.
-    /// Devices are processed in parallel, in portions that are large enough to outweigh the overhead of threads.
+    /// Devices are processed in parallel, in portions that are large enough to outweigh the overhead of threads. Those that
+    /// were sent `round` compute its steps in lanes.
     ///
     /// # Errors
     /// Errors of [`Self::connect`].
-    pub fn pump(&mut self, waits: impl Fn(usize) -> bool) -> Result<(), RunError> {
+    pub fn pump(
+        &mut self,
+        round: Option<&RoundBroadcast>,
+        waits: impl Fn(usize) -> bool,
+    ) -> Result<(), RunError> {
         let (mut ready, waiting): (Vec<usize>, Vec<usize>) =
             std::mem::take(&mut self.active).into_iter().partition(|index| !waits(*index));
         self.active = waiting;
         ready.sort_unstable();
         self.wake_all(&ready)?;
+        let round = round.and_then(LaneRound::of);
         let mut devices = Vec::with_capacity(ready.len());
+        let mut has_rounds = true;
         let (mut rest, mut first) = (self.all.as_mut_slice(), 0);
         for index in ready {
             if let Some(mark) = self.marks.get_mut(index) {
                 mark.is_active = false;
+                let is_of_round = round.as_ref().is_some_and(|round| round.id.round == mark.round);
+                has_rounds &= std::mem::take(&mut mark.has_round) && is_of_round;
                 if !std::mem::replace(&mut mark.is_uncounted, true) {
                     self.uncounted.push(index);
                 }
@@ -384,8 +396,17 @@ impl<'a> Devices<'a> {
             }
             (rest, first) = (after, index + 1);
         }
-        let portion = (devices.len() / 64).max(1);
-        devices.into_par_iter().with_min_len(portion).for_each(SimDevice::pump);
+        let group = if has_rounds { lanes() } else { 1 };
+        let portion = (devices.len() / (64 * group)).max(1);
+        devices.par_chunks_mut(group).with_min_len(portion).for_each_init(
+            LaneSteps::default,
+            |steps, group| {
+                if let Some(round) = round.as_ref().filter(|_| has_rounds) {
+                    round.prepare(group, steps);
+                }
+                group.iter_mut().for_each(|device| device.pump());
+            },
+        );
         Ok(())
     }
 

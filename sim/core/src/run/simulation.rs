@@ -281,7 +281,8 @@ impl<'a> Simulation<'a> {
             let waits = |index: usize| {
                 pending.pending(index).is_some() || is_later.get(index).is_some_and(|later| *later)
             };
-            self.devices.pump(waits)?;
+            let round = self.engine.open_round().map(|round| &*round.broadcast);
+            self.devices.pump(round, waits)?;
             self.deliver_all(arrivals, actions);
             // Other actions are executed at the time of the last answer.
             if actions.iter().all(|action| matches!(action, Action::Acknowledge(..))) {
@@ -391,7 +392,8 @@ impl<'a> Simulation<'a> {
     /// Processes the frames of all devices except those whose answers are due later.
     fn process_due_frames(&mut self) -> Result<(), RunError> {
         let arrivals = &self.arrivals;
-        self.devices.pump(|index| arrivals.pending(index).is_some())
+        let round = self.engine.open_round().map(|round| &*round.broadcast);
+        self.devices.pump(round, |index| arrivals.pending(index).is_some())
     }
 }
 
