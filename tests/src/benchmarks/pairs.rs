@@ -36,8 +36,8 @@ pub struct Comparison {
     pub row: Row,
     /// Summary of the ratios of the pairs.
     pub ratios: Interval,
-    /// Number of our threads.
-    pub threads: usize,
+    /// Number of our threads, and of the rival's.
+    pub threads: (usize, usize),
     /// Description of our side.
     pub ours: Facts,
     /// Description of the rival, and the median of its units of work per second.
@@ -57,10 +57,17 @@ pub enum Outcome {
     Missing(String, String),
 }
 
+/// A running rival.
+struct Opponent<'a> {
+    name: &'a str,
+    threads: usize,
+    side: SideProcess,
+}
+
 /// Runs a figure and passes the result for each rival to `print`.
 ///
 /// # Errors
-/// A sentence, if a side fails, or if two sides did not do the same work.
+/// A sentence, if a side fails, or if two sides did not do the same work. The error output of the sides is then kept.
 pub fn run(
     figure: &Figure,
     around: &Circumstances,
@@ -68,40 +75,62 @@ pub fn run(
     print: &mut dyn FnMut(&Outcome),
 ) -> Result<(), String> {
     let directory = around.directory.join(figure.name);
-    std::fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
-    let mut ours = match start(&around.program, figure.name, figure.threads, &directory, around.short) {
-        Ok(side) => side,
-        Err(Fault::Missing(message)) => {
-            print(&Outcome::Missing("ours".to_owned(), message));
-            return Ok(());
+    let with_path = |error: std::io::Error| format!("{}: {error}", directory.display());
+    std::fs::create_dir_all(&directory).map_err(with_path)?;
+    match run_in(&directory, figure, around, machine, print) {
+        Ok(()) => std::fs::remove_dir_all(&directory).map_err(with_path),
+        Err(error) => {
+            remove_data(&directory).map_err(with_path)?;
+            Err(error)
         }
-        Err(Fault::Failed(message)) => return Err(format!("our side: {message}")),
-    };
+    }
+}
+
+/// Removes the values that the sides have exchanged, which may be large.
+fn remove_data(directory: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|ending| ending == "f32") {
+            std::fs::remove_file(path)?;
+        }
+    }
+    Ok(())
+}
+
+fn run_in(
+    directory: &Path,
+    figure: &Figure,
+    around: &Circumstances,
+    machine: &mut Machine,
+    print: &mut dyn FnMut(&Outcome),
+) -> Result<(), String> {
+    let ours = start(&around.program, figure.name, figure.threads, directory, around.short);
+    let mut ours = ours.map_err(|fault| format!("our side: {fault}"))?;
     if figure.rivals.is_empty() {
         print(&compare(figure, around, machine, &mut ours, None)?);
     }
-    for rival in figure.rivals {
-        match start_rival(rival, figure, around, &directory) {
-            Ok(mut side) => {
-                print(&compare(figure, around, machine, &mut ours, Some((rival.name, &mut side)))?)
+    let mut meet = |name: &str, threads: usize, side: Result<SideProcess, Fault>| {
+        match side {
+            Ok(side) => {
+                let opponent = Opponent { name, threads, side };
+                print(&compare(figure, around, machine, &mut ours, Some(opponent))?);
             }
-            Err(Fault::Missing(message)) => print(&Outcome::Missing(rival.name.to_owned(), message)),
-            Err(Fault::Failed(message)) => return Err(format!("{}: {message}", rival.name)),
+            Err(Fault::Missing(message)) => print(&Outcome::Missing(name.to_owned(), message)),
+            Err(fault) => return Err(format!("{name}: {fault}")),
         }
+        Ok(())
+    };
+    for rival in figure.rivals {
+        meet(rival.name, rival.threads, start_rival(rival, figure, around, directory))?;
     }
     if let Some(program) = &around.previous {
         let directory = directory.join("previous");
         std::fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
-        match start(program, figure.name, figure.threads, &directory, around.short) {
-            Ok(mut side) => {
-                print(&compare(figure, around, machine, &mut ours, Some(("previous", &mut side)))?);
-            }
-            Err(Fault::Missing(message)) => print(&Outcome::Missing("previous".to_owned(), message)),
-            Err(Fault::Failed(message)) => return Err(format!("previous: {message}")),
-        }
+        let side = start(program, figure.name, figure.threads, &directory, around.short);
+        meet("previous", figure.threads, side)?;
+        remove_data(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
     }
-    // The data of a figure may be large. The error output of failed sides stays.
-    std::fs::remove_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))
+    Ok(())
 }
 
 /// Starts a side in a program like this one.
@@ -141,10 +170,10 @@ fn compare(
     around: &Circumstances,
     machine: &mut Machine,
     ours: &mut SideProcess,
-    mut rival: Option<(&str, &mut SideProcess)>,
+    mut rival: Option<Opponent<'_>>,
 ) -> Result<Outcome, String> {
     let cost = ours.facts.cost.clone().ok_or("our side: printed no cost")?;
-    if let Some((name, side)) = &rival
+    if let Some(Opponent { name, side, .. }) = &rival
         && side.facts.n != ours.facts.n
     {
         return Err(format!("{name}: computes {}, allowed: {}", side.facts.n, ours.facts.n));
@@ -156,7 +185,7 @@ fn compare(
         let turn = ours.turn(figure.repeats).map_err(|error| format!("our side: {error}"))?;
         let ratio = match &mut rival {
             None => repeats / turn.seconds,
-            Some((name, side)) => {
+            Some(Opponent { name, side, .. }) => {
                 let other = side.turn(figure.repeats).map_err(|error| format!("{name}: {error}"))?;
                 check(&cost, turn, other, figure.tolerance).map_err(|error| format!("{name}: {error}"))?;
                 checks.1 = Some(other.check);
@@ -175,7 +204,7 @@ fn compare(
     let limit = machine.limit(&cost, figure.threads);
     let fastest = seconds.iter().copied().fold(f64::INFINITY, f64::min);
     let rate = |seconds: Vec<f64>| cost.units / median(seconds);
-    let versions = [&ours.facts].into_iter().chain(rival.as_ref().map(|(_, side)| &side.facts));
+    let versions = [&ours.facts].into_iter().chain(rival.as_ref().map(|rival| &rival.side.facts));
     let versions: Vec<&str> = versions.map(|facts| facts.program.as_str()).collect();
     let row = Row {
         date: String::new(),
@@ -183,7 +212,7 @@ fn compare(
         processor: around.processor.clone(),
         figure: figure.name.to_owned(),
         n: ours.facts.n.clone(),
-        rival: rival.as_ref().map_or(NO_RIVAL, |(name, _)| name).to_owned(),
+        rival: rival.as_ref().map_or(NO_RIVAL, |rival| rival.name).to_owned(),
         pairs: ratios.count,
         ratio: ratios.median,
         low: ratios.low,
@@ -196,9 +225,9 @@ fn compare(
     Ok(Outcome::Compared(Box::new(Comparison {
         row,
         ratios,
-        threads: figure.threads,
+        threads: (figure.threads, rival.as_ref().map_or(figure.threads, |rival| rival.threads)),
         ours: ours.facts.clone(),
-        rival: rival.map(|(_, side)| (side.facts.clone(), rate(rival_seconds))),
+        rival: rival.map(|rival| (rival.side.facts.clone(), rate(rival_seconds))),
         limit,
         check: (cost.check, checks.0, checks.1),
     })))

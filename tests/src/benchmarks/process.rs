@@ -1,5 +1,6 @@
 //! One side of a comparison, from the outside: a process that is sent numbers of repeats.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -21,6 +22,13 @@ pub enum Fault {
     Missing(String),
     /// The side has failed.
     Failed(String),
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Missing(message) | Self::Failed(message)) = self;
+        f.write_str(message)
+    }
 }
 
 /// A running side.
@@ -70,9 +78,7 @@ impl SideProcess {
         let _ = writeln!(self.requests, "{repeats}").and_then(|()| self.requests.flush());
         match self.line()? {
             Some(line) => parse_turn(&line),
-            None => match self.end() {
-                Fault::Missing(message) | Fault::Failed(message) => Err(message),
-            },
+            None => Err(self.end().to_string()),
         }
     }
 

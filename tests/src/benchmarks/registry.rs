@@ -133,7 +133,7 @@ pub const FIGURES: &[Figure] = &[
         repeats: 1,
         tolerance: None,
     },
-    network("network-mlp", networks::mlp, &[python("numpy", "network_numpy.py", "preallocated"), TORCH], 200),
+    network("network-mlp", networks::mlp, &[python("numpy", "network_numpy.py", "one buffer"), TORCH], 200),
     network("network-lenet5", networks::lenet5, &[TORCH, TORCH_CHANNELS_LAST], 2),
     network("network-lstm", networks::lstm, &[TORCH], 5),
     #[cfg(feature = "encoder")]

@@ -43,8 +43,8 @@ pub fn lines(comparison: &Comparison, recorded: Option<&Row>) -> (String, Verdic
     if let (Some(limit), Some(part)) = (limit, row.of_limit) {
         line("limit", format!("{:.1} % of it in the fastest turn: {}", 100.0 * part, limit.cause));
     }
-    if *threads > 1 {
-        let serial = serial_part(row.ratio, *threads);
+    if let (threads @ 2.., 1) = *threads {
+        let serial = serial_part(row.ratio, threads);
         line("serial", format!("{:.0} % of the work, by Amdahl's law on {threads} threads", 100.0 * serial));
     }
     let (name, ours, other) = check;

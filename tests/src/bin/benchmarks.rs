@@ -109,7 +109,7 @@ fn run_figures(options: &Options) -> Result<bool, String> {
         program: std::env::current_exe().map_err(|error| error.to_string())?,
         python: options.python.clone().unwrap_or(found),
         previous: options.previous.clone(),
-        directory: root().join("target/benchmarks"),
+        directory: root().join(format!("target/benchmarks/{}", std::process::id())),
         pairs: options.pairs,
         short: options.short,
         processor: processor(),
@@ -143,6 +143,8 @@ fn run_figures(options: &Options) -> Result<bool, String> {
             is_well = false;
         }
     }
+    // The directory is empty, unless a side has failed.
+    let _ = std::fs::remove_dir(&around.directory);
     if options.record && !rows.is_empty() {
         history::append(&history::path(), &rows)?;
         recorded.append(&mut rows);
