@@ -1,5 +1,5 @@
 """Update of a client that trains a network, in torch: the rival of `tests/src/benchmarks/figures/networks.rs`. The number of
-threads is that of OMP_NUM_THREADS."""
+threads is that of OMP_NUM_THREADS. `torch.compile` was slower for dense networks and LeNet-5, and failed for the LSTM."""
 
 import os
 import time

@@ -30,7 +30,7 @@ pub struct Cost {
     pub unit: String,
     /// Number of units of work.
     pub units: f64,
-    /// Number of floating-point additions and multiplications that the result needs; 0 if they do not limit the work.
+    /// Number of floating-point additions and multiplications that the algorithm needs; 0 if they do not limit the work.
     pub operations: f64,
     /// Bytes that must be read at least; 0 if they do not limit the work.
     pub bytes: f64,
