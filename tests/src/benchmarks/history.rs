@@ -38,6 +38,8 @@ pub struct Row {
     pub unit: String,
     /// Part of the physical limit that our fastest turn reached; empty if the figure has none.
     pub of_limit: Option<f64>,
+    /// Check value of our side with its meaning: a loss, a distance, or the peak memory.
+    pub check: String,
     /// Programs of both sides with their versions.
     pub versions: String,
 }
@@ -98,6 +100,12 @@ pub fn newest<'a>(rows: &'a [Row], of: &Row) -> Option<&'a Row> {
     rows.iter().rev().find(|row| row.key() == of.key())
 }
 
+/// Rounds a number to five significant digits, as they are recorded.
+#[must_use]
+pub fn rounded(value: f64) -> f64 {
+    format!("{value:.4e}").parse().unwrap_or(value)
+}
+
 impl Row {
     /// Values that comparable rows share.
     #[must_use]
@@ -110,7 +118,7 @@ impl Row {
 pub(crate) mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use super::{Row, append, newest, parse, read};
+    use super::{Row, append, newest, parse, read, rounded};
 
     /// Returns a row of one figure, with this date and ratio.
     pub fn row(date: &str, ratio: f64) -> Row {
@@ -128,6 +136,7 @@ pub(crate) mod tests {
             rate: 1.5e6,
             unit: "updates".to_owned(),
             of_limit: Some(0.25),
+            check: "loss 0.25".to_owned(),
             versions: "fedspan 0.1.0; numpy 2.4.6, OpenBLAS 0.3.31".to_owned(),
         }
     }
@@ -146,6 +155,12 @@ pub(crate) mod tests {
         assert_eq!(newest(&found, &row("", 1.0)), Some(&rows[1]), "of the same processor");
         let short = Row { n: "5 clients x 20".to_owned(), ..row("", 1.0) };
         assert_eq!(newest(&found, &short), None, "other sizes are not comparable");
+    }
+
+    #[test]
+    fn numbers_are_rounded_to_five_digits() {
+        let values = [0.014_233_131_677, 725_485.777_929, 1.0, 0.0];
+        assert_eq!(values.map(rounded), [0.014_233, 725_490.0, 1.0, 0.0]);
     }
 
     #[test]

@@ -34,7 +34,8 @@ impl Machine {
     }
 
     /// Returns the limit of work at this cost on so many cores: the longest one of its arithmetic at the peak with fused
-    /// multiply-add, of its reads, and of its target. `None` if it has none of them.
+    /// multiply-add, of its reads, and of its target. Cores are assumed not to slow each other down. `None` if the work has
+    /// none of them.
     pub fn limit(&mut self, cost: &Cost, threads: usize) -> Option<Limit> {
         let cores = threads as f64;
         let arithmetic = (cost.operations > 0.0).then(|| {

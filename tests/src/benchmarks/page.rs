@@ -48,6 +48,7 @@ pub fn table(rows: &[Row]) -> String {
             row.pairs.to_string(),
             format!("{} {}", significant(row.rate), row.unit),
             row.of_limit.map_or_else(String::new, |part| format!("{:.1} %", 100.0 * part)),
+            row.check.clone(),
             format!("{} at {}, {}; {}", row.date, row.commit, row.processor, row.versions),
         ]
     };
@@ -89,11 +90,11 @@ mod tests {
         assert_eq!(text.lines().count(), 4, "{text}");
         assert!(
             text.contains(
-                "| numpy | 1.25 | 1.12 to 1.38 | 15 | 1500000 updates | 25.0 % | 2026-01-02 at 0123456+,"
+                "| numpy | 1.25 | 1.12 to 1.38 | 15 | 1500000 updates | 25.0 % | loss 0.25 | 2026-01-02 at 0123456+,"
             ),
             "{text}"
         );
-        assert!(text.contains("| - | | | 15 | 1500000 updates | | 2026-01-03"), "{text}");
+        assert!(text.contains("| - | | | 15 | 1500000 updates | | loss 0.25 | 2026-01-03"), "{text}");
     }
 
     #[test]

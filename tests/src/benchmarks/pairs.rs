@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::history::{NO_RIVAL, Row};
+use super::history::{NO_RIVAL, Row, rounded};
 use super::interval::{Interval, median};
 use super::machine::{Limit, Machine};
 use super::process::{Fault, SideProcess};
@@ -214,12 +214,13 @@ fn compare(
         n: ours.facts.n.clone(),
         rival: rival.as_ref().map_or(NO_RIVAL, |rival| rival.name).to_owned(),
         pairs: ratios.count,
-        ratio: ratios.median,
-        low: ratios.low,
-        high: ratios.high,
-        rate: rate(seconds),
+        ratio: rounded(ratios.median),
+        low: rounded(ratios.low),
+        high: rounded(ratios.high),
+        rate: rounded(rate(seconds)),
         unit: cost.unit.clone(),
-        of_limit: limit.as_ref().map(|limit| limit.seconds / fastest),
+        of_limit: limit.as_ref().map(|limit| rounded(limit.seconds / fastest)),
+        check: format!("{} {}", cost.check, rounded(checks.0)),
         versions: versions.join("; "),
     };
     Ok(Outcome::Compared(Box::new(Comparison {

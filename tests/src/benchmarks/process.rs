@@ -54,6 +54,8 @@ impl SideProcess {
         let errors = File::create(log).map_err(|error| failed(error.to_string()))?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
         command.envs(THREADS.map(|name| (name, threads.to_string())));
+        // Python would write compiled files among the sources.
+        command.env("PYTHONDONTWRITEBYTECODE", "1");
         let mut child = command.spawn().map_err(|error| {
             let message = format!("{}: {error}", command.get_program().to_string_lossy());
             if error.kind() == ErrorKind::NotFound { Fault::Missing(message) } else { Fault::Failed(message) }
