@@ -2,7 +2,6 @@
 
     python3 tests/scripts/encoder.py tiny DIR                 makes the fixture sim/tests/encoder/tiny
     python3 tests/scripts/encoder.py check WEIGHTS OUT FILE...  PEFT loads OUT/adapter and computes OUT/predictions.csv
-    python3 tests/scripts/encoder.py time WEIGHTS             prints the seconds of a step of 8 x 64 tokens, rank 8, one thread
 
 Needs torch, transformers, peft, safetensors. Exit: 0 all agree, 1 a difference.
 """
@@ -10,7 +9,6 @@ Needs torch, transformers, peft, safetensors. Exit: 0 all agree, 1 a difference.
 import csv
 import json
 import sys
-import time
 from pathlib import Path
 
 import torch
@@ -144,33 +142,12 @@ def check(weights, out, files):
     return 0 if rows and worst < 1e-3 else 1
 
 
-def measure(weights):
-    torch.set_num_threads(1)
-    bert = BertModel.from_pretrained(weights, add_pooling_layer=False, local_files_only=True)
-    lora = LoraConfig(r=8, lora_alpha=16, target_modules=["query", "value"], modules_to_save=["classifier"])
-    model = get_peft_model(Classifier(bert), lora).eval()
-    ids = torch.randint(1000, 20000, (8, 64))
-    mask, labels = torch.ones_like(ids), torch.arange(8) % 2
-    times = []
-    for _ in range(12):
-        start = time.perf_counter()
-        loss = torch.nn.functional.cross_entropy(model(ids, mask), labels)
-        middle = time.perf_counter()
-        loss.backward()
-        times.append((middle - start, time.perf_counter() - middle))
-    for name, column in zip(["forward", "backward"], zip(*times[2:])):
-        column = sorted(column)
-        print(f"{name}: median {column[len(column) // 2]:.3f} s, least {column[0]:.3f} s")
-
-
 def main():
     match sys.argv[1:]:
         case ["tiny", folder]:
             tiny(folder)
         case ["check", weights, out, *files] if files:
             return check(weights, out, files)
-        case ["time", weights]:
-            measure(weights)
         case _:
             print(__doc__)
             return 1

@@ -3,8 +3,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod benchmarks;
 pub mod disasters;
-pub mod epochs;
 pub mod exponential;
 pub mod keys;
 pub mod kills;

@@ -11,6 +11,7 @@ mod nor_flash;
 #[path = "../../edge-client/tests/common/torn_flash.rs"]
 mod torn_flash;
 
+mod benchmarks;
 mod c_device;
 mod cuts;
 mod datagrams;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use fedspan_tests::epochs::median;
+use fedspan_tests::benchmarks::interval::median;
 use fedspan_tests::load::memory_of;
 
 const USAGE: &str = "usage: adapters [PAIRS [CLIENTS [DIRECTORY [LAYERS]]]]

@@ -12,6 +12,7 @@ mod sizes;
 mod stationary;
 
 use super::programs::Programs;
+use crate::benchmarks;
 
 type Print = fn(&mut Programs) -> Result<String, String>;
 
@@ -19,6 +20,9 @@ type Print = fn(&mut Programs) -> Result<String, String>;
 const TABLES: &[(&str, Print)] = &[
     ("account", |_| account::releases_table()),
     ("adaptive", doubling::speed_up_table),
+    (benchmarks::page::TABLE, |_| {
+        benchmarks::history::read(&benchmarks::history::path()).map(|rows| benchmarks::page::table(&rows))
+    }),
     ("cycles", |_| energy::cycles_table()),
     ("energy", |_| energy::energy_table()),
     ("fedpower-fastest", power::time_table),

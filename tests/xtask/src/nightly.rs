@@ -35,7 +35,7 @@ struct Part {
 }
 
 /// All parts, in the order of a run.
-const PARTS: [Part; 19] = [
+const PARTS: [Part; 20] = [
     Part {
         name: "tables",
         purpose: "every table of the documents, nightly ones too, against the output of its command",
@@ -87,6 +87,11 @@ const PARTS: [Part; 19] = [
         name: "recipes",
         purpose: "the Python blocks of sim/RESULTS.md and the examples that use a model, with NumPy and pandas",
         command: "tests/scripts/recipes",
+    },
+    Part {
+        name: "benchmarks",
+        purpose: "whether the figures are as fast, compared with their rivals, as they were recorded on this processor",
+        command: "cargo run --release --locked -p fedspan-tests --bin benchmarks",
     },
     Part {
         name: "damage",
