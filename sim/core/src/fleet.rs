@@ -31,7 +31,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;
 
 pub use arithmetic::FleetArithmetic;
-pub use lane_round::LaneRound;
+pub use lane_round::{LaneRound, StepsPool};
 pub use saved_device::{SavedDevice, SpentBudget};
 pub use task::{SimLinear, SimTask};
 

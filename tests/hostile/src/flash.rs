@@ -80,8 +80,9 @@ pub fn flash_image(bytes: &[u8]) -> Work {
     let mut keys = newest_keys(&bench.chip.0.borrow().bytes);
     // If foreign bytes were written and the power also fails during the repair, the newest copy may be lost,
     // because an older copy cannot be distinguished from damage. With only one of the two events all checks
-    // below hold.
-    let may_lose = is_foreign && power != usize::MAX;
+    // below hold. A dropped future with a reset after it is a power failure.
+    let is_interrupted = power != usize::MAX || mode.is_async && mode.polls > 0;
+    let may_lose = is_foreign && is_interrupted;
     bench.chip.0.borrow_mut().power = power;
     bench.chip.0.borrow_mut().is_worn = mode.is_worn;
     if mode.is_private {

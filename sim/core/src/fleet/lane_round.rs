@@ -3,7 +3,7 @@
 //! The session of each device runs as always: it decodes the round, verifies the representation and asks its task for the
 //! step. The task then has the step already, with the same bits, if it was computed on the same representation.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use fedspan_client::memory::Shape;
 use fedspan_client::task::lanes::{LaneSteps, lanes};
@@ -13,6 +13,34 @@ use fedspan_protocol::tensor::{Encoding, Role};
 
 use super::{SimDevice, SimTask};
 use crate::data::Set;
+
+/// Memory of steps that threads share, so that each group of devices finds memory of the right size.
+#[derive(Debug, Default)]
+pub struct StepsPool(Mutex<Vec<LaneSteps>>);
+
+impl StepsPool {
+    /// Takes memory out of the pool until it is dropped.
+    pub fn take(&self) -> PooledSteps<'_> {
+        let steps = self.0.lock().ok().and_then(|mut steps| steps.pop());
+        PooledSteps { pool: self, steps: steps.unwrap_or_default() }
+    }
+}
+
+/// Memory of steps that returns to its pool.
+#[derive(Debug)]
+pub struct PooledSteps<'a> {
+    pool: &'a StepsPool,
+    /// The memory.
+    pub steps: LaneSteps,
+}
+
+impl Drop for PooledSteps<'_> {
+    fn drop(&mut self) {
+        if let Ok(mut pool) = self.pool.0.lock() {
+            pool.push(std::mem::take(&mut self.steps));
+        }
+    }
+}
 
 /// Number of devices for which lanes are faster than computing one device after the other.
 const DEVICES_MIN: usize = 3;

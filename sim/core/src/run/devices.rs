@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fedspan_aggregator::connection::{Acceptor, PeerMessage};
 use fedspan_client::memory::Shape;
 use fedspan_client::session::{Config, Protection};
-use fedspan_client::task::lanes::{LaneSteps, lanes};
+use fedspan_client::task::lanes::lanes;
 use fedspan_engine::admission::Requirements;
 use fedspan_engine::{Engine, RoundBroadcast};
 use fedspan_protocol::message::{Numeric, Privacy, Refusal, Welcome};
@@ -14,7 +14,9 @@ use rayon::prelude::*;
 use super::RunError;
 use crate::data::Client;
 use crate::evaluate::{ClientScore, score_device};
-use crate::fleet::{BuildError, DeviceFactory, LaneRound, SavedDevice, SimDevice, deterministic_rng};
+use crate::fleet::{
+    BuildError, DeviceFactory, LaneRound, SavedDevice, SimDevice, StepsPool, deterministic_rng,
+};
 use crate::network::JoinTime;
 use crate::scenario::Scenario;
 
@@ -71,6 +73,7 @@ pub struct Devices<'a> {
     build: DeviceFactory,
     seed: u64,
     acceptor: Arc<Acceptor>,
+    steps: StepsPool,
     groups: Vec<Group<'a>>,
     all: Vec<Slot>,
     /// Largest number of devices without work that stay awake between rounds.
@@ -100,6 +103,7 @@ impl<'a> Devices<'a> {
             build,
             seed,
             acceptor,
+            steps: StepsPool::default(),
             groups: Vec::new(),
             all: Vec::new(),
             awake_max: AWAKE_MAX,
@@ -398,11 +402,12 @@ impl<'a> Devices<'a> {
         }
         let group = if has_rounds { lanes() } else { 1 };
         let portion = (devices.len() / (64 * group)).max(1);
+        let pool = &self.steps;
         devices.par_chunks_mut(group).with_min_len(portion).for_each_init(
-            LaneSteps::default,
-            |steps, group| {
+            || pool.take(),
+            |memory, group| {
                 if let Some(round) = round.as_ref().filter(|_| has_rounds) {
-                    round.prepare(group, steps);
+                    round.prepare(group, &mut memory.steps);
                 }
                 group.iter_mut().for_each(|device| device.pump());
             },
