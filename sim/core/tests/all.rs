@@ -9,3 +9,4 @@ mod non_finite_update;
 mod report;
 mod resume;
 mod server_config;
+mod without_heads;

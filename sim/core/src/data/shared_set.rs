@@ -32,13 +32,14 @@ pub struct SharedSet(Kind);
 #[derive(Clone)]
 enum Kind {
     Stored(Arc<Set>),
-    Generated(Arc<Generated>),
+    Generated(Generated),
 }
 
 /// Set of a generator.
+#[derive(Clone)]
 struct Generated {
     generator: Arc<dyn ClientGenerator>,
-    client: usize,
+    client: u32,
     part: Part,
     /// The set, after it has been dereferenced.
     kept: OnceLock<Arc<Set>>,
@@ -46,15 +47,15 @@ struct Generated {
 
 impl Generated {
     fn generate(&self) -> Arc<Set> {
-        Arc::new(self.generator.generate(self.client, self.part))
+        Arc::new(self.generator.generate(self.client as usize, self.part))
     }
 }
 
 impl SharedSet {
     /// Creates a set that is generated when it is read.
     #[must_use]
-    pub fn generated(generator: Arc<dyn ClientGenerator>, client: usize, part: Part) -> Self {
-        Self(Kind::Generated(Arc::new(Generated { generator, client, part, kept: OnceLock::new() })))
+    pub const fn generated(generator: Arc<dyn ClientGenerator>, client: u32, part: Part) -> Self {
+        Self(Kind::Generated(Generated { generator, client, part, kept: OnceLock::new() }))
     }
 
     /// Returns the samples. Those of a generator are in memory only as long as the caller keeps them.
@@ -74,7 +75,7 @@ impl SharedSet {
     pub fn len(&self) -> usize {
         match &self.0 {
             Kind::Stored(set) => set.len(),
-            Kind::Generated(generated) => generated.generator.samples(generated.client, generated.part),
+            Kind::Generated(generated) => generated.generator.samples(generated.client as usize, generated.part),
         }
     }
 
@@ -90,12 +91,14 @@ impl SharedSet {
         matches!(self.0, Kind::Generated(_))
     }
 
-    /// True if both are the same set in memory.
+    /// True if both are the same set in memory, or of the same generator.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (Kind::Stored(a), Kind::Stored(b)) => Arc::ptr_eq(a, b),
-            (Kind::Generated(a), Kind::Generated(b)) => Arc::ptr_eq(a, b),
+            (Kind::Generated(a), Kind::Generated(b)) => {
+                Arc::ptr_eq(&a.generator, &b.generator) && (a.client, a.part) == (b.client, b.part)
+            }
             _ => false,
         }
     }
@@ -149,8 +152,7 @@ impl fmt::Debug for SharedSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Kind::Stored(set) => set.fmt(f),
-            Kind::Generated(generated) => {
-                let Generated { client, part, .. } = &**generated;
+            Kind::Generated(Generated { client, part, .. }) => {
                 f.debug_struct("Generated")
                     .field("client", client)
                     .field("part", part)

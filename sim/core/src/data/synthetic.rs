@@ -113,7 +113,9 @@ pub fn linear_regression(settings: &LinearRegression, seed: u64) -> Dataset {
     let population = Arc::new(Population { settings: *settings, seed, truth: truth.clone(), heads, blind });
     let client = |index: usize| {
         let generator: Arc<dyn ClientGenerator> = Arc::<Population>::clone(&population);
-        let set = |part| SharedSet::generated(Arc::clone(&generator), index, part);
+        // A fleet has at most a million clients.
+        let number = u32::try_from(index).unwrap_or(u32::MAX);
+        let set = |part| SharedSet::generated(Arc::clone(&generator), number, part);
         let mut client = Client::new(set(Part::Train), set(Part::Test));
         if settings.fresh && index < settings.clients {
             client.fresh = Some(Box::new(population.generator(index)));
