@@ -46,7 +46,15 @@ impl Assembly {
     /// [`Error::BadDescriptor`] if a descriptor is impossible, if some tensors are in the body and others in
     /// chunks, or if the total number of chunks is above [`CHUNKS_MAX`].
     pub fn new(tensors: &Descriptors) -> Result<Self, Error> {
-        let outstanding = count_chunks(tensors)?;
+        let mut outstanding = 0;
+        for tensor in tensors {
+            tensor.validate()?;
+            outstanding += tensor.chunks();
+        }
+        let inline = tensors.iter().filter(|t| t.chunk == 0).count();
+        if outstanding > CHUNKS_MAX || (inline != 0 && inline != tensors.len()) {
+            return Err(Error::BadDescriptor);
+        }
         Ok(Self { tensors: tensors.clone(), received: [0; WORDS], outstanding })
     }
 
@@ -140,22 +148,7 @@ pub fn plan(tensors: &mut Descriptors, frame_limit: usize) -> Result<(), Error> 
         }
         tensor.chunk = if fits { 0 } else { u16::try_from(longest).unwrap_or(u16::MAX) };
     }
-    count_chunks(tensors).map(drop)
-}
-
-/// Checks descriptors and returns their number of chunks: see [`Assembly::new`].
-#[cfg_attr(target_os = "none", inline(never))]
-fn count_chunks(tensors: &Descriptors) -> Result<usize, Error> {
-    let mut chunks = 0;
-    for tensor in tensors {
-        tensor.validate()?;
-        chunks += tensor.chunks();
-    }
-    let inline = tensors.iter().filter(|t| t.chunk == 0).count();
-    if chunks > CHUNKS_MAX || (inline != 0 && inline != tensors.len()) {
-        return Err(Error::BadDescriptor);
-    }
-    Ok(chunks)
+    Assembly::new(tensors).map(drop)
 }
 
 /// Splits a body that contains all tensors. Returns the index, the descriptor and the bytes of each tensor,

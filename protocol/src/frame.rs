@@ -44,28 +44,27 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
 /// head was fitted on.
 #[must_use]
 pub fn crc32c_f32(values: &[f32]) -> u32 {
-    // A short buffer takes less time to clear than a long one.
-    if FLOATS > FEW_FLOATS && values.len() <= FEW_FLOATS {
-        return crc32c_in_blocks::<FEW_FLOATS>(values);
+    // A host's long buffer takes longer to clear than a few values to hash.
+    #[cfg(all(feature = "wide", not(target_os = "none")))]
+    if values.len() <= FEW_FLOATS {
+        let mut bytes = [[0; 4]; FEW_FLOATS];
+        bytes.iter_mut().zip(values).for_each(|(bytes, value)| *bytes = value.to_le_bytes());
+        return crc32c(bytes.get(..values.len()).unwrap_or_default().as_flattened());
     }
-    crc32c_in_blocks::<FLOATS>(values)
-}
-
-/// Number of values of a short buffer.
-const FEW_FLOATS: usize = 64;
-
-/// Returns the CRC-32C of values that are copied in blocks of `N`.
-fn crc32c_in_blocks<const N: usize>(values: &[f32]) -> u32 {
     let mut digest = Digest::new();
-    let mut bytes = [[0u8; 4]; N];
-    for block in values.chunks(N) {
-        for (target, value) in bytes.iter_mut().zip(block) {
-            *target = value.to_le_bytes();
+    let mut bytes = [0u8; 4 * FLOATS];
+    for block in values.chunks(FLOATS) {
+        for (target, value) in bytes.chunks_exact_mut(4).zip(block) {
+            target.copy_from_slice(&value.to_le_bytes());
         }
-        digest.update(bytes.get(..block.len()).unwrap_or_default().as_flattened());
+        digest.update(bytes.get(..4 * block.len()).unwrap_or_default());
     }
     digest.finish()
 }
+
+/// Number of values that are hashed without a long buffer.
+#[cfg(all(feature = "wide", not(target_os = "none")))]
+const FEW_FLOATS: usize = 64;
 
 /// Encodes `message` and a body of `body_len` bytes, written by `fill`, as one frame into `out`. Returns the
 /// number of bytes on the wire, including the delimiter.

@@ -29,6 +29,7 @@ pub fn table(rows: &[Row]) -> String {
         "pairs",
         "ours per second",
         "of the limit",
+        "check",
         "measured",
     ];
     let mut latest: Vec<&Row> = rows.iter().filter(|row| newest(rows, row) == Some(row)).collect();

@@ -67,7 +67,7 @@ const FEDPOWER: &[Rival] =
 const LOSS: Option<f64> = Some(1e-3);
 
 const fn updates(name: &'static str, start: Start, rivals: &'static [Rival], repeats: u32) -> Figure {
-    let about = "FedRep's updates on a linear model, through the protocol: 20 rounds of 500 clients";
+    let about = "FedRep's updates on a linear model, through the protocol: 100 rounds of 500 clients";
     Figure { name, about, threads: 1, start, rivals, repeats, tolerance: LOSS }
 }
 
@@ -158,7 +158,7 @@ pub const FIGURES: &[Figure] = &[
     },
     Figure {
         name: "clients-million",
-        about: "a simulation of 100,000 clients of which 0.1 % take part in a round, with its peak memory",
+        about: "a simulation of a million clients of which 0.1 % take part in a round, with its peak memory",
         threads: 1,
         start: clients::start,
         rivals: &[],

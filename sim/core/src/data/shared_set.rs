@@ -75,7 +75,9 @@ impl SharedSet {
     pub fn len(&self) -> usize {
         match &self.0 {
             Kind::Stored(set) => set.len(),
-            Kind::Generated(generated) => generated.generator.samples(generated.client as usize, generated.part),
+            Kind::Generated(generated) => {
+                generated.generator.samples(generated.client as usize, generated.part)
+            }
         }
     }
 
@@ -152,12 +154,11 @@ impl fmt::Debug for SharedSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Kind::Stored(set) => set.fmt(f),
-            Kind::Generated(Generated { client, part, .. }) => {
-                f.debug_struct("Generated")
-                    .field("client", client)
-                    .field("part", part)
-                    .finish_non_exhaustive()
-            }
+            Kind::Generated(Generated { client, part, .. }) => f
+                .debug_struct("Generated")
+                .field("client", client)
+                .field("part", part)
+                .finish_non_exhaustive(),
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use fedspan_sim_core::evaluate::MetricSet;
 use fedspan_sim_core::run::{Job, NoProgress};
 use fedspan_sim_core::scenario::Scenario;
 
@@ -11,11 +10,11 @@ use crate::benchmarks::side::{Cost, Facts, Setting, Side, Turn};
 use crate::load::memory_of;
 
 /// Number of clients, and of those in the short form.
-const CLIENTS: [usize; 2] = [100_000, 10_000];
+const CLIENTS: [usize; 2] = [1_000_000, 10_000];
 /// Part of the clients that takes part in a round.
 const PART: f64 = 0.001;
 /// Number of rounds.
-const ROUNDS: usize = 20;
+const ROUNDS: usize = 100;
 
 /// Prepares the figure.
 ///
@@ -34,14 +33,14 @@ pub fn start(setting: &Setting) -> Result<Side, String> {
         .rounds(ROUNDS as u32)
         .step_size(0.25)
         .set("algorithm.final_ridge", 0.0)
-        .set("evaluate_every", ROUNDS as u32)
+        .set("evaluate", "distance")
         .set("participation.policy", "fraction")
         .set("participation.r", PART)
         .build()
         .map_err(|error| error.to_string())?;
     let facts = Facts {
         program: version(),
-        form: "data, rounds and final heads".to_owned(),
+        form: "data and rounds, without final heads".to_owned(),
         dtype: "f32".to_owned(),
         n: format!(
             "{clients} clients x 20 samples x 20, k 2, {ROUNDS} rounds of {}",
@@ -58,7 +57,7 @@ pub fn start(setting: &Setting) -> Result<Side, String> {
         let begin = Instant::now();
         for _ in 0..repeats {
             let job = Job::prepare(&scenario, 1).map_err(|error| error.to_string())?;
-            job.with_metrics(MetricSet::Distance).run(&mut NoProgress).map_err(|error| error.to_string())?;
+            job.run(&mut NoProgress).map_err(|error| error.to_string())?;
         }
         let seconds = begin.elapsed().as_secs_f64();
         let memory = memory_of(std::process::id()).map_err(|error| error.to_string())?;

@@ -14,7 +14,7 @@ use crate::benchmarks::side::{Cost, Facts, Setting, Side, Turn};
 /// Number of clients; all take part in every round.
 const CLIENTS: usize = 500;
 /// Number of rounds of a campaign, which is one repeat.
-pub const ROUNDS: usize = 20;
+pub const ROUNDS: usize = 100;
 /// Step size of the representation.
 pub const STEP_SIZE: f32 = 0.5;
 /// Size of the noise on the targets, which keeps the loss above rounding errors.
