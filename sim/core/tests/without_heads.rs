@@ -35,6 +35,13 @@ fn training_is_the_same_without_heads() {
 }
 
 #[test]
+fn data_without_a_truth_are_refused() {
+    let scenario = parse("digits", &["evaluate=distance"]).unwrap();
+    let problem = run(&scenario, 3, &mut NoProgress).unwrap_err().to_string();
+    assert!(problem.contains("no true representation"), "{problem}");
+}
+
+#[test]
 fn figures_of_heads_are_refused() {
     for (name, changes, part) in [
         ("linear", vec!["evaluate=distance", "stop.loss=0.1"], "stop.loss"),

@@ -263,21 +263,17 @@ impl<'a> Devices<'a> {
         for index in std::mem::take(&mut self.awake) {
             let rests = self.marks.get(index).is_some_and(|mark| !mark.is_active && mark.round < current)
                 && !has_work(index);
-            match self.all.get_mut(index) {
-                Some(slot @ Slot::Awake(_)) if rests => {
-                    let state = match slot {
-                        Slot::Awake(device) => Some(Box::new(SavedDevice::of(device))),
-                        Slot::Asleep { .. } => None,
-                    };
-                    self.count_traffic_of(index);
-                    if let Some(slot) = self.all.get_mut(index) {
-                        *slot = Slot::Asleep { state, opening: None };
-                    }
-                    if let Some(mark) = self.marks.get_mut(index) {
-                        mark.counted = (0, 0);
-                    }
+            let state = match self.all.get(index) {
+                Some(Slot::Awake(device)) if rests => Some(Box::new(SavedDevice::of(device))),
+                _ => {
+                    self.awake.push(index);
+                    continue;
                 }
-                _ => self.awake.push(index),
+            };
+            self.count_traffic_of(index);
+            if let (Some(slot), Some(mark)) = (self.all.get_mut(index), self.marks.get_mut(index)) {
+                *slot = Slot::Asleep { state, opening: None };
+                mark.counted = (0, 0);
             }
         }
     }

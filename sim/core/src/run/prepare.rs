@@ -118,6 +118,10 @@ impl<'a> Job<'a> {
             check_scaled_tensors(&scenario.scale, &engine)
                 .map_err(|message| RunError::Mismatch(format!("data.scale: {message}")))?;
         }
+        if scenario.metrics == MetricSet::Distance && dataset.truth.is_none() {
+            let message = "evaluate is \"distance\", but the data have no true representation to measure it to; allowed: \"all\"";
+            return Err(RunError::Mismatch(message.to_owned()));
+        }
         let times = Times::new(scenario, &dataset, seed)?;
         let scenario = with_measured_steps(scenario, &dataset, seed, given.clone())?;
         let metrics = scenario.metrics;
