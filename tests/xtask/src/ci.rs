@@ -69,7 +69,13 @@ enum Step {
 
 /// Builds the programs of the workspace with the features that its tests use. With `-p`, cargo would choose
 /// other features of the dependencies and build everything once more.
-const BUILD: Step = Step::Program("cargo test --workspace --release --locked --quiet --no-run");
+const BUILD: Step =
+    Step::Xtask("with exclusive programs: cargo test --workspace --release --no-run", |context| {
+        let _exclusive = context.lock_programs()?;
+        let mut cargo =
+            context.cargo(&["test", "--workspace", "--release", "--locked", "--quiet", "--no-run"]);
+        if context.succeeds(&mut cargo) { Ok(()) } else { Err(Failure::printed()) }
+    });
 
 /// All stages, in the order of the table.
 const STAGES: [Stage; 16] = [
@@ -154,7 +160,12 @@ const STAGES: [Stage; 16] = [
         lane: Lane::Second,
         steps: &[
             Step::Xtask("setup: a browser", setup::add_browser),
-            Step::Program("tests/scripts/screenshots"),
+            BUILD,
+            Step::Program(
+                "target/release/fedspan-sim compare digits-network digits-network,data.partition.classes=5 --algorithms all \
+                 --set algorithm.rounds=20 --out target/screenshots/results --overwrite --quiet",
+            ),
+            Step::Program("tests/scripts/screenshots target/screenshots/results"),
         ],
     },
     Stage {

@@ -1,7 +1,7 @@
 //! Runner of other programs: their environment, their time limits, and their end when this program
 //! is interrupted.
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -166,6 +166,29 @@ impl Context {
         let mut command = self.command(program);
         command.args(words);
         command
+    }
+
+    /// Waits until no other process holds the programs in `target`, and holds them until the result is dropped.
+    ///
+    /// Builds with different features write the same file of a program, such as `target/release/fedspan-sim`.
+    /// A build in one process must therefore wait while another tests a program that needs a feature.
+    ///
+    /// # Errors
+    /// The lock file `target/ci/programs.lock` cannot be created or locked; exit code 130 after an interruption.
+    pub fn lock_programs(&self) -> Result<File, Failure> {
+        let folder = self.root.join("target/ci");
+        std::fs::create_dir_all(&folder)?;
+        let lock = File::create(folder.join("programs.lock"))?;
+        loop {
+            match lock.try_lock() {
+                Ok(()) => return Ok(lock),
+                Err(TryLockError::Error(error)) => return Err(error.into()),
+                Err(TryLockError::WouldBlock) if self.is_interrupted() => {
+                    return Err(Failure::with_code(130, "interrupted"));
+                }
+                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
     }
 
     /// Returns whether `cargo run` has added this folder to the library path, for build output or its own
@@ -355,6 +378,19 @@ mod tests {
 
     fn context() -> Context {
         Context::new(PathBuf::from("/")).unwrap()
+    }
+
+    #[test]
+    fn programs_are_locked_until_the_lock_is_dropped() {
+        let root = std::env::temp_dir().join(format!("fedspan-xtask-lock-{}", std::process::id()));
+        let context = Context::new(root.clone()).unwrap();
+        let lock = context.lock_programs().unwrap();
+        // A second lock would wait, and ends only because of the interruption.
+        context.interrupted.store(true, Ordering::Relaxed);
+        assert_eq!(context.lock_programs().unwrap_err().code, 130);
+        drop(lock);
+        context.lock_programs().unwrap();
+        std::fs::remove_dir_all(root).unwrap();
     }
 
     #[test]
