@@ -133,3 +133,24 @@ fn empty_mean_is_none() {
     mean.reset();
     assert_eq!(mean, FixedPointMean::new(2));
 }
+
+/// Tests sums that leave 64 bits, with the largest values and weights that are added in 64 bits, and larger ones in between.
+#[test]
+fn sums_beyond_64_bits_are_exact() {
+    let largest = 2048.0f32.next_down();
+    for weights in [&[1][..], &[2047], &[2048], &[2048, 1], &[2047, 3, 2049, 1 << 20]] {
+        for values in [[largest, -largest, 2048.0], [largest, 0.3, 4096.5]] {
+            let mut mean = FixedPointMean::new(LEN);
+            let mut sums = [0i128; LEN];
+            for (index, weight) in weights.iter().cycle().take(10_000).enumerate() {
+                let (head, tail) = values.split_at(index % (LEN + 1));
+                mean.absorb(*weight, [head, tail]);
+                for (sum, value) in sums.iter_mut().zip(values) {
+                    *sum += i128::from(*weight) * grid_steps(value);
+                }
+            }
+            let expected = sums.map(|sum| sum as f64 / (mean.weight() as f64 / STEP));
+            assert_eq!(mean.value().unwrap(), expected, "{weights:?}");
+        }
+    }
+}

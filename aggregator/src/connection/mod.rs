@@ -113,6 +113,8 @@ pub struct Connection {
     /// Number of requests for chunks of open rounds.
     chunk_requests: u64,
     incoming: Option<PartialUpdate>,
+    /// Processed update, whose memory the next one uses.
+    spare: Option<Update>,
     /// Round of the update that was last completed, declined, closed or replaced; its chunks may still
     /// arrive.
     last_update: Option<RoundId>,
@@ -146,6 +148,7 @@ impl Connection {
             unanswered: false,
             chunk_requests: 0,
             incoming: None,
+            spare: None,
             last_update: None,
             report: None,
             traffic: Traffic::default(),

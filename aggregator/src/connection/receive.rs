@@ -16,12 +16,23 @@ use super::send::{Outgoing, SentRound};
 use super::{Connection, DeviceReport, PeerMessage};
 use fedspan_engine::{Tensor, Update};
 
+/// Largest number of values of an update whose memory is kept.
+const REUSED_VALUES_MAX: usize = 4096;
+
 impl Connection {
     /// Decodes bytes from the device and appends the resulting messages to `messages`.
     pub fn receive(&mut self, bytes: &[u8], messages: &mut Vec<PeerMessage>) {
         let mut input = bytes;
         while let Some(message) = self.next_message(&mut input) {
             messages.push(message);
+        }
+    }
+
+    /// Takes an update that has been processed, whose memory the next one uses if it is not large.
+    pub fn reuse(&mut self, update: Update) {
+        let values: usize = update.tensors.iter().map(|tensor| tensor.values.capacity()).sum();
+        if values <= REUSED_VALUES_MAX {
+            self.spare = Some(update);
         }
     }
 
@@ -70,7 +81,8 @@ impl Connection {
                         self.unanswered &= !answers_round(&message, round);
                         self.chunk_requests += u64::from(requests_chunks(&message, round));
                     }
-                    let (incoming, last_update) = (&mut self.incoming, &mut self.last_update);
+                    let (incoming, last_update) =
+                        ((&mut self.incoming, &mut self.spare), &mut self.last_update);
                     Self::dispatch(incoming, last_update, self.open.as_ref(), self.greeted, message, body)
                 }
                 Decrypted::Admitted(hello, report) => {
@@ -149,7 +161,7 @@ impl Connection {
 
     /// Checks a message and handles the parts of an update. The result is the reaction of the connection.
     fn dispatch(
-        incoming: &mut Option<PartialUpdate>,
+        (incoming, spare): (&mut Option<PartialUpdate>, &mut Option<Update>),
         last_update: &mut Option<RoundId>,
         open: Option<&SentRound>,
         greeted: bool,
@@ -164,7 +176,7 @@ impl Connection {
                 *last_update = Some(head.id);
                 Ok(Dispatch::Deliver(PeerMessage::UnreadUpdate(head.id)))
             }
-            ToServer::Update(head) => begin_update(incoming, open, head, body),
+            ToServer::Update(head) => begin_update(incoming, spare.take(), open, head, body),
             ToServer::Chunk(chunk) => take_chunk(incoming, last_update, &chunk, body),
             ToServer::Missing(missing) => Ok(Dispatch::Resend(missing)),
             ToServer::Decline(decline) => {
@@ -241,11 +253,12 @@ enum Dispatch {
 /// memory is allocated.
 fn begin_update(
     partial: &mut Option<PartialUpdate>,
+    spare: Option<Update>,
     open: Option<&SentRound>,
     head: UpdateHead,
     body: &[u8],
 ) -> Result<Dispatch, Fault> {
-    let assembly = Assembly::new(&head.tensors).map_err(|_| Fault::Tensors)?;
+    let chunks = Assembly::check(&head.tensors).map_err(|_| Fault::Tensors)?;
     let expected = open.map_or(0, |SentRound { opening, .. }| {
         opening.request.expects.iter().map(TensorDescriptor::elements).sum::<usize>()
     });
@@ -253,22 +266,30 @@ fn begin_update(
     if announced > expected {
         return Err(Fault::Tensors);
     }
-    let zero_tensor = |t: &TensorDescriptor| Tensor {
-        role: t.role,
-        rows: t.rows,
-        cols: t.cols,
-        values: vec![0.0; t.elements()],
-    };
-    let mut tensors: Vec<Tensor> = head.tensors.iter().map(zero_tensor).collect();
+    let (mut tensors, mut descriptors) =
+        spare.map(|spare| (spare.tensors, spare.descriptors)).unwrap_or_default();
+    tensors.truncate(head.tensors.len());
+    for (index, &TensorDescriptor { role, rows, cols, .. }) in head.tensors.iter().enumerate() {
+        match tensors.get_mut(index) {
+            Some(tensor) => (tensor.role, tensor.rows, tensor.cols) = (role, rows, cols),
+            None => tensors.push(Tensor { role, rows, cols, values: Vec::new() }),
+        }
+    }
+    for (tensor, descriptor) in tensors.iter_mut().zip(&head.tensors) {
+        tensor.values.clear();
+        tensor.values.resize(descriptor.elements(), 0.0);
+    }
     for (index, descriptor, bytes) in split_body(&head.tensors, body).map_err(|_| Fault::Tensors)? {
         if let Some(tensor) = tensors.get_mut(index) {
             descriptor.encoding.decode(bytes, &mut tensor.values).map_err(|_| Fault::Tensors)?;
         }
     }
-    if assembly.is_complete() {
+    if chunks == 0 {
         *partial = None;
-        return Ok(Dispatch::Deliver(PeerMessage::Update(assemble_update(head, tensors))));
+        descriptors.clear();
+        return Ok(Dispatch::Deliver(PeerMessage::Update(assemble_update(head, tensors, descriptors))));
     }
+    let assembly = Assembly::new(&head.tensors).map_err(|_| Fault::Tensors)?;
     let replaced = partial.replace(PartialUpdate { head, assembly, tensors, chunks: 0 });
     Ok(if replaced.is_some() { Dispatch::Stale } else { Dispatch::Nothing })
 }
@@ -302,19 +323,15 @@ fn take_chunk(
     *last_update = Some(chunk.id);
     match partial.take() {
         Some(update) => {
-            Ok(Dispatch::Deliver(PeerMessage::Update(assemble_update(update.head, update.tensors))))
+            let update = assemble_update(update.head, update.tensors, Vec::new());
+            Ok(Dispatch::Deliver(PeerMessage::Update(update)))
         }
         None => Ok(Dispatch::Nothing),
     }
 }
 
 /// Returns the engine's update from the first message and the decoded tensors.
-fn assemble_update(head: UpdateHead, tensors: Vec<Tensor>) -> Update {
-    Update {
-        id: head.id,
-        samples: head.samples,
-        skipped: head.skipped,
-        descriptors: head.tensors.to_vec(),
-        tensors,
-    }
+fn assemble_update(head: UpdateHead, tensors: Vec<Tensor>, mut descriptors: Vec<TensorDescriptor>) -> Update {
+    descriptors.extend_from_slice(&head.tensors);
+    Update { id: head.id, samples: head.samples, skipped: head.skipped, descriptors, tensors }
 }

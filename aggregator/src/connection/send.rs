@@ -4,10 +4,9 @@
 use std::sync::Arc;
 
 use fedspan_protocol::Error;
-use fedspan_protocol::assembly::plan;
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{
-    Announced, Chunk, Descriptors, Fault, Missing, RoundId, RoundOpen, Task, ToDevice,
+    Ack, AckOutcome, Announced, Chunk, Descriptors, Fault, Missing, RoundId, RoundOpen, Task, ToDevice,
 };
 use fedspan_protocol::tensor::TensorDescriptor;
 
@@ -15,7 +14,7 @@ use super::beacon::{beacon_message, frame_length};
 use super::partial_update::discard_partial;
 use super::secure_layer::SecureLayer;
 use super::{Connection, OUTBOX_IDLE_CAPACITY, OUTBOX_MAX};
-use fedspan_engine::RoundBroadcast;
+use fedspan_engine::{RoundBroadcast, SharedFrame};
 
 impl Connection {
     /// Queues a message.
@@ -34,13 +33,10 @@ impl Connection {
     /// frame. A device that cannot choose the ridge of its head receives a task with the fallback ridge
     /// instead.
     pub fn open(&mut self, opening: &Arc<RoundBroadcast>) {
-        let encoding = opening.request.encoding;
-        let mut tensors: Descriptors =
-            opening.request.tensors.iter().map(|t| t.descriptor(encoding)).collect();
-        if plan(&mut tensors, self.limit).is_err() {
+        let Ok(tensors) = opening.planned(self.limit) else {
             self.traffic.unsent = self.traffic.unsent.saturating_add(1);
             return;
-        }
+        };
         discard_partial(&mut self.incoming, &mut self.last_update);
         self.outbox.retain(|out| matches!(out, Outgoing::Message(_)));
         let task = opening.request.task;
@@ -145,6 +141,19 @@ impl Connection {
         }
     }
 
+    /// Takes the next frame if it is the same for all devices, and returns its message. The frame counts as sent. A simulated
+    /// device receives the message without decoding the frame once more.
+    pub fn take_shared(&mut self) -> Option<SharedMessage> {
+        let round = self.open.as_ref().filter(|_| !self.is_revoked())?;
+        let next = self.outbox.front()?;
+        let length = round.shared(next, &self.secure)?.frame.len();
+        let message =
+            SharedMessage { round: Arc::clone(&round.opening), opens: matches!(next, Outgoing::Open) };
+        self.outbox.pop_front();
+        self.traffic.down += if self.greeted { length as u64 } else { 0 };
+        Some(message)
+    }
+
     /// Appends the next frame to `out`, or returns false if there is none.
     pub fn next_frame(&mut self, out: &mut Vec<u8>) -> bool {
         if self.is_revoked() {
@@ -152,9 +161,9 @@ impl Connection {
         }
         let Some(next) = self.outbox.pop_front() else { return false };
         let start = out.len();
-        let shared = self.open.as_ref().filter(|_| matches!(next, Outgoing::Open));
-        let (encoded, remainder) = match shared.and_then(|round| round.plain_frame(&self.secure)) {
-            Some(frame) => {
+        let shared = self.open.as_ref().and_then(|round| round.shared(&next, &self.secure));
+        let (encoded, remainder) = match shared {
+            Some(SharedFrame { frame, .. }) => {
                 out.extend_from_slice(frame);
                 (Ok(frame.len()), None)
             }
@@ -193,12 +202,39 @@ pub(super) struct SentRound {
 }
 
 impl SentRound {
-    /// Returns the opening of the round if it is the same for all devices: a frame with all tensors, without encryption.
-    fn plain_frame(&self, secure: &SecureLayer) -> Option<&[u8]> {
-        let is_shared = !secure.is_encrypted()
-            && self.task == self.opening.request.task
-            && self.tensors.iter().all(|tensor| tensor.chunk == 0);
-        if is_shared { self.opening.opening().map(|opening| opening.frame.as_slice()) } else { None }
+    /// Returns the frame of an outbox entry if it is the same for all devices: the opening with all tensors, or the
+    /// acknowledgement of a counted update, without encryption.
+    fn shared(&self, next: &Outgoing, secure: &SecureLayer) -> Option<&SharedFrame> {
+        let round = &*self.opening;
+        match next {
+            _ if secure.is_encrypted() => None,
+            Outgoing::Open => {
+                let is_same =
+                    self.task == round.request.task && self.tensors.iter().all(|tensor| tensor.chunk == 0);
+                if is_same { round.opening() } else { None }
+            }
+            Outgoing::Message(ToDevice::Ack(Ack { id, outcome: AckOutcome::Counted })) if *id == round.id => {
+                round.counted()
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Message that is the same for all devices without keys.
+#[derive(Clone, Debug)]
+pub struct SharedMessage {
+    round: Arc<RoundBroadcast>,
+    /// True for the opening of the round, false for the acknowledgement of a counted update.
+    opens: bool,
+}
+
+impl SharedMessage {
+    /// Message and body.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        let shared = if self.opens { self.round.opening() } else { self.round.counted() };
+        shared.map_or(&[], |shared| &shared.message)
     }
 }
 

@@ -92,8 +92,27 @@ pub fn elements(s: &[f32], w: &[f32], k: usize, c: usize, scale: f32, first: usi
     }
 }
 
+/// Computes rows of `G` for one output and `K` columns, the same bits as [`whole_rows`].
+#[cfg(all(feature = "wide", not(target_os = "none")))]
+fn narrow_rows<const K: usize>(s: &[f32], w: &[f32], scale: f32, out: &mut [f32]) {
+    let Some(w) = w.first_chunk::<K>() else { return };
+    for (row, s) in out.as_chunks_mut::<K>().0.iter_mut().zip(s) {
+        let common = scale * s;
+        *row = w.map(|w| common * w);
+    }
+}
+
 /// Computes whole rows of `G` for one output: four columns of all rows at a time.
 fn whole_rows(s: &[f32], w: &[f32], k: usize, scale: f32, out: &mut [f32]) {
+    #[cfg(all(feature = "wide", not(target_os = "none")))]
+    match k {
+        1 => return narrow_rows::<1>(s, w, scale, out),
+        2 => return narrow_rows::<2>(s, w, scale, out),
+        3 => return narrow_rows::<3>(s, w, scale, out),
+        4 => return narrow_rows::<4>(s, w, scale, out),
+        8 => return narrow_rows::<8>(s, w, scale, out),
+        _ => {}
+    }
     let (fours, last_weights) = w.as_chunks::<4>();
     let mut first = 0;
     for w in fours {

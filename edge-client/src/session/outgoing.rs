@@ -286,7 +286,11 @@ impl SessionState {
     }
 }
 
-/// Encodes elements `range` of an outgoing tensor, one encoding block at a time. Returns false if a value is
+/// Number of values that are computed at a time: one block of the encoding, and more on hosts.
+const BLOCK: usize =
+    if cfg!(all(feature = "wide", not(target_os = "none"))) { 8 * I8_BLOCK } else { I8_BLOCK };
+
+/// Encodes elements `range` of an outgoing tensor, some blocks at a time. Returns false if a value is
 /// not finite.
 fn write_elements(
     task: &impl Task,
@@ -295,11 +299,11 @@ fn write_elements(
     range: Range<usize>,
     out: &mut [u8],
 ) -> bool {
-    let mut block = [0.0f32; I8_BLOCK];
-    let stride = descriptor.encoding.byte_len(I8_BLOCK);
+    let mut block = [0.0f32; BLOCK];
+    let stride = descriptor.encoding.byte_len(BLOCK);
     let mut remaining = range;
     for bytes in out.chunks_mut(stride) {
-        let values = block.get_mut(..I8_BLOCK.min(remaining.len())).unwrap_or_default();
+        let values = block.get_mut(..BLOCK.min(remaining.len())).unwrap_or_default();
         task.emit(index, remaining.start, values);
         if descriptor.encoding.encode(values, bytes).is_err() {
             return false;

@@ -4,12 +4,15 @@
 //! A lane whose head cannot be computed by the normal equations, or with a value that a device skips, has no step; its
 //! device computes by itself, and the other lanes do not change.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use fedspan_protocol::orthonormal::orthonormality_error;
+use fedspan_protocol::tensor::Encoding;
 use pulp::{Simd, WithSimd};
 
 use super::sample_pass::MAGNITUDE_MAX;
-use super::{HeadSolver, Usage};
+use super::{HeadSolver, Usage, representation_hash};
 use crate::kernel::least_squares::SMALLEST_SQUARE;
 use crate::memory::Shape;
 use crate::source::{Samples, Targets};
@@ -125,8 +128,10 @@ impl LaneSteps {
         (*shape, *ridge) = (self.shape, self.ridge);
         *usage = Usage { samples: u32::try_from(self.samples).unwrap_or(u32::MAX), skipped: 0 };
         for (to, from) in [(head, &self.head), (residual, &self.residual)] {
-            to.clear();
-            to.extend(from.iter().skip(lane).step_by(self.lanes.max(1)));
+            to.resize(from.len() / self.lanes.max(1), 0.0);
+            for (to, from) in to.iter_mut().zip(from.chunks_exact(self.lanes.max(1))) {
+                *to = from.get(lane).copied().unwrap_or(f32::NAN);
+            }
         }
         true
     }
@@ -143,6 +148,39 @@ pub struct LaneStep {
     pub(super) head: Vec<f32>,
     /// `S`, d x c.
     pub(super) residual: Vec<f32>,
+}
+
+/// Representation that was verified once for all devices that receive it.
+#[derive(Clone, Debug)]
+pub struct VerifiedRepresentation {
+    /// Values, d x k.
+    b: Arc<[f32]>,
+    /// Hash by which a device identifies it.
+    pub(super) hash: u32,
+}
+
+impl VerifiedRepresentation {
+    /// Verifies a representation with k = `width` columns as a device does that has received it in f32. Returns `None` if its
+    /// columns are not orthonormal.
+    #[must_use]
+    pub fn verify(b: Arc<[f32]>, width: usize) -> Option<Self> {
+        let is_orthonormal = orthonormality_error(&b, width) <= Encoding::F32.orthonormality_tolerance();
+        is_orthonormal.then(|| Self { hash: representation_hash(&b), b })
+    }
+
+    /// Values, d x k.
+    #[must_use]
+    pub fn values(&self) -> &[f32] {
+        &self.b
+    }
+
+    /// Returns true if these values have the same bits.
+    #[must_use]
+    pub fn has_same_bits(&self, values: &[f32]) -> bool {
+        // Without an early exit, so that the compiler can vectorise it.
+        let differences = self.b.iter().zip(values).map(|(a, b)| a.to_bits() ^ b.to_bits());
+        self.b.len() == values.len() && differences.fold(0, |all, one| all | one) == 0
+    }
 }
 
 /// Solver of the heads of the devices, which has limits within which the normal equations are used.
@@ -320,20 +358,56 @@ impl<S: Simd> Lanes<S> {
     #[inline(always)]
     fn normal_equations(self, z: &[S::f32s], y: &[S::f32s], gram: &mut [S::f32s], rhs: &mut [S::f32s]) {
         let (k, c) = (self.k, self.c);
-        gram.fill(self.zero());
-        rhs.fill(self.zero());
-        for (z, y) in z.chunks_exact(k).zip(y.chunks_exact(c)) {
-            for (i, ((gram, rhs), zi)) in
-                gram.chunks_exact_mut(k).zip(rhs.chunks_exact_mut(c)).zip(z).enumerate()
-            {
-                for (sum, zj) in gram.iter_mut().zip(z).take(i + 1) {
-                    *sum = self.add_product(*sum, *zi, *zj);
-                }
-                for (sum, y) in rhs.iter_mut().zip(y) {
-                    *sum = self.add_product(*sum, *zi, *y);
-                }
+        for (i, (gram, rhs)) in gram.chunks_exact_mut(k).zip(rhs.chunks_exact_mut(c)).enumerate() {
+            self.sums_of_products(gram.get_mut(..=i).unwrap_or_default(), z, i, k, z, k);
+            self.sums_of_products(rhs, z, i, k, y, c);
+        }
+    }
+
+    /// Computes, for each of the first columns of `right`, the sum over all rows of its products with column `column` of `left`:
+    /// four columns at a time, whose sums stay in registers.
+    #[inline(always)]
+    fn sums_of_products(
+        self,
+        sums: &mut [S::f32s],
+        left: &[S::f32s],
+        column: usize,
+        left_columns: usize,
+        right: &[S::f32s],
+        right_columns: usize,
+    ) {
+        let (fours, others) = sums.as_chunks_mut::<4>();
+        let mut first = 0;
+        for sums in fours {
+            *sums = self.tile_of_products(left, column, left_columns, right, first, right_columns);
+            first += 4;
+        }
+        for sum in others {
+            [*sum] = self.tile_of_products(left, column, left_columns, right, first, right_columns);
+            first += 1;
+        }
+    }
+
+    /// Sums over all rows of the products of column `column` of `left` with the columns `first..first + N` of `right`.
+    #[inline(always)]
+    fn tile_of_products<const N: usize>(
+        self,
+        left: &[S::f32s],
+        column: usize,
+        left_columns: usize,
+        right: &[S::f32s],
+        first: usize,
+        right_columns: usize,
+    ) -> [S::f32s; N] {
+        let mut sums = [self.zero(); N];
+        for (left, right) in left.chunks_exact(left_columns).zip(right.chunks_exact(right_columns)) {
+            let right = right.get(first..).and_then(<[S::f32s]>::first_chunk::<N>);
+            let (Some(left), Some(right)) = (left.get(column), right) else { break };
+            for (sum, right) in sums.iter_mut().zip(right) {
+                *sum = self.add_product(*sum, *left, *right);
             }
         }
+        sums
     }
 
     /// Computes the dot product of two vectors in ascending order.
@@ -442,22 +516,38 @@ impl<S: Simd> Lanes<S> {
     #[inline(always)]
     fn residuals(self, x: &[S::f32s], r: &[S::f32s], d: usize, s: &mut [S::f32s]) {
         let c = self.c;
-        let mut feature = 0;
-        while feature < d {
-            let count = (d - feature).min(4);
-            for output in 0..c {
-                let mut sums = [self.zero(); 4];
-                for (x, r) in x.chunks_exact(d).zip(r.iter().skip(output).step_by(c)) {
-                    for (sum, x) in sums.iter_mut().zip(&x[feature..feature + count]) {
-                        *sum = self.add_product(*sum, *x, *r);
-                    }
-                }
-                for (target, sum) in s[feature * c..].iter_mut().skip(output).step_by(c).zip(sums).take(count)
-                {
-                    *target = sum;
-                }
+        for output in 0..c {
+            let mut feature = 0;
+            while feature + 8 <= d {
+                self.residual_tile::<8>(x, r, d, (feature, output), s);
+                feature += 8;
             }
-            feature += count;
+            while feature + 4 <= d {
+                self.residual_tile::<4>(x, r, d, (feature, output), s);
+                feature += 4;
+            }
+            while feature < d {
+                self.residual_tile::<1>(x, r, d, (feature, output), s);
+                feature += 1;
+            }
+        }
+    }
+
+    /// Computes `N` rows of `S` for one output, from a feature on.
+    #[inline(always)]
+    fn residual_tile<const N: usize>(
+        self,
+        x: &[S::f32s],
+        r: &[S::f32s],
+        d: usize,
+        (feature, output): (usize, usize),
+        s: &mut [S::f32s],
+    ) {
+        let sums: [S::f32s; N] = self.tile_of_products(r, output, self.c, x, feature, d);
+        for (row, sum) in s.chunks_exact_mut(self.c).skip(feature).zip(sums) {
+            if let Some(target) = row.get_mut(output) {
+                *target = sum;
+            }
         }
     }
 }

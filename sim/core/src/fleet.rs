@@ -15,7 +15,7 @@ use fedspan_client::kernel::fixed::Scale;
 use fedspan_client::memory::{Fixed, Memory, Parts, PartsRef, Shape};
 use fedspan_client::pace::Pace;
 use fedspan_client::secure::Suite;
-use fedspan_client::session::{Config, Protection};
+use fedspan_client::session::{Config, Progress, Protection};
 use fedspan_client::store::Store;
 use fedspan_client::task::{ErrorFeedback, Scaled, scaled_values};
 use fedspan_client::{Event, Linear, Session, Task};
@@ -82,15 +82,12 @@ impl Memory for HeapWorkspace {
     fn parts_ref(&self) -> PartsRef<'_> {
         let shape = self.shape;
         let Shape { features: d, width: k, outputs: c } = shape;
-        let (representation, following) = self.values.split_at(d * k);
-        let (head, following) = following.split_at(k * c);
-        let (_, following) = following.split_at(k * k + k * c);
-        let (residual, _) = following.split_at(d * c);
+        let part = |first: usize, count: usize| self.values.get(first..first + count).unwrap_or_default();
         PartsRef {
             shape,
-            representation,
-            head,
-            residual,
+            representation: part(0, d * k),
+            head: part(d * k, k * c),
+            residual: part(d * k + k * c + k * k + k * c, d * c),
             extra_matrix: self.extra_matrix.as_deref(),
             pace: Pace::NONE,
         }
@@ -423,36 +420,43 @@ impl SimDevice {
             wire: Vec::new(),
             now: Millis::ZERO,
         };
-        device.step(Event::LinkUp);
+        let _ = device.step(Event::LinkUp);
         device
     }
 
     /// Exchanges frames until both ends are idle.
     pub fn pump(&mut self) {
         loop {
+            // Frames that are the same for all devices are decoded once.
+            if let Some(message) = self.connection.take_shared() {
+                self.process(message.bytes());
+                continue;
+            }
             self.wire.clear();
             if !self.connection.next_frame(&mut self.wire) {
                 return;
             }
             let wire = std::mem::take(&mut self.wire);
+            let mut decoder = std::mem::replace(&mut self.decoder, Decoder::new(Vec::new()));
             let mut input = wire.as_slice();
-            while let FeedResult::Message(message) = self.decoder.feed(&mut input) {
-                let progress = self.session.handle(self.now, Event::Message(message), &mut self.transmit);
-                let frames = self.transmit.get(..progress.sent).unwrap_or_default();
-                self.connection.receive(frames, &mut self.inbox);
-                let mut has_more = progress.again;
-                while has_more {
-                    let progress = self.session.handle(self.now, Event::Tick, &mut self.transmit);
-                    let frames = self.transmit.get(..progress.sent).unwrap_or_default();
-                    self.connection.receive(frames, &mut self.inbox);
-                    let silent_until = self.session.silent_until();
-                    // Also after a step that sent nothing: an update with a value that is not finite is not sent, and
-                    // the next frame is a decline.
-                    has_more = progress.again || silent_until > self.now;
-                    self.now = self.now.max(silent_until);
-                }
+            while let FeedResult::Message(message) = decoder.feed(&mut input) {
+                self.process(message);
             }
-            self.wire = wire;
+            (self.wire, self.decoder) = (wire, decoder);
+        }
+    }
+
+    /// Passes a message to the session, and its frames to the server's end of the connection, until the session is idle.
+    fn process(&mut self, message: &[u8]) {
+        let mut progress = self.step(Event::Message(message));
+        let mut has_more = progress.again;
+        while has_more {
+            progress = self.step(Event::Tick);
+            let silent_until = self.session.silent_until();
+            // Also after a step that sent nothing: an update with a value that is not finite is not sent, and the next
+            // frame is a decline.
+            has_more = progress.again || silent_until > self.now;
+            self.now = self.now.max(silent_until);
         }
     }
 
@@ -468,10 +472,11 @@ impl SimDevice {
     }
 
     /// Passes one event to the session, and the frames of the session to the server's end of the connection.
-    pub fn step(&mut self, event: Event<'_>) {
+    pub fn step(&mut self, event: Event<'_>) -> Progress {
         let progress = self.session.handle(self.now, event, &mut self.transmit);
         let frames = self.transmit.get(..progress.sent).unwrap_or_default();
         self.connection.receive(frames, &mut self.inbox);
+        progress
     }
 
     /// Numbers of bytes and dropped frames so far.

@@ -8,6 +8,7 @@ pub mod energy;
 pub mod evaluate;
 pub mod figures;
 pub mod fleet;
+mod in_order;
 pub mod least_squares;
 pub mod live;
 pub mod network;

@@ -3,9 +3,10 @@
 use std::sync::OnceLock;
 
 use fedspan_protocol::Error;
+use fedspan_protocol::assembly::plan;
 use fedspan_protocol::frame::{Decoder, FeedResult, encode};
 use fedspan_protocol::limits::{FRAME_LIMIT_MAX, wire_capacity};
-use fedspan_protocol::message::{Descriptors, RoundId, RoundOpen, ToDevice};
+use fedspan_protocol::message::{Ack, AckOutcome, Descriptors, RoundId, RoundOpen, ToDevice};
 use fedspan_protocol::tensor::Role;
 
 use crate::types::{Request, Tensor};
@@ -20,27 +21,27 @@ pub struct RoundBroadcast {
     /// Tensors of the request in their wire encoding.
     pub encoded: Vec<Vec<u8>>,
     /// Opening with all tensors, once it has been asked for; `None` if it is longer than the longest frame.
-    opening: OnceLock<Option<OpeningFrame>>,
+    opening: OnceLock<Option<SharedFrame>>,
+    /// Acknowledgement of an update that counts, once it has been asked for.
+    counted: OnceLock<Option<SharedFrame>>,
+    /// First frame limit for which the tensors were planned, with the result.
+    planned: OnceLock<(usize, Result<Descriptors, Error>)>,
 }
 
-/// Message that opens a round, with all tensors in its body and without encryption.
+/// Message that is the same for all devices without keys, encoded once for all of them.
 #[derive(Debug)]
-pub struct OpeningFrame {
+pub struct SharedFrame {
     /// Encoded frame with its checksum.
     pub frame: Vec<u8>,
     /// Message and body within the frame.
     pub message: Vec<u8>,
 }
 
-impl OpeningFrame {
-    fn new(round: &RoundBroadcast) -> Option<Self> {
-        let RoundBroadcast { id, ref request, ref encoded, .. } = *round;
-        let tensors: Descriptors = request.tensors.iter().map(|t| t.descriptor(request.encoding)).collect();
-        let message = ToDevice::RoundOpen(RoundOpen { id, task: request.task, tensors });
-        let content = encoded.concat();
+impl SharedFrame {
+    /// Encodes a message and its body.
+    fn new(message: &ToDevice, content: &[u8]) -> Option<Self> {
         let mut frame = vec![0; wire_capacity(FRAME_LIMIT_MAX)];
-        let length =
-            encode(&message, content.len(), |body| body.copy_from_slice(&content), &mut frame).ok()?;
+        let length = encode(message, content.len(), |body| body.copy_from_slice(content), &mut frame).ok()?;
         frame.truncate(length);
         frame.shrink_to_fit();
         let mut decoder = Decoder::new(vec![0; length]);
@@ -75,13 +76,51 @@ impl RoundBroadcast {
     }
 
     fn with_encoded(id: RoundId, request: Request, encoded: Vec<Vec<u8>>) -> Self {
-        Self { id, request, encoded, opening: OnceLock::new() }
+        Self {
+            id,
+            request,
+            encoded,
+            opening: OnceLock::new(),
+            counted: OnceLock::new(),
+            planned: OnceLock::new(),
+        }
     }
 
     /// Opening of the round as one frame, which is encoded once for all devices: as a beacon, and for devices without keys. `None` if it
     /// is longer than the longest frame.
-    pub fn opening(&self) -> Option<&OpeningFrame> {
-        self.opening.get_or_init(|| OpeningFrame::new(self)).as_ref()
+    pub fn opening(&self) -> Option<&SharedFrame> {
+        let new = || {
+            let tensors = self.descriptors();
+            let message = ToDevice::RoundOpen(RoundOpen { id: self.id, task: self.request.task, tensors });
+            SharedFrame::new(&message, &self.encoded.concat())
+        };
+        self.opening.get_or_init(new).as_ref()
+    }
+
+    /// Acknowledgement of an update that counts in this round, for devices without keys.
+    pub fn counted(&self) -> Option<&SharedFrame> {
+        let message = ToDevice::Ack(Ack { id: self.id, outcome: AckOutcome::Counted });
+        self.counted.get_or_init(|| SharedFrame::new(&message, &[])).as_ref()
+    }
+
+    /// Descriptors of the tensors, in one frame.
+    fn descriptors(&self) -> Descriptors {
+        let Request { ref tensors, encoding, .. } = self.request;
+        tensors.iter().map(|tensor| tensor.descriptor(encoding)).collect()
+    }
+
+    /// Descriptors of the tensors, with the chunks in which they are sent to devices with this frame limit, in bytes.
+    ///
+    /// # Errors
+    /// The errors of [`plan`].
+    pub fn planned(&self, limit: usize) -> Result<Descriptors, Error> {
+        let new = || {
+            let mut tensors = self.descriptors();
+            plan(&mut tensors, limit).map(|()| tensors)
+        };
+        // Most fleets have one limit.
+        let (first_limit, planned) = self.planned.get_or_init(|| (limit, new()));
+        if *first_limit == limit { planned.clone() } else { new() }
     }
 
     /// Copy of the broadcast under another id.

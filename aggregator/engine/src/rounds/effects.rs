@@ -109,6 +109,11 @@ pub trait Effects {
     fn record(&mut self, record: Record) {
         drop(record);
     }
+
+    /// Takes an update that the engine does not need any more, whose memory a later one may use.
+    fn reuse(&mut self, update: Update) {
+        drop(update);
+    }
 }
 
 /// Keeps the actions alone, for callers that persist nothing.

@@ -39,7 +39,7 @@ use std::collections::BTreeMap;
 use fedspan_protocol::message::{HeadSolve, Privacy, RoundId};
 use fedspan_protocol::tensor::Role;
 
-pub use broadcast::{OpeningFrame, RoundBroadcast};
+pub use broadcast::{RoundBroadcast, SharedFrame};
 pub use campaign::{Action, Counters, Event, Failure, NotCounted, Phase, RoundRecord, Settings};
 pub use effects::{CountedUpdate, Effects, MissedDeadlines, Record, RecordedEffects, RoundOpening};
 pub use open_round::{OpenRound, RoundSizes};

@@ -89,6 +89,8 @@ impl Engine {
             let order = u32::try_from(round.participants.len()).unwrap_or(u32::MAX).saturating_sub(1);
             let counted = CountedUpdate { order, at: now, update };
             effects.record(Record::Counted(round.first_id(), device, counted));
+        } else {
+            effects.reuse(update);
         }
         // Before the acknowledgement, at which a device that sleeps between rounds disconnects.
         self.tell_next_round(now, device, effects);

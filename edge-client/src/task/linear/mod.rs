@@ -14,7 +14,7 @@ use fedspan_protocol::tensor::Encoding;
 #[cfg(all(feature = "wide", not(target_os = "none")))]
 use super::fedrep::copy;
 #[cfg(all(feature = "wide", not(target_os = "none")))]
-use super::lanes::{LaneSolver, LaneStep};
+use super::lanes::{LaneSolver, LaneStep, VerifiedRepresentation};
 use super::{HeadFits, HeadSolver, Usage, paced_hash};
 use crate::error::{
     NotReady, RepresentationError, check_finite, check_length, check_prediction, check_representation,
@@ -192,6 +192,21 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
     pub fn lane_solver(&self) -> Option<LaneSolver> {
         let computes_in_f32 = self.memory.numeric() == Numeric::F32 && !is_private(&self.mechanism);
         computes_in_f32.then_some(LaneSolver(self.state.solver))
+    }
+
+    /// Replaces [`Task::verify`](crate::Task::verify) in a round of FedRep whose representation was received in f32 and has the
+    /// bits of `verified`. Otherwise returns false and changes nothing.
+    #[cfg(all(feature = "wide", not(target_os = "none")))]
+    pub fn take_verification(&mut self, verified: &VerifiedRepresentation) -> bool {
+        let is_of_round = matches!(self.state.task, Some(Wire::FedRep { .. }))
+            && self.state.received == Encoding::F32
+            && self.lane_solver().is_some()
+            && verified.has_same_bits(self.memory.parts_ref().representation);
+        if is_of_round {
+            self.state.representation = Some(verified.hash);
+            self.recognise_earlier_hash();
+        }
+        is_of_round
     }
 
     /// Completes a round of FedRep with a step that was computed in a lane, which replaces [`Task::run`](crate::Task::run). The

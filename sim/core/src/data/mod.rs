@@ -93,11 +93,21 @@ pub struct Client {
     /// Generator of a new training batch for every round, which replaces `train`; `None` if the training
     /// samples are fixed.
     pub fresh: Option<Box<Generator>>,
-    /// Episode of a training round: the number of samples per class that the head is fitted on, which are
-    /// drawn in every round, the seed, and the client's number. `None` if the head is fitted on all samples.
-    pub episode: Option<(usize, u64, u64)>,
+    /// Samples that the head is fitted on in training rounds. `None` if it is fitted on all samples.
+    pub episode: Option<Box<Episode>>,
     /// Augmentation of the training images; `None` for no augmentation.
-    pub augment: Option<Augment>,
+    pub augment: Option<Box<Augment>>,
+}
+
+/// Draw of some samples of a client for the head, anew in every training round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Episode {
+    /// Number of samples of each class.
+    pub samples_per_class: usize,
+    /// Seed of the draws.
+    pub seed: u64,
+    /// Number of the client.
+    pub client: u64,
 }
 
 impl Client {
@@ -114,8 +124,8 @@ impl Client {
         ClientSource {
             set: Arc::clone(&set),
             fresh: self.fresh.clone(),
-            episode: self.episode,
-            augment: self.augment.map(|augment| (augment, set)),
+            episode: self.episode.clone(),
+            augment: self.augment.clone().map(|augment| (augment, set)),
             part: None,
             round: None,
             head_pass: false,
@@ -211,9 +221,9 @@ pub fn shape_of(dataset: &Dataset, width: usize) -> LinearShape {
 pub struct ClientSource {
     set: Arc<Set>,
     fresh: Option<Box<Generator>>,
-    episode: Option<(usize, u64, u64)>,
+    episode: Option<Box<Episode>>,
     /// Augmentation of the training images, and the original images.
-    augment: Option<(Augment, Arc<Set>)>,
+    augment: Option<(Box<Augment>, Arc<Set>)>,
     /// Samples that the head of the current round is fitted on; `None` if it is fitted on all samples.
     part: Option<Set>,
     round: Option<RoundId>,
@@ -242,10 +252,10 @@ impl ClientSource {
         if let Some((augment, unaugmented)) = &self.augment {
             self.set = Arc::new(augment.apply(unaugmented, id.round));
         }
-        if let Some((count, seed, client)) = self.episode {
+        if let Some(&Episode { samples_per_class, seed, client }) = self.episode.as_deref() {
             let d = self.set.x.len().checked_div(self.set.len()).unwrap_or(0);
             let index = (client + 1) << 32 | u64::from(id.round);
-            let chosen = set::draw_per_class(&self.set, count, seed, index);
+            let chosen = set::draw_per_class(&self.set, samples_per_class, seed, index);
             self.part = Some(self.set.select(d, &chosen));
         }
     }

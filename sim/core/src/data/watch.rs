@@ -9,7 +9,7 @@ use fedspan_client::features::{CHANNELS, FEATURES, WINDOW, WindowFeatures};
 use fedspan_engine::random::{Purpose, stream};
 
 use super::set::{draw_per_class, first_scarce_class};
-use super::{Client, DataError, Dataset, Labels, Layout, Set, npz};
+use super::{Client, DataError, Dataset, Episode, Labels, Layout, Set, npz};
 
 const NAME: &str = "bundled watch_imu.npz";
 
@@ -293,7 +293,11 @@ pub fn dataset_from_windows(
     let client = |(train, test): (Set, Set), person: usize| {
         let mut client = Client::new(train, test);
         if settings.head_samples_per_class > 0 {
-            client.episode = Some((settings.head_samples_per_class, seed, person as u64));
+            client.episode = Some(Box::new(Episode {
+                samples_per_class: settings.head_samples_per_class,
+                seed,
+                client: person as u64,
+            }));
         }
         client
     };

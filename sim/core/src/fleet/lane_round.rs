@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex};
 
 use fedspan_client::memory::Shape;
-use fedspan_client::task::lanes::{LaneSteps, lanes};
+use fedspan_client::task::lanes::{LaneSteps, VerifiedRepresentation, lanes};
 use fedspan_engine::RoundBroadcast;
 use fedspan_protocol::message::{HeadSolve, RoundId, Task};
 use fedspan_protocol::tensor::{Encoding, Role};
@@ -52,20 +52,22 @@ pub struct LaneRound {
     pub id: RoundId,
     ridge: f32,
     /// Representation that devices receive, d x k.
-    b: Arc<[f32]>,
+    b: VerifiedRepresentation,
     width: usize,
 }
 
 impl LaneRound {
-    /// Returns the round of a broadcast; `None` if devices compute something else, receive rounded values, or the machine has
-    /// no vectors.
+    /// Returns the round of a broadcast; `None` if devices compute something else, receive rounded values or a representation
+    /// that they decline, or the machine has no vectors.
     #[must_use]
     pub fn of(broadcast: &RoundBroadcast) -> Option<Self> {
         let request = &broadcast.request;
         let Task::FedRep { head: HeadSolve::LeastSquares { ridge }, .. } = request.task else { return None };
         match request.tensors.as_slice() {
             [b] if b.role == Role::Representation && request.encoding == Encoding::F32 && lanes() > 1 => {
-                Some(Self { id: broadcast.id, ridge, b: b.values.as_slice().into(), width: b.cols.into() })
+                let width = b.cols.into();
+                let b = VerifiedRepresentation::verify(b.values.as_slice().into(), width)?;
+                Some(Self { id: broadcast.id, ridge, b, width })
             }
             _ => None,
         }
@@ -92,7 +94,7 @@ impl LaneRound {
             return;
         }
         let all: Vec<_> = samples.iter().map(|(_, set)| set.samples()).collect();
-        steps.compute(&self.b, shape, self.ridge, &solver, &all);
+        steps.compute(self.b.values(), shape, self.ridge, &solver, &all);
         for (lane, (index, _)) in samples.iter().enumerate() {
             if let Some(SimTask::Linear(linear)) =
                 devices.get_mut(*index).map(|device| device.session.task_mut())

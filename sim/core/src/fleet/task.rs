@@ -1,11 +1,10 @@
 //! Task of a simulated device: the task of the client crate that matches the scenario's model.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
 
 use fedspan_client::Millis;
 use fedspan_client::source::{SampleSource, Targets};
-use fedspan_client::task::lanes::LaneStep;
+use fedspan_client::task::lanes::{LaneStep, VerifiedRepresentation};
 use fedspan_client::task::{ErrorFeedback, Scaled, Usage};
 use fedspan_client::{Linear, Release, Task};
 use fedspan_protocol::message::{self, Capabilities, DeclineReason, Descriptors, RoundId, RoundOpen};
@@ -33,7 +32,7 @@ pub enum SimTask {
 pub struct SimLinear {
     linear: Linear<HeapWorkspace, SimNoise>,
     /// Round of `step`, and the representation that it was computed on; `None` without a step.
-    prepared: Option<(RoundId, Arc<[f32]>)>,
+    prepared: Option<(RoundId, VerifiedRepresentation)>,
     step: LaneStep,
 }
 
@@ -45,27 +44,34 @@ impl SimLinear {
     }
 
     /// Stores the step of round `id` on the representation `b`, which `copy` writes. There is none if `copy` returns false.
-    pub fn prepare_step(&mut self, id: RoundId, b: &Arc<[f32]>, copy: impl FnOnce(&mut LaneStep) -> bool) {
-        self.prepared = copy(&mut self.step).then(|| (id, Arc::clone(b)));
+    pub fn prepare_step(
+        &mut self,
+        id: RoundId,
+        b: &VerifiedRepresentation,
+        copy: impl FnOnce(&mut LaneStep) -> bool,
+    ) {
+        self.prepared = copy(&mut self.step).then(|| (id, b.clone()));
+    }
+
+    /// Takes the verification of the representation if the one in memory has been verified, and otherwise verifies it.
+    fn verify_or_take(&mut self) -> Result<(), DeclineReason> {
+        match &self.prepared {
+            Some((_, verified)) if self.linear.take_verification(verified) => Ok(()),
+            _ => self.linear.verify(),
+        }
     }
 
     /// Takes the step of the round if there is one on the representation in memory, and otherwise runs the round.
     fn run_or_take(&mut self, id: RoundId, source: &mut dyn SampleSource) -> Result<Usage, DeclineReason> {
         if let Some((round, b)) = self.prepared.take()
             && round == id
-            && self.linear.representation().is_some_and(|own| are_same_bits(own, &b))
+            && self.linear.representation().is_some_and(|own| b.has_same_bits(own))
             && let Some(usage) = self.linear.take_step(&self.step)
         {
             return Ok(usage);
         }
         self.linear.run(id, source)
     }
-}
-
-/// True if two slices have the same bits.
-fn are_same_bits(a: &[f32], b: &[f32]) -> bool {
-    a.len() == b.len()
-        && a.iter().zip(b).fold(0, |difference, (a, b)| difference | (a.to_bits() ^ b.to_bits())) == 0
 }
 
 impl Deref for SimLinear {
@@ -124,7 +130,12 @@ impl Task for SimTask {
     }
 
     fn verify(&mut self) -> Result<(), DeclineReason> {
-        delegate!(self, task => task.verify())
+        match self {
+            Self::Linear(task) => task.verify_or_take(),
+            Self::Network(task) => task.verify(),
+            Self::Scaled(task) => task.verify(),
+            Self::ErrorFeedback(task) => task.verify(),
+        }
     }
 
     fn run(&mut self, id: RoundId, source: &mut dyn SampleSource) -> Result<Usage, DeclineReason> {

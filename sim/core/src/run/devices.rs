@@ -17,6 +17,7 @@ use crate::evaluate::{ClientScore, score_device};
 use crate::fleet::{
     BuildError, DeviceFactory, LaneRound, SavedDevice, SimDevice, StepsPool, deterministic_rng,
 };
+use crate::in_order::in_order;
 use crate::network::JoinTime;
 use crate::scenario::Scenario;
 
@@ -372,13 +373,28 @@ impl<'a> Devices<'a> {
         round: Option<&RoundBroadcast>,
         waits: impl Fn(usize) -> bool,
     ) -> Result<(), RunError> {
+        self.pump_in_order(round, waits, &[], |_, _| {})
+    }
+
+    /// Processes pending frames like [`Self::pump`]. Meanwhile calls `deliver` for each number in `order` and its device, in
+    /// this order, as soon as the frames of the device have been processed. Numbers without a device are delivered, too.
+    ///
+    /// # Errors
+    /// Errors of [`Self::connect`].
+    pub fn pump_in_order(
+        &mut self,
+        round: Option<&RoundBroadcast>,
+        waits: impl Fn(usize) -> bool,
+        order: &[usize],
+        mut deliver: impl FnMut(usize, Option<&mut SimDevice>) + Send,
+    ) -> Result<(), RunError> {
         let (mut ready, waiting): (Vec<usize>, Vec<usize>) =
             std::mem::take(&mut self.active).into_iter().partition(|index| !waits(*index));
         self.active = waiting;
         ready.sort_unstable();
         self.wake_all(&ready)?;
         let round = round.and_then(LaneRound::of);
-        let mut devices = Vec::with_capacity(ready.len());
+        let mut devices: Vec<(usize, Option<&mut SimDevice>)> = Vec::with_capacity(ready.len());
         let mut has_rounds = true;
         let (mut rest, mut first) = (self.all.as_mut_slice(), 0);
         for index in ready {
@@ -392,20 +408,42 @@ impl<'a> Devices<'a> {
             }
             let Some((slot, after)) = rest.split_at_mut(index - first).1.split_first_mut() else { break };
             if let Slot::Awake(device) = slot {
-                devices.push(&mut **device);
+                devices.push((index, Some(&mut **device)));
             }
             (rest, first) = (after, index + 1);
         }
+        // Mostly the order is that of the devices.
+        let mut next = 0;
+        let answering = order.iter().map(|index| {
+            if devices.get(next).is_none_or(|(other, _)| other != index) {
+                next = devices.binary_search_by_key(index, |(index, _)| *index).unwrap_or(usize::MAX);
+            }
+            let device = devices.get_mut(next).and_then(|(_, device)| device.take());
+            next = next.saturating_add(1);
+            (*index, device)
+        });
+        let mut answering: Vec<_> = answering.collect();
+        devices.retain(|(_, device)| device.is_some());
         let group = if has_rounds { lanes() } else { 1 };
-        let portion = (devices.len() / (64 * group)).max(1);
-        let pool = &self.steps;
-        devices.par_chunks_mut(group).with_min_len(portion).for_each_init(
-            || pool.take(),
-            |memory, group| {
-                if let Some(round) = round.as_ref().filter(|_| has_rounds) {
-                    round.prepare(group, &mut memory.steps);
+        let portion = (answering.len().max(devices.len()) / (64 * group)).max(1) * group;
+        let (pool, round) = (&self.steps, round.as_ref().filter(|_| has_rounds));
+        let work = |portion: &mut [(usize, Option<&mut SimDevice>)]| {
+            let mut memory = pool.take();
+            for group in portion.chunks_mut(group) {
+                let mut group: Vec<_> =
+                    group.iter_mut().filter_map(|(_, device)| device.as_deref_mut()).collect();
+                if let Some(round) = round {
+                    round.prepare(&mut group, &mut memory.steps);
                 }
                 group.iter_mut().for_each(|device| device.pump());
+            }
+        };
+        devices.par_chunks_mut(portion).for_each(work);
+        in_order(
+            answering.chunks_mut(portion),
+            |portion| work(portion),
+            |portion| {
+                portion.iter_mut().for_each(|(index, device)| deliver(*index, device.as_deref_mut()));
             },
         );
         Ok(())

@@ -3,6 +3,7 @@
 //! processes answers in the order of (time, device), so results do not depend on the number of threads.
 
 mod actions;
+mod delivery;
 mod finish;
 mod resume;
 mod scores;
@@ -11,11 +12,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use fedspan_aggregator::connection::PeerMessage;
 use fedspan_client::memory::Shape;
 use fedspan_engine::{Action, DeviceId, Engine, Event, Failure, Millis, NotCounted, Phase, RoundBroadcast};
-use fedspan_protocol::message::{Decline, DeclineReason};
 
+use self::delivery::Delivery;
 use super::arrivals::{ArrivalQueue, PendingAnswer};
 use super::attack::Attackers;
 use super::devices::{Devices, gate};
@@ -263,27 +263,23 @@ impl<'a> Simulation<'a> {
         watcher: &mut dyn Watcher,
     ) -> Result<(), RunError> {
         // Attackers know all honest updates, and in a replay the actions have the times of the journal.
-        let is_divided = self.attackers.is_none() && self.replay.is_none();
-        let portion = if is_divided { self.devices.awake_max().max(1) } else { usize::MAX };
-        if arrivals.len() <= portion {
+        if self.attackers.is_some() || self.replay.is_some() {
             self.process_due_frames()?;
             if let Some((attackers, _)) = &mut self.attackers {
                 attackers.corrupt(&mut self.devices, arrivals, &self.engine);
             }
-            self.deliver_all(arrivals, actions);
-            return Ok(());
+            return self.deliver_all(arrivals, actions, None);
+        }
+        let portion = self.devices.awake_max().max(1);
+        if arrivals.len() <= portion {
+            return self.deliver_all(arrivals, actions, Some(&|_| false));
         }
         let mut is_later = vec![false; self.devices.len()];
         set_all(&mut is_later, arrivals, true);
         for arrivals in arrivals.chunks(portion) {
             set_all(&mut is_later, arrivals, false);
-            let pending = &self.arrivals;
-            let waits = |index: usize| {
-                pending.pending(index).is_some() || is_later.get(index).is_some_and(|later| *later)
-            };
-            let round = self.engine.open_round().map(|round| &*round.broadcast);
-            self.devices.pump(round, waits)?;
-            self.deliver_all(arrivals, actions);
+            let is_later = |index: usize| is_later.get(index).is_some_and(|later| *later);
+            self.deliver_all(arrivals, actions, Some(&is_later))?;
             // Other actions are executed at the time of the last answer.
             if actions.iter().all(|action| matches!(action, Action::Acknowledge(..))) {
                 self.execute(actions, watcher)?;
@@ -296,42 +292,41 @@ impl<'a> Simulation<'a> {
         Ok(())
     }
 
-    /// Delivers the answers of devices to the engine.
-    fn deliver_all(&mut self, arrivals: &[(usize, PendingAnswer)], actions: &mut Vec<Action>) {
-        for (index, pending_answer) in arrivals {
-            self.time = pending_answer.at.max(self.time);
-            self.deliver(*index, pending_answer, actions);
-        }
-    }
-
-    /// Delivers the messages of a device to the engine, or reports its dropout.
-    fn deliver(&mut self, index: usize, pending_answer: &PendingAnswer, actions: &mut Vec<Action>) {
-        let id = index as u64;
-        if pending_answer.dropped_out {
-            let decline = Decline { id: pending_answer.id, reason: DeclineReason::Device };
-            return self.handle(Event::Declined(DeviceId(id), decline), actions);
-        }
-        let Some(device) = self.devices.get(index) else { return };
-        // Put back afterwards, so that its memory is kept.
-        let mut inbox = std::mem::take(&mut device.inbox);
-        for inbound in inbox.drain(..) {
-            let event = match inbound {
-                PeerMessage::Update(update) => Event::Update(DeviceId(id), update),
-                PeerMessage::UnreadUpdate(round) => Event::Unread(DeviceId(id), round),
-                PeerMessage::Decline(decline) => {
-                    if decline.reason == DeclineReason::UpdateNonFinite {
-                        self.record_divergence(id, decline.id.round);
-                    }
-                    self.last_failure = Some((id, NotCounted::Declined(decline.reason)));
-                    Event::Declined(DeviceId(id), decline)
-                }
-                _ => continue,
-            };
-            self.handle(event, actions);
-        }
-        if let Some(device) = self.devices.get(index) {
-            device.inbox = inbox;
-        }
+    /// Delivers answers to the engine. Unless `is_later` is `None`, the devices compute meanwhile, except those for which it is true;
+    /// each answer is delivered as soon as it and all earlier ones are there.
+    fn deliver_all(
+        &mut self,
+        arrivals: &[(usize, PendingAnswer)],
+        actions: &mut Vec<Action>,
+        is_later: Option<&dyn Fn(usize) -> bool>,
+    ) -> Result<(), RunError> {
+        let round = self.engine.open_round().map(|round| Arc::clone(&round.broadcast));
+        let mut delivery = Delivery {
+            engine: &mut self.engine,
+            replay: self.replay.as_mut(),
+            time: &mut self.time,
+            ticks: self.ticks,
+            last_failure: &mut self.last_failure,
+            diverged: &mut self.diverged,
+            is_of_network: self.scenario.algorithm.network().is_some(),
+            ends_after_training: self.metrics == MetricSet::Distance,
+            actions,
+        };
+        let Some(is_later) = is_later else {
+            for (index, pending_answer) in arrivals {
+                delivery.deliver(*index, pending_answer, self.devices.get(*index));
+            }
+            return Ok(());
+        };
+        let pending = &self.arrivals;
+        let waits = |index: usize| pending.pending(index).is_some() || is_later(index);
+        let order: Vec<usize> = arrivals.iter().map(|(index, _)| *index).collect();
+        let mut answers = arrivals.iter();
+        self.devices.pump_in_order(round.as_deref(), waits, &order, |index, device| {
+            if let Some((_, pending_answer)) = answers.next() {
+                delivery.deliver(index, pending_answer, device);
+            }
+        })
     }
 
     /// Advances the clock to the engine's next wake-up, when no device will answer the open round. The engine

@@ -145,7 +145,7 @@ impl PooledSection {
         dataset.files = files;
         if let Some(shape) = pool.layout.shape.filter(|_| self.augment) {
             for (number, client) in (0..).zip(&mut dataset.clients) {
-                client.augment = Some(Augment { seed, client: number, shape });
+                client.augment = Some(Box::new(Augment { seed, client: number, shape }));
             }
         }
         Ok(dataset)
