@@ -486,3 +486,30 @@ fn non_scenario_files_are_refused_in_one_line() {
         run(&["compare", "good.toml", &format!("good.toml,{change}")]);
     }
 }
+
+/// Tests that a run with too little memory is refused before it begins, whether the data or the devices do not fit.
+#[cfg(target_os = "linux")]
+#[test]
+fn run_that_does_not_fit_into_memory_is_refused() {
+    let folder = empty_directory("memory");
+    let rows = ["data.clients=20", "data.d=100", "data.samples=100000"];
+    let many = ["data.clients=1000000", "data.d=20", "data.k=2"];
+    let large = ["data.clients=500", "data.d=4000", "data.samples=2"];
+    for (name, settings, what) in [
+        ("fedpower", rows, "the generated data need at least "),
+        ("linear", many, "the generated data need at least "),
+        ("linear", large, "the devices of 500 clients need at least "),
+    ] {
+        // Addresses of the program itself, and of the stacks of two threads, are in the limit.
+        let mut command = Command::new("sh");
+        command.current_dir(&folder).args(["-c", "ulimit -v 180000; exec \"$0\" \"$@\""]);
+        command.arg(env!("CARGO_BIN_EXE_fedspan-sim")).args(["run", name, "--threads", "2", "--out", "out"]);
+        command.args(settings.iter().flat_map(|setting| ["--set", setting]));
+        let output = command.output().unwrap();
+        let reported = stderr_text(&output);
+        assert_eq!(exit_code(&output), 1, "{name}: {reported}");
+        assert_eq!(reported.lines().count(), 1, "{reported}");
+        assert!(reported.contains(what) && reported.contains(" MB of memory, available: "), "{reported}");
+        assert!(!folder.join("out").exists(), "files were written");
+    }
+}

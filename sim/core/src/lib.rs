@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod available_memory;
 pub mod data;
 pub mod device;
 pub mod emulate;

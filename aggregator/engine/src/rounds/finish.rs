@@ -33,6 +33,9 @@ impl Engine {
 
     /// Closes the round on the connected devices that have not answered it.
     fn close_on_devices(&self, now: Millis, round: &OpenRound, effects: &mut dyn Effects) {
+        if round.outstanding() == 0 && round.not_awaited().len() == 0 {
+            return;
+        }
         let awaited =
             round.cohort.iter().filter(|device| round.may_answer(**device) && self.is_connected(**device));
         // A device that is not waited for may finish its answer.

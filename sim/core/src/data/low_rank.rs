@@ -37,11 +37,9 @@ pub struct LowRankRegression {
 }
 
 impl LowRankRegression {
-    /// Checks that the data fit in this machine's memory.
-    ///
-    /// # Errors
-    /// A one-line message with the sizes if the data do not fit.
-    pub fn check(&self) -> Result<(), String> {
+    /// Memory of the data in units of an f32.
+    #[must_use]
+    pub fn values(&self) -> u64 {
         let Self { clients, d, outputs, samples, fresh, test_samples, .. } = *self;
         let to_u64 = |n: usize| n as u64;
         // A new batch is in memory together with the first batch; a client's map is f64.
@@ -50,7 +48,16 @@ impl LowRankRegression {
         let values_per_client = rows
             .saturating_mul(to_u64(d).saturating_add(to_u64(outputs)))
             .saturating_add((2 * to_u64(d)).saturating_mul(to_u64(outputs)));
-        let values = to_u64(clients).saturating_mul(values_per_client);
+        to_u64(clients).saturating_mul(values_per_client)
+    }
+
+    /// Checks that the data have at most [`LARGEST_VALUES`] values.
+    ///
+    /// # Errors
+    /// A one-line message with the sizes if they have more.
+    pub fn check(&self) -> Result<(), String> {
+        let Self { clients, d, outputs, samples, test_samples, .. } = *self;
+        let values = self.values();
         if values <= LARGEST_VALUES {
             return Ok(());
         }

@@ -24,15 +24,13 @@ pub struct SpikedCovariance {
 }
 
 impl SpikedCovariance {
-    /// Checks that the data fit in this machine's memory.
+    /// Checks that the data have at most [`LARGEST_VALUES`] values.
     ///
     /// # Errors
-    /// A one-line message with the sizes if the data do not fit.
+    /// A one-line message with the sizes if they have more.
     pub fn check(&self) -> Result<(), String> {
         let Self { clients, d, samples, .. } = *self;
-        // Each row has d features and a zero in place of a target.
-        let rows = (clients as u64).saturating_mul(samples as u64);
-        let values = rows.saturating_mul(d as u64 + 1).saturating_add(eigenspace::values(d));
+        let values = self.values();
         if values <= LARGEST_VALUES {
             return Ok(());
         }
@@ -41,6 +39,15 @@ impl SpikedCovariance {
             "{clients} clients x {samples} samples x {d} features: {values} values ({bytes} bytes), allowed: at most \
              {LARGEST_VALUES} (2^31, 8 GiB)"
         ))
+    }
+
+    /// Memory of the data in units of an f32.
+    #[must_use]
+    pub fn values(&self) -> u64 {
+        let Self { clients, d, samples, .. } = *self;
+        // Each row has d features and a zero in place of a target.
+        let rows = (clients as u64).saturating_mul(samples as u64);
+        rows.saturating_mul(d as u64 + 1).saturating_add(eigenspace::values(d))
     }
 }
 

@@ -27,15 +27,22 @@ pub struct StochasticBlockModel {
 }
 
 impl StochasticBlockModel {
-    /// Checks that the data fit in this machine's memory.
-    ///
-    /// # Errors
-    /// A one-line message with the sizes if the data do not fit.
-    pub fn check(&self) -> Result<(), String> {
+    /// Memory of the data in units of an f32.
+    #[must_use]
+    pub fn values(&self) -> u64 {
         let Self { clients, d, .. } = *self;
         // Each row has d features and a zero in place of a target.
         let rows = (clients as u64).saturating_mul(d as u64);
-        let values = rows.saturating_mul(d as u64 + 1).saturating_add(eigenspace::values(d));
+        rows.saturating_mul(d as u64 + 1).saturating_add(eigenspace::values(d))
+    }
+
+    /// Checks that the data have at most [`LARGEST_VALUES`] values.
+    ///
+    /// # Errors
+    /// A one-line message with the sizes if they have more.
+    pub fn check(&self) -> Result<(), String> {
+        let Self { clients, d, .. } = *self;
+        let values = self.values();
         if values <= LARGEST_VALUES {
             return Ok(());
         }

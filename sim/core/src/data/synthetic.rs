@@ -83,10 +83,10 @@ impl LinearRegression {
         )
     }
 
-    /// Checks that the data fit in this machine's memory.
+    /// Checks that the data have at most [`LARGEST_VALUES`] values.
     ///
     /// # Errors
-    /// A one-line message with the sizes if the data do not fit.
+    /// A one-line message with the sizes if they have more.
     pub fn check(&self, seed: u64) -> Result<(), String> {
         let values = self.values(seed);
         if values <= LARGEST_VALUES {

@@ -1,5 +1,7 @@
 //! State of a simulated device between two rounds, for simulations that are saved and continued.
 
+use std::sync::Arc;
+
 use fedspan_client::store::{Record, RecordHeader, Store, StoreError};
 use fedspan_client::{Linear, Task};
 use fedspan_protocol::message::Privacy;
@@ -23,8 +25,8 @@ pub struct SavedDevice {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 enum SavedTask {
     Linear {
-        /// Representation, d x k; `None` if the device has none.
-        representation: Option<Vec<f32>>,
+        /// Representation, d x k, which many devices may share; `None` if the device has none.
+        representation: Option<Arc<[f32]>>,
         head: Vec<f32>,
         /// Hash of the representation that the head is fitted on; `None` if it is not fitted.
         fitted_on: Option<u32>,
@@ -44,7 +46,7 @@ impl SavedDevice {
         };
         let task = match device.session.task().model() {
             SimTask::Linear(linear) => SavedTask::Linear {
-                representation: linear.representation().map(<[f32]>::to_vec),
+                representation: linear.representation().map(Arc::from),
                 head: linear.head().to_vec(),
                 fitted_on: linear.head_fitted_on(),
                 seeds_drawn: linear.mechanism().seeds_drawn(),
@@ -58,6 +60,21 @@ impl SavedDevice {
             _ => Vec::new(),
         };
         Self { spent, task, residual }
+    }
+
+    /// Shares the representation with that of the last device, if it has the same bits.
+    #[must_use]
+    pub fn sharing(mut self, last: &mut Option<Arc<[f32]>>) -> Self {
+        if let SavedTask::Linear { representation: Some(own), .. } = &mut self.task {
+            let are_same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
+            match last {
+                Some(last) if last.len() == own.len() && last.iter().zip(own.iter()).all(are_same) => {
+                    *own = Arc::clone(last);
+                }
+                _ => *last = Some(Arc::clone(own)),
+            }
+        }
+        self
     }
 
     /// Number of seeds that the device has drawn for noise.

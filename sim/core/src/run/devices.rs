@@ -12,7 +12,7 @@ use fedspan_protocol::message::{Numeric, Privacy, Refusal, Welcome};
 use rayon::prelude::*;
 
 use super::RunError;
-use crate::data::Client;
+use crate::data::{Client, Dataset};
 use crate::evaluate::{ClientScore, score_device};
 use crate::fleet::{
     BuildError, DeviceFactory, LaneRound, SavedDevice, SimDevice, StepsPool, deterministic_rng,
@@ -32,6 +32,24 @@ pub fn gate(scenario: &Scenario, build: &DeviceFactory, engine: &Engine) -> Arc<
 
 /// Number of devices from which on devices without work are put to sleep between rounds.
 pub const AWAKE_MAX: usize = 8_192;
+
+/// Memory in bytes that the devices of a run take at least, with the records of those that sleep.
+#[must_use]
+pub fn least_memory(build: &DeviceFactory, dataset: &Dataset, awake_max: usize) -> u64 {
+    let clients = dataset.clients.len() as u64;
+    let (awake, values) = match &build.network {
+        // Devices of networks are always awake.
+        Some(network) => (clients, network.shape.parameters()),
+        None => {
+            let Shape { features, width, outputs } = build.shape;
+            (clients.min(awake_max as u64), features * (width + outputs))
+        }
+    };
+    // Buffers for a frame: of the device and of the server, for both directions.
+    let device = size_of::<SimDevice>() + 4 * values + 3 * usize::from(build.frame_limit());
+    let asleep = size_of::<Client>() + size_of::<Slot>() + size_of::<Mark>();
+    clients.saturating_mul(asleep as u64).saturating_add(awake.saturating_mul(device as u64))
+}
 
 /// Device of a client.
 #[derive(Debug)]
@@ -79,6 +97,8 @@ pub struct Devices<'a> {
     all: Vec<Slot>,
     /// Largest number of devices without work that stay awake between rounds.
     awake_max: usize,
+    /// Representation of the last device that went to sleep.
+    last_representation: Option<Arc<[f32]>>,
     /// Devices that are awake, in the order in which they woke.
     awake: Vec<usize>,
     /// State of the bookkeeping of each device.
@@ -108,6 +128,7 @@ impl<'a> Devices<'a> {
             groups: Vec::new(),
             all: Vec::new(),
             awake_max: AWAKE_MAX,
+            last_representation: None,
             awake: Vec::new(),
             marks: Vec::new(),
             active: Vec::new(),
@@ -265,7 +286,9 @@ impl<'a> Devices<'a> {
             let rests = self.marks.get(index).is_some_and(|mark| !mark.is_active && mark.round < current)
                 && !has_work(index);
             let state = match self.all.get(index) {
-                Some(Slot::Awake(device)) if rests => Some(Box::new(SavedDevice::of(device))),
+                Some(Slot::Awake(device)) if rests => {
+                    Some(Box::new(SavedDevice::of(device).sharing(&mut self.last_representation)))
+                }
                 _ => {
                     self.awake.push(index);
                     continue;

@@ -20,7 +20,7 @@ use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use super::attack::Attackers;
 use super::column_scale::column_scale_warning;
-use super::devices::AWAKE_MAX;
+use super::devices::{AWAKE_MAX, least_memory};
 use super::engine::{custom_engine, engine};
 use super::fit_stats::FitStats;
 use super::replay::Replay;
@@ -28,6 +28,7 @@ use super::simulation::Simulation;
 use super::step_size;
 use super::times::{Availability, Dropouts, Times};
 use super::{DataNames, NoProgress, Outcome, RoundRow, RunError, SavedRun, Watcher};
+use crate::available_memory::check_memory;
 use crate::data::eigenspace::pooled_truth;
 use crate::data::{Client, Dataset, LARGEST_VALUES, npz};
 use crate::evaluate::{self, ClientScore, MetricSet, Scores};
@@ -86,6 +87,12 @@ impl<'a> Job<'a> {
             Attackers::select(attack, dataset.clients.len(), seed).poison(&mut dataset);
         }
         let build = DeviceFactory::new(scenario, &dataset, seed, SeedSource::Deterministic(seed))?;
+        if scenario.is_federated() {
+            let devices = format!("the devices of {clients} clients");
+            check_memory(&devices, least_memory(&build, &dataset, AWAKE_MAX)).map_err(|message| {
+                RunError::Mismatch(format!("{message}; take fewer clients or a smaller model"))
+            })?;
+        }
         check_targets(scenario, &dataset)?;
         check_models(scenario, &build, &dataset)?;
         let mut given = None;

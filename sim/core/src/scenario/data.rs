@@ -11,13 +11,14 @@ pub use pooled::{PoolSource, PooledSection};
 pub(super) use read::read_data;
 pub use tables::{TableSection, TableSource};
 
+use crate::available_memory::check_memory;
 use crate::data::eigenspace::NoEigenspace;
 use crate::data::low_rank::LowRankRegression;
 use crate::data::spiked_covariance::{self, SpikedCovariance};
 use crate::data::stochastic_block_model::StochasticBlockModel;
 use crate::data::synthetic::{LinearRegression, linear_regression};
 use crate::data::watch::{self, WatchSettings};
-use crate::data::{DataError, Dataset, MemoryData};
+use crate::data::{Client, DataError, Dataset, MemoryData};
 
 /// Section `[data]` with the sections `[split]` and `[data.partition]`.
 #[derive(Clone, Debug, PartialEq)]
@@ -109,7 +110,21 @@ impl DataSection {
         }
     }
 
-    /// Checks that the generated data fit in this machine's memory.
+    /// Memory in bytes of the data that are generated before the run; 0 for data that are read.
+    fn generated_bytes(&self) -> u64 {
+        let (clients, values) = match self {
+            // The samples are generated when they are read.
+            Self::Linear(settings) => (settings.clients, 2 * settings.clients as u64 * settings.k as u64),
+            Self::LowRank(settings) => (settings.clients, settings.values()),
+            Self::Spiked(settings) => (settings.clients, settings.values()),
+            Self::Blocks(settings) => (settings.clients, settings.values()),
+            _ => (0, 0),
+        };
+        let clients = (clients as u64).saturating_mul(size_of::<Client>() as u64);
+        clients.saturating_add(values.saturating_mul(4))
+    }
+
+    /// Checks that generated data are not larger than data of a scenario may be.
     pub(super) fn check(&self, seed: u64) -> Result<(), String> {
         match self {
             Self::Linear(settings) => settings.check(seed),
@@ -124,7 +139,9 @@ impl DataSection {
     /// representation is read from a file and refers to unscaled features.
     pub(super) fn dataset(&self, name: &str, seed: u64, has_given_start: bool) -> Result<Dataset, DataError> {
         // The sizes of clients depend on the seed, so the check is repeated.
-        self.check(seed).map_err(|message| DataError::new(name, message))?;
+        self.check(seed)
+            .and_then(|()| check_memory("the generated data", self.generated_bytes()))
+            .map_err(|message| DataError::new(name, message))?;
         let failed = |error: NoEigenspace| DataError::new(name, error.to_string());
         match self {
             Self::Linear(settings) => Ok(linear_regression(settings, seed)),
