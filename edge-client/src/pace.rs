@@ -103,6 +103,12 @@ impl<'a> Pace<'a> {
     /// No pauses.
     pub const NONE: Self = Self(None);
 
+    /// Returns true if computations never pause.
+    #[cfg(all(feature = "wide", feature = "power", not(target_os = "none")))]
+    pub(crate) fn is_none(self) -> bool {
+        self.0.is_none()
+    }
+
     /// Announces `work` multiply-accumulates that follow.
     #[inline(always)]
     pub fn spend(self, work: usize) {

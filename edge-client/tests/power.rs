@@ -5,6 +5,7 @@
 use crate::common::power::*;
 use crate::common::*;
 use fedspan_client::Linear;
+use fedspan_client::pace::{Paced, Pacer};
 use fedspan_client::task::{PowerCounts, Usage};
 use fedspan_protocol::message::{DeclineReason, PowerRows, PowerUpload};
 
@@ -106,6 +107,36 @@ fn batches_change_no_bit() {
                 assert_eq!(usage, Usage { samples: 40, skipped: 5 });
                 assert_eq!(bits(&sent), bits(&expected.1), "k={k}, {at_once} at once");
             }
+        }
+    }
+}
+
+/// Hosts process blocks of rows with their vectors; with pauses, they compute like devices.
+#[test]
+fn blocks_of_rows_have_the_bits_of_single_rows() {
+    let mut random = Random(9);
+    for case in 0..300 {
+        let d = [1, 3, 4, 7, 8, 9, 16, 23, 37, 101][case % 10];
+        let k = (1 + case % 14).min(d);
+        let m = 1 + random.below(3 * 64);
+        let mut samples = decaying_samples(&mut random, d, 2, m, [0.3, 1.0, 5.0][case % 3]);
+        for _ in 0..case % 4 {
+            samples.x[random.below(m * d)] = [f32::NAN, f32::INFINITY, 3e38][case % 3];
+        }
+        let z = flat(&random.orthonormal(d, k));
+        let at_once = [1, 3, 5, 11, usize::MAX][case % 5];
+        for rows in ROWS {
+            let task = fed_power(2, rows, PowerUpload::ProductAndBasis);
+            let run = |quota| {
+                let pause = || ();
+                let pacer = Pacer::new(quota, &pause);
+                let mut model = Linear::new(Paced::new(Heap::power(d, k, 2), &pacer));
+                power_round(&mut model, task, &z, &mut samples.clone()).map(|(_, sent)| bits(&sent))
+            };
+            let mut model = Linear::new(Heap::power(d, k, 2));
+            let result = power_round(&mut model, task, &z, &mut samples.clone().at_once(at_once));
+            let message = format!("d={d} k={k} m={m}, {at_once} at once");
+            assert_eq!(result.map(|(_, sent)| bits(&sent)), run(u32::MAX), "{message}");
         }
     }
 }

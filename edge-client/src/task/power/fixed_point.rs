@@ -67,7 +67,7 @@ fn column_dot(basis: &[f32], r: usize, i: usize, j: usize) -> i64 {
 /// Writes the integers of the row `scale x`, of norm at most 1, into `row`. Returns false and writes zeros if rounding makes
 /// it too long: see [`fit_row`].
 pub fn round_row(row: &mut [f32], x: &[f32], scale: f32) -> bool {
-    fit_row(row, scale, |row, scale| {
+    let fits = fit_row(row, scale, |row, scale| {
         let mut squared_norm = 0;
         for (target, &x) in row.iter_mut().zip(x) {
             let integer = to_fixed(x * scale);
@@ -75,14 +75,18 @@ pub fn round_row(row: &mut [f32], x: &[f32], scale: f32) -> bool {
             squared_norm += square(integer);
         }
         squared_norm
-    })
+    });
+    if !fits {
+        row.fill(0.0);
+    }
+    fits
 }
 
 /// Rounds a row with `round`, which writes the integers of the row for a scale and returns their squared norm. Checks that
 /// the squared norm is at most 2^30; privacy depends only on this check, for any floats. If rounding has made the row too
-/// long, tries again with a smaller scale. Returns false and writes zeros if no attempt succeeds.
+/// long, tries again with a smaller scale. Returns false if no attempt succeeds.
 #[inline(always)]
-pub fn fit_row(row: &mut [f32], mut scale: f32, mut round: impl FnMut(&mut [f32], f32) -> u64) -> bool {
+pub fn fit_row<R: ?Sized>(row: &mut R, mut scale: f32, mut round: impl FnMut(&mut R, f32) -> u64) -> bool {
     // Rounding lengthens a row of a hundred features by at most 2^-17 in two of three cases, and a row of
     // 2^16 features by at most 2^-8. The ten reductions of the scale sum to 2^-7.
     let mut step = 1.0 / 131_072.0;
@@ -93,7 +97,6 @@ pub fn fit_row(row: &mut [f32], mut scale: f32, mut round: impl FnMut(&mut [f32]
         scale *= 1.0 - step;
         step *= 2.0;
     }
-    row.fill(0.0);
     false
 }
 

@@ -5,16 +5,26 @@
 //! second d x k matrix. No other buffer has that size: between two iterations `Y` is copied to the buffer of
 //! `Z` and orthonormalised in place. `plain` computes in f32; `private` adds noise to each product.
 
+#[cfg(all(feature = "privacy", feature = "wide", target_arch = "x86_64", not(target_os = "none")))]
+mod avx2;
 #[cfg(feature = "privacy")]
 mod bit_cast;
 #[cfg(feature = "privacy")]
 mod fixed_point;
+#[cfg(all(feature = "wide", not(target_os = "none")))]
+mod groups;
+#[cfg(all(feature = "privacy", feature = "wide", not(target_os = "none")))]
+mod integer_columns;
+#[cfg(all(feature = "privacy", feature = "wide", not(target_os = "none")))]
+mod integer_rows;
 mod plain;
 #[cfg(feature = "privacy")]
 pub mod private;
 mod row;
 #[cfg(feature = "privacy")]
 mod row_sums;
+#[cfg(all(feature = "wide", not(target_os = "none")))]
+mod wide_plain;
 #[cfg(all(feature = "privacy", feature = "wide", not(target_os = "none")))]
 mod wide_row_sums;
 

@@ -5,6 +5,8 @@ use fedspan_protocol::message::{DeclineReason, PowerRows, RoundId};
 
 use super::PowerCounts;
 use super::row::Row;
+#[cfg(all(feature = "wide", not(target_os = "none")))]
+use super::wide_plain::{self, WideSums};
 use crate::kernel::Four;
 use crate::kernel::gradient::{accumulate, accumulate_four};
 use crate::kernel::project::{project, project_four};
@@ -30,6 +32,10 @@ pub fn product(
     sums.fill(0.0);
     *counts = PowerCounts::NOTHING;
     source.rewind(id).map_err(|_| DeclineReason::Device)?;
+    #[cfg(all(feature = "wide", not(target_os = "none")))]
+    let mut wide = WideSums::default();
+    #[cfg(all(feature = "wide", not(target_os = "none")))]
+    let is_wide = parts.pace.is_none() && wide.start(parts.shape.features, parts.shape.width);
     let mut few = [[0.0; 4]; FEW];
     let k = parts.shape.width;
     let fours = if k <= FEW { &mut few[..] } else { parts.factor.as_chunks_mut().0 };
@@ -46,9 +52,20 @@ pub fn product(
         pace: parts.pace,
     };
     while let Some(samples) = source.next() {
+        #[cfg(all(feature = "wide", not(target_os = "none")))]
+        if is_wide {
+            let Pass { rows, basis, .. } = pass;
+            let (y, counts, usage) = (&mut *pass.y, &mut *pass.counts, &mut pass.usage);
+            wide.add(samples, wide_plain::Pass { rows, basis, y, counts, usage });
+            continue;
+        }
         pass.take(samples);
     }
     let usage = pass.usage;
+    #[cfg(all(feature = "wide", not(target_os = "none")))]
+    if is_wide {
+        wide.store(sums);
+    }
     if usage.samples > 0 {
         let scale = 1.0 / count(usage);
         for value in sums.iter_mut() {
