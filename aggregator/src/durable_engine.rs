@@ -140,13 +140,13 @@ pub(crate) fn restore(
     Ok(())
 }
 
-/// Actions and journal entries that are durable and may be released.
+/// Actions and journal lines that are durable and may be released.
 #[derive(Debug, Default)]
 pub struct Flushed {
     /// Actions of the engine, in order.
     pub actions: Vec<Action>,
-    /// Journal entries, in order.
-    pub lines: Vec<JournalEntry>,
+    /// Journal lines, in order.
+    pub lines: Vec<String>,
 }
 
 /// Engine whose actions are released only after the records behind them are on disk.
@@ -161,6 +161,7 @@ pub struct DurableEngine {
     effects: RecordedEffects,
     /// Rows that are not written yet.
     rows: Vec<Row>,
+    /// Actions that wait for the rows.
     pending: Flushed,
     /// Campaign time of the last event.
     now: Millis,
@@ -292,7 +293,11 @@ impl DurableEngine {
                 self.rows.push(Row::Clock(self.now));
             }
             self.store.apply(&self.rows)?;
-            self.rows.clear();
+            let lines = self.rows.drain(..).filter_map(|row| match row {
+                Row::JournalEntry(_, line) => Some(line),
+                Row::Engine(_) | Row::Round(_) | Row::Clock(_) => None,
+            });
+            self.pending.lines.extend(lines);
         }
         Ok(std::mem::take(&mut self.pending))
     }
@@ -304,7 +309,6 @@ impl DurableEngine {
         if let Ok(line) = serde_json::to_string(&entry) {
             self.rows.push(Row::JournalEntry(*next, line));
             *next += 1;
-            self.pending.lines.push(entry);
         }
     }
 }

@@ -18,7 +18,7 @@ use fedspan_protocol::message::{Hello, ToDevice, ToServer, decode};
 use getrandom::SysRng;
 
 use crate::kills::start_server;
-use crate::load::{capabilities, memory_of};
+use crate::load::{Shape, capabilities, memory_of};
 
 /// Frame limit of the device that reconnects, in bytes.
 const FRAME_LIMIT: u16 = 2048;
@@ -138,7 +138,7 @@ fn measure_export(
 
 /// Sends a hello as `device` and waits until the server sends the open round.
 fn await_round(address: SocketAddr, device: DeviceId) -> std::io::Result<()> {
-    let hello = Hello::new(device.0, capabilities(FRAME_LIMIT));
+    let hello = Hello::new(device.0, capabilities(Shape::default(), FRAME_LIMIT));
     let mut bytes = vec![0; wire_capacity(usize::from(FRAME_LIMIT))];
     let sent = encode(&ToServer::Hello(hello), 0, |_| {}, &mut bytes).map_err(Error::other)?;
     let mut stream = TcpStream::connect(address)?;

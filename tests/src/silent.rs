@@ -11,7 +11,7 @@ use fedspan_protocol::message::ToDevice;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::load::{Device, Identity, Plan, ServerProcess};
+use crate::load::{Device, Identity, Plan, ServerProcess, Shape};
 
 /// Deadline of the rounds, in seconds.
 pub const DEADLINE: u64 = 5;
@@ -59,6 +59,7 @@ pub async fn measure(
         devices: joining,
         insiders: 0,
         frame_limit: 4096,
+        shape: Shape::default(),
         seed: 1,
         limits: "updates = 1000".to_owned(),
     };

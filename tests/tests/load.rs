@@ -7,7 +7,7 @@ use std::time::Duration;
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::server::Server;
 use fedspan_protocol::message::ToDevice;
-use fedspan_tests::load::{Device, Hostile, Kind, Pace, Plan, SynchronisedClients, Target};
+use fedspan_tests::load::{Device, Hostile, Kind, Pace, Plan, Shape, SynchronisedClients, Target};
 use getrandom::SysRng;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpSocket;
@@ -52,7 +52,7 @@ async fn connect_crowd(address: SocketAddr, from: Ipv4Addr) -> JoinSet<usize> {
 async fn surplus_device_gets_retry_after() {
     let directory = tempfile::tempdir().unwrap();
     let limits = "connections = 2\n".to_owned();
-    let plan = Plan { devices: 2, insiders: 1, frame_limit: 256, seed: 1, limits };
+    let plan = Plan { devices: 2, insiders: 1, frame_limit: 256, shape: Shape::default(), seed: 1, limits };
     let (fleet, identities) = plan.prepare(directory.path()).unwrap();
     let fleet = Fleet::parse("fleet.toml", &fleet).unwrap();
     let server = Server::bind(fleet, 1, SysRng, plan.protection(directory.path()).unwrap()).await.unwrap();
@@ -82,6 +82,7 @@ async fn hostile_peers_cost_no_update_and_are_all_counted() {
         devices: DEVICES,
         insiders: 2 * PEERS_PER_KIND + 1,
         frame_limit: 256,
+        shape: Shape::default(),
         seed: 1,
         limits: format!(
             "connections = 2000\nper_address = {PER_ADDRESS}\nunauthenticated = {UNAUTHENTICATED}\n\

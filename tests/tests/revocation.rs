@@ -4,7 +4,7 @@ use std::path::Path;
 
 use fedspan_aggregator::server::query;
 use fedspan_protocol::message::{RoundOpen, ToDevice};
-use fedspan_tests::load::{Device, Plan};
+use fedspan_tests::load::{Device, Plan, Shape};
 use fedspan_tests::start_with;
 
 /// Receives messages until a round opens.
@@ -33,7 +33,14 @@ async fn request(state: &Path, request: &str) -> String {
 async fn round_that_waits_for_revoked_device_alone_closes() {
     for is_connected in [true, false] {
         let directory = tempfile::tempdir().unwrap();
-        let plan = Plan { devices: 2, insiders: 0, frame_limit: 4096, seed: 1, limits: String::new() };
+        let plan = Plan {
+            devices: 2,
+            insiders: 0,
+            frame_limit: 4096,
+            shape: Shape::default(),
+            seed: 1,
+            limits: String::new(),
+        };
         let (fleet, identities) = plan.prepare(directory.path()).unwrap();
         let fleet = fleet
             .replace("policy = \"first-arrivals\"\nn = 2", "policy = \"full\"")

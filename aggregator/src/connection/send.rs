@@ -168,7 +168,7 @@ impl Connection {
                 (Ok(frame.len()), None)
             }
             None => {
-                out.resize(start + wire_capacity(self.limit), 0);
+                out.resize(start + wire_capacity(next.longest_frame().min(self.limit)), 0);
                 let space = out.get_mut(start..).unwrap_or_default();
                 next.encode(self.open.as_ref(), &mut self.secure, space)
             }
@@ -238,6 +238,9 @@ impl SharedMessage {
     }
 }
 
+/// Longest frame with an acknowledgement or another message of a few numbers, in bytes.
+const SHORT_FRAME: usize = 128;
+
 /// Outbox entry. Entries other than messages and frames belong to the open round and are removed when another
 /// round is opened.
 #[derive(Debug)]
@@ -285,6 +288,16 @@ impl Outgoing {
                 (encoded, is_unfinished.then_some(Self::Resend(missing)))
             }
             (_, None) => (Err(Error::BadDescriptor), None),
+        }
+    }
+
+    /// Returns an upper bound of the length of the next frame; the largest number if there is no smaller one.
+    fn longest_frame(&self) -> usize {
+        match self {
+            Self::Message(ToDevice::Ack(_) | ToDevice::RoundClosed(_) | ToDevice::NextRound { .. }) => {
+                SHORT_FRAME
+            }
+            _ => usize::MAX,
         }
     }
 

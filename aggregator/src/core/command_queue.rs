@@ -104,10 +104,12 @@ impl<T> Receiver<T> {
         if let Some(received) = queue.take() {
             return Poll::Ready(received);
         }
-        // The receiver may have moved to another task, so the waker is replaced.
-        let replaced_waker = queue.waker.replace(context.waker().clone());
-        drop(queue);
-        drop(replaced_waker);
+        // The receiver may have moved to another task.
+        if queue.waker.as_ref().is_none_or(|waker| !waker.will_wake(context.waker())) {
+            let replaced_waker = queue.waker.replace(context.waker().clone());
+            drop(queue);
+            drop(replaced_waker);
+        }
         Poll::Pending
     }
 

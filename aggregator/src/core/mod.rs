@@ -26,7 +26,7 @@ mod status;
 mod tests;
 mod update_quota;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use fedspan_protocol::message::{Ack, AckOutcome, Firmware, Privacy, RoundId};
@@ -88,9 +88,9 @@ pub struct ServerCore {
     rounds: u32,
     /// Number of committed training rounds.
     done: u32,
-    peers: BTreeMap<u64, Peer>,
+    peers: HashMap<u64, Peer>,
     /// Number of the newest peer session of each connected device.
-    current: BTreeMap<DeviceId, u64>,
+    current: HashMap<DeviceId, u64>,
     quota: UpdateQuota,
     /// Whether training is over and the key store has been notified.
     rounds_over: bool,
@@ -501,7 +501,7 @@ impl ServerCore {
             if self.engine().is_trained() {
                 self.rounds_are_over();
             }
-            let mut acknowledged = BTreeMap::new();
+            let mut acknowledged = HashMap::new();
             for action in actions {
                 // If copies of an update arrived during a write stall, only one acknowledgement is sent.
                 if let Action::Acknowledge(device, ack) = &action {

@@ -1,6 +1,6 @@
 //! Startup of the server core: begins a campaign or resumes the stored one.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use fedspan_protocol::message::Welcome;
@@ -127,8 +127,8 @@ impl ServerCore {
             key_store,
             rounds: fleet.algorithm.rounds,
             done,
-            peers: BTreeMap::new(),
-            current: BTreeMap::new(),
+            peers: HashMap::new(),
+            current: HashMap::new(),
             quota: UpdateQuota::new(fleet.limits.updates),
             rounds_over: false,
             cut_off: Vec::new(),

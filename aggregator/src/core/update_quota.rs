@@ -1,7 +1,7 @@
 //! Update quota: limits how many updates of one device are examined in one round. No other mechanism slows
 //! down a device that sends updates without pause.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 use fedspan_protocol::message::RoundId;
 
@@ -22,7 +22,7 @@ struct SentUpdates {
 pub(super) struct UpdateQuota {
     /// Largest number of updates of each kind that are examined.
     pub max_updates: u32,
-    sent: BTreeMap<DeviceId, SentUpdates>,
+    sent: HashMap<DeviceId, SentUpdates>,
     /// Round that the counts belong to.
     counted_in: Option<RoundId>,
 }
@@ -30,7 +30,7 @@ pub(super) struct UpdateQuota {
 impl UpdateQuota {
     /// Creates a quota of `max_updates` updates of each kind.
     pub(super) fn new(max_updates: u32) -> Self {
-        Self { max_updates, sent: BTreeMap::new(), counted_in: None }
+        Self { max_updates, sent: HashMap::new(), counted_in: None }
     }
 
     /// Resets the counts if another round is open.

@@ -6,7 +6,6 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use super::JournalEntry;
 use crate::store::{PRIVATE, StoreError};
 use fedspan_files::regular;
 
@@ -72,25 +71,17 @@ impl Journal {
 
     /// Appends lines that are in the store but, after a crash, missing from the file.
     pub fn catch_up(&mut self, lines: &[String]) {
+        self.append(lines);
+        self.flush();
+    }
+
+    /// Appends lines.
+    pub fn append(&mut self, lines: &[String]) {
         for line in lines {
             self.pending.extend_from_slice(line.as_bytes());
             self.pending.push(b'\n');
             self.lines += 1;
             self.pending_lines += 1;
-        }
-        self.flush();
-    }
-
-    /// Appends entries.
-    pub fn append(&mut self, lines: &[JournalEntry]) {
-        for line in lines {
-            self.lines += 1;
-            self.pending_lines += 1;
-            // Serialisation of an entry is not expected to fail; a failed entry is counted as lost.
-            match serde_json::to_writer(&mut self.pending, line) {
-                Ok(()) => self.pending.push(b'\n'),
-                Err(error) => self.stop_writing(&error.into()),
-            }
         }
         if self.file.is_none() {
             self.drop_pending();
@@ -175,8 +166,12 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::journal::{Committed, read};
+    use crate::journal::{Committed, JournalEntry, read};
     use fedspan_engine::{DeviceId, Millis};
+
+    fn lines<const N: usize>(rounds: [u32; N]) -> [String; N] {
+        rounds.map(|round| serde_json::to_string(&committed_entry(round)).unwrap())
+    }
 
     fn committed_entry(round: u32) -> JournalEntry {
         let representation = "00000000".to_owned();
@@ -192,11 +187,11 @@ mod tests {
     fn torn_last_line_is_cut_off() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(FILE);
-        Journal::open(directory.path()).unwrap().append(&[committed_entry(1), committed_entry(2)]);
+        Journal::open(directory.path()).unwrap().append(&lines([1, 2]));
         let content = std::fs::read(&path).unwrap();
         for torn_len in [0, 1, content.len() / 2 - 1, content.len() / 2 + 1, content.len() - 1] {
             std::fs::write(&path, &content[..torn_len]).unwrap();
-            Journal::open(directory.path()).unwrap().append(&[committed_entry(3)]);
+            Journal::open(directory.path()).unwrap().append(&lines([3]));
             let complete_lines = content[..torn_len].iter().filter(|byte| **byte == b'\n').count();
             let lines = read(&path).unwrap();
             assert_eq!(lines.len(), complete_lines + 1);
@@ -211,11 +206,11 @@ mod tests {
         std::fs::write(&path, "").unwrap();
         // The file is read-only, so every write fails.
         let mut journal = Journal::with_file(path.clone(), File::open(&path).unwrap(), 0);
-        journal.append(&[committed_entry(1), committed_entry(2)]);
+        journal.append(&lines([1, 2]));
         assert_eq!(journal.lost(), 0);
         journal.flush();
         assert_eq!(journal.lost(), 2);
-        journal.append(&[committed_entry(3)]);
+        journal.append(&lines([3]));
         journal.flush();
         assert_eq!(journal.lost(), 3);
     }

@@ -53,7 +53,7 @@ pub use listener::Listener;
 pub use query::{query, socket_is_stale};
 
 /// Capacity of the channel from peer tasks to the core. While the channel is full, peer tasks wait.
-const INBOX_CAPACITY: usize = 1024;
+const INBOX_CAPACITY: usize = 4096;
 
 /// Name of a file that is created and removed at startup to test the permissions of the state directory.
 const PROBE_FILE: &str = "probe";

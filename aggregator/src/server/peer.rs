@@ -209,7 +209,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
                 PeerAction::Close(reason) => return Err(reason),
                 PeerAction::Wait => return Ok(()),
             }
+            // Nearly every link takes a frame at once, and then needs neither a timer nor to receive meanwhile.
+            let written = write_now(&mut self.socket, &frame).await?;
+            if written == frame.len() {
+                continue;
+            }
             // Frees spare capacity, because writing may take long.
+            frame.drain(..written);
             frame.shrink_to_fit();
             let frame_timeout = Duration::from_millis(self.session.timeouts().frame.as_u64());
             match timeout(frame_timeout, self.write(&frame)).await {
@@ -249,6 +255,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
         }
         Ok(())
     }
+}
+
+/// Writes what the link accepts without waiting, and returns the number of bytes.
+fn write_now(
+    socket: &mut (impl AsyncWrite + Unpin),
+    frame: &[u8],
+) -> impl Future<Output = Result<usize, DisconnectReason>> {
+    std::future::poll_fn(move |context| {
+        Poll::Ready(match Pin::new(&mut *socket).poll_write(context, frame) {
+            Poll::Pending => Ok(0),
+            Poll::Ready(Ok(written @ 1..)) => Ok(written),
+            Poll::Ready(_) => Err(DisconnectReason::Closed),
+        })
+    })
 }
 
 /// Completes when the connection is evicted.

@@ -9,11 +9,13 @@
 use chacha20poly1305::aead::{AeadInOut, KeyInit};
 use chacha20poly1305::{Tag, XChaCha20Poly1305, XNonce};
 use fedspan_protocol::message::RoundId;
+use serde::Serialize;
 use sha2::{Digest, Sha256};
-use zeroize::Zeroizing;
+use zeroize::{Zeroize, Zeroizing};
 
 use super::error::DatabaseError;
 use super::round_key_file::RoundKeyStorage;
+use super::write::encoding_error;
 use crate::keys::Entropy;
 use fedspan_engine::DeviceId;
 
@@ -23,8 +25,12 @@ const NONCE: usize = 24;
 const TAG: usize = 16;
 const CHECKSUM: usize = 8;
 const ENCODED_LEN: usize = MAGIC.len() + ID + KEY + CHECKSUM;
+/// Length of the associated data of an update: a round id and a device number.
+const ASSOCIATED: usize = ID + 8;
 /// Length of an encoded round id, in bytes.
 const ID: usize = 6;
+/// Number of nonces that are drawn at once, because each request to the operating system costs a system call.
+const NONCES: usize = 64;
 
 /// Encryption with the key of the open round, and storage of the key.
 pub(super) struct UpdateCipher {
@@ -32,11 +38,15 @@ pub(super) struct UpdateCipher {
     entropy: Box<dyn Entropy>,
     /// Round and key in the storage; `None` until the key is read or written.
     current: Option<(RoundId, XChaCha20Poly1305)>,
+    /// Nonces that were drawn and not used.
+    nonces: Vec<[u8; NONCE]>,
+    /// Memory in which updates are encoded and encrypted one after another.
+    buffer: Vec<u8>,
 }
 
 impl UpdateCipher {
     pub(super) fn new(storage: Box<dyn RoundKeyStorage>, entropy: Box<dyn Entropy>) -> Self {
-        Self { storage, entropy, current: None }
+        Self { storage, entropy, current: None, nonces: Vec::new(), buffer: Vec::new() }
     }
 
     /// Ensures that a key for the updates of `round` is stored.
@@ -66,30 +76,53 @@ impl UpdateCipher {
         self.storage.erase().map_err(DatabaseError::RoundKeyFile)
     }
 
-    /// Encrypts an update. [`Self::ensure_key`] must have been called for the same round.
+    /// Encodes an update in postcard format and encrypts it. [`Self::ensure_key`] must have been called for the same round.
     pub(super) fn seal(
         &mut self,
         round: RoundId,
         device: DeviceId,
-        update: &[u8],
-    ) -> Result<Vec<u8>, DatabaseError> {
-        let (_, cipher) = self
-            .current
-            .as_ref()
-            .filter(|(key_round, _)| *key_round == round)
-            .ok_or(DatabaseError::NoEntropy)?;
-        let mut nonce = [0; NONCE];
-        self.entropy.fill(&mut nonce).map_err(|_| DatabaseError::NoEntropy)?;
-        let mut sealed = [nonce.as_slice(), update].concat();
-        let too_long = |_| DatabaseError::Damaged("an update is too long to be encrypted".to_owned());
-        let ciphertext = sealed.get_mut(NONCE..).unwrap_or_default();
-        let tag = cipher.encrypt_inout_detached(
-            &XNonce::from(nonce),
-            &associated_data(round, device),
-            ciphertext.into(),
-        );
-        sealed.extend_from_slice(&tag.map_err(too_long)?);
-        Ok(sealed)
+        update: &impl Serialize,
+    ) -> Result<&[u8], DatabaseError> {
+        let nonce = self.nonce()?;
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.clear();
+        buffer.extend_from_slice(&nonce);
+        buffer = postcard::to_extend(update, buffer).map_err(encoding_error)?;
+        match self.encrypt(round, device, &nonce, buffer.get_mut(NONCE..).unwrap_or_default()) {
+            Ok(tag) => buffer.extend_from_slice(&tag),
+            Err(error) => {
+                buffer.zeroize();
+                return Err(error);
+            }
+        }
+        self.buffer = buffer;
+        Ok(&self.buffer)
+    }
+
+    /// Encrypts an encoded update in place and returns its tag.
+    fn encrypt(
+        &self,
+        round: RoundId,
+        device: DeviceId,
+        nonce: &[u8; NONCE],
+        update: &mut [u8],
+    ) -> Result<Tag, DatabaseError> {
+        let current = self.current.as_ref().filter(|(key_round, _)| *key_round == round);
+        let (_, cipher) = current.ok_or(DatabaseError::NoEntropy)?;
+        cipher
+            .encrypt_inout_detached(&XNonce::from(*nonce), &associated_data(round, device), update.into())
+            .map_err(|_| DatabaseError::Damaged("an update is too long to be encrypted".to_owned()))
+    }
+
+    /// Returns a new nonce.
+    fn nonce(&mut self) -> Result<[u8; NONCE], DatabaseError> {
+        if self.nonces.is_empty() {
+            self.nonces.resize(NONCES, [0; NONCE]);
+            if self.entropy.fill(self.nonces.as_flattened_mut()).is_err() {
+                self.nonces.clear();
+            }
+        }
+        self.nonces.pop().ok_or(DatabaseError::NoEntropy)
     }
 
     /// Returns a decryptor for the updates of a round.
@@ -160,8 +193,11 @@ fn encode_round_id(round: RoundId) -> [u8; ID] {
 }
 
 /// Returns the associated data of an update.
-fn associated_data(round: RoundId, device: DeviceId) -> Vec<u8> {
-    [encode_round_id(round).as_slice(), &device.0.to_le_bytes()].concat()
+fn associated_data(round: RoundId, device: DeviceId) -> [u8; ASSOCIATED] {
+    let mut data = [0; ASSOCIATED];
+    let bytes = encode_round_id(round).into_iter().chain(device.0.to_le_bytes());
+    data.iter_mut().zip(bytes).for_each(|(target, byte)| *target = byte);
+    data
 }
 
 /// Encodes a key file.

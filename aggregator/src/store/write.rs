@@ -2,7 +2,6 @@
 
 use redb::{Database, ReadableTable, Table, WriteTransaction};
 use serde::Serialize;
-use zeroize::Zeroizing;
 
 use super::encryption::UpdateCipher;
 use super::error::DatabaseError;
@@ -174,8 +173,8 @@ fn write_rows(
                 }
                 Row::Engine(Record::Counted(id, device, counted)) => {
                     cipher.ensure_key(*id)?;
-                    let sealed = cipher.seal(*id, *device, &Zeroizing::new(encode_value(counted)?))?;
-                    updates.insert((id.round, id.stage, device.0), sealed.as_slice())?;
+                    let sealed = cipher.seal(*id, *device, counted)?;
+                    updates.insert((id.round, id.stage, device.0), sealed)?;
                     excluded.remove(device.0)?;
                 }
                 Row::Engine(Record::Excluded(device)) => drop(excluded.insert(device.0, ())?),
@@ -217,5 +216,11 @@ fn write_rows(
 
 /// Encodes a value in postcard format.
 fn encode_value(value: &impl Serialize) -> Result<Vec<u8>, DatabaseError> {
-    postcard::to_stdvec(value).map_err(|error| DatabaseError::Damaged(format!("cannot be encoded: {error}")))
+    postcard::to_stdvec(value).map_err(encoding_error)
+}
+
+/// Returns the error of a value that cannot be encoded.
+#[allow(clippy::needless_pass_by_value, reason = "for map_err")]
+pub(super) fn encoding_error(error: postcard::Error) -> DatabaseError {
+    DatabaseError::Damaged(format!("cannot be encoded: {error}"))
 }

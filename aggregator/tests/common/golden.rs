@@ -129,7 +129,7 @@ impl GoldenCampaign {
     /// Flushes the engine and handles the released actions.
     fn handle_flushed(&mut self) {
         let flushed = self.durable_engine.flush().unwrap();
-        self.lines.extend(flushed.lines.iter().map(|line| serde_json::to_string(line).unwrap()));
+        self.lines.extend(flushed.lines);
         for action in flushed.actions {
             match action {
                 Action::Open(device, opening) => {

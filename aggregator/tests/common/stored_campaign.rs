@@ -63,7 +63,7 @@ pub fn create_state(state: &Path) -> (String, Vec<f64>) {
     }
     lines.extend(durable_engine.flush().unwrap().lines);
     let representation = durable_engine.engine().representation().transpose().iter().copied().collect();
-    let journal: String = lines.iter().map(|line| serde_json::to_string(line).unwrap() + "\n").collect();
+    let journal: String = lines.iter().map(|line| line.clone() + "\n").collect();
     std::fs::write(state.join("arrivals.jsonl"), journal).unwrap();
     close_locked(durable_engine);
     (configuration(state), representation)

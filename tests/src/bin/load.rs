@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fedspan_aggregator::server::fetch_export;
+use fedspan_protocol::limits::FRAME_LIMIT_MAX;
 use fedspan_tests::load::{
     CpuTime, Device, Hostile, Identity, Kind, LoopbackBaseline, Memory, Pace, Plan, Quantiles, RoundResult,
-    ServerProcess, SynchronisedClients, Target, fsync, memory_of,
+    ServerProcess, Shape, SynchronisedClients, Target, fsync, memory_of, processor_seconds,
 };
 use serde_json::json;
 use tokio::sync::watch;
@@ -20,15 +21,19 @@ use tokio::task::JoinSet;
 
 const USAGE: &str = "usage: load [OPTION N]...
 
-Starts fedspan-aggregator with an encrypted key store and a journal, connects devices with a (64, 4) model, and prints the
+Starts fedspan-aggregator with an encrypted key store and a journal, connects devices, and prints the
 memory each costs and how long updates wait for their acknowledgement: alone, with hostile peers, and while the server's
 state is exported every second. See aggregator/LOAD.md.
 
   --devices N      devices that answer every round (default 10000)
+  --d N            features of the model (default 64)
+  --k N            width of the model (default 4)
+  --herds N        rounds that all devices answer at once (default 1)
   --rounds N       rounds alone, with hostile peers, and during exports, alternating (default 5)
   --rate N         updates per second (default 2000)
   --hostile N      slow writers, and as many peers that send garbage (default 1000)
-  --frame-limit N  longest frame a device accepts; below 1200 updates come in chunks (default 1280)
+  --frame-limit N  longest frame a device accepts; updates that do not fit come in chunks (default: room
+                   for an update, at least 1280)
   --seed N         seed of keys and garbage (default 1)
   --server PATH    server program (default: fedspan-aggregator next to this program)
   -h, --help       this text
@@ -39,6 +44,12 @@ exit: 0 every update counted exactly once, 1 an update did not, or an error, 2 w
 /// Largest number of simultaneous handshakes.
 const MAX_HANDSHAKES: usize = 64;
 
+/// Bytes of a frame with an update besides its values, at most.
+const FRAME_OVERHEAD: u32 = 256;
+
+/// Least frame limit of devices, in bytes.
+const LEAST_FRAME: u16 = 1_280;
+
 /// Time for hostile peers to reach full effect (frames exceed their deadline after 10 s). A third of this
 /// time is allowed for disconnecting.
 const SETTLE_TIME: Duration = Duration::from_secs(11);
@@ -46,10 +57,12 @@ const SETTLE_TIME: Duration = Duration::from_secs(11);
 /// Parsed arguments.
 struct Options {
     devices: usize,
+    shape: Shape,
+    herds: usize,
     rounds: usize,
     rate: u64,
     hostile: usize,
-    frame_limit: u16,
+    frame_limit: Option<u16>,
     seed: u64,
     server: PathBuf,
 }
@@ -60,10 +73,12 @@ impl Options {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut options = Self {
             devices: 10_000,
+            shape: Shape::default(),
+            herds: 1,
             rounds: 5,
             rate: 2_000,
             hostile: 1_000,
-            frame_limit: 1_280,
+            frame_limit: None,
             seed: 1,
             server: program.with_file_name("fedspan-aggregator"),
         };
@@ -75,14 +90,17 @@ impl Options {
             let number = || text.parse::<u64>().map_err(|_| format!("{name} {text}: not a number"));
             let count =
                 || number().and_then(|n| usize::try_from(n).map_err(|_| format!("{name} {n}: too many")));
+            let width =
+                || number().and_then(|n| u16::try_from(n).map_err(|_| format!("{name} {n}: too large")));
             match name.as_str() {
+                "--d" => options.shape.features = width()?,
+                "--k" => options.shape.width = width()?,
+                "--herds" => options.herds = count()?,
                 "--devices" => options.devices = count()?,
                 "--rounds" => options.rounds = count()?,
                 "--rate" => options.rate = number()?.max(1),
                 "--hostile" => options.hostile = count()?,
-                "--frame-limit" => {
-                    options.frame_limit = text.parse().map_err(|_| format!("{name} {text}: not a limit"))?;
-                }
+                "--frame-limit" => options.frame_limit = Some(width()?),
                 "--seed" => options.seed = number()?,
                 "--server" => options.server = text.into(),
                 _ => return Err(format!("unknown option {name}")),
@@ -94,13 +112,22 @@ impl Options {
         }
     }
 
+    /// Returns the longest frame that devices accept: as given, or room for an update in one frame.
+    fn frame_limit(&self) -> u16 {
+        let needed = (4 * self.shape.elements()).saturating_add(FRAME_OVERHEAD);
+        let longest = u16::try_from(FRAME_LIMIT_MAX).unwrap_or(u16::MAX);
+        let fitting = u16::try_from(needed).map_or(longest, |needed| needed.clamp(LEAST_FRAME, longest));
+        self.frame_limit.unwrap_or(fitting)
+    }
+
     /// Returns the load that the options describe.
     fn plan(&self) -> Plan {
         let connections = self.devices + 4 * self.hostile + 64;
         Plan {
             devices: self.devices,
             insiders: self.hostile,
-            frame_limit: self.frame_limit,
+            frame_limit: self.frame_limit(),
+            shape: self.shape,
             seed: self.seed,
             // A shorter interval would make the server resend a round while the hostile peers connect.
             limits: format!("connections = {connections}\nper_address = {connections}\nrepeat = 60.0\n"),
@@ -151,6 +178,19 @@ struct Row {
     others: f64,
     /// Seconds for which the threads of this program and of the server waited for a processor.
     waited: f64,
+    /// Processor time of the server for each update, in microseconds, in user mode and in the kernel: until the
+    /// next round has reached all devices.
+    server: [f64; 2],
+    /// The same of this program.
+    generator: [f64; 2],
+}
+
+impl Row {
+    /// Returns the acknowledged updates per second from the first update to the last acknowledgement.
+    #[allow(clippy::cast_precision_loss)]
+    fn rate(&self) -> f64 {
+        self.result.times.count() as f64 / self.result.took.as_secs_f64().max(1e-9)
+    }
 }
 
 /// Devices under load, and the rounds measured so far.
@@ -162,6 +202,12 @@ struct Bench {
 }
 
 impl Bench {
+    /// Returns the processor time of the server and of this program in seconds, in user mode and in the kernel.
+    fn seconds(&self) -> Result<[[f64; 2]; 2]> {
+        let [server, own] = self.processes;
+        Ok([processor_seconds(server)?, processor_seconds(own)?])
+    }
+
     /// Runs one round, prints its row, and keeps it.
     async fn round(
         &mut self,
@@ -172,12 +218,23 @@ impl Bench {
         self.clients.opened().await?;
         let _ = self.baseline.take();
         let before = CpuTime::now(&self.processes)?;
+        let seconds_before = self.seconds()?;
         let result = self.clients.round(pace, before_last).await?;
         let (own, others, waited) = CpuTime::now(&self.processes)?.since(&before);
-        let row = Row { name, result, baseline: self.baseline.take(), own, others, waited };
+        let baseline = self.baseline.take();
+        // The round after it is a part of the cost of an update.
+        self.clients.opened().await?;
+        #[allow(clippy::cast_precision_loss)]
+        let micros = 1e6 / result.times.count().max(1) as f64;
+        let mut spent = self.seconds()?;
+        for (after, before) in spent.iter_mut().flatten().zip(seconds_before.as_flattened()) {
+            *after = (*after - before) * micros;
+        }
+        let [server, generator] = spent;
+        let row = Row { name, result, baseline, own, others, waited, server, generator };
         let (times, baseline) = (&row.result.times, &row.baseline);
         println!(
-            "{name:<8} {:>7} {:>9.2} {:>9.2} {:>9.2} {:>11.2} {:>11.2} {:>7.0} {:>7.0} {:>9.2}",
+            "{name:<8} {:>7} {:>9.2} {:>9.2} {:>9.2} {:>11.2} {:>11.2} {:>7.0} {:>7.0} {:>9.2} {:>9.1} {:>9.1} {:>9.0}",
             row.result.counted,
             times.quantile(0.5),
             times.quantile(0.99),
@@ -186,7 +243,10 @@ impl Bench {
             baseline.quantile(0.99),
             100.0 * own,
             100.0 * others,
-            waited
+            waited,
+            row.server.iter().sum::<f64>(),
+            row.generator.iter().sum::<f64>(),
+            row.rate()
         );
         self.rows.push(row);
         Ok(())
@@ -255,7 +315,7 @@ async fn run(options: &Options) -> Result<bool> {
     let opened = memory()?;
 
     println!(
-        "round    counted   p50/ms    p99/ms    max/ms  echo-p50/ms echo-p99/ms  own/% others/%  waited/s"
+        "round    counted   p50/ms    p99/ms    max/ms  echo-p50/ms echo-p99/ms  own/% others/%  waited/s server/us  load/us updates/s"
     );
     #[allow(clippy::cast_precision_loss)]
     let step = Duration::from_secs_f64(1.0 / options.rate as f64);
@@ -271,7 +331,9 @@ async fn run(options: &Options) -> Result<bool> {
             Ok(())
         })
         .await?;
-    bench.round("herd", at_once, || Ok(())).await?;
+    for _ in 0..options.herds {
+        bench.round("herd", at_once, || Ok(())).await?;
+    }
 
     let (switch, _) = watch::channel(false);
     let hostile_connections = spawn_hostile(options, &server, &insiders, &switch);
@@ -326,6 +388,20 @@ async fn run(options: &Options) -> Result<bool> {
         format_p99("exports"),
         exports.load(Ordering::Relaxed)
     );
+    let [rate, ..] = bench.summarise("herd", Row::rate);
+    let mean = |metric: &dyn Fn(&Row) -> f64| {
+        let herds = bench.rows.iter().filter(|row| row.name == "herd").map(metric);
+        herds.sum::<f64>() / options.herds.max(1) as f64
+    };
+    println!(
+        "all at once, {} rounds: median {rate:.0} updates/s; mean processor time of an update: server {:.1} us in user mode and \
+         {:.1} us in the kernel, this program {:.1} us and {:.1} us",
+        options.herds,
+        mean(&|row| row.server[0]),
+        mean(&|row| row.server[1]),
+        mean(&|row| row.generator[0]),
+        mean(&|row| row.generator[1])
+    );
     println!(
         "a page to the disk and synced, before that: p50 {:.2} ms, p99 {:.2} ms, at most {:.2} ms",
         disk.quantile(0.5),
@@ -350,11 +426,14 @@ async fn run(options: &Options) -> Result<bool> {
             "own": bench.summarise(name, |row| row.own), "others": bench.summarise(name, |row| row.others),
             "waited": bench.summarise(name, |row| row.waited),
             "seconds": bench.summarise(name, |row| row.result.took.as_secs_f64()),
+            "updates_per_second": bench.summarise(name, Row::rate),
+            "server_us": bench.summarise(name, |row| row.server.iter().sum()),
+            "load_us": bench.summarise(name, |row| row.generator.iter().sum()),
         })
     };
     let report = json!({
         "devices": options.devices, "rounds": options.rounds, "rate": options.rate, "hostile": options.hostile,
-        "frame_limit": options.frame_limit, "seed": options.seed, "base": base_memory.resident,
+        "frame_limit": options.frame_limit(), "d": options.shape.features, "k": options.shape.width, "seed": options.seed, "base": base_memory.resident,
         "each": {
             "welcomed": bytes_per_device(welcomed),
             "open": bytes_per_device(opened),

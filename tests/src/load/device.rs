@@ -16,28 +16,45 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::Instant;
 
-/// Feature count `d` of the campaign.
-pub const FEATURES: u16 = 64;
+/// Shape of the model of a campaign.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Feature count `d`.
+    pub features: u16,
+    /// Representation width `k`.
+    pub width: u16,
+}
 
-/// Representation width `k` of the campaign.
-pub const WIDTH: u16 = 4;
+impl Default for Shape {
+    fn default() -> Self {
+        Self { features: 64, width: 4 }
+    }
+}
+
+impl Shape {
+    /// Returns the number of values of an update.
+    #[must_use]
+    pub fn elements(self) -> u32 {
+        u32::from(self.features) * u32::from(self.width)
+    }
+}
 
 /// Read buffer size in bytes.
 const READ_BYTES: usize = 2048;
 
-/// Returns the capabilities of a device with a (64, 4) model.
+/// Returns the capabilities of a device with a model of this shape.
 #[must_use]
-pub fn capabilities(frame_limit: u16) -> Capabilities {
+pub fn capabilities(shape: Shape, frame_limit: u16) -> Capabilities {
     Capabilities {
         frame_limit,
-        model: Model::linear(FEATURES, WIDTH, 1),
+        model: Model::linear(shape.features, shape.width, 1),
         tasks: 0b11,
         roles: Role::Representation.bit() | Role::Gradient.bit(),
         encodings: Encoding::F32.bit(),
         numeric: Numeric::F32,
         tensors: 1,
-        tensor_elements: u32::from(FEATURES) * u32::from(WIDTH),
-        total_elements: u32::from(FEATURES) * u32::from(WIDTH),
+        tensor_elements: shape.elements(),
+        total_elements: shape.elements(),
         privacy: Privacy::None,
     }
 }
@@ -51,6 +68,8 @@ pub struct Identity {
     pub key: Key,
     /// Longest frame that the device accepts, in bytes.
     pub frame_limit: u16,
+    /// Shape of the device's model.
+    pub shape: Shape,
 }
 
 impl Identity {
@@ -60,7 +79,7 @@ impl Identity {
     /// # Errors
     /// Never, unless this code has a bug.
     pub fn hello(&self, handshake: u64) -> Result<(Vec<u8>, [u8; 32])> {
-        let capabilities = capabilities(self.frame_limit);
+        let capabilities = capabilities(self.shape, self.frame_limit);
         let mut nonce = [0; 16];
         let seed = self.device.to_le_bytes().into_iter().chain(handshake.to_le_bytes());
         for (nonce_byte, byte) in nonce.iter_mut().zip(seed) {
@@ -173,7 +192,15 @@ impl Device {
     /// The operating system's error.
     pub async fn answer(&mut self, id: RoundId) -> Result<Instant> {
         let frames = self.update(id)?;
-        self.stream.write_all(&frames).await?;
+        self.send(&frames).await
+    }
+
+    /// Writes frames of [`Self::update`]; returns the time at which the last byte was written.
+    ///
+    /// # Errors
+    /// The operating system's error.
+    pub async fn send(&mut self, frames: &[u8]) -> Result<Instant> {
+        self.stream.write_all(frames).await?;
         Ok(Instant::now())
     }
 
@@ -183,10 +210,11 @@ impl Device {
     /// # Errors
     /// Never, unless this code has a bug.
     pub fn update(&mut self, id: RoundId) -> Result<Vec<u8>> {
-        let descriptor = TensorDescriptor::inline(Role::Gradient, Encoding::F32, FEATURES, WIDTH);
+        let shape = self.identity.shape;
+        let descriptor = TensorDescriptor::inline(Role::Gradient, Encoding::F32, shape.features, shape.width);
         let mut tensors: Descriptors = [descriptor].into_iter().collect();
         plan(&mut tensors, usize::from(self.identity.frame_limit)).map_err(Error::other)?;
-        let elements = u64::from(FEATURES) * u64::from(WIDTH);
+        let elements = u64::from(shape.elements());
         let value = |index: u64| (index.wrapping_mul(31) ^ self.identity.device) % 17;
         #[allow(clippy::cast_precision_loss)]
         let bytes: Vec<u8> =

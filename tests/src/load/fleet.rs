@@ -9,7 +9,7 @@ use fedspan_engine::DeviceId;
 use fedspan_engine::random::{Purpose, Stream, stream};
 use fedspan_files::create_private;
 
-use super::device::{FEATURES, Identity, WIDTH};
+use super::device::{Identity, Shape};
 
 /// Size and settings of the load.
 #[derive(Clone, Debug)]
@@ -20,6 +20,8 @@ pub struct Plan {
     pub insiders: usize,
     /// Longest frame that a device accepts, in bytes.
     pub frame_limit: u16,
+    /// Shape of the model.
+    pub shape: Shape,
     /// Seed of keys and garbage.
     pub seed: u64,
     /// `[limits]` section of the server's configuration.
@@ -64,7 +66,8 @@ impl Plan {
                 .keys()
                 .lookup(DeviceId(device), 0)
                 .ok_or_else(|| Error::other("the key store lacks a key that was just added"))?;
-            Ok(Identity { device, key: active_key.key().clone(), frame_limit: self.frame_limit })
+            let key = active_key.key().clone();
+            Ok(Identity { device, key, frame_limit: self.frame_limit, shape: self.shape })
         };
         let identities = ids.into_iter().map(identity).collect::<Result<_>>()?;
         Ok((self.fleet(&state, &store, &key_file), identities))
@@ -87,7 +90,7 @@ impl Plan {
         let name = |path: &Path| -> String { format!("{:?}", PathBuf::from(path).display().to_string()) };
         format!(
             "seed = {}\nstate = {}\n[listen]\ntcp = \"127.0.0.1:0\"\n[devices]\nexpected = {devices}\nkeys = {}\n\
-             key_file = {}\n[data]\nd = {FEATURES}\n[model]\nk = {WIDTH}\n[algorithm]\nname = \"fedrep\"\n\
+             key_file = {}\n[data]\nd = {d}\n[model]\nk = {k}\n[algorithm]\nname = \"fedrep\"\n\
              rounds = 1000000\nstep_size = 0.25\n[participation]\npolicy = \"first-arrivals\"\nn = {devices}\n\
              [rounds]\ndeadline = 0\n[limits]\n{}",
             self.seed,
@@ -96,6 +99,8 @@ impl Plan {
             name(key_file),
             self.limits,
             devices = self.devices,
+            d = self.shape.features,
+            k = self.shape.width,
         )
     }
 }

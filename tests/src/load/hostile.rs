@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::device::connect;
-use super::{Device, Identity};
+use super::{Device, Identity, Shape};
 
 /// Pause between two bytes of a slow writer.
 const BYTE_PAUSE: Duration = Duration::from_secs(1);
@@ -116,6 +116,7 @@ impl Hostile {
                     device: u64::MAX - self.index,
                     key: Key::new(0, [(random.bits() & 0xff) as u8; 32]),
                     frame_limit: 1280,
+                    shape: Shape::default(),
                 };
                 let (hello, _) = stranger.hello(time)?;
                 if self.kind == Kind::Loris { Pattern::Bytes(hello) } else { Pattern::Once(hello) }

@@ -67,6 +67,21 @@ pub struct CpuTime {
     pub waited: f64,
 }
 
+/// Returns the processor time of a process in user mode and in the kernel, in seconds.
+///
+/// # Errors
+/// If `/proc` cannot be read or has another format.
+pub fn processor_seconds(process: u32) -> Result<[f64; 2]> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
+    // The name of the process, in parentheses, may contain spaces.
+    let fields = text.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
+    let mut ticks = fields.skip(11).filter_map(|field| field.parse::<f64>().ok());
+    match (ticks.next(), ticks.next()) {
+        (Some(user), Some(system)) => Ok([user / TICKS, system / TICKS]),
+        _ => Err(Error::other("/proc has an unknown format")),
+    }
+}
+
 /// Unit of the times in `/proc`: ticks per second.
 const TICKS: f64 = 100.0;
 
@@ -77,7 +92,7 @@ impl CpuTime {
     /// If `/proc` cannot be read or has another format.
     pub fn now(processes: &[u32]) -> Result<Self> {
         let unknown_format = || Error::other("/proc has an unknown format");
-        let (mut used_ticks, mut waited_seconds) = (0.0, 0.0);
+        let (mut used_seconds, mut waited_seconds) = (0.0, 0.0);
         for process in processes {
             for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
                 // The fields are nanoseconds on a processor, then nanoseconds ready to run. A thread may have
@@ -86,11 +101,7 @@ impl CpuTime {
                 let ready = text.split_whitespace().nth(1).and_then(|n| n.parse::<f64>().ok());
                 waited_seconds += ready.unwrap_or(0.0) / 1e9;
             }
-            let text = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
-            // The name of the process, in parentheses, may contain spaces.
-            let (_, fields) = text.rsplit_once(')').ok_or_else(unknown_format)?;
-            used_ticks +=
-                fields.split_whitespace().skip(11).take(2).filter_map(|n| n.parse::<f64>().ok()).sum::<f64>();
+            used_seconds += processor_seconds(*process)?.iter().sum::<f64>();
         }
         let text = std::fs::read_to_string("/proc/stat")?;
         let line =
@@ -99,7 +110,7 @@ impl CpuTime {
         let idle: f64 = times.iter().skip(3).take(2).sum();
         let total: f64 = times.iter().take(8).sum();
         Ok(Self {
-            own: used_ticks / TICKS,
+            own: used_seconds,
             all: (total - idle) / TICKS,
             total: total / TICKS,
             waited: waited_seconds,

@@ -15,11 +15,11 @@ mod quantiles;
 mod server;
 mod synchronised_clients;
 
-pub use device::{Device, FEATURES, Identity, WIDTH, capabilities};
+pub use device::{Device, Identity, Shape, capabilities};
 pub use fleet::Plan;
 pub use hostile::{ConnectedPeer, Hostile, Kind, Target};
 pub use loopback_baseline::LoopbackBaseline;
-pub use machine::{CpuTime, Memory, fsync, memory_of};
+pub use machine::{CpuTime, Memory, fsync, memory_of, processor_seconds};
 pub use quantiles::Quantiles;
 pub use server::ServerProcess;
 pub use synchronised_clients::{Pace, RoundResult, SynchronisedClients};

@@ -156,9 +156,11 @@ async fn run_device(
         match device.receive().await? {
             ToDevice::RoundOpen(open) if sent.is_none_or(|(id, _)| id != open.id) => {
                 let _ = reports.send(Report::Opened(open.id.round));
+                // Sealed before the start signal, so that updates sent at once do not wait for this process.
+                let frames = device.update(open.id)?;
                 let answer_at = answer_time(&mut signal, open.id.round, index, last).await?;
                 sleep_until(answer_at).await;
-                sent = Some((open.id, device.answer(open.id).await?));
+                sent = Some((open.id, device.send(&frames).await?));
             }
             ToDevice::Ack(ack) => {
                 if let Some((_, sent_at)) = sent.filter(|(id, _)| *id == ack.id) {

@@ -85,6 +85,27 @@ type Cipher = ChaChaCore<R20, Ietf>;
 
 /// Encrypts `text` in place and returns the tag over `head` and the encrypted text. Returns `None` if `text`
 /// is longer than the key stream; the text is then partly encrypted and must not be sent.
+#[cfg(all(feature = "wide", not(target_os = "none")))]
+fn encrypt(key: &[u8; KEY], nonce: &[u8; NONCE], head: &[u8], text: &mut [u8]) -> Option<[u8; TAG]> {
+    let mut stream = KeyStream::new(key, nonce);
+    stream.apply(text)?;
+    Some(stream.authenticate(head, text)?.finalize().into())
+}
+
+/// Verifies `tag`, and only then decrypts `text` in place. Returns false and leaves `text` unchanged if the
+/// tag is wrong.
+#[cfg(all(feature = "wide", not(target_os = "none")))]
+#[must_use]
+fn decrypt(key: &[u8; KEY], nonce: &[u8; NONCE], head: &[u8], text: &mut [u8], tag: &[u8; TAG]) -> bool {
+    let mut stream = KeyStream::new(key, nonce);
+    let Some(mac) = stream.authenticate(head, text) else { return false };
+    // The comparison takes constant time.
+    mac.verify(&(*tag).into()).is_ok() && stream.apply(text).is_some()
+}
+
+/// Encrypts `text` in place and returns the tag over `head` and the encrypted text. Returns `None` if `text`
+/// is longer than the key stream; the text is then partly encrypted and must not be sent.
+#[cfg(not(all(feature = "wide", not(target_os = "none"))))]
 fn encrypt(key: &[u8; KEY], nonce: &[u8; NONCE], head: &[u8], text: &mut [u8]) -> Option<[u8; TAG]> {
     apply_key_stream(key, nonce, 1, text)?;
     Some(compute_authenticator(key, nonce, head, text)?.finalize().into())
@@ -92,6 +113,7 @@ fn encrypt(key: &[u8; KEY], nonce: &[u8; NONCE], head: &[u8], text: &mut [u8]) -
 
 /// Verifies `tag`, and only then decrypts `text` in place. Returns false and leaves `text` unchanged if the
 /// tag is wrong.
+#[cfg(not(all(feature = "wide", not(target_os = "none"))))]
 #[must_use]
 fn decrypt(key: &[u8; KEY], nonce: &[u8; NONCE], head: &[u8], text: &mut [u8], tag: &[u8; TAG]) -> bool {
     let Some(mac) = compute_authenticator(key, nonce, head, text) else { return false };
@@ -165,11 +187,79 @@ fn compute_authenticator(key: &[u8; KEY], nonce: &[u8; NONCE], head: &[u8], text
     apply_key_stream(key, nonce, 0, &mut block)?;
     let mut mac = Poly1305::new(block.first_chunk::<KEY>()?.into());
     block.zeroize();
+    authenticate(&mut mac, head, text);
+    Some(mac)
+}
+
+/// Authenticates `head`, `text`, and the lengths of the two.
+#[inline(always)]
+fn authenticate(mac: &mut Poly1305, head: &[u8], text: &[u8]) {
     mac.update_padded(head);
     mac.update_padded(text);
     let lengths = (text.len() as u128) << 64 | head.len() as u128;
     mac.update(&[lengths.to_le_bytes().into()]);
-    Some(mac)
+}
+
+/// Number of blocks that a host's instructions compute in the time of one.
+#[cfg(all(feature = "wide", not(target_os = "none")))]
+const PARALLEL: usize = 4;
+
+/// Key stream of a frame on a host, in groups of [`PARALLEL`] blocks. A device computes one block at a time, in less flash.
+#[cfg(all(feature = "wide", not(target_os = "none")))]
+struct KeyStream {
+    cipher: Cipher,
+    /// First group, which begins with the block of the authenticator.
+    first: [Block<Cipher>; PARALLEL],
+}
+
+#[cfg(all(feature = "wide", not(target_os = "none")))]
+impl KeyStream {
+    fn new(key: &[u8; KEY], nonce: &[u8; NONCE]) -> Self {
+        let mut cipher = Cipher::new(key.into(), nonce.into());
+        let mut first = <[Block<Cipher>; PARALLEL]>::default();
+        cipher.write_keystream_blocks(&mut first);
+        Self { cipher, first }
+    }
+
+    /// Returns the authenticator over `head`, `text`, and the lengths of the two.
+    fn authenticate(&self, head: &[u8], text: &[u8]) -> Option<Poly1305> {
+        let mut mac = Poly1305::new(self.first.first()?.first_chunk::<KEY>()?.into());
+        authenticate(&mut mac, head, text);
+        Some(mac)
+    }
+
+    /// Applies the key stream after the authenticator's block, once. Returns `None` if the stream is shorter than `text`.
+    fn apply(&mut self, text: &mut [u8]) -> Option<()> {
+        u32::try_from(text.len() / BLOCK).ok()?.checked_add(2 * PARALLEL as u32)?;
+        let (begin, text) = text.split_at_mut(text.len().min((PARALLEL - 1) * BLOCK));
+        add(begin, self.first.iter().skip(1));
+        let (blocks, _) = Block::<Cipher>::slice_as_chunks_mut(text);
+        let whole = blocks.len() / PARALLEL * PARALLEL;
+        self.cipher.apply_keystream_blocks(blocks.get_mut(..whole)?);
+        let end = text.get_mut(whole * BLOCK..).filter(|end| !end.is_empty());
+        if let Some(end) = end {
+            let mut last = <[Block<Cipher>; PARALLEL]>::default();
+            self.cipher.write_keystream_blocks(&mut last);
+            add(end, last.iter());
+            last.iter_mut().for_each(|block| block.zeroize());
+        }
+        Some(())
+    }
+}
+
+#[cfg(all(feature = "wide", not(target_os = "none")))]
+impl Drop for KeyStream {
+    fn drop(&mut self) {
+        self.first.iter_mut().for_each(|block| block.zeroize());
+    }
+}
+
+/// Adds blocks of the key stream to a text, modulo 2.
+#[cfg(all(feature = "wide", not(target_os = "none")))]
+fn add<'a>(text: &mut [u8], stream: impl Iterator<Item = &'a Block<Cipher>>) {
+    for (part, block) in text.chunks_mut(BLOCK).zip(stream) {
+        part.iter_mut().zip(block).for_each(|(byte, key_byte)| *byte ^= key_byte);
+    }
 }
 
 #[cfg(test)]
