@@ -99,7 +99,7 @@ pub struct Client {
     pub augment: Option<Box<Augment>>,
 }
 
-/// Draw of some samples of a client for the head, anew in every training round.
+/// Draw of some samples of a client for the head, in every training round others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Episode {
     /// Number of samples of each class.
