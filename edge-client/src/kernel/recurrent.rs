@@ -33,7 +33,7 @@ use super::dense;
 use super::elementary::{sigmoid, tanh};
 use crate::pace::Pace;
 #[cfg(all(feature = "wide", not(target_os = "none")))]
-use wide_cells::{advance_cells, go_back};
+use wide_cells::{advance_cells, go_back, hidden_errors, transposed};
 
 /// Cost of the gates of a cell in one step, in multiply-accumulates: mostly exponentials and hyperbolic tangents.
 const CELL_WORK: usize = 120;
@@ -164,6 +164,8 @@ impl Lstm {
         // Rows of weights. The last row of each slice is skipped: the bias, or the first row of the hidden
         // state.
         let (_, from_hidden) = layer.split_at_checked(channels * self.gates()).unwrap_or_default();
+        #[cfg(all(feature = "wide", not(target_os = "none")))]
+        let from_hidden = &transposed(from_hidden, cells, self.gates());
         let from_inputs = layer.get(..(channels + 1) * self.gates()).unwrap_or_default();
         for step in (0..steps).rev() {
             for sample in 0..n {
@@ -178,7 +180,7 @@ impl Lstm {
             if step > 0 {
                 let errors = gate.get(..n * self.gates()).unwrap_or_default();
                 let hidden = hidden.get_mut(..n * cells).unwrap_or_default();
-                dense::backward_linear(errors, from_hidden, self.gates(), hidden, pace);
+                hidden_errors(errors, from_hidden, self.gates(), hidden, pace);
             }
         }
         let rows = rows.get(..n * steps * self.row()).unwrap_or_default();
@@ -226,6 +228,12 @@ impl<'a> Memory<'a> {
             [lstm.row(), lstm.gates(), lstm.cells].map(|length| take_buffer(capacity * length));
         Self { capacity, rows, gates, states, row, gate, state }
     }
+}
+
+/// Computes the errors of hidden states (n x cells) from those of the gates.
+#[cfg(not(all(feature = "wide", not(target_os = "none"))))]
+fn hidden_errors(errors: &[f32], from_hidden: &[f32], gates: usize, hidden: &mut [f32], pace: Pace<'_>) {
+    dense::backward_linear(errors, from_hidden, gates, hidden, pace);
 }
 
 /// Computes one step of one sequence: turns sums into gates, and updates `state` and `hidden`.

@@ -1,5 +1,10 @@
 //! The cells of an LSTM on a host: as many at once as its vectors have lanes, with the bits of one after the other.
 
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::super::dense;
+use super::super::dense::transpose::transpose;
 use super::super::elementary::LANES;
 use super::{GATES, advance_cell, go_back_in_cell, split_gates};
 
@@ -28,6 +33,26 @@ fn store(values: &mut [f32], first: usize, lanes: &Lanes) {
         Some(values) => *values = *lanes,
         None => values.iter_mut().zip(lanes).for_each(|(value, lane)| *value = *lane),
     }
+}
+
+/// Returns the transposed weights of the hidden states, gates x cells. All steps use them.
+pub fn transposed(from_hidden: &[f32], cells: usize, gates: usize) -> Vec<f32> {
+    let mut transposed = vec![0.0; cells * gates];
+    transpose(from_hidden.get(..cells * gates).unwrap_or_default(), gates, &mut transposed);
+    transposed
+}
+
+/// Computes the errors of hidden states (n x cells) from those of the gates, with the sums of
+/// [`dense::backward_linear`].
+pub fn hidden_errors(
+    errors: &[f32],
+    transposed: &[f32],
+    gates: usize,
+    hidden: &mut [f32],
+    pace: crate::pace::Pace<'_>,
+) {
+    hidden.fill(0.0);
+    dense::add_product(errors, transposed, transposed.len() / gates.max(1), hidden, pace);
 }
 
 /// Computes one step of one sequence: turns sums into gates, and updates `state` and `hidden`.
