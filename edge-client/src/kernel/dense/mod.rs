@@ -24,10 +24,10 @@
 //! vector width, on a microcontroller and in the simulator. Zeros are multiplied like other values.
 //!
 //! **Memory.** The kernels work on the caller's slices; [`backward`] and [`backward_linear`] also need half a
-//! kilobyte of stack (4 KiB with the feature `wide`).
+//! kilobyte of stack (8 KiB with the feature `wide`).
 //!
 //! **Speed.** With the feature `wide` the kernels use the widest vectors of the host, without fused
-//! multiply-add. The program `epochs` of the tests crate compares their speed with numpy and with the
+//! multiply-add. The program `benchmarks` of the tests crate compares their speed with numpy and with the
 //! machine's peak.
 //!
 //! **Lengths.** The caller ensures that the lengths of slices match. Otherwise the functions process the
