@@ -96,7 +96,7 @@ impl Filters {
         };
         #[cfg(all(feature = "wide", not(target_os = "none")))]
         let mut below = below;
-        // What a host has computed without the strips, they do not compute again.
+        // The strips are left out if a host has computed the layer without them.
         #[cfg(all(feature = "wide", not(target_os = "none")))]
         let x = match sparse::backward(
             self,
