@@ -23,6 +23,11 @@ struct Outcome {
     gradient: Vec<u32>,
 }
 
+/// Returns the bits of values, those of one NaN for all of them.
+fn bits_of_one_nan(values: &[f32]) -> Vec<u32> {
+    bits(&values.iter().map(|value| if value.is_nan() { f32::NAN } else { *value }).collect::<Vec<_>>())
+}
+
 /// Computes whole images with the kernels, at all positions including those that pooling drops, with errors
 /// that are masked per patch.
 fn compute_whole_images(c: Convolution, pooling: MaxPooling, [x, weights, delta]: [&[f32]; 3]) -> Outcome {
@@ -37,7 +42,11 @@ fn compute_whole_images(c: Convolution, pooling: MaxPooling, [x, weights, delta]
     c.add_patches(&errors, &mut input_errors);
     let mut gradient = vec![0.0; c.layer()];
     add_gradient(&patches, &unpooled, c.filters, &mut gradient, Pace::NONE);
-    Outcome { out: bits(&out), input_errors: bits(&input_errors), gradient: bits(&gradient) }
+    Outcome {
+        out: bits_of_one_nan(&out),
+        input_errors: bits_of_one_nan(&input_errors),
+        gradient: bits_of_one_nan(&gradient),
+    }
 }
 
 /// Computes the images with the layer, which works in strips.
@@ -72,7 +81,11 @@ fn compute_in_strips(layer: Layer, [x, weights, delta]: [&[f32]; 3]) -> Outcome 
         Some(&mut input_errors),
         Gradient::Added(&mut gradient),
     );
-    Outcome { out: bits(&out), input_errors: bits(&input_errors), gradient: bits(&gradient) }
+    Outcome {
+        out: bits_of_one_nan(&out),
+        input_errors: bits_of_one_nan(&input_errors),
+        gradient: bits_of_one_nan(&gradient),
+    }
 }
 
 /// Takes a step of size one from weights of zero, and returns the weights: the negative gradient.
@@ -108,6 +121,39 @@ fn take_unit_step(layer: Layer, [x, weights, delta]: [&[f32]; 3]) -> Vec<f32> {
     weights
 }
 
+/// Draws a layer and a batch for it, and compares strips with whole images. `spoil` changes inputs, weights and errors.
+fn assert_bits_of_whole_images(
+    c: Convolution,
+    [down, across]: [usize; 2],
+    seed: u64,
+    spoil: impl Fn([&mut [f32]; 3]),
+) -> Result<(), TestCaseError> {
+    let pooling = MaxPooling {
+        height: c.out_height(),
+        width: c.out_width(),
+        channels: c.filters,
+        rows: down,
+        columns: across,
+    };
+    prop_assume!(pooling.outputs() > 0);
+    let mut random = Random(seed);
+    // Half of the inputs and errors are zero, as after a ReLU.
+    let mut x: Vec<f32> = values(&mut random, N * c.inputs()).iter().map(|x| x.max(0.0)).collect();
+    let mut delta: Vec<f32> = values(&mut random, N * pooling.outputs());
+    for error in delta.iter_mut().filter(|error| **error < 0.1) {
+        *error *= f32::from(u8::from(*error < -0.3));
+    }
+    let mut weights = values(&mut random, c.layer());
+    spoil([&mut x, &mut weights, &mut delta]);
+    let layer = Layer::Filters { convolution: c, pooling };
+    let data = [&x[..], &weights, &delta];
+    let expected = compute_whole_images(c, pooling, data);
+    prop_assert_eq!(&compute_in_strips(layer, data), &expected);
+    let stepped: Vec<f32> = take_unit_step(layer, data).iter().map(|w| 0.0 - w).collect();
+    prop_assert_eq!(bits_of_one_nan(&stepped), expected.gradient);
+    Ok(())
+}
+
 proptest! {
     #[test]
     fn strips_have_the_bits_of_whole_images(
@@ -116,20 +162,33 @@ proptest! {
         seed in 0u64..1000,
     ) {
         let c = Convolution { height, width, channels, rows, columns, stride, filters };
-        let pooling = MaxPooling {
-            height: c.out_height(), width: c.out_width(), channels: filters, rows: down, columns: across,
-        };
-        prop_assume!(pooling.outputs() > 0);
-        let mut random = Random(seed);
-        // Half of the inputs are zero, as after a ReLU.
-        let x: Vec<f32> = values(&mut random, N * c.inputs()).iter().map(|x| x.max(0.0)).collect();
-        let (weights, delta) = (values(&mut random, c.layer()), values(&mut random, N * pooling.outputs()));
-        let layer = Layer::Filters { convolution: c, pooling };
-        let data = [&x[..], &weights, &delta];
-        let expected = compute_whole_images(c, pooling, data);
-        prop_assert_eq!(&compute_in_strips(layer, data), &expected);
-        let stepped: Vec<f32> = take_unit_step(layer, data).iter().map(|w| 0.0 - w).collect();
-        prop_assert_eq!(bits(&stepped), expected.gradient);
+        assert_bits_of_whole_images(c, [down, across], seed, |_| {})?;
+    }
+
+    #[test]
+    fn strips_of_many_channels_have_the_bits_of_whole_images(
+        [height, width] in prop::array::uniform2(1usize..8), [channels, filters] in prop::array::uniform2(1usize..80),
+        [rows, columns, stride, down, across] in prop::array::uniform5(1usize..4),
+        seed in 0u64..1000,
+    ) {
+        let c = Convolution { height, width, channels, rows, columns, stride, filters };
+        assert_bits_of_whole_images(c, [down, across], seed, |_| {})?;
+    }
+
+    #[test]
+    fn values_that_are_not_finite_spread_as_in_whole_images(
+        // Pooling drops no row of outputs: strips skip such rows.
+        height in prop::sample::select(vec![3usize, 5, 7]), width in 3usize..8,
+        channels in prop::sample::select(vec![2usize, 40]),
+        spoiled in 0usize..3, place in 0usize..1000, seed in 0u64..1000,
+        value in prop::sample::select(vec![f32::INFINITY, f32::NEG_INFINITY, f32::NAN]),
+    ) {
+        let c = Convolution { height, width, channels, rows: 2, columns: 2, stride: 1, filters: 9 };
+        assert_bits_of_whole_images(c, [2, 2], seed, |slices| {
+            let slice = slices.into_iter().nth(spoiled).unwrap();
+            let place = place % slice.len();
+            slice[place] = value;
+        })?;
     }
 }
 

@@ -83,6 +83,14 @@ impl Convolution {
         Self { height: count.saturating_sub(1) * step_size(self.stride) + self.rows, ..*self }
     }
 
+    /// Returns the start of a patch in an image.
+    #[cfg(all(feature = "wide", not(target_os = "none")))]
+    pub(super) fn start(&self, position: usize) -> usize {
+        let across = self.out_width().max(1);
+        let (y, x) = (position / across, position % across);
+        (y * self.width + x) * step_size(self.stride) * self.channels
+    }
+
     /// Returns the start of each row of each patch in an image, patch by patch, and the length of such a row
     /// in values.
     fn runs(self) -> (impl Iterator<Item = usize>, usize) {
@@ -234,9 +242,7 @@ impl MaxPooling {
                 for (number, start) in (0..=u8::MAX).zip(self.window(pixel)) {
                     let errors = image.get_mut(start..start + channels).unwrap_or_default();
                     for ((error, delta), &index) in errors.iter_mut().zip(delta).zip(pool_indices) {
-                        if index == number {
-                            *error = *delta;
-                        }
+                        put_if(index == number, *delta, error);
                     }
                 }
             }
@@ -257,6 +263,22 @@ impl MaxPooling {
 fn select_value(choose_first: bool, if_true: f32, if_false: f32) -> f32 {
     let mask = u32::from(choose_first).wrapping_neg();
     f32::from_bits((if_true.to_bits() & mask) | (if_false.to_bits() & !mask))
+}
+
+/// Writes a value if `is_chosen` is true.
+#[cfg(not(all(feature = "wide", not(target_os = "none"))))]
+#[inline(always)]
+fn put_if(is_chosen: bool, value: f32, target: &mut f32) {
+    if is_chosen {
+        *target = value;
+    }
+}
+
+/// Writes a value if `is_chosen` is true. Without a branch, the values of several channels are written together.
+#[cfg(all(feature = "wide", not(target_os = "none")))]
+#[inline(always)]
+fn put_if(is_chosen: bool, value: f32, target: &mut f32) {
+    *target = select_value(is_chosen, value, *target);
 }
 
 /// Returns the stride, or one for a stride of zero.

@@ -13,6 +13,8 @@ pub mod constant_column;
 #[cfg(feature = "convolution")]
 pub mod convolution;
 pub mod dense;
+#[cfg(all(feature = "wide", not(target_os = "none")))]
+pub mod elementary;
 #[cfg(feature = "i16")]
 pub mod fixed;
 #[cfg(feature = "adapter")]

@@ -25,8 +25,15 @@
 //! sequences that all slices contain (whole steps for the errors of the inputs), and none if the layer is too
 //! short; nothing panics.
 
+#[cfg(all(feature = "wide", not(target_os = "none")))]
+mod wide_cells;
+
 use super::dense;
+#[cfg(all(feature = "wide", not(target_os = "none")))]
+use super::elementary::{sigmoid, tanh};
 use crate::pace::Pace;
+#[cfg(all(feature = "wide", not(target_os = "none")))]
+use wide_cells::{advance_cells, go_back, hidden_errors, transposed};
 
 /// Cost of the gates of a cell in one step, in multiply-accumulates: mostly exponentials and hyperbolic tangents.
 const CELL_WORK: usize = 120;
@@ -157,6 +164,8 @@ impl Lstm {
         // Rows of weights. The last row of each slice is skipped: the bias, or the first row of the hidden
         // state.
         let (_, from_hidden) = layer.split_at_checked(channels * self.gates()).unwrap_or_default();
+        #[cfg(all(feature = "wide", not(target_os = "none")))]
+        let from_hidden = &transposed(from_hidden, cells, self.gates());
         let from_inputs = layer.get(..(channels + 1) * self.gates()).unwrap_or_default();
         for step in (0..steps).rev() {
             for sample in 0..n {
@@ -171,7 +180,7 @@ impl Lstm {
             if step > 0 {
                 let errors = gate.get(..n * self.gates()).unwrap_or_default();
                 let hidden = hidden.get_mut(..n * cells).unwrap_or_default();
-                dense::backward_linear(errors, from_hidden, self.gates(), hidden, pace);
+                hidden_errors(errors, from_hidden, self.gates(), hidden, pace);
             }
         }
         let rows = rows.get(..n * steps * self.row()).unwrap_or_default();
@@ -221,41 +230,69 @@ impl<'a> Memory<'a> {
     }
 }
 
+/// Computes the errors of hidden states (n x cells) from those of the gates.
+#[cfg(not(all(feature = "wide", not(target_os = "none"))))]
+fn hidden_errors(errors: &[f32], from_hidden: &[f32], gates: usize, hidden: &mut [f32], pace: Pace<'_>) {
+    dense::backward_linear(errors, from_hidden, gates, hidden, pace);
+}
+
 /// Computes one step of one sequence: turns sums into gates, and updates `state` and `hidden`.
+#[cfg(not(all(feature = "wide", not(target_os = "none"))))]
 fn advance_cells(gates: &mut [f32], state: &mut [f32], hidden: &mut [f32]) {
     let [inputs, forgets, candidates, outputs] = split_gates(gates);
     let gates = inputs.iter_mut().zip(forgets).zip(candidates.iter_mut().zip(outputs));
     for (((i, f), (g, o)), (c, h)) in gates.zip(state.iter_mut().zip(hidden)) {
-        (*i, *f, *g, *o) = (sigmoid(*i), sigmoid(*f), libm::tanhf(*g), sigmoid(*o));
-        *c = *f * *c + *i * *g;
-        *h = *o * libm::tanhf(*c);
+        advance_cell([i, f, g, o], c, h);
     }
+}
+
+/// Computes one step of a cell: turns sums into gates, and updates `state` and `hidden`.
+#[inline(always)]
+fn advance_cell([i, f, g, o]: [&mut f32; GATES], state: &mut f32, hidden: &mut f32) {
+    (*i, *f, *g, *o) = (sigmoid(*i), sigmoid(*f), tanh(*g), sigmoid(*o));
+    *state = *f * *state + *i * *g;
+    *hidden = *o * tanh(*state);
 }
 
 /// Propagates errors back through one step of one sequence, and replaces the gates by the errors of their
 /// sums. `states` and `before` are the states of the cells after and before the step (`before` is empty for
 /// states of zero). The first slice of `errors` are the errors of the hidden state; the second, the errors of
 /// the cells, is replaced by the errors before the step.
+#[cfg(not(all(feature = "wide", not(target_os = "none"))))]
 fn go_back(gates: &mut [f32], states: &[f32], before: &[f32], errors: (&[f32], &mut [f32])) {
     let before = before.iter().copied().chain(core::iter::repeat(0.0));
     let [inputs, forgets, candidates, outputs] = split_gates(gates);
     let gates = inputs.iter_mut().zip(forgets).zip(candidates.iter_mut().zip(outputs));
     let states = states.iter().zip(before);
     for ((((i, f), (g, o)), (c, before)), (dh, dc)) in gates.zip(states).zip(errors.0.iter().zip(errors.1)) {
-        let out = libm::tanhf(*c);
-        *dc += dh * *o * (1.0 - out * out);
-        let (di, df, dg) = (*dc * *g, *dc * before, *dc * *i);
-        *dc *= *f;
-        *o = dh * out * (*o * (1.0 - *o));
-        *f = df * (*f * (1.0 - *f));
-        *g = dg * (1.0 - *g * *g);
-        *i = di * (*i * (1.0 - *i));
+        go_back_in_cell([i, f, g, o], *c, before, *dh, dc);
     }
 }
 
+/// Propagates errors back through one step of a cell: from the error of its hidden state, and the error of its
+/// state, to the errors of the gates' sums and of the state before the step.
+#[inline(always)]
+fn go_back_in_cell([i, f, g, o]: [&mut f32; GATES], state: f32, before: f32, dh: f32, dc: &mut f32) {
+    let out = tanh(state);
+    *dc += dh * *o * (1.0 - out * out);
+    let (di, df, dg) = (*dc * *g, *dc * before, *dc * *i);
+    *dc *= *f;
+    *o = dh * out * (*o * (1.0 - *o));
+    *f = df * (*f * (1.0 - *f));
+    *g = dg * (1.0 - *g * *g);
+    *i = di * (*i * (1.0 - *i));
+}
+
 /// Returns `1 / (1 + exp(-x))`, a value from 0 to 1; 0 if the exponential is infinite.
+#[cfg(not(all(feature = "wide", not(target_os = "none"))))]
 fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + libm::expf(-x))
+}
+
+/// Returns the hyperbolic tangent of x.
+#[cfg(not(all(feature = "wide", not(target_os = "none"))))]
+fn tanh(x: f32) -> f32 {
+    libm::tanhf(x)
 }
 
 /// Splits the gates of all cells into the four kinds of gates.

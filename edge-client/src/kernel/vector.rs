@@ -65,6 +65,7 @@ pub fn exchange(a: &mut [f32], b: &mut [f32]) {
 }
 
 /// Returns the values from index `first` on; empty if `first` is out of range.
+#[cfg_attr(all(feature = "wide", not(target_os = "none")), inline(always))]
 pub fn from(values: &[f32], first: usize) -> &[f32] {
     values.get(first..).unwrap_or_default()
 }

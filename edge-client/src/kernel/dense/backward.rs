@@ -2,6 +2,8 @@
 
 use super::simd::Vector;
 use super::tiles::{Kernel, Tiles, add_products, cover, load, load_tile, rows_of, store_tile};
+#[cfg(all(feature = "wide", not(target_os = "none")))]
+use super::transpose::transpose_four;
 use crate::pace::Pace;
 
 /// Number of outputs processed at a time: the weights of a strip for this many outputs are transposed on the
@@ -89,7 +91,13 @@ impl<const MASKED: bool, const WIDTH: usize> TransposedStrip<'_, MASKED, WIDTH> 
     #[inline(always)]
     fn transpose(&mut self, column: usize, width: usize) -> Option<()> {
         let Backward { layer, outputs, .. } = self.shapes;
-        for lane in 0..width {
+        #[cfg(all(feature = "wide", not(target_os = "none")))]
+        for lane in (0..width / 4 * 4).step_by(4) {
+            let rows = rows_of(layer.get(self.first..)?, column + lane, outputs, self.count)?;
+            transpose_four(rows, self.weights.as_flattened_mut().get_mut(lane..)?, WIDTH)?;
+        }
+        let done = if cfg!(all(feature = "wide", not(target_os = "none"))) { width / 4 * 4 } else { 0 };
+        for lane in done..width {
             let row = layer.get((column + lane) * outputs + self.first..)?.get(..self.count)?;
             for (weights, weight) in self.weights.iter_mut().zip(row) {
                 *weights.get_mut(lane)? = *weight;

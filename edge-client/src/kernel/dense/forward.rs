@@ -32,7 +32,7 @@ impl<'a> Forward<'a, true> {
     }
 }
 
-#[cfg(feature = "adapter")]
+#[cfg(any(feature = "adapter", all(feature = "recurrent", feature = "wide", not(target_os = "none"))))]
 impl<'a> Forward<'a, false> {
     /// Creates the pass for weights without a bias.
     pub fn product(

@@ -24,10 +24,10 @@
 //! vector width, on a microcontroller and in the simulator. Zeros are multiplied like other values.
 //!
 //! **Memory.** The kernels work on the caller's slices; [`backward`] and [`backward_linear`] also need half a
-//! kilobyte of stack (4 KiB with the feature `wide`).
+//! kilobyte of stack (8 KiB with the feature `wide`).
 //!
 //! **Speed.** With the feature `wide` the kernels use the widest vectors of the host, without fused
-//! multiply-add. The program `epochs` of the tests crate compares their speed with numpy and with the
+//! multiply-add. The program `benchmarks` of the tests crate compares their speed with numpy and with the
 //! machine's peak.
 //!
 //! **Lengths.** The caller ensures that the lengths of slices match. Otherwise the functions process the
@@ -36,9 +36,11 @@
 mod backward;
 mod forward;
 mod loss;
-mod simd;
+pub(in crate::kernel) mod simd;
 mod step;
-mod tiles;
+pub(in crate::kernel) mod tiles;
+#[cfg(all(feature = "wide", not(target_os = "none")))]
+pub(in crate::kernel) mod transpose;
 
 #[cfg(feature = "network")]
 pub(crate) use loss::EXP_WORK;
@@ -140,7 +142,7 @@ pub fn descend(
 /// `outputs`.
 ///
 /// A sum starts with the value of `out`; products are added in ascending order of inputs.
-#[cfg(feature = "adapter")]
+#[cfg(any(feature = "adapter", all(feature = "recurrent", feature = "wide", not(target_os = "none"))))]
 #[inline(never)]
 pub fn add_product(x: &[f32], weights: &[f32], outputs: usize, out: &mut [f32], pace: Pace<'_>) {
     dispatch(Forward::product(x, weights, outputs, out, pace));

@@ -51,9 +51,14 @@ pub fn dispatch(kernel: impl Kernel) {
             if S::F32_LANES < Fours::LANES {
                 return run_narrow(self.0);
             }
+            let v = super::simd::Widest(simd);
+            if S::F32_LANES >= 16 {
+                // Processors with vectors of sixteen lanes have 32 registers.
+                return self.0.run::<_, 5, 4, 64>(v);
+            }
             // Ten vectors of sums hide the latency of an addition, and fit sixteen registers together with
-            // their operands. The widest vectors have sixteen lanes, so two of them are at most 32 columns.
-            self.0.run::<_, 5, 2, 32>(super::simd::Widest(simd));
+            // their operands. Two vectors have at most 16 columns.
+            self.0.run::<_, 5, 2, 16>(v);
         }
     }
 
@@ -74,6 +79,10 @@ pub fn cover<V: Vector, const ROWS: usize, const COUNT: usize>(
         column = strips::<V, ROWS, COUNT>(tiles, v, &rows, column, columns);
     }
     column = strips::<V, ROWS, 1>(tiles, v, &rows, column, columns);
+    if V::LANES > Fours::LANES {
+        column = strips::<Fours, ROWS, 2>(tiles, Fours, &rows, column, columns);
+        column = strips::<Fours, ROWS, 1>(tiles, Fours, &rows, column, columns);
+    }
     if COUNT > 1 {
         column = strips::<One, ROWS, 2>(tiles, One, &rows, column, columns);
     }
@@ -97,6 +106,7 @@ fn strips<V: Vector, const ROWS: usize, const C: usize>(
             let rows_left = rows.end - row;
             let count = rows_left.div_ceil(rows_left.div_ceil(ROWS));
             let done = match count {
+                6 if ROWS >= 6 => tiles.tile::<V, 6, C>(v, row, column),
                 5 if ROWS >= 5 => tiles.tile::<V, 5, C>(v, row, column),
                 4 if ROWS >= 4 => tiles.tile::<V, 4, C>(v, row, column),
                 3 if ROWS >= 3 => tiles.tile::<V, 3, C>(v, row, column),

@@ -4,6 +4,11 @@
 //! Sums continue from strip to strip, so the results are bit-identical to those of whole images. Rows at the
 //! lower edge that do not fill a pooling window are skipped: they have no outputs, and their errors are zero.
 
+#[cfg(all(feature = "wide", not(target_os = "none")))]
+mod direct;
+#[cfg(all(feature = "wide", not(target_os = "none")))]
+mod sparse;
+
 use core::ops::Range;
 
 use super::super::convolution::{Convolution, MaxPooling};
@@ -46,7 +51,12 @@ impl Filters {
     pub fn forward(&self, x: &[f32], weights: &[f32], out: &mut [f32], room: LayerBuffers<'_>) {
         let LayerBuffers { pool_indices, scratch, pace, .. } = room;
         let strip = self.strip();
-        let FilterScratch { patches, unpooled, .. } = FilterScratch::split(strip.convolution, scratch);
+        let FilterScratch {
+            unpooled,
+            #[cfg(not(all(feature = "wide", not(target_os = "none"))))]
+            patches,
+            ..
+        } = FilterScratch::split(strip.convolution, scratch);
         let row = strip.pooling.outputs().max(1);
         let outputs = self.pooling.outputs().max(1);
         let outputs = out.chunks_exact_mut(outputs).zip(pool_indices.chunks_exact_mut(outputs));
@@ -54,7 +64,10 @@ impl Filters {
             let rows = out.chunks_exact_mut(row).zip(pool_indices.chunks_exact_mut(row));
             for (range, (out, pool_indices)) in self.strips().zip(rows) {
                 let image = image.get(range).unwrap_or_default();
+                #[cfg(not(all(feature = "wide", not(target_os = "none"))))]
                 strip.convolution.forward(image, weights, patches, unpooled, pace);
+                #[cfg(all(feature = "wide", not(target_os = "none")))]
+                direct::forward(strip.convolution, image, weights, unpooled, pace);
                 pace.spend(unpooled.len());
                 strip.pooling.forward(unpooled, out, pool_indices);
             }
@@ -80,6 +93,21 @@ impl Filters {
                 sums.fill(0.0);
                 (Some(sums), Some(step))
             }
+        };
+        #[cfg(all(feature = "wide", not(target_os = "none")))]
+        let mut below = below;
+        // The strips are left out if a host has computed the layer without them.
+        #[cfg(all(feature = "wide", not(target_os = "none")))]
+        let x = match sparse::backward(
+            self,
+            [x, delta, weights],
+            pool_indices,
+            below.as_deref_mut(),
+            sums.as_deref_mut(),
+            pace,
+        ) {
+            true => &[],
+            false => x,
         };
         let row = strip.pooling.outputs().max(1);
         let (inputs, outputs) = (self.convolution.inputs().max(1), self.pooling.outputs().max(1));

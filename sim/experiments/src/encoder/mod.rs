@@ -11,7 +11,7 @@
 //! The forward and backward passes are implemented without an automatic differentiation library. The weights
 //! of the encoder are frozen, so only gradients with respect to activations, adapters and head are computed.
 //! Matrix products use the dense kernels of the client crate, every sum has a fixed order, and transcendental
-//! functions come from libm. Results therefore have the same bits on every machine and for any number of
+//! functions have the bits of libm. Results therefore have the same bits on every machine and for any number of
 //! threads. `ENCODER.md` is the user's guide.
 
 mod adam;
@@ -19,6 +19,7 @@ mod adapter;
 mod attention;
 mod clients;
 mod error;
+mod error_function;
 mod layer;
 mod local;
 mod low_rank;

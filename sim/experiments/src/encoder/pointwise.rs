@@ -1,6 +1,10 @@
 //! Elementwise and row-wise functions of the encoder, with their backward passes: layer normalisation, GELU
 //! and softmax. All sums have a fixed order.
 
+use fedspan_client::kernel::elementary::exp;
+use pulp::{Arch, Simd, WithSimd};
+
+use super::error_function::erf;
 use super::model::Norm;
 
 /// Intermediate values of a layer normalisation that the backward pass needs.
@@ -62,27 +66,56 @@ pub fn normalize_errors(errors: &mut [f32], cache: &NormCache, norm: &Norm) {
 /// Replaces each value x by `x P(x)`, where P is the standard normal distribution function (GELU; Hendrycks
 /// and Gimpel 2016). Returns the derivatives if `derive` is true, otherwise an empty vector.
 pub fn gelu(values: &mut [f32], derive: bool) -> Vec<f32> {
-    const DENSITY: f32 = 0.398_942_3;
-    let mut slopes = Vec::with_capacity(if derive { values.len() } else { 0 });
-    for value in values {
-        let x = *value;
-        let normal_cdf = 0.5 * (1.0 + libm::erff(x * std::f32::consts::FRAC_1_SQRT_2));
-        *value = x * normal_cdf;
-        if derive {
-            slopes.push(normal_cdf + x * DENSITY * libm::expf(-0.5 * x * x));
+    struct Gelu<'a>(&'a mut [f32], &'a mut [f32]);
+
+    impl WithSimd for Gelu<'_> {
+        type Output = ();
+
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, _: S) {
+            let Self(values, slopes) = self;
+            if slopes.is_empty() {
+                return values.iter_mut().for_each(|x| *x = gelu_and_slope(*x).0);
+            }
+            for (x, slope) in values.iter_mut().zip(slopes) {
+                (*x, *slope) = gelu_and_slope(*x);
+            }
         }
     }
+
+    let mut slopes = vec![0.0; if derive { values.len() } else { 0 }];
+    Arch::new().dispatch(Gelu(values, &mut slopes));
     slopes
+}
+
+/// Returns GELU and its derivative at x.
+#[inline(always)]
+fn gelu_and_slope(x: f32) -> (f32, f32) {
+    const DENSITY: f32 = 0.398_942_3;
+    let normal_cdf = 0.5 * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2));
+    (x * normal_cdf, normal_cdf + x * DENSITY * exp(-0.5 * x * x))
 }
 
 /// Replaces each row of `columns` values by its softmax.
 pub fn softmax(values: &mut [f32], columns: usize) {
-    for row in values.chunks_exact_mut(columns) {
-        let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        row.iter_mut().for_each(|value| *value = libm::expf(*value - largest));
-        let total = sum(|i| row[i], columns);
-        row.iter_mut().for_each(|value| *value /= total);
+    struct Softmax<'a>(&'a mut [f32], usize);
+
+    impl WithSimd for Softmax<'_> {
+        type Output = ();
+
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, _: S) {
+            let Self(values, columns) = self;
+            for row in values.chunks_exact_mut(columns) {
+                let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                row.iter_mut().for_each(|value| *value = exp(*value - largest));
+                let total = sum(|i| row[i], columns);
+                row.iter_mut().for_each(|value| *value /= total);
+            }
+        }
     }
+
+    Arch::new().dispatch(Softmax(values, columns));
 }
 
 /// Backward pass of [`softmax`]: replaces the gradient with respect to the output by the gradient with
