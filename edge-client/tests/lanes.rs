@@ -4,9 +4,9 @@
 
 use crate::common::*;
 use fedspan_client::source::{Samples, Targets};
-use fedspan_client::task::lanes::{LANES_MAX, LaneStep, LaneSteps, lanes};
+use fedspan_client::task::lanes::{LANES_MAX, LaneStep, LaneSteps, VerifiedRepresentation, lanes};
 use fedspan_client::{Linear, Task};
-use fedspan_protocol::message::{HeadSolve, Upload};
+use fedspan_protocol::message::{HeadSolve, Task as Wire, Upload};
 use fedspan_protocol::tensor::{Encoding, Role};
 
 /// Round of a device: usage, upload, head and statistics of the fit.
@@ -132,4 +132,60 @@ fn step_of_another_round_is_not_taken() {
         !steps.copy_step(1, &mut step) && !steps.copy_step(LANES_MAX, &mut step),
         "no device in the lane"
     );
+}
+
+/// Tests that the shared verification accepts exactly what a device accepts that verifies for itself, and that a device takes it
+/// only in a round of FedRep whose representation was received in f32 and has the same bits.
+#[test]
+fn shared_verification_is_that_of_a_device() {
+    let mut random = Random(3);
+    let head = HeadSolve::LeastSquares { ridge: 0.1 };
+    let tasks = [fed_rep(head, Upload::Gradient, 0.1), Wire::FitHead { head }];
+    let (mut taken, mut refused) = (0, 0);
+    for case in 0..200 {
+        let (k, m) = (1 + random.below(9), 12);
+        let d = k + random.below(20);
+        let mut b = flat(&random.orthonormal(d, k));
+        let place = random.below(d * k);
+        match case % 5 {
+            1 => b[place] = f32::NAN,
+            2 => b.iter_mut().for_each(|value| *value *= 1.01),
+            // About as far from orthonormal as rounding leaves it.
+            3 => b[place] += 3e-6 * random.normals(1)[0],
+            _ => {}
+        }
+        let verified = VerifiedRepresentation::verify(b.as_slice().into(), k);
+        let samples = Sliced::regression(random.normals(m * d), random.normals(m), d, 1);
+        for (task, encoding) in
+            [(tasks[0], Encoding::F32), (tasks[0], Encoding::F16), (tasks[1], Encoding::F32)]
+        {
+            let round = open(1, task, Role::Representation, encoding, d, k);
+            let (mut own, mut shared) = (Linear::new(Heap::new(d, k, 1)), Linear::new(Heap::new(d, k, 1)));
+            let result = receive(&mut own, &round, &[&b]);
+            shared.open(&round).unwrap();
+            shared.tensor_mut(0).unwrap().copy_from_slice(&b);
+            if encoding == Encoding::F32 {
+                assert_eq!(verified.is_some(), result.is_ok(), "case {case}");
+            }
+            let Some(verified) = &verified else { continue };
+            let is_taken = shared.take_verification(verified);
+            assert_eq!(is_taken, matches!(task, Wire::FedRep { .. }) && encoding == Encoding::F32);
+            if !is_taken {
+                assert!(shared.representation().is_none());
+                refused += 1;
+                continue;
+            }
+            let ran = [&mut own, &mut shared].map(|model| {
+                let usage = model.run(round.id, &mut samples.clone());
+                (usage, results(model), model.representation().map(bits), model.head_fitted_on())
+            });
+            assert_eq!(ran[0], ran[1], "case {case}");
+            taken += 1;
+            let other = flat(&random.orthonormal(d, k));
+            shared.open(&open(2, task, Role::Representation, encoding, d, k)).unwrap();
+            shared.tensor_mut(0).unwrap().copy_from_slice(&other);
+            assert_eq!(shared.take_verification(verified), bits(&other) == bits(&b));
+        }
+    }
+    assert!(taken > 80 && refused > 160, "{taken} {refused}");
 }
