@@ -507,7 +507,7 @@ fn run_that_does_not_fit_into_memory_is_refused() {
         command.args(settings.iter().flat_map(|setting| ["--set", setting]));
         let output = command.output().unwrap();
         let reported = stderr_text(&output);
-        assert_eq!(exit_code(&output), 1, "{name}: {reported}");
+        assert_eq!(exit_code(&output), 2, "{name}: {reported}");
         assert_eq!(reported.lines().count(), 1, "{reported}");
         assert!(reported.contains(what) && reported.contains(" MB of memory, available: "), "{reported}");
         assert!(!folder.join("out").exists(), "files were written");

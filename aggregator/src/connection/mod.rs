@@ -113,8 +113,8 @@ pub struct Connection {
     /// Number of requests for chunks of open rounds.
     chunk_requests: u64,
     incoming: Option<PartialUpdate>,
-    /// Processed update, whose memory the next one uses.
-    spare: Option<Update>,
+    /// Tensors and descriptors of a processed update, whose memory the next one uses. In a box, since only simulations have it.
+    spare: Option<Box<receive::SpareUpdate>>,
     /// Round of the update that was last completed, declined, closed or replaced; its chunks may still
     /// arrive.
     last_update: Option<RoundId>,

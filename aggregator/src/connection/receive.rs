@@ -16,6 +16,9 @@ use super::send::{Outgoing, SentRound};
 use super::{Connection, DeviceReport, PeerMessage};
 use fedspan_engine::{Tensor, Update};
 
+/// Tensors and descriptors of an update whose memory is kept.
+pub(super) type SpareUpdate = (Vec<Tensor>, Vec<TensorDescriptor>);
+
 /// Largest number of values of an update whose memory is kept.
 const REUSED_VALUES_MAX: usize = 4096;
 
@@ -32,7 +35,7 @@ impl Connection {
     pub fn reuse(&mut self, update: Update) {
         let values: usize = update.tensors.iter().map(|tensor| tensor.values.capacity()).sum();
         if values <= REUSED_VALUES_MAX {
-            self.spare = Some(update);
+            **self.spare.get_or_insert_default() = (update.tensors, update.descriptors);
         }
     }
 
@@ -161,7 +164,7 @@ impl Connection {
 
     /// Checks a message and handles the parts of an update. The result is the reaction of the connection.
     fn dispatch(
-        (incoming, spare): (&mut Option<PartialUpdate>, &mut Option<Update>),
+        (incoming, spare): (&mut Option<PartialUpdate>, &mut Option<Box<SpareUpdate>>),
         last_update: &mut Option<RoundId>,
         open: Option<&SentRound>,
         greeted: bool,
@@ -176,7 +179,7 @@ impl Connection {
                 *last_update = Some(head.id);
                 Ok(Dispatch::Deliver(PeerMessage::UnreadUpdate(head.id)))
             }
-            ToServer::Update(head) => begin_update(incoming, spare.take(), open, head, body),
+            ToServer::Update(head) => begin_update(incoming, spare.as_deref_mut(), open, head, body),
             ToServer::Chunk(chunk) => take_chunk(incoming, last_update, &chunk, body),
             ToServer::Missing(missing) => Ok(Dispatch::Resend(missing)),
             ToServer::Decline(decline) => {
@@ -253,7 +256,7 @@ enum Dispatch {
 /// memory is allocated.
 fn begin_update(
     partial: &mut Option<PartialUpdate>,
-    spare: Option<Update>,
+    spare: Option<&mut SpareUpdate>,
     open: Option<&SentRound>,
     head: UpdateHead,
     body: &[u8],
@@ -266,8 +269,7 @@ fn begin_update(
     if announced > expected {
         return Err(Fault::Tensors);
     }
-    let (mut tensors, mut descriptors) =
-        spare.map(|spare| (spare.tensors, spare.descriptors)).unwrap_or_default();
+    let (mut tensors, mut descriptors) = spare.map(std::mem::take).unwrap_or_default();
     tensors.truncate(head.tensors.len());
     for (index, &TensorDescriptor { role, rows, cols, .. }) in head.tensors.iter().enumerate() {
         match tensors.get_mut(index) {

@@ -219,7 +219,10 @@ fn add(runs: &mut Runs, entry: &Entry, finished: Finished) {
 
 /// Converts the error of a run into the error of a command, which determines the exit code.
 pub fn to_command_error(entry: &Entry, error: &RunError) -> CommandError {
-    let message = format!("{}: {error}", entry.scenario.name);
+    let (name, error_text) = (&entry.scenario.name, error.to_string());
+    // Errors of generated data begin with the name themselves.
+    let is_named = error_text.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with(": "));
+    let message = if is_named { error_text } else { format!("{name}: {error_text}") };
     match error {
         RunError::Data(_) | RunError::Mismatch(_) | RunError::Build(_) | RunError::Custom(_) => {
             CommandError::Usage(message)
