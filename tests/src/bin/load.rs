@@ -380,14 +380,16 @@ async fn run(options: &Options) -> Result<bool> {
         let [median, least, largest] = p99_of(name);
         format!("{name} {median:.2} ({least:.2}, {largest:.2}) ms")
     };
-    println!(
-        "p99 of an acknowledgement, median (least, largest) of {} rounds: {}, {}, {}; {} exports",
-        options.rounds,
-        format_p99("alone"),
-        format_p99("beside"),
-        format_p99("exports"),
-        exports.load(Ordering::Relaxed)
-    );
+    if options.rounds > 0 {
+        println!(
+            "p99 of an acknowledgement, median (least, largest) of {} rounds: {}, {}, {}; {} exports",
+            options.rounds,
+            format_p99("alone"),
+            format_p99("beside"),
+            format_p99("exports"),
+            exports.load(Ordering::Relaxed)
+        );
+    }
     let [rate, ..] = bench.summarise("herd", Row::rate);
     let mean = |metric: &dyn Fn(&Row) -> f64| {
         let herds = bench.rows.iter().filter(|row| row.name == "herd").map(metric);
