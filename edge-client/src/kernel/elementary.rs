@@ -1,7 +1,8 @@
 //! Elementary functions with the bits of libm, written without branches, so that a compiler computes them for all lanes
 //! of a host's vector at once. A device, where one value is computed at a time, calls libm.
 //!
-//! Both sides of each condition of libm are computed, and the result is selected. NaNs stay NaNs; their payload may differ.
+//! The argument reductions, polynomials and their coefficients are those of fdlibm (Sun Microsystems 1993; in `f32` by Taylor), which
+//! libm follows too. Both sides of each condition of libm are computed, and the result is selected. NaNs stay NaNs; their payload may differ.
 
 /// Number of values that are computed together: the lanes of the widest vectors.
 pub const LANES: usize = 16;

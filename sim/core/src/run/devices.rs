@@ -33,16 +33,18 @@ pub fn gate(scenario: &Scenario, build: &DeviceFactory, engine: &Engine) -> Arc<
 /// Number of devices from which on devices without work are put to sleep between rounds.
 pub const AWAKE_MAX: usize = 8_192;
 
-/// Memory in bytes that the devices of a run take at least, with the records of those that sleep.
+/// Memory in bytes that the devices of a run take at least, with the records of those that sleep. `all_fit_heads` is true if
+/// every client fits a final head, so that as many as may be are awake.
 #[must_use]
-pub fn least_memory(build: &DeviceFactory, dataset: &Dataset, awake_max: usize) -> u64 {
+pub fn least_memory(build: &DeviceFactory, dataset: &Dataset, awake_max: usize, all_fit_heads: bool) -> u64 {
     let clients = dataset.clients.len() as u64;
     let (awake, values) = match &build.network {
         // Devices of networks are always awake.
         Some(network) => (clients, network.shape.parameters()),
         None => {
             let Shape { features, width, outputs } = build.shape;
-            (clients.min(awake_max as u64), features * (width + outputs))
+            let awake = if all_fit_heads { clients.min(awake_max as u64) } else { 0 };
+            (awake, features * (width + outputs))
         }
     };
     // Buffers for a frame: of the device and of the server, for both directions.

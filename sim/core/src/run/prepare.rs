@@ -89,9 +89,10 @@ impl<'a> Job<'a> {
         let build = DeviceFactory::new(scenario, &dataset, seed, SeedSource::Deterministic(seed))?;
         if scenario.is_federated() {
             let devices = format!("the devices of {clients} clients");
-            check_memory(&devices, least_memory(&build, &dataset, AWAKE_MAX)).map_err(|message| {
-                RunError::Mismatch(format!("{message}; take fewer clients or a smaller model"))
-            })?;
+            let all_fit_heads = scenario.metrics == MetricSet::All;
+            check_memory(&devices, least_memory(&build, &dataset, AWAKE_MAX, all_fit_heads)).map_err(
+                |message| RunError::Mismatch(format!("{message}; take fewer clients or a smaller model")),
+            )?;
         }
         check_targets(scenario, &dataset)?;
         check_models(scenario, &build, &dataset)?;

@@ -40,9 +40,8 @@ impl Delivery<'_, '_> {
                 PeerMessage::Update(update) => Event::Update(DeviceId(id), update),
                 PeerMessage::UnreadUpdate(round) => Event::Unread(DeviceId(id), round),
                 PeerMessage::Decline(decline) => {
-                    let trains = matches!(self.engine.phase(), Phase::Train(_));
-                    if decline.reason == DeclineReason::UpdateNonFinite && self.is_of_network && trains {
-                        self.diverged.get_or_insert(Diverged { client: id, round: decline.id.round });
+                    if decline.reason == DeclineReason::UpdateNonFinite && self.is_of_network {
+                        record_divergence(self.diverged, self.engine, id, decline.id.round);
                     }
                     *self.last_failure = Some((id, NotCounted::Declined(decline.reason)));
                     Event::Declined(DeviceId(id), decline)
@@ -71,6 +70,13 @@ impl Delivery<'_, '_> {
             }
         }
         None
+    }
+}
+
+/// Records that the training of a network diverged on a client, which ends training.
+pub(super) fn record_divergence(diverged: &mut Option<Diverged>, engine: &Engine, client: u64, round: u32) {
+    if matches!(engine.phase(), Phase::Train(_)) {
+        diverged.get_or_insert(Diverged { client, round });
     }
 }
 

@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use fedspan_engine::{Action, Phase};
+use fedspan_engine::Action;
 
 use super::Simulation;
 use crate::data::Dataset;
 use crate::evaluate::{self, ClientScore, MetricSet, Scores};
 use crate::fleet::FleetArithmetic;
-use crate::run::{Diverged, RoundRow, RunError, Watcher, check_finite};
+use crate::run::{RoundRow, RunError, Watcher, check_finite};
 
 impl Simulation<'_> {
     /// Records round 0: the scores of the initial model, and the bytes of the start rounds, which compute the
@@ -57,13 +57,6 @@ impl Simulation<'_> {
     /// Data on which the model is scored: the scaled data if the campaign has a scale.
     pub(super) fn scored_data(&self) -> &Dataset {
         self.scaled.as_ref().unwrap_or(self.dataset)
-    }
-
-    /// Records that the training of a network diverged on a client, which ends training.
-    pub(super) fn record_divergence(&mut self, client: u64, round: u32) {
-        if self.scenario.algorithm.network().is_some() && matches!(self.engine.phase(), Phase::Train(_)) {
-            self.diverged.get_or_insert(Diverged { client, round });
-        }
     }
 
     /// Scores networks before their heads are tuned, if the last round was not evaluated. After a divergence
