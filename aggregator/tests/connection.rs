@@ -9,10 +9,11 @@ use fedspan_engine::admission::Requirements;
 use fedspan_engine::{Request, Tensor};
 use fedspan_engine::{RoundBroadcast, Update};
 use fedspan_protocol::assembly::{Assembly, plan};
-use fedspan_protocol::limits::{PRIVATE_TASKS, SCHEMA_HASH, WIRE_VERSION};
+use fedspan_protocol::limits::{FRAME_LIMIT_MAX, PRIVATE_TASKS, SCHEMA_HASH, WIRE_VERSION};
 use fedspan_protocol::message::{
     Ack, AckOutcome, CHOOSES_RIDGE, Chunk, Decline, DeclineReason, Descriptors, Fault, HeadSolve, Hello,
     Missing, Refusal, Requirement, RoundId, Task, ToDevice, ToServer, Update as UpdateHead, Upload, Welcome,
+    decode,
 };
 use fedspan_protocol::tensor::{Encoding, Role, SUMS_COLUMNS, TensorDescriptor};
 use proptest::prelude::*;
@@ -402,6 +403,38 @@ proptest! {
         take_sent(&mut connection);
         let faults = results.iter().filter(|inbound| matches!(inbound, PeerMessage::Fault(_))).count();
         prop_assert_eq!(connection.traffic().faults as usize, faults, "not every fault was counted");
+    }
+
+    /// Messages that are encoded once for all devices are those that each device receives otherwise, and count as many bytes.
+    #[test]
+    fn shared_messages_are_those_of_each_device(case in random_case()) {
+        let opening = || create_opening(3, case.d, case.k, case.encoding, case.has_head);
+        let of_other_limit = opening();
+        of_other_limit.planned(FRAME_LIMIT_MAX).unwrap();
+        let (mut sharing, mut alone) = (greeted_connection(case.limit), greeted_connection(case.limit));
+        sharing.open(&opening());
+        alone.open(&of_other_limit);
+        let acknowledgement = || ToDevice::Ack(Ack { id: opening().id, outcome: AckOutcome::Counted });
+        sharing.send(acknowledgement());
+        alone.send(acknowledgement());
+
+        let expected = take_sent(&mut alone);
+        let mut shared = Vec::new();
+        while let Some(message) = sharing.take_shared() {
+            shared.push(message.bytes().to_vec());
+        }
+        prop_assert_eq!(sharing.pending(), 0, "a message is not shared");
+        let decoded: Vec<_> =
+            shared.iter().map(|bytes| decode::<ToDevice>(bytes).unwrap()).map(|(m, body)| (m, body.to_vec())).collect();
+        prop_assert_eq!(decoded, expected);
+        prop_assert_eq!(sharing.traffic().down, alone.traffic().down);
+        // The same frames, for a device at the end of a link.
+        sharing.open(&opening());
+        alone.open(&of_other_limit);
+        let mut frames = [Vec::new(), Vec::new()];
+        while sharing.next_frame(&mut frames[0]) {}
+        while alone.next_frame(&mut frames[1]) {}
+        prop_assert_eq!(&frames[0], &frames[1]);
     }
 
     /// Every byte after the hello is counted, however the stream is split.

@@ -6,10 +6,6 @@ pub use small::Digest;
 #[cfg(all(feature = "wide", not(target_os = "none")))]
 pub use wide::Digest;
 
-/// Number of floats hashed per call: large enough to amortise the call on a host, and small enough for the
-/// stack of a device.
-pub const FLOATS: usize = if cfg!(all(feature = "wide", not(target_os = "none"))) { 1024 } else { 16 };
-
 #[cfg(all(feature = "wide", not(target_os = "none")))]
 mod wide {
     /// Running CRC-32C, computed with CPU instructions.

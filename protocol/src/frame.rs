@@ -15,7 +15,7 @@
 use core::ops::Range;
 
 pub use crate::checksum::Digest as Crc32c;
-use crate::checksum::{Digest, FLOATS};
+use crate::checksum::Digest;
 use crate::limits::{CHECK, HEADER, wire_capacity};
 use crate::message::Message;
 use crate::{Error, cobs, codec};
@@ -44,27 +44,23 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
 /// head was fitted on.
 #[must_use]
 pub fn crc32c_f32(values: &[f32]) -> u32 {
-    // A host's long buffer takes longer to clear than a few values to hash.
-    #[cfg(all(feature = "wide", not(target_os = "none")))]
-    if values.len() <= FEW_FLOATS {
-        let mut bytes = [[0; 4]; FEW_FLOATS];
-        bytes.iter_mut().zip(values).for_each(|(bytes, value)| *bytes = value.to_le_bytes());
-        return crc32c(bytes.get(..values.len()).unwrap_or_default().as_flattened());
-    }
     let mut digest = Digest::new();
-    let mut bytes = [0u8; 4 * FLOATS];
-    for block in values.chunks(FLOATS) {
-        for (target, value) in bytes.chunks_exact_mut(4).zip(block) {
-            target.copy_from_slice(&value.to_le_bytes());
+    #[cfg(all(feature = "wide", not(target_os = "none"), target_endian = "little"))]
+    digest.update(bytemuck::cast_slice(values));
+    #[cfg(not(all(feature = "wide", not(target_os = "none"), target_endian = "little")))]
+    {
+        /// Number of values per call, few enough for the stack of a device.
+        const FLOATS: usize = 16;
+        let mut bytes = [0u8; 4 * FLOATS];
+        for block in values.chunks(FLOATS) {
+            for (target, value) in bytes.chunks_exact_mut(4).zip(block) {
+                target.copy_from_slice(&value.to_le_bytes());
+            }
+            digest.update(bytes.get(..4 * block.len()).unwrap_or_default());
         }
-        digest.update(bytes.get(..4 * block.len()).unwrap_or_default());
     }
     digest.finish()
 }
-
-/// Number of values that are hashed without a long buffer.
-#[cfg(all(feature = "wide", not(target_os = "none")))]
-const FEW_FLOATS: usize = 64;
 
 /// Encodes `message` and a body of `body_len` bytes, written by `fill`, as one frame into `out`. Returns the
 /// number of bytes on the wire, including the delimiter.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fedspan_protocol::Error;
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{
-    Ack, AckOutcome, Announced, Chunk, Descriptors, Fault, Missing, RoundId, RoundOpen, Task, ToDevice,
+    Ack, AckOutcome, Announced, Descriptors, Fault, Missing, RoundId, RoundOpen, Task, ToDevice,
 };
 use fedspan_protocol::tensor::TensorDescriptor;
 
@@ -79,7 +79,7 @@ impl Connection {
     /// Queues the open round.
     fn send_open(&mut self) {
         let Some(round) = &self.open else { return };
-        let is_chunked = round.tensors.iter().any(|t| t.chunk > 0);
+        let is_chunked = round.is_chunked();
         self.outbox.push_back(Outgoing::Open);
         if is_chunked {
             self.outbox.push_back(Outgoing::Chunks(0, 0));
@@ -145,11 +145,11 @@ impl Connection {
     /// device receives the message without decoding the frame once more.
     pub fn take_shared(&mut self) -> Option<SharedMessage> {
         let round = self.open.as_ref().filter(|_| !self.is_revoked())?;
-        let next = self.outbox.front()?;
-        let length = round.shared(next, &self.secure)?.frame.len();
-        let message =
-            SharedMessage { round: Arc::clone(&round.opening), opens: matches!(next, Outgoing::Open) };
-        self.outbox.pop_front();
+        let content = round.shared(self.outbox.front()?, self.limit, &self.secure)?;
+        let message = SharedMessage { round: Arc::clone(&round.opening), content };
+        let length = message.frame()?.frame.len();
+        let remainder = self.outbox.pop_front().and_then(|sent| sent.after_chunk(&round.tensors));
+        remainder.into_iter().for_each(|remainder| self.outbox.push_front(remainder));
         self.traffic.down += if self.greeted { length as u64 } else { 0 };
         Some(message)
     }
@@ -161,11 +161,14 @@ impl Connection {
         }
         let Some(next) = self.outbox.pop_front() else { return false };
         let start = out.len();
-        let shared = self.open.as_ref().and_then(|round| round.shared(&next, &self.secure));
+        let shared = self.open.as_ref().and_then(|round| {
+            let content = round.shared(&next, self.limit, &self.secure)?;
+            Some((content.frame(&round.opening)?, &round.tensors))
+        });
         let (encoded, remainder) = match shared {
-            Some(SharedFrame { frame, .. }) => {
+            Some((SharedFrame { frame, .. }, tensors)) => {
                 out.extend_from_slice(frame);
-                (Ok(frame.len()), None)
+                (Ok(frame.len()), next.after_chunk(tensors))
             }
             None => {
                 out.resize(start + wire_capacity(next.longest_frame().min(self.limit)), 0);
@@ -202,21 +205,57 @@ pub(super) struct SentRound {
 }
 
 impl SentRound {
-    /// Returns the frame of an outbox entry if it is the same for all devices: the opening with all tensors, or the
-    /// acknowledgement of a counted update, without encryption.
-    fn shared(&self, next: &Outgoing, secure: &SecureLayer) -> Option<&SharedFrame> {
-        let round = &*self.opening;
-        match next {
+    /// Returns what the next frame of an outbox entry contains if it is the same for all devices with this frame limit: the opening, a
+    /// chunk of a tensor, or the acknowledgement of a counted update, without encryption.
+    fn shared(&self, next: &Outgoing, limit: usize, secure: &SecureLayer) -> Option<SharedContent> {
+        match *next {
             _ if secure.is_encrypted() => None,
             Outgoing::Open => {
-                let is_same =
-                    self.task == round.request.task && self.tensors.iter().all(|tensor| tensor.chunk == 0);
-                if is_same { round.opening() } else { None }
+                let is_same = self.task == self.opening.request.task;
+                let content = if self.is_chunked() {
+                    SharedContent::OpeningOfChunks { limit }
+                } else {
+                    SharedContent::Opening
+                };
+                is_same.then_some(content)
             }
-            Outgoing::Message(ToDevice::Ack(Ack { id, outcome: AckOutcome::Counted })) if *id == round.id => {
-                round.counted()
+            Outgoing::Chunks(tensor, index) => Some(SharedContent::Chunk { limit, tensor, index }),
+            Outgoing::Message(ToDevice::Ack(Ack { id, outcome: AckOutcome::Counted }))
+                if id == self.opening.id =>
+            {
+                Some(SharedContent::Counted)
             }
             _ => None,
+        }
+    }
+
+    /// Returns true if the tensors follow the opening in chunks.
+    fn is_chunked(&self) -> bool {
+        self.tensors.iter().any(|tensor| tensor.chunk > 0)
+    }
+}
+
+/// Content of a frame that is the same for all devices of a round without keys.
+#[derive(Clone, Copy, Debug)]
+enum SharedContent {
+    /// Opening with all tensors.
+    Opening,
+    /// Opening without tensors, for a frame limit in bytes.
+    OpeningOfChunks { limit: usize },
+    /// Chunk `index` of a tensor, for a frame limit in bytes.
+    Chunk { limit: usize, tensor: usize, index: usize },
+    /// Acknowledgement of a counted update.
+    Counted,
+}
+
+impl SharedContent {
+    /// Returns the frame with this content; `None` if it has to be encoded for the device alone.
+    fn frame(self, round: &RoundBroadcast) -> Option<&SharedFrame> {
+        match self {
+            Self::Opening => round.opening(),
+            Self::OpeningOfChunks { limit } => round.opening_of_chunks(limit),
+            Self::Chunk { limit, tensor, index } => round.chunk(limit, tensor, index),
+            Self::Counted => round.counted(),
         }
     }
 }
@@ -225,16 +264,18 @@ impl SentRound {
 #[derive(Clone, Debug)]
 pub struct SharedMessage {
     round: Arc<RoundBroadcast>,
-    /// True for the opening of the round, false for the acknowledgement of a counted update.
-    opens: bool,
+    content: SharedContent,
 }
 
 impl SharedMessage {
+    fn frame(&self) -> Option<&SharedFrame> {
+        self.content.frame(&self.round)
+    }
+
     /// Message and body.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        let shared = if self.opens { self.round.opening() } else { self.round.counted() };
-        shared.map_or(&[], |shared| &shared.message)
+        self.frame().map_or(&[], |shared| &shared.message)
     }
 }
 
@@ -265,6 +306,7 @@ impl Outgoing {
         secure: &mut SecureLayer,
         out: &mut [u8],
     ) -> (Result<usize, Error>, Option<Self>) {
+        let remainder = open.and_then(|round| self.after_chunk(&round.tensors));
         match (self, open) {
             (Self::Message(message), _) => (secure.encode(&message, 0, |_| {}, out), None),
             (Self::Encoded(bytes), _) => (copy_frame(&bytes, out), None),
@@ -274,10 +316,7 @@ impl Outgoing {
             (Self::Open, Some(round)) => (encode_open(round, secure, out), None),
             (Self::Chunks(tensor, index), Some(SentRound { opening, tensors, .. })) => {
                 let encoded = encode_chunk(opening, tensors, tensor, index, secure, out);
-                let count = tensors.get(tensor).map_or(0, TensorDescriptor::chunks);
-                let next = if index + 1 < count { (tensor, index + 1) } else { (tensor + 1, 0) };
-                let is_unfinished = next.0 < tensors.len();
-                (encoded, is_unfinished.then_some(Self::Chunks(next.0, next.1)))
+                (encoded, remainder)
             }
             (Self::Resend(mut missing), Some(SentRound { opening, tensors, .. })) => {
                 let mut chunks = missing.chunks.iter().copied();
@@ -289,6 +328,14 @@ impl Outgoing {
             }
             (_, None) => (Err(Error::BadDescriptor), None),
         }
+    }
+
+    /// Returns the entry that remains after the next of the chunks is sent; `None` after the last chunk, and for other entries.
+    fn after_chunk(&self, tensors: &Descriptors) -> Option<Self> {
+        let Self::Chunks(tensor, index) = *self else { return None };
+        let count = tensors.get(tensor).map_or(0, TensorDescriptor::chunks);
+        let (tensor, index) = if index + 1 < count { (tensor, index + 1) } else { (tensor + 1, 0) };
+        (tensor < tensors.len()).then_some(Self::Chunks(tensor, index))
     }
 
     /// Returns an upper bound of the length of the next frame; the largest number if there is no smaller one.
@@ -346,15 +393,6 @@ fn encode_chunk(
     out: &mut [u8],
 ) -> Result<usize, Error> {
     let descriptor = tensors.get(tensor).ok_or(Error::BadDescriptor)?;
-    let range = descriptor.chunk_range(index).ok_or(Error::BadDescriptor)?;
-    let first = descriptor.encoding.byte_len(range.start);
-    let len = descriptor.encoding.byte_len(range.len());
-    let bytes =
-        opening.encoded.get(tensor).and_then(|b| b.get(first..first + len)).ok_or(Error::BadDescriptor)?;
-    let chunk = Chunk {
-        id: opening.id,
-        tensor: u8::try_from(tensor).map_err(|_| Error::BadDescriptor)?,
-        offset: u32::try_from(range.start).map_err(|_| Error::BadDescriptor)?,
-    };
-    secure.encode(&ToDevice::Chunk(chunk), len, |buffer| buffer.copy_from_slice(bytes), out)
+    let (chunk, content) = opening.chunk_message(descriptor, tensor, index).ok_or(Error::BadDescriptor)?;
+    secure.encode(&ToDevice::Chunk(chunk), content.len(), |buffer| buffer.copy_from_slice(content), out)
 }

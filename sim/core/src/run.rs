@@ -266,8 +266,9 @@ fn check_one(figure: &'static str, value: Option<f64>, round: u32) -> Result<(),
     }
 }
 
-/// Observer of a run's progress, which can end the run early.
-pub trait Watcher {
+/// Observer of a run's progress, which can end the run early. It may be called on another thread than that of the caller, one call at a
+/// time.
+pub trait Watcher: Send {
     /// Called after each round, with the number of finished rounds `done`, the total number of rounds `of`,
     /// and the metrics if the round was evaluated. Returns false to end the run.
     fn round(&mut self, done: u32, of: u32, scores: Option<&Scores>) -> bool;

@@ -5,9 +5,11 @@ use std::sync::OnceLock;
 use fedspan_protocol::Error;
 use fedspan_protocol::assembly::plan;
 use fedspan_protocol::frame::{Decoder, FeedResult, encode};
-use fedspan_protocol::limits::{FRAME_LIMIT_MAX, wire_capacity};
-use fedspan_protocol::message::{Ack, AckOutcome, Descriptors, RoundId, RoundOpen, ToDevice};
-use fedspan_protocol::tensor::Role;
+use fedspan_protocol::limits::{
+    CHECK, DESCRIPTOR_MAX, FRAME_LIMIT_MAX, HEADER, OPEN_HEAD_MAX, TENSORS_MAX, wire_capacity,
+};
+use fedspan_protocol::message::{Ack, AckOutcome, Chunk, Descriptors, RoundId, RoundOpen, ToDevice};
+use fedspan_protocol::tensor::{Role, TensorDescriptor};
 
 use crate::types::{Request, Tensor};
 
@@ -24,8 +26,28 @@ pub struct RoundBroadcast {
     opening: OnceLock<Option<SharedFrame>>,
     /// Acknowledgement of an update that counts, once it has been asked for.
     counted: OnceLock<Option<SharedFrame>>,
-    /// First frame limit for which the tensors were planned, with the result.
-    planned: OnceLock<(usize, Result<Descriptors, Error>)>,
+    /// Tensors for the first frame limit for which they were planned.
+    planned: OnceLock<Planned>,
+}
+
+/// Tensors of a round as they are sent under one frame limit.
+#[derive(Debug)]
+struct Planned {
+    /// Frame limit in bytes.
+    limit: usize,
+    /// Descriptors with the length of chunks.
+    tensors: Result<Descriptors, Error>,
+    /// Frames of tensors in chunks, once one has been asked for; `None` if a frame cannot be encoded.
+    frames: OnceLock<Option<ChunkedFrames>>,
+}
+
+/// Frames of a round whose tensors are sent in chunks.
+#[derive(Debug)]
+struct ChunkedFrames {
+    /// Opening without tensors.
+    opening: SharedFrame,
+    /// Chunks of each tensor.
+    chunks: Vec<Vec<SharedFrame>>,
 }
 
 /// Message that is the same for all devices without keys, encoded once for all of them.
@@ -40,7 +62,8 @@ pub struct SharedFrame {
 impl SharedFrame {
     /// Encodes a message and its body.
     fn new(message: &ToDevice, content: &[u8]) -> Option<Self> {
-        let mut frame = vec![0; wire_capacity(FRAME_LIMIT_MAX)];
+        let longest = FRAME_LIMIT_MAX.min(MESSAGE_MAX.saturating_add(content.len()));
+        let mut frame = vec![0; wire_capacity(longest)];
         let length = encode(message, content.len(), |body| body.copy_from_slice(content), &mut frame).ok()?;
         frame.truncate(length);
         frame.shrink_to_fit();
@@ -51,6 +74,9 @@ impl SharedFrame {
         }
     }
 }
+
+/// Upper bound of the length of a frame without its body, in bytes: the longest opening.
+const MESSAGE_MAX: usize = HEADER + OPEN_HEAD_MAX + TENSORS_MAX * DESCRIPTOR_MAX + CHECK;
 
 /// Compares what the devices receive.
 impl PartialEq for RoundBroadcast {
@@ -119,8 +145,58 @@ impl RoundBroadcast {
             plan(&mut tensors, limit).map(|()| tensors)
         };
         // Most fleets have one limit.
-        let (first_limit, planned) = self.planned.get_or_init(|| (limit, new()));
-        if *first_limit == limit { planned.clone() } else { new() }
+        let first = self.planned.get_or_init(|| Planned { limit, tensors: new(), frames: OnceLock::new() });
+        if first.limit == limit { first.tensors.clone() } else { new() }
+    }
+
+    /// Opening of the round whose tensors follow in chunks, for devices without keys and with this frame limit, in bytes. `None` if
+    /// the tensors were planned for another limit first.
+    pub fn opening_of_chunks(&self, limit: usize) -> Option<&SharedFrame> {
+        Some(&self.chunked(limit)?.opening)
+    }
+
+    /// Chunk `index` of a tensor, for devices without keys and with this frame limit, in bytes. `None` if the tensors were planned for
+    /// another limit first, or if there is no such chunk.
+    pub fn chunk(&self, limit: usize, tensor: usize, index: usize) -> Option<&SharedFrame> {
+        self.chunked(limit)?.chunks.get(tensor)?.get(index)
+    }
+
+    /// Frames of tensors in chunks under this limit, encoded once for all devices.
+    fn chunked(&self, limit: usize) -> Option<&ChunkedFrames> {
+        let planned = self.planned.get().filter(|planned| planned.limit == limit)?;
+        let tensors = planned.tensors.as_ref().ok()?;
+        planned.frames.get_or_init(|| self.chunk_frames(tensors)).as_ref()
+    }
+
+    fn chunk_frames(&self, tensors: &Descriptors) -> Option<ChunkedFrames> {
+        let open = RoundOpen { id: self.id, task: self.request.task, tensors: tensors.clone() };
+        let chunks_of = |(number, tensor): (usize, &TensorDescriptor)| {
+            let frame = |index| {
+                let (chunk, content) = self.chunk_message(tensor, number, index)?;
+                SharedFrame::new(&ToDevice::Chunk(chunk), content)
+            };
+            (0..tensor.chunks()).map(frame).collect::<Option<Vec<_>>>()
+        };
+        Some(ChunkedFrames {
+            opening: SharedFrame::new(&ToDevice::RoundOpen(open), &[])?,
+            chunks: tensors.iter().enumerate().map(chunks_of).collect::<Option<_>>()?,
+        })
+    }
+
+    /// Message and content of chunk `index` of tensor `number`, whose descriptor contains the length of chunks. `None` if there is no
+    /// such chunk.
+    pub fn chunk_message(
+        &self,
+        descriptor: &TensorDescriptor,
+        number: usize,
+        index: usize,
+    ) -> Option<(Chunk, &[u8])> {
+        let range = descriptor.chunk_range(index)?;
+        let first = descriptor.encoding.byte_len(range.start);
+        let length = descriptor.encoding.byte_len(range.len());
+        let content = self.encoded.get(number)?.get(first..first.checked_add(length)?)?;
+        let (tensor, offset) = (u8::try_from(number).ok()?, u32::try_from(range.start).ok()?);
+        Some((Chunk { id: self.id, tensor, offset }, content))
     }
 
     /// Copy of the broadcast under another id.

@@ -313,8 +313,7 @@ pub(super) fn check_update(
     if update.samples == 0 {
         return Err(Rejection::NoSamples);
     }
-    let values = update.tensors.iter().flat_map(|t| t.values.iter());
-    let square: f64 = values.map(|&v| f64::from(v) * f64::from(v)).sum();
+    let square: f64 = update.tensors.iter().map(|tensor| sum_of_squares(&tensor.values)).sum();
     // Squares of f32 values are below 2^256, so their sum is finite in f64 unless a value is not finite.
     if !square.is_finite() {
         return Err(Rejection::NonFinite);
@@ -329,6 +328,21 @@ pub(super) fn check_update(
         return Err(Rejection::NormOverBound { norm, bound: norm_bound });
     }
     Ok(())
+}
+
+/// Number of sums that are computed side by side. Each addition to one sum has to wait for the one before.
+const SUMS: usize = 8;
+
+/// Returns the sum of the squares of values.
+fn sum_of_squares(values: &[f32]) -> f64 {
+    let mut sums = [0.0; SUMS];
+    let (blocks, remaining) = values.as_chunks::<SUMS>();
+    for block in blocks.iter().map(<[f32; SUMS]>::as_slice).chain([remaining]) {
+        for (sum, value) in sums.iter_mut().zip(block) {
+            *sum += f64::from(*value) * f64::from(*value);
+        }
+    }
+    sums.iter().sum()
 }
 
 /// Sends an acknowledgement to a device, and records it.

@@ -197,8 +197,11 @@ impl<'a> Simulation<'a> {
         mut actions: Vec<Action>,
         watcher: &mut dyn Watcher,
     ) -> Result<(), RunError> {
-        while self.step(&mut actions, watcher)? {}
-        Ok(())
+        // On a thread of the pool, which would otherwise have to be woken for each round.
+        rayon::scope(|_| {
+            while self.step(&mut actions, watcher)? {}
+            Ok(())
+        })
     }
 
     /// Executes the actions of the engine, then delivers the next answers. Returns false if the run has

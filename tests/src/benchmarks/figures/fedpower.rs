@@ -77,7 +77,7 @@ fn start(setting: &Setting, is_private: bool) -> Result<Side, String> {
             "clients and server, through the protocol{}",
             if is_private { ", with noise" } else { "" }
         ),
-        dtype: if is_private { "rows i16, sums i64" } else { "f32" }.to_owned(),
+        dtype: if is_private { "rows i16, sums i32 and i64" } else { "f32" }.to_owned(),
         n: format!("{CLIENTS} clients x {rows} rows x {D}, r {R}, {ITERATIONS} iterations"),
         cost: Some(Cost {
             unit: "rows".to_owned(),
