@@ -232,6 +232,12 @@ impl OpenRound {
         }
     }
 
+    /// Whether the broadcast of a device depends on the round that it has answered last.
+    #[must_use]
+    pub(super) fn has_reduced_broadcast(&self) -> bool {
+        self.reduced.is_some()
+    }
+
     /// Broadcast for a device whose last update was for round `answered`: reduced if possible.
     #[must_use]
     pub fn broadcast_for(&self, answered: Option<u32>) -> Arc<RoundBroadcast> {

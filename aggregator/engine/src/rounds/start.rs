@@ -347,9 +347,12 @@ impl Engine {
         devices: impl Iterator<Item = DeviceId>,
     ) -> Vec<(DeviceId, Arc<RoundBroadcast>)> {
         let connected = devices.filter(|device| self.is_connected(*device));
-        connected
-            .map(|device| (device, round.broadcast_for(self.last_answered.get(&device).copied())))
-            .collect()
+        // Looked up only where it matters, since a round has many devices.
+        let answered = |device| {
+            let known = round.has_reduced_broadcast().then(|| self.last_answered.get(&device));
+            known.flatten().copied()
+        };
+        connected.map(|device| (device, round.broadcast_for(answered(device)))).collect()
     }
 
     /// Sends broadcasts of the open round, except to devices that may still answer an earlier round.

@@ -453,13 +453,17 @@ impl<'a> Devices<'a> {
         let portion = (answering.len().max(devices.len()) / (64 * group)).max(1) * group;
         let (pool, round) = (&self.steps, round.as_ref().filter(|_| has_rounds));
         let work = |portion: &mut [(usize, Option<&mut SimDevice>)]| {
+            let Some(round) = round else {
+                return portion
+                    .iter_mut()
+                    .filter_map(|(_, device)| device.as_deref_mut())
+                    .for_each(SimDevice::pump);
+            };
             let mut memory = pool.take();
             for group in portion.chunks_mut(group) {
                 let mut group: Vec<_> =
                     group.iter_mut().filter_map(|(_, device)| device.as_deref_mut()).collect();
-                if let Some(round) = round {
-                    round.prepare(&mut group, &mut memory.steps);
-                }
+                round.prepare(&mut group, &mut memory.steps);
                 group.iter_mut().for_each(|device| device.pump());
             }
         };
