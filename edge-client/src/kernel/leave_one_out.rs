@@ -73,12 +73,31 @@ impl LeaveOneOut {
         pace: Pace<'_>,
     ) {
         let [r, q, squares] = factor;
-        let (k, c) = (z.len(), y.len());
+        let k = z.len();
         pace.spend(k * (k + 3));
         let Some((u, shares)) = scratch.split_at_mut_checked(k) else { return };
         for ((u, row), &square) in u.iter_mut().zip(r.chunks_exact(k.max(1))).zip(squares) {
             *u = if square == 0.0 { 0.0 } else { dot(row, z, 1) * directions.scale / square };
         }
+        #[cfg(all(feature = "wide", not(target_os = "none")))]
+        self.add_side_by_side(directions, q, squares, y, [u, shares], pace);
+        #[cfg(not(all(feature = "wide", not(target_os = "none"))))]
+        self.add_in_turn(directions, q, squares, y, [u, shares], pace);
+    }
+
+    /// Adds the errors of one ridge after the other, with scratch memory of k values.
+    #[cfg(any(test, not(all(feature = "wide", not(target_os = "none")))))]
+    #[inline(always)]
+    fn add_in_turn(
+        &mut self,
+        directions: &Directions,
+        q: &[f32],
+        squares: &[f32],
+        y: &[f32],
+        [u, shares]: [&mut [f32]; 2],
+        pace: Pace<'_>,
+    ) {
+        let (k, c) = (u.len(), y.len());
         for (error, ridge) in self.errors.iter_mut().zip(RIDGES) {
             let mut remainder = 1.0;
             pace.spend(k * (c + 6) + 4 * c);
@@ -99,6 +118,49 @@ impl LeaveOneOut {
         }
     }
 
+    /// Adds the errors of all ridges side by side in the host's vectors, with the bits of those in turn.
+    #[cfg(all(feature = "wide", not(target_os = "none")))]
+    #[inline(always)]
+    fn add_side_by_side(
+        &mut self,
+        directions: &Directions,
+        q: &[f32],
+        squares: &[f32],
+        y: &[f32],
+        [u, _]: [&mut [f32]; 2],
+        pace: Pace<'_>,
+    ) {
+        let (k, c) = (u.len(), y.len());
+        RIDGES.iter().for_each(|_| pace.spend(k * (c + 6) + 4 * c));
+        let extras = RIDGES.map(|ridge| ridge * self.unit);
+        let shares = |number: usize, u: f32, square: f32| {
+            let mut shares = extras;
+            shares.iter_mut().for_each(|share| *share = u * directions.share(number, square, *share));
+            shares
+        };
+        let mut remainders = [1.0; RIDGES.len()];
+        for (number, (&u, &square)) in u.iter().zip(squares).enumerate() {
+            for (remainder, share) in remainders.iter_mut().zip(shares(number, u, square)) {
+                *remainder -= u * share;
+            }
+        }
+        for (output, y) in y.iter().enumerate() {
+            let mut predictions = [0.0; RIDGES.len()];
+            let weights = from(q, output).iter().step_by(c);
+            for (number, ((&u, &square), weight)) in u.iter().zip(squares).zip(weights).enumerate() {
+                for (prediction, share) in predictions.iter_mut().zip(shares(number, u, square)) {
+                    *prediction += share * weight;
+                }
+            }
+            for ((error, prediction), remainder) in self.errors.iter_mut().zip(predictions).zip(remainders) {
+                let residual = (y - prediction) / remainder;
+                let sum = *error + residual * residual;
+                // The comparison is false for a NaN.
+                *error = if remainder >= LEAST_REMAINDER { sum } else { f32::INFINITY };
+            }
+        }
+    }
+
     /// Returns the ridge of least error, in squared lengths of directions; the smallest of several equally
     /// good ridges. Returns `None` if no ridge has a finite error.
     #[must_use]
@@ -110,5 +172,44 @@ impl LeaveOneOut {
             }
         }
         best.1
+    }
+}
+
+#[cfg(all(test, feature = "wide"))]
+mod tests {
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Values around one, and values at which comparisons and divisions change.
+    fn value() -> impl Strategy<Value = f32> {
+        prop_oneof![8 => -2.0f32..2.0, 1 => Just(0.0), 1 => Just(1.0), 1 => -1e30f32..1e30]
+    }
+
+    proptest! {
+        #[test]
+        fn errors_side_by_side_are_those_in_turn(
+            (k, c) in (1..9usize, 1..4usize),
+            values in proptest::collection::vec(value(), 240),
+            first_is_free in any::<bool>(),
+            unit in 0.0f32..4.0,
+        ) {
+            let directions = Directions { rank: k, scale: 1.0, first_is_free };
+            let mut values = values.chunks_exact(8 * 5);
+            let mut take = |count: usize| values.next().map(|values| values[..count].to_vec()).unwrap_or_default();
+            let squares: Vec<f32> = take(k).iter().map(|value| value * value).collect();
+            let q = take(k * c);
+            let mut side_by_side = LeaveOneOut { unit, errors: [0.0; RIDGES.len()] };
+            let mut in_turn = side_by_side;
+            for _ in 0..2 {
+                let (mut u, mut shares, y) = (take(k), take(k), vec![0.25; c]);
+                side_by_side.add_side_by_side(&directions, &q, &squares, &y, [&mut u, &mut shares], Pace::NONE);
+                in_turn.add_in_turn(&directions, &q, &squares, &y, [&mut u, &mut shares], Pace::NONE);
+                prop_assert_eq!(side_by_side.errors.map(f32::to_bits), in_turn.errors.map(f32::to_bits));
+            }
+        }
     }
 }

@@ -78,8 +78,8 @@ pub struct ClientScore {
     pub dropped: DroppedDirections,
     /// True if the client's samples determine no head and it has no solver for that ([`FleetArithmetic`]). Its head is zero.
     pub undetermined: bool,
-    /// Predictions for the client's test set.
-    pub predictions: Predictions,
+    /// Predictions for the client's test set; `None` without a test set.
+    pub predictions: Option<Box<Predictions>>,
     /// CRC-32C of the parameters of all layers; `None` if the model is not a network.
     pub parameters: Option<u32>,
 }
@@ -153,8 +153,9 @@ fn score_sets<P: Mechanism>(
     test_set: &Set,
     shape: Shape,
 ) -> ClientScore {
-    let train = errors(model, train_set, shape);
-    let test = errors(model, test_set, shape);
+    let mut predictions = Predictions::of(test_set);
+    let train = errors(model, train_set, shape, |_| {});
+    let test = errors(model, test_set, shape, |out| predictions.push(&test_set.y, out));
     let classification = matches!(test_set.y, Labels::Classes(_));
     #[allow(clippy::cast_precision_loss, reason = "counts of samples")]
     let mean = |sum: f64, count: usize| (count > 0).then(|| sum / count as f64);
@@ -170,7 +171,7 @@ fn score_sets<P: Mechanism>(
         test_mse: if classification { None } else { mean(test.squares, test_set.len()) },
         dropped: DroppedDirections::default(),
         undetermined,
-        predictions: test.predictions,
+        predictions: predictions.boxed(),
         parameters: None,
     }
 }
@@ -212,7 +213,7 @@ pub fn score_network(device: &SimNetwork, parameters: &[f32], client: &Client) -
         test_mse: None,
         dropped: DroppedDirections::default(),
         undetermined: false,
-        predictions: test.predictions,
+        predictions: test.predictions.boxed(),
         parameters: Some(crc32c_f32(parameters)),
     }
 }
@@ -260,18 +261,16 @@ struct Errors {
     failed_prediction: bool,
     /// True if it failed because it has no head.
     has_no_head: bool,
-    predictions: Predictions,
 }
 
-/// Computes the errors of a model on a set in f32, with the arithmetic of devices.
-fn errors<P: Mechanism>(model: &mut Linear<HeapWorkspace, P>, set: &Set, shape: Shape) -> Errors {
-    let mut total = Errors {
-        squares: 0.0,
-        correct: 0,
-        failed_prediction: false,
-        has_no_head: false,
-        predictions: Predictions::of(set),
-    };
+/// Computes the errors of a model on a set in f32, with the arithmetic of devices. Calls `each` with the outputs for each sample.
+fn errors<P: Mechanism>(
+    model: &mut Linear<HeapWorkspace, P>,
+    set: &Set,
+    shape: Shape,
+    mut each: impl FnMut(&[f32]),
+) -> Errors {
+    let mut total = Errors { squares: 0.0, correct: 0, failed_prediction: false, has_no_head: false };
     let mut out = vec![0.0f32; shape.outputs];
     let samples = set.samples();
     for (index, x) in samples.x.chunks_exact(shape.features.max(1)).enumerate() {
@@ -280,7 +279,7 @@ fn errors<P: Mechanism>(model: &mut Linear<HeapWorkspace, P>, set: &Set, shape: 
             total.failed_prediction = true;
             total.has_no_head |= reason == NotReady::NoHead;
         }
-        total.predictions.push(&set.y, &out);
+        each(&out);
         match samples.targets {
             Targets::Values(y) => {
                 let expected = y.get(index * shape.outputs..(index + 1) * shape.outputs).unwrap_or_default();

@@ -134,7 +134,6 @@ impl pulp::NullaryFnOnce for InAvx2<'_> {
 #[inline(always)]
 fn round_row(rounding: impl Rounding, row: &mut [Word], x: &[f32], scale: f32) -> Option<Option<usize>> {
     let mut unit = None;
-    let last = padded(x.as_chunks::<WORD>().1);
     let is_usable = fit_row(
         row,
         scale,
@@ -142,41 +141,20 @@ fn round_row(rounding: impl Rounding, row: &mut [Word], x: &[f32], scale: f32) -
         |row, scale| {
             let scale = scale * ONE as f32;
             unit = None;
-            rounding
-                .round(row, x, &last, scale)
-                .or_else(|| Portable.round(row, x, &last, scale))
-                .unwrap_or_else(|| {
-                    unit =
-                        x.iter().position(|x| x * scale > 0.0 && magnitude(x * scale) == ONE.unsigned_abs());
-                    x.iter().map(|x| u64::from(magnitude(x * scale)).pow(2)).sum()
-                })
+            rounding.round(row, x, scale).or_else(|| Portable.round(row, x, scale)).unwrap_or_else(|| {
+                unit = x.iter().position(|x| x * scale > 0.0 && magnitude(x * scale) == ONE.unsigned_abs());
+                x.iter().map(|x| u64::from(magnitude(x * scale)).pow(2)).sum()
+            })
         },
     );
     // A row of norm 1 with this integer has no other.
     is_usable.then_some(unit)
 }
 
-/// Returns fewer values than a word has, followed by zeros. Copies with constant lengths are fast.
-#[inline(always)]
-fn padded(values: &[f32]) -> [f32; WORD] {
-    let (mut word, mut first) = ([0.0; WORD], 0);
-    for length in [8, 4, 2, 1] {
-        if values.len() & length != 0
-            && let (Some(target), Some(values)) =
-                (word.get_mut(first..first + length), values.get(first..first + length))
-        {
-            target.copy_from_slice(values);
-            first += length;
-        }
-    }
-    word
-}
-
 /// Form of the rounding of rows.
 trait Rounding: Copy {
-    /// Writes the integers nearest to `scale x`; `last` are the values of the last word if it is not full. Returns their
-    /// squared norm; `None` if one of them may not fit 16 bits, of which the lowest may then be written.
-    fn round(self, row: &mut [Word], x: &[f32], last: &[f32; WORD], scale: f32) -> Option<u64>;
+    /// Writes the integers nearest to `scale x`. Returns their squared norm; `None` if one of them may not fit 16 bits, of which the lowest may then be written.
+    fn round(self, row: &mut [Word], x: &[f32], scale: f32) -> Option<u64>;
 }
 
 /// Rounding in a form that compilers vectorise.
@@ -185,7 +163,7 @@ struct Portable;
 
 impl Rounding for Portable {
     #[inline(always)]
-    fn round(self, row: &mut [Word], x: &[f32], _last: &[f32; WORD], scale: f32) -> Option<u64> {
+    fn round(self, row: &mut [Word], x: &[f32], scale: f32) -> Option<u64> {
         let row = row.as_flattened_mut().get_mut(..x.len())?;
         let mut bits = 0;
         for (integer, x) in row.iter_mut().zip(x) {
@@ -216,16 +194,18 @@ impl Rounding for Portable {
 #[cfg(target_arch = "x86_64")]
 impl Rounding for pulp::x86::V3 {
     #[inline(always)]
-    fn round(self, row: &mut [Word], x: &[f32], last: &[f32; WORD], scale: f32) -> Option<u64> {
+    fn round(self, row: &mut [Word], x: &[f32], scale: f32) -> Option<u64> {
         let mut squares = avx2::Squares::new(self, scale);
         let (words, rest) = x.as_chunks::<WORD>();
-        for (row, x) in row.iter_mut().zip(words) {
-            *row = squares.round(x);
+        for (word, x) in row.iter_mut().zip(words) {
+            *word = squares.round(x);
         }
-        if let Some(row) = row.last_mut().filter(|_| !rest.is_empty()) {
-            *row = squares.round(last);
+        if let Some(word) = row.last_mut().filter(|_| !rest.is_empty()) {
+            // Loads with a mask leave the values in vectors.
+            let (low, high) = rest.split_at_checked(WORD / 2).unwrap_or((rest, &[]));
+            *word = squares.round(&pulp::cast([self.partial_load_f32s(low), self.partial_load_f32s(high)]));
         }
-        squares.sum()
+        squares.sum(row)
     }
 }
 
@@ -291,9 +271,8 @@ mod tests {
                 .collect();
             let mut rows = [vec![[0; WORD]; words(d)], vec![[0; WORD]; words(d)]];
             let [portable, with_avx2] = &mut rows;
-            let last = padded(x.as_chunks::<WORD>().1);
-            let expected = Portable.round(portable, &x, &last, scale);
-            let found = simd.vectorize(|| simd.round(with_avx2, &x, &last, scale));
+            let expected = Portable.round(portable, &x, scale);
+            let found = simd.vectorize(|| simd.round(with_avx2, &x, scale));
             match found {
                 Some(_) => assert_eq!((found, &rows[1]), (expected, &rows[0]), "case {case}: d={d}"),
                 // A magnitude of 2^15 - 1 may have saturated, and a sum of 2^31 may overflow.

@@ -151,8 +151,13 @@ impl Population {
     fn generator(&self, client: usize) -> Generator {
         let LinearRegression { d, k, feature_std, noise_std, .. } = self.settings;
         let (truth, heads) = (&self.truth, &self.heads);
-        let direction: Vec<f64> =
-            (0..d).map(|i| (0..k).fold(0.0, |sum, j| sum + truth[(i, j)] * heads[(client, j)])).collect();
+        let mut direction = vec![0.0; d];
+        for j in 0..k {
+            let weight = heads[(client, j)];
+            for (sum, truth) in direction.iter_mut().zip(truth.column(j).iter()) {
+                *sum += truth * weight;
+            }
+        }
         Generator {
             map: Arc::new(direction),
             outputs: 1,

@@ -134,7 +134,7 @@ fn score_weights(weights: Vec<f64>, client: &Client, dataset: &Dataset) -> Clien
         head: weights,
         dropped: DroppedDirections::default(),
         undetermined: false,
-        predictions: test.predictions,
+        predictions: test.predictions.boxed(),
         parameters: None,
     }
 }

@@ -29,6 +29,12 @@ impl Predictions {
         Self { truth, rows, ..Self::default() }
     }
 
+    /// Puts the predictions on the heap, for lists of many clients; `None` if there are no samples.
+    #[must_use]
+    pub fn boxed(self) -> Option<Box<Self>> {
+        (!self.rows.is_empty()).then(|| Box::new(self))
+    }
+
     /// Adds the outputs of a linear model for one sample: for classes, the class with the largest output.
     pub fn push(&mut self, y: &Labels, outputs: &[f32]) {
         match y {

@@ -62,7 +62,7 @@ struct ClassFigures {
 impl Confusion {
     pub(super) fn of(clients: &[ClientScore]) -> Self {
         let mut counts = BTreeMap::new();
-        for predictions in clients.iter().map(|client| &client.predictions) {
+        for predictions in clients.iter().filter_map(|client| client.predictions.as_deref()) {
             for (truth, class) in predictions.truth.iter().zip(&predictions.classes) {
                 *counts.entry((class_number(*truth), *class)).or_insert(0) += 1;
             }
@@ -158,8 +158,9 @@ fn class_name(outcome: &Outcome, class: u8) -> String {
 #[must_use]
 pub fn predictions(outcome: &Outcome) -> Option<String> {
     let clients = || outcome.clients.iter().chain(&outcome.newcomers);
-    let classification = clients().any(|client| !client.predictions.classes.is_empty());
-    if clients().all(|client| client.predictions.scores.is_empty()) {
+    let tested = || clients().filter_map(|client| client.predictions.as_deref());
+    let classification = tested().any(|predictions| !predictions.classes.is_empty());
+    if tested().all(|predictions| predictions.scores.is_empty()) {
         return None;
     }
     let outputs = outcome.outputs.max(1);
@@ -169,7 +170,7 @@ pub fn predictions(outcome: &Outcome) -> Option<String> {
         "client,row,output,true,predicted\n"
     });
     for (number, client) in outcome.numbers.iter().zip(clients()) {
-        let predictions = &client.predictions;
+        let Some(predictions) = client.predictions.as_deref() else { continue };
         if classification {
             let samples = predictions
                 .rows
@@ -234,7 +235,7 @@ mod tests {
             truth: truth.iter().copied().map(f32::from).collect(),
             rows: (0..).take(truth.len()).collect(),
         };
-        ClientScore { predictions, ..ClientScore::default() }
+        ClientScore { predictions: predictions.boxed(), ..ClientScore::default() }
     }
 
     /// Class 0: 3 samples, 2 found, 1 of class 1 taken for it. Class 1: 2 samples, 1 found, 1 of class 0 taken for it.

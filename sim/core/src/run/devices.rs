@@ -33,6 +33,16 @@ pub fn gate(scenario: &Scenario, build: &DeviceFactory, engine: &Engine) -> Arc<
 /// Number of devices from which on devices without work are put to sleep between rounds.
 pub const AWAKE_MAX: usize = 8_192;
 
+/// Largest number of devices that fit their final heads together if not all stay awake. The memory of so few stays in the second
+/// cache.
+const FITTING_MAX: usize = 1_024;
+
+/// Number of devices that compute together of more than `awake_max`, which are put to sleep afterwards if it is not for `training`.
+#[must_use]
+pub fn portion(awake_max: usize, training: bool) -> usize {
+    if training { awake_max.max(1) } else { awake_max.clamp(1, FITTING_MAX) }
+}
+
 /// Memory in bytes that the devices of a run take at least, with the records of those that sleep. `all_fit_heads` is true if
 /// every client fits a final head, so that as many as may be are awake.
 #[must_use]
@@ -43,8 +53,12 @@ pub fn least_memory(build: &DeviceFactory, dataset: &Dataset, awake_max: usize, 
         Some(network) => (clients, network.shape.parameters()),
         None => {
             let Shape { features, width, outputs } = build.shape;
-            let awake = if all_fit_heads { clients.min(awake_max as u64) } else { 0 };
-            (awake, features * (width + outputs))
+            let awake = match dataset.clients.len() {
+                _ if !all_fit_heads => 0,
+                clients if clients > awake_max => portion(awake_max, false),
+                clients => clients,
+            };
+            (awake as u64, features * (width + outputs))
         }
     };
     // Buffers for a frame: of the device and of the server, for both directions.
@@ -277,11 +291,11 @@ impl<'a> Devices<'a> {
         }
     }
 
-    /// Puts devices to sleep that have no frames to process and `has_work` is false for, if more than a limit are awake. Only
+    /// Puts devices to sleep that have no frames to process and `has_work` is false for, if more than `limit` are awake. Only
     /// devices to which round `current` was not sent sleep: the others may be sent a round that refers to this one.
-    pub fn rest(&mut self, current: u32, has_work: impl Fn(usize) -> bool) {
+    pub fn rest(&mut self, limit: usize, current: u32, has_work: impl Fn(usize) -> bool) {
         // Devices of networks keep their networks, on which they are scored.
-        if self.awake.len() <= self.awake_max || self.build.network.is_some() {
+        if self.awake.len() <= limit || self.build.network.is_some() {
             return;
         }
         for index in std::mem::take(&mut self.awake) {
@@ -385,6 +399,23 @@ impl<'a> Devices<'a> {
         if !std::mem::replace(&mut mark.is_uncounted, true) {
             self.uncounted.push(index);
         }
+    }
+
+    /// Leaves the frames of devices pending until [`Self::take_up`].
+    pub fn set_aside(&mut self, devices: impl Iterator<Item = usize>) {
+        let mut is_later = vec![false; self.all.len()];
+        for index in devices {
+            if let Some(is_later) = is_later.get_mut(index) {
+                *is_later = true;
+            }
+        }
+        self.active.retain(|index| is_later.get(*index).is_none_or(|later| !later));
+    }
+
+    /// Lets the frames of devices that were set aside be processed.
+    pub fn take_up(&mut self, devices: impl Iterator<Item = usize>) {
+        let marks = &self.marks;
+        self.active.extend(devices.filter(|index| marks.get(*index).is_some_and(|mark| mark.is_active)));
     }
 
     /// Processes the pending frames of all devices except those for which `waits` is true. Devices that sleep connect first.

@@ -16,9 +16,10 @@ use fedspan_client::memory::Shape;
 use fedspan_engine::{Action, DeviceId, Engine, Event, Failure, Millis, NotCounted, Phase, RoundBroadcast};
 
 use self::delivery::Delivery;
+use self::scores::ScoredModel;
 use super::arrivals::{ArrivalQueue, PendingAnswer};
 use super::attack::Attackers;
-use super::devices::{Devices, gate};
+use super::devices::{Devices, gate, portion};
 use super::engine::{TICKS, ticks};
 use super::replay::ReplayDriver;
 use super::times::Times;
@@ -63,6 +64,8 @@ pub struct Simulation<'a> {
     diverged: Option<Diverged>,
     /// Latest scores of networks before their heads are tuned.
     before_tuning: Option<(Scores, Vec<ClientScore>)>,
+    /// Scores of the linear model that was evaluated last, which mostly is the final model.
+    last_scored: Option<(ScoredModel, Scores, Vec<ClientScore>)>,
     metrics: MetricSet,
 }
 
@@ -107,6 +110,7 @@ impl<'a> Simulation<'a> {
             interrupted: false,
             diverged: None,
             before_tuning: None,
+            last_scored: None,
             metrics: MetricSet::All,
         })
     }
@@ -271,37 +275,35 @@ impl<'a> Simulation<'a> {
             if let Some((attackers, _)) = &mut self.attackers {
                 attackers.corrupt(&mut self.devices, arrivals, &self.engine);
             }
-            return self.deliver_all(arrivals, actions, None);
+            return self.deliver_all(arrivals, actions, false);
         }
-        let portion = self.devices.awake_max().max(1);
-        if arrivals.len() <= portion {
-            return self.deliver_all(arrivals, actions, Some(&|_| false));
+        let awake_max = self.devices.awake_max();
+        if arrivals.len() <= awake_max.max(1) {
+            return self.deliver_all(arrivals, actions, true);
         }
-        let mut is_later = vec![false; self.devices.len()];
-        set_all(&mut is_later, arrivals, true);
-        for arrivals in arrivals.chunks(portion) {
-            set_all(&mut is_later, arrivals, false);
-            let is_later = |index: usize| is_later.get(index).is_some_and(|later| *later);
-            self.deliver_all(arrivals, actions, Some(&is_later))?;
+        self.devices.set_aside(arrivals.iter().map(|(index, _)| *index));
+        for arrivals in arrivals.chunks(portion(awake_max, self.trains())) {
+            self.devices.take_up(arrivals.iter().map(|(index, _)| *index));
+            self.deliver_all(arrivals, actions, true)?;
             // Other actions are executed at the time of the last answer.
             if actions.iter().all(|action| matches!(action, Action::Acknowledge(..))) {
                 self.execute(actions, watcher)?;
                 // After training no round refers to an earlier one.
                 if !self.trains() {
-                    self.devices.rest(u32::MAX, |_| false);
+                    self.devices.rest(0, u32::MAX, |_| false);
                 }
             }
         }
         Ok(())
     }
 
-    /// Delivers answers to the engine. Unless `is_later` is `None`, the devices compute meanwhile, except those for which it is true;
-    /// each answer is delivered as soon as it and all earlier ones are there.
+    /// Delivers answers to the engine. If `computes`, the devices compute meanwhile, and each answer is delivered as soon as it and
+    /// all earlier ones are there.
     fn deliver_all(
         &mut self,
         arrivals: &[(usize, PendingAnswer)],
         actions: &mut Vec<Action>,
-        is_later: Option<&dyn Fn(usize) -> bool>,
+        computes: bool,
     ) -> Result<(), RunError> {
         let round = self.engine.open_round().map(|round| Arc::clone(&round.broadcast));
         let mut delivery = Delivery {
@@ -315,14 +317,14 @@ impl<'a> Simulation<'a> {
             ends_after_training: self.metrics == MetricSet::Distance,
             actions,
         };
-        let Some(is_later) = is_later else {
+        if !computes {
             for (index, pending_answer) in arrivals {
                 delivery.deliver(*index, pending_answer, self.devices.get(*index));
             }
             return Ok(());
-        };
+        }
         let pending = &self.arrivals;
-        let waits = |index: usize| pending.pending(index).is_some() || is_later(index);
+        let waits = |index: usize| pending.pending(index).is_some();
         let order: Vec<usize> = arrivals.iter().map(|(index, _)| *index).collect();
         let mut answers = arrivals.iter();
         self.devices.pump_in_order(round.as_deref(), waits, &order, |index, device| {
@@ -392,15 +394,6 @@ impl<'a> Simulation<'a> {
         let arrivals = &self.arrivals;
         let round = self.engine.open_round().map(|round| &*round.broadcast);
         self.devices.pump(round, |index| arrivals.pending(index).is_some())
-    }
-}
-
-/// Sets the flags of devices with answers.
-fn set_all(flags: &mut [bool], arrivals: &[(usize, PendingAnswer)], value: bool) {
-    for (index, _) in arrivals {
-        if let Some(flag) = flags.get_mut(*index) {
-            *flag = value;
-        }
     }
 }
 

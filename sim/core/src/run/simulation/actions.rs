@@ -85,7 +85,8 @@ impl Simulation<'_> {
         let began = Instant::now();
         self.process_due_frames()?;
         let arrivals = &self.arrivals;
-        self.devices.rest(record.id.round, |index| arrivals.pending(index).is_some());
+        self.devices
+            .rest(self.devices.awake_max(), record.id.round, |index| arrivals.pending(index).is_some());
         self.seconds += began.elapsed().as_secs_f64();
         (self.last_failure, self.failed_attempts) = (None, 0);
         // Ridge scores are not counted as updates.
@@ -101,11 +102,15 @@ impl Simulation<'_> {
         };
         let last = record.ends_training;
         let evaluated = last || self.scenario.evaluates(number);
+        // Frees the memory before clients are scored again.
+        self.last_scored = None;
         let scored = if evaluated { Some(self.scores_with_newcomers(number)?) } else { None };
         let scores = scored.as_ref().map(|(scores, _)| *scores);
-        // After a divergence the scores before the divergence are kept.
-        if self.diverged.is_none() {
-            self.before_tuning = scored.filter(|_| self.scenario.algorithm.network().is_some());
+        if self.scenario.algorithm.network().is_none() {
+            self.last_scored = scored.map(|(scores, clients)| (self.scored_model(), scores, clients));
+        } else if self.diverged.is_none() {
+            // After a divergence the scores before the divergence are kept.
+            self.before_tuning = scored;
         }
         let (bytes_up, bytes_down) = self.devices.traffic_since();
         self.rows.push(RoundRow {

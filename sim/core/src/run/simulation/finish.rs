@@ -26,7 +26,12 @@ impl Simulation<'_> {
         let last = self.rows.last().map_or(0, |row| row.round);
         let (scores, clients, tuned) = match network {
             None => {
-                let (scores, clients) = self.scores(last)?;
+                let (scores, clients) = match self.last_scored.take() {
+                    Some((model, scores, clients)) if model == self.scored_model() => {
+                        (scores.without_new_clients(), clients)
+                    }
+                    _ => self.scores(last)?,
+                };
                 (scores, clients, Vec::new())
             }
             Some(network) => {

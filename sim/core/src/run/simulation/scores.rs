@@ -4,12 +4,23 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use fedspan_engine::Action;
+use fedspan_engine::linalg::Matrix;
+use fedspan_protocol::message::HeadSolve;
 
 use super::Simulation;
 use crate::data::Dataset;
 use crate::evaluate::{self, ClientScore, MetricSet, Scores};
 use crate::fleet::FleetArithmetic;
 use crate::run::{RoundRow, RunError, Watcher, check_finite};
+
+/// Parts of a linear model that change while training, or afterwards with the choice of a ridge. Equal models have equal scores.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct ScoredModel {
+    representation: Matrix,
+    shared_head: Option<Matrix>,
+    /// Solver of the clients' heads.
+    head: HeadSolve,
+}
 
 impl Simulation<'_> {
     /// Records round 0: the scores of the initial model, and the bytes of the start rounds, which compute the
@@ -141,6 +152,15 @@ impl Simulation<'_> {
         }
         check_finite(&scores, round)?;
         Ok((scores, clients))
+    }
+
+    /// Linear model that would be scored now.
+    pub(super) fn scored_model(&self) -> ScoredModel {
+        ScoredModel {
+            representation: self.engine.representation().clone(),
+            shared_head: self.engine.shared_head().cloned(),
+            head: self.engine.final_head(),
+        }
     }
 
     /// True if a condition of the section `[stop]` is met. Figures are compared only if the round was
