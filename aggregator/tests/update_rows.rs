@@ -33,7 +33,7 @@ fn counted_update(order: u32, values: usize) -> CountedUpdate {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// Updates are loaded in order, in whatever numbers they are written and however long they are. A repeated write changes nothing.
+    /// Updates of any number and length are loaded in the order in which they counted. A repeated write changes nothing.
     #[test]
     fn written_updates_are_loaded(
         writes in prop::collection::vec((1u32..150, any::<bool>()), 1..5),

@@ -36,7 +36,7 @@ impl Clock {
     }
 
     /// Waits until the time `due`, or for ever if `due` is `None`, with a timer that is used for one wait after
-    /// another. While `due` moves on, the timer stays registered for the earlier time, and is registered anew
+    /// another. While `due` moves on, the timer stays registered for the earlier time, and is registered again
     /// only once that has passed. The wait ends in time although the task has used up its budget.
     pub(super) fn wait(self, mut timer: Pin<&mut Sleep>, due: Option<Millis>) -> impl Future<Output = ()> {
         let due = self.instant(due);
