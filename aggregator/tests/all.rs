@@ -37,3 +37,4 @@ mod sealed_updates;
 mod server;
 mod status_command;
 mod store;
+mod update_rows;

@@ -19,5 +19,6 @@ pub use file_lock::FileLock;
 pub use private_directory::{check_private_directory, open_private_directory};
 #[cfg(feature = "private")]
 pub use private_file::{
-    FileError, create_private, make_directories, parent, read_secret, sync_directory, user, with_suffix,
+    FileError, create_partial, create_private, make_directories, parent, read_secret, sync_directory, user,
+    with_suffix,
 };

@@ -213,6 +213,17 @@ fn read_contents(
 /// # Errors
 /// [`FileError::Exists`] if the path exists; [`FileError::Io`] if a file operation fails.
 pub fn create_private(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    create_partial(path, bytes)?;
+    let durable = sync_directory(path).map_err(|error| io_error(parent(path), error));
+    durable.inspect_err(|_| drop(std::fs::remove_file(path)))
+}
+
+/// Creates an owner-only file as [`create_private`] does, for a caller that renames the file and then syncs its directory: the content is
+/// durable on return, the name is not.
+///
+/// # Errors
+/// Same as [`create_private`].
+pub fn create_partial(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     let mut file = match OpenOptions::new().write(true).create_new(true).mode(MODE).open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
@@ -221,9 +232,7 @@ pub fn create_private(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
         Err(error) => return Err(io_error(path, error)),
     };
     let written = file.write_all(bytes).and_then(|()| file.sync_all());
-    let durable = written.map_err(|error| io_error(path, error));
-    let durable = durable.and_then(|()| sync_directory(path).map_err(|error| io_error(parent(path), error)));
-    durable.inspect_err(|_| drop(std::fs::remove_file(path)))
+    written.map_err(|error| io_error(path, error)).inspect_err(|_| drop(std::fs::remove_file(path)))
 }
 
 /// Function that syncs the directory of a file: [`sync_directory`], or a function with simulated errors in
@@ -239,7 +248,7 @@ pub fn replace(path: &Path, bytes: &[u8], sync: Sync) -> Result<(), FileError> {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io_error(&partial, error)),
         _ => {}
     }
-    create_private(&partial, bytes)?;
+    create_partial(&partial, bytes)?;
     std::fs::rename(&partial, path).map_err(|error| io_error(path, error))?;
     sync(path).map_err(|error| FileError::NotDurable { path: path.to_owned(), error })
 }

@@ -3,7 +3,7 @@
 
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use fedspan_connections::{Slot, SlotError};
 use fedspan_protocol::limits::FRAME_LIMIT_MAX;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::{Sleep, timeout};
 
 use super::beacon::Beacons;
 use super::clock::Clock;
@@ -144,8 +144,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
     async fn run_session(&mut self) -> DisconnectReason {
         // Number of reads since the timer expired.
         let mut late_reads = 0;
+        let mut timer = pin!(self.clock.timer());
         loop {
-            if let Err(reason) = self.perform_steps().await {
+            if let Err(reason) = self.perform_steps(timer.as_mut()).await {
                 return reason;
             }
             let now = self.clock.now();
@@ -173,15 +174,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
                         return DisconnectReason::Closed;
                     }
                 }
-                () = self.clock.sleep_until(due) => self.session.on_timer(self.clock.now()),
+                () = self.clock.wait(timer.as_mut(), due) => self.session.on_timer(self.clock.now()),
             }
         }
     }
 
     /// Performs all steps of the session that are possible without further input.
-    async fn perform_steps(&mut self) -> Result<(), DisconnectReason> {
+    async fn perform_steps(&mut self, mut timer: Pin<&mut Sleep>) -> Result<(), DisconnectReason> {
         let mut frame = Vec::new();
         loop {
+            // The session keeps the event until the inbox has room, so that this task needs no memory for it.
+            if self.session.has_event() {
+                frame = Vec::new();
+                let permit = self.inbox.reserve().await.map_err(|_| DisconnectReason::Ended)?;
+                if let Some(event) = self.session.take_event() {
+                    permit.send(event);
+                }
+            }
             // The action is not kept in the memory of this task while a frame is written.
             match self.session.next(self.clock.now(), &mut frame) {
                 PeerAction::Send => {}
@@ -199,11 +208,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
                     }
                     continue;
                 }
+                // The event of a further message of one read, or the last one. In a box, because these are rare.
                 PeerAction::Report(event) => {
                     frame = Vec::new();
-                    // `Sender::send` would need space for a second copy of the event in the memory of this
-                    // task.
-                    self.inbox.reserve().await.map_err(|_| DisconnectReason::Ended)?.send(event);
+                    let event = Box::new(event);
+                    self.inbox.reserve().await.map_err(|_| DisconnectReason::Ended)?.send(*event);
                     continue;
                 }
                 PeerAction::Close(reason) => return Err(reason),
@@ -217,10 +226,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
             // Frees spare capacity, because writing may take long.
             frame.drain(..written);
             frame.shrink_to_fit();
-            let frame_timeout = Duration::from_millis(self.session.timeouts().frame.as_u64());
-            match timeout(frame_timeout, self.write(&frame)).await {
-                Ok(written) => written?,
-                Err(_) => return Err(DisconnectReason::Slow),
+            let clock = self.clock;
+            let due = clock.now() + self.session.timeouts().frame;
+            tokio::select! {
+                biased;
+                written = self.write(&frame) => written?,
+                () = clock.wait(timer.as_mut(), Some(due)) => return Err(DisconnectReason::Slow),
             }
         }
     }

@@ -3,29 +3,30 @@
 //! without the key they are unreadable. The encryption does not protect against an attacker who searches the
 //! raw disk for the overwritten key, because file systems and flash memory keep copies.
 //!
-//! A stored update consists of a nonce of 24 bytes and the XChaCha20-Poly1305 encryption of its record. The
-//! associated data are (round, stage, device), so that an update cannot be moved to another row.
+//! A row of updates (see `update_row`) consists of a nonce of 24 bytes and the XChaCha20-Poly1305 encryption of
+//! the encoded updates. The associated data are the key of the row, (round, stage, device), so that updates
+//! cannot be moved to another row.
 
 use chacha20poly1305::aead::{AeadInOut, KeyInit};
 use chacha20poly1305::{Tag, XChaCha20Poly1305, XNonce};
 use fedspan_protocol::message::RoundId;
-use serde::Serialize;
 use sha2::{Digest, Sha256};
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroizing;
 
 use super::error::DatabaseError;
 use super::round_key_file::RoundKeyStorage;
-use super::write::encoding_error;
 use crate::keys::Entropy;
 use fedspan_engine::DeviceId;
 
 const MAGIC: &[u8; 8] = b"FSPLRND1";
 const KEY: usize = 32;
-const NONCE: usize = 24;
-const TAG: usize = 16;
+/// Length of a nonce, in bytes.
+pub(super) const NONCE: usize = 24;
+/// Length of a tag, in bytes.
+pub(super) const TAG: usize = 16;
 const CHECKSUM: usize = 8;
 const ENCODED_LEN: usize = MAGIC.len() + ID + KEY + CHECKSUM;
-/// Length of the associated data of an update: a round id and a device number.
+/// Length of the associated data of a row: a round id and a device number.
 const ASSOCIATED: usize = ID + 8;
 /// Length of an encoded round id, in bytes.
 const ID: usize = 6;
@@ -40,13 +41,11 @@ pub(super) struct UpdateCipher {
     current: Option<(RoundId, XChaCha20Poly1305)>,
     /// Nonces that were drawn and not used.
     nonces: Vec<[u8; NONCE]>,
-    /// Memory in which updates are encoded and encrypted one after another.
-    buffer: Vec<u8>,
 }
 
 impl UpdateCipher {
     pub(super) fn new(storage: Box<dyn RoundKeyStorage>, entropy: Box<dyn Entropy>) -> Self {
-        Self { storage, entropy, current: None, nonces: Vec::new(), buffer: Vec::new() }
+        Self { storage, entropy, current: None, nonces: Vec::new() }
     }
 
     /// Ensures that a key for the updates of `round` is stored.
@@ -76,42 +75,25 @@ impl UpdateCipher {
         self.storage.erase().map_err(DatabaseError::RoundKeyFile)
     }
 
-    /// Encodes an update in postcard format and encrypts it. [`Self::ensure_key`] must have been called for the same round.
+    /// Encrypts a row of updates in place: fills in the nonce in its first [`NONCE`] bytes and appends the tag.
+    /// `device` is the device of the row's key. [`Self::ensure_key`] must have been called for the same round.
     pub(super) fn seal(
         &mut self,
         round: RoundId,
         device: DeviceId,
-        update: &impl Serialize,
-    ) -> Result<&[u8], DatabaseError> {
+        row: &mut Vec<u8>,
+    ) -> Result<(), DatabaseError> {
         let nonce = self.nonce()?;
-        let mut buffer = std::mem::take(&mut self.buffer);
-        buffer.clear();
-        buffer.extend_from_slice(&nonce);
-        buffer = postcard::to_extend(update, buffer).map_err(encoding_error)?;
-        match self.encrypt(round, device, &nonce, buffer.get_mut(NONCE..).unwrap_or_default()) {
-            Ok(tag) => buffer.extend_from_slice(&tag),
-            Err(error) => {
-                buffer.zeroize();
-                return Err(error);
-            }
-        }
-        self.buffer = buffer;
-        Ok(&self.buffer)
-    }
-
-    /// Encrypts an encoded update in place and returns its tag.
-    fn encrypt(
-        &self,
-        round: RoundId,
-        device: DeviceId,
-        nonce: &[u8; NONCE],
-        update: &mut [u8],
-    ) -> Result<Tag, DatabaseError> {
         let current = self.current.as_ref().filter(|(key_round, _)| *key_round == round);
         let (_, cipher) = current.ok_or(DatabaseError::NoEntropy)?;
-        cipher
-            .encrypt_inout_detached(&XNonce::from(*nonce), &associated_data(round, device), update.into())
-            .map_err(|_| DatabaseError::Damaged("an update is too long to be encrypted".to_owned()))
+        let too_long = || DatabaseError::Damaged("updates are too long to be encrypted".to_owned());
+        let (target, updates) = row.split_first_chunk_mut::<NONCE>().ok_or_else(too_long)?;
+        *target = nonce;
+        let tag = cipher
+            .encrypt_inout_detached(&XNonce::from(nonce), &associated_data(round, device), updates.into())
+            .map_err(|_| too_long())?;
+        row.extend_from_slice(&tag);
+        Ok(())
     }
 
     /// Returns a new nonce.
@@ -168,7 +150,7 @@ pub(super) struct UpdateDecryptor {
 }
 
 impl UpdateDecryptor {
-    /// Decrypts the update of a device.
+    /// Decrypts a row of updates. `device` is the device of the row's key.
     pub(super) fn open(&self, device: DeviceId, sealed: &[u8]) -> Result<Zeroizing<Vec<u8>>, DatabaseError> {
         let plaintext = sealed.split_first_chunk::<NONCE>().and_then(|(nonce, sealed)| {
             let (ciphertext, tag) = sealed.split_last_chunk::<TAG>()?;
@@ -192,7 +174,7 @@ fn encode_round_id(round: RoundId) -> [u8; ID] {
     [a, b, c, d, e, f]
 }
 
-/// Returns the associated data of an update.
+/// Returns the associated data of a row.
 fn associated_data(round: RoundId, device: DeviceId) -> [u8; ASSOCIATED] {
     let mut data = [0; ASSOCIATED];
     let bytes = encode_round_id(round).into_iter().chain(device.0.to_le_bytes());

@@ -5,7 +5,7 @@
 //!  about        format, campaign, configuration
 //!  checkpoint   state of the engine at the last opening or commit of a round
 //!  names        later ids of the open round (`round_aliases`)
-//!  updates      (round, stage, device) -> update counted in the open round
+//!  updates      (round, stage, device) -> updates counted in the open round by one transaction (`update_row`)
 //!  out          devices that will not answer the open round (`excluded`)
 //!  waits        deadline override of the open round, if it was extended (`deadline`)
 //!  accounts     device -> spent privacy budget
@@ -24,6 +24,7 @@ mod offline;
 mod read_snapshot;
 mod round_key_file;
 mod tables;
+mod update_row;
 mod write;
 
 use std::fs::{File, OpenOptions};

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
 use fedspan_files::regular;
-use fedspan_files::{create_private, sync_directory, with_suffix};
+use fedspan_files::{create_partial, sync_directory, with_suffix};
 
 /// File name of the key in the state directory.
 pub const KEY_FILE: &str = "round.key";
@@ -75,7 +75,7 @@ impl RoundKeyStorage for RoundKeyFile {
     fn write(&self, key: &[u8]) -> std::io::Result<()> {
         let partial = self.partial_path();
         erase(&partial)?;
-        create_private(&partial, key).map_err(std::io::Error::other)?;
+        create_partial(&partial, key).map_err(std::io::Error::other)?;
         std::fs::rename(&partial, &self.path)?;
         sync_directory(&self.path)
     }

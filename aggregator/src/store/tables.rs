@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use super::campaign_state::CampaignState;
 use super::encryption::UpdateCipher;
 use super::error::DatabaseError;
+use super::update_row::decode_row;
 use crate::journal::CommittedRound;
 use fedspan_engine::privacy::Account;
 use fedspan_engine::{Checkpoint, CountedUpdate, DeviceId, Millis};
@@ -20,11 +21,14 @@ pub(super) const FORMAT: u32 = 5;
 /// Type of encoded values.
 pub(super) type Bytes = &'static [u8];
 
-/// Format, campaign, configuration, clock and number of the last transaction.
+/// Format, campaign, configuration, clock, number of updates counted in the open round, and number of the last
+/// transaction.
 pub(super) const ABOUT: TableDefinition<'_, &str, Bytes> = TableDefinition::new("about");
+/// Key in [`ABOUT`] of the number of updates counted in the open round.
+pub(super) const COUNTED: &str = "counted";
 /// State of the engine at the last opening or commit of a round.
 pub(super) const CHECKPOINT: TableDefinition<'_, (), Bytes> = TableDefinition::new("checkpoint");
-/// Encrypted updates counted in the open round, by round, stage and device.
+/// Encrypted updates counted in the open round, by round, stage and the device of the first update of the row.
 pub(super) const UPDATES: TableDefinition<'_, (u32, u16, u64), Bytes> = TableDefinition::new("updates");
 /// Later ids of the open round; the first id is in the checkpoint.
 pub(super) const NAMES: TableDefinition<'_, (u32, u16), ()> = TableDefinition::new("names");
@@ -161,15 +165,19 @@ pub(super) fn load(
             Some(decryptor) => decryptor,
             slot => slot.insert(cipher.decryptor(id)?),
         };
-        let counted: CountedUpdate =
-            decode_value("an update", &decryptor.open(DeviceId(device), sealed.value())?)?;
-        if counted.update.id != id && !stored.round_aliases.contains(&counted.update.id) {
+        let device = DeviceId(device);
+        let first = updates.len();
+        decode_row(device, &decryptor.open(device, sealed.value())?, updates)?;
+        let aliases = &stored.round_aliases;
+        let is_of_round =
+            |counted: &CountedUpdate| counted.update.id == id || aliases.contains(&counted.update.id);
+        if !updates.iter().skip(first).all(|(_, counted)| is_of_round(counted)) {
             return Err(wrong_round());
         }
-        updates.push((DeviceId(device), counted));
     }
     updates.sort_by_key(|(_, counted)| counted.order);
-    if updates.iter().zip(0..).any(|((_, counted), order)| counted.order != order) {
+    let is_gapless = updates.iter().zip(0..).all(|((_, counted), order)| counted.order == order);
+    if !is_gapless || open.is_some() && count_updates(&read)? != updates.len() as u64 {
         return Err(DatabaseError::Damaged("an update is missing".to_owned()));
     }
     for entry in read.open_table(OUT)?.iter()? {
@@ -200,7 +208,9 @@ pub(super) fn count_rounds(read: &ReadTransaction) -> Result<u64, DatabaseError>
 
 /// Returns the number of updates counted in the open round.
 pub(super) fn count_updates(read: &ReadTransaction) -> Result<u64, DatabaseError> {
-    Ok(read.open_table(UPDATES)?.len()?)
+    let counted = read.open_table(ABOUT)?.get(COUNTED)?.map(|bytes| decode_number(bytes.value()));
+    // Earlier versions stored no number and each update in its own row.
+    counted.map_or_else(|| Ok(read.open_table(UPDATES)?.len()?), Ok)
 }
 
 /// Passes the committed rounds with their ids to `each`, until `each` returns false.
@@ -257,9 +267,17 @@ pub(super) fn decode_number(bytes: &[u8]) -> u64 {
 
 /// Decodes a value; `what` names the value in the error.
 fn decode_value<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, DatabaseError> {
-    match postcard::take_from_bytes(bytes) {
-        Ok((value, [])) => Ok(value),
-        Ok(_) => Err(DatabaseError::Damaged(format!("{what} has trailing bytes"))),
-        Err(error) => Err(DatabaseError::Damaged(format!("{what} cannot be decoded: {error}"))),
+    match decode_next(what, bytes)? {
+        (value, []) => Ok(value),
+        _ => Err(DatabaseError::Damaged(format!("{what} has trailing bytes"))),
     }
+}
+
+/// Decodes a value and returns it with the bytes after it; `what` names the value in the error.
+pub(super) fn decode_next<'a, T: DeserializeOwned>(
+    what: &str,
+    bytes: &'a [u8],
+) -> Result<(T, &'a [u8]), DatabaseError> {
+    postcard::take_from_bytes(bytes)
+        .map_err(|error| DatabaseError::Damaged(format!("{what} cannot be decoded: {error}")))
 }

@@ -6,9 +6,10 @@ use serde::Serialize;
 use super::encryption::UpdateCipher;
 use super::error::DatabaseError;
 use super::tables::{
-    ABOUT, ACCOUNTS, Bytes, CHECKPOINT, FORMAT, JOURNAL, MISSED, NAMES, OUT, ROUNDS, UPDATES, WAITS,
+    ABOUT, ACCOUNTS, Bytes, CHECKPOINT, COUNTED, FORMAT, JOURNAL, MISSED, NAMES, OUT, ROUNDS, UPDATES, WAITS,
     decode_number,
 };
+use super::update_row::UpdateRow;
 use super::{Store, StoreError, io_error};
 use crate::journal::CommittedRound;
 use fedspan_engine::linalg::Matrix;
@@ -115,6 +116,7 @@ pub(super) fn begin(database: &Database, campaign: u64, configuration: &str) -> 
         about.insert("format", u64::from(FORMAT).to_le_bytes().as_slice())?;
         about.insert("campaign", campaign.to_le_bytes().as_slice())?;
         about.insert("configuration", configuration.as_bytes())?;
+        about.insert(COUNTED, 0u64.to_le_bytes().as_slice())?;
         write.open_table(CHECKPOINT)?.retain(|(), _| false)?;
         write.open_table(UPDATES)?.retain(|_, _| false)?;
         write.open_table(NAMES)?.retain(|_, ()| false)?;
@@ -151,10 +153,13 @@ fn write_rows(
         let mut journal = write.open_table(JOURNAL)?;
         let mut accounts = write.open_table(ACCOUNTS)?;
         let mut checkpoints = write.open_table(CHECKPOINT)?;
+        let mut update_row = UpdateRow::default();
+        let mut counted_updates = None;
         for (index, row) in rows.iter().enumerate() {
             match row {
                 Row::Engine(Record::Checkpoint(checkpoint)) => {
                     checkpoints.insert((), encode_value(checkpoint)?.as_slice())?;
+                    counted_updates = Some(0);
                     updates.retain(|_, _| false)?;
                     round_aliases.retain(|_, ()| false)?;
                     excluded.retain(|_, ()| false)?;
@@ -172,9 +177,11 @@ fn write_rows(
                     excluded.retain(|_, ()| false)?;
                 }
                 Row::Engine(Record::Counted(id, device, counted)) => {
-                    cipher.ensure_key(*id)?;
-                    let sealed = cipher.seal(*id, *device, counted)?;
-                    updates.insert((id.round, id.stage, device.0), sealed)?;
+                    if !update_row.has_room(*id) {
+                        update_row.insert(&mut updates, cipher)?;
+                    }
+                    update_row.push(*id, *device, counted)?;
+                    counted_updates = Some(u64::from(counted.order) + 1);
                     excluded.remove(device.0)?;
                 }
                 Row::Engine(Record::Excluded(device)) => drop(excluded.insert(device.0, ())?),
@@ -207,6 +214,10 @@ fn write_rows(
                 Row::Clock(now) => drop(about.insert("clock", now.as_u64().to_le_bytes().as_slice())?),
                 Row::JournalEntry(number, line) => drop(journal.insert(number, line.as_str())?),
             }
+        }
+        update_row.insert(&mut updates, cipher)?;
+        if let Some(counted) = counted_updates {
+            about.insert(COUNTED, counted.to_le_bytes().as_slice())?;
         }
         next_transaction(&mut about)?
     };
