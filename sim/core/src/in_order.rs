@@ -4,17 +4,20 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::{TryRecvError, channel};
 
 /// Runs `work` on all items in parallel. Passes each item to `deliver` as soon as its work and that of all earlier items is
-/// done, so in the order of the items. Panics of both are passed on.
+/// done, so in the order of the items. Then runs `follow_up` on the item, in parallel again. Panics of all three are passed on.
 pub fn in_order<T: Send>(
     items: impl ExactSizeIterator<Item = T> + Send,
     work: impl Fn(&mut T) + Sync,
-    mut deliver: impl FnMut(T) + Send,
+    mut deliver: impl FnMut(&mut T) + Send,
+    follow_up: impl Fn(T) + Sync,
 ) {
     let count = items.len();
     if count == 0 {
         return;
     }
-    let work = &work;
+    let (work, follow_up) = (&work, &follow_up);
+    // One thread follows up while it has the item in its cache.
+    let is_alone = rayon::current_num_threads() == 1;
     rayon::scope_fifo(|scope| {
         let (done, finished) = channel();
         for (number, mut item) in items.enumerate() {
@@ -41,9 +44,14 @@ pub fn in_order<T: Send>(
                 // The work on an item has panicked, which the scope passes on.
                 Err(TryRecvError::Disconnected) => return,
             }
-            while let Some(item) = early.remove(&next) {
-                deliver(item);
+            while let Some(mut item) = early.remove(&next) {
+                deliver(&mut item);
                 next += 1;
+                if is_alone {
+                    follow_up(item);
+                } else {
+                    scope.spawn_fifo(move |_| follow_up(item));
+                }
             }
         }
     });
@@ -62,13 +70,14 @@ mod tests {
         rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(run);
     }
 
-    /// Tests that every item is worked on once and delivered once, in order, though work takes different times.
+    /// Tests that every item is worked on, delivered and followed up once, in this order, and delivered in the order of the items, though
+    /// work takes different times.
     #[test]
     fn items_are_delivered_in_their_order() {
         for threads in [1, 2, 7] {
             for count in [0, 1, 2, 63, 500] {
                 with_threads(threads, || {
-                    let worked = AtomicUsize::new(0);
+                    let (worked, followed_up) = (AtomicUsize::new(0), AtomicUsize::new(0));
                     let mut delivered = Vec::new();
                     let work = |item: &mut (u64, u64)| {
                         // Early items take longer.
@@ -82,10 +91,16 @@ mod tests {
                         (0..count).map(|item| (item, 0)).collect::<Vec<_>>().into_iter(),
                         work,
                         |item| {
-                            delivered.push(item);
+                            delivered.push(*item);
+                            item.1 += 1;
+                        },
+                        |(number, value)| {
+                            assert_eq!(value, 3 * number + 1);
+                            followed_up.fetch_add(1, Ordering::Relaxed);
                         },
                     );
                     assert_eq!(worked.into_inner() as u64, count);
+                    assert_eq!(followed_up.into_inner() as u64, count);
                     assert_eq!(delivered, (0..count).map(|item| (item, 3 * item)).collect::<Vec<_>>());
                 });
             }
@@ -96,13 +111,18 @@ mod tests {
     fn panics_are_passed_on() {
         for threads in [1, 3] {
             with_threads(threads, || {
-                let run = |work_fails: bool| {
-                    let work = |item: &mut usize| assert!(!work_fails || *item != 5, "work fails");
-                    let deliver = |item: usize| assert!(work_fails || item != 5, "delivery fails");
-                    catch_unwind(AssertUnwindSafe(|| in_order(0..20usize, work, deliver)))
+                let run = |failing: &str| {
+                    let is_failing = |part, item| item == 5 && part == failing;
+                    let work = |item: &mut usize| assert!(!is_failing("work", *item), "work fails");
+                    let deliver =
+                        |item: &mut usize| assert!(!is_failing("delivery", *item), "delivery fails");
+                    let follow_up = |item: usize| assert!(!is_failing("follow-up", item), "follow-up fails");
+                    catch_unwind(AssertUnwindSafe(|| in_order(0..20usize, work, deliver, follow_up)))
                 };
-                assert!(run(true).is_err());
-                assert!(run(false).is_err());
+                for part in ["work", "delivery", "follow-up"] {
+                    assert!(run(part).is_err(), "{part}");
+                }
+                assert!(run("nothing").is_ok());
             });
         }
     }

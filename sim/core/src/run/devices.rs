@@ -433,7 +433,8 @@ impl<'a> Devices<'a> {
     }
 
     /// Processes pending frames like [`Self::pump`]. Meanwhile calls `deliver` for each number in `order` and its device, in
-    /// this order, as soon as the frames of the device have been processed. Numbers without a device are delivered, too.
+    /// this order, as soon as the frames of the device have been processed, and then processes the frames that `deliver` has sent it.
+    /// Numbers without a device are delivered, too.
     ///
     /// # Errors
     /// Errors of [`Self::connect`].
@@ -504,6 +505,10 @@ impl<'a> Devices<'a> {
             |portion| work(portion),
             |portion| {
                 portion.iter_mut().for_each(|(index, device)| deliver(*index, device.as_deref_mut()));
+            },
+            // Their acknowledgements.
+            |portion| {
+                portion.iter_mut().filter_map(|(_, device)| device.as_deref_mut()).for_each(SimDevice::pump);
             },
         );
         Ok(())

@@ -315,6 +315,7 @@ impl<'a> Simulation<'a> {
             diverged: &mut self.diverged,
             is_of_network: self.scenario.algorithm.network().is_some(),
             ends_after_training: self.metrics == MetricSet::Distance,
+            sends_acknowledgements: computes,
             actions,
         };
         if !computes {

@@ -2,7 +2,7 @@
 
 use fedspan_aggregator::connection::PeerMessage;
 use fedspan_engine::{Action, DeviceId, Effects, Engine, Event, NotCounted, Phase, RoundBroadcast, Update};
-use fedspan_protocol::message::{Decline, DeclineReason, Task};
+use fedspan_protocol::message::{Ack, AckOutcome, Decline, DeclineReason, Task, ToDevice};
 
 use crate::fleet::SimDevice;
 use crate::run::Diverged;
@@ -21,6 +21,8 @@ pub(super) struct Delivery<'s, 'r> {
     pub is_of_network: bool,
     /// True if no final heads are fitted.
     pub ends_after_training: bool,
+    /// True if devices are sent the acknowledgements of counted updates at once.
+    pub sends_acknowledgements: bool,
     pub actions: &'s mut Vec<Action>,
 }
 
@@ -51,6 +53,23 @@ impl Delivery<'_, '_> {
             if let Some(update) = self.handle(event) {
                 device.connection.reuse(update);
             }
+        }
+        if let Some(acknowledgement) = self.take_acknowledgement(id) {
+            device.connection.send(ToDevice::Ack(acknowledgement));
+        }
+    }
+
+    /// Takes the acknowledgement of a counted update, if it is all that the engine asks for since the delivery began and the caller
+    /// processes the frames of devices. All other acknowledgements are sent with the other actions.
+    fn take_acknowledgement(&mut self, device: u64) -> Option<Ack> {
+        match self.actions.last() {
+            Some(&Action::Acknowledge(DeviceId(id), ack))
+                if self.sends_acknowledgements && id == device && ack.outcome == AckOutcome::Counted =>
+            {
+                self.actions.pop();
+                Some(ack)
+            }
+            _ => None,
         }
     }
 
