@@ -286,6 +286,8 @@ fn unwritable_outputs_are_refused() {
     assert!(
         refuse_output(&folder.file_path("next.safetensors")).contains("another command is writing this file")
     );
+    // Explicitly, because a child process that another test is starting may have inherited the file.
+    running_command.unlock().unwrap();
     drop(running_command);
     folder.average(RoundKind::Up, None).unwrap();
     assert!(!partial.exists());
