@@ -12,6 +12,7 @@ use proptest::prelude::*;
 use redb::{ReadableDatabase, ReadableTableMetadata, TableDefinition};
 
 const UPDATES: TableDefinition<'_, (u32, u16, u64), &[u8]> = TableDefinition::new("updates");
+const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
 
 const ROUND: RoundId = RoundId { round: 7, stage: 3 };
 
@@ -89,4 +90,42 @@ fn small_updates_share_rows() {
     let database = redb::Database::open(scratch.path().join(FILE)).unwrap();
     let rows = database.begin_read().unwrap().open_table(UPDATES).unwrap().len().unwrap();
     assert_eq!(rows, 1_000_u64.div_ceil(62));
+}
+
+/// A store of the version before, with a row for each update and no number of updates, is loaded, counted and
+/// continued.
+#[test]
+fn stores_with_a_row_for_each_update_are_continued() {
+    let scratch = Scratch::new();
+    let mut store = Store::open(scratch.path(), SysRng).unwrap();
+    store.begin(1, "").unwrap();
+    store.apply(&[opened_row()]).unwrap();
+    let expected: Vec<_> =
+        (0..9).map(|order| (DeviceId(u64::from(order) * 7 % 9), counted_update(order, 8))).collect();
+    let rows: Vec<Row> = expected
+        .iter()
+        .map(|(device, counted)| Row::Engine(Record::Counted(ROUND, *device, counted.clone())))
+        .collect();
+    let (earlier, later) = rows.split_at(5);
+    for row in earlier {
+        store.apply(std::slice::from_ref(row)).unwrap();
+    }
+    drop(store);
+    let database = redb::Database::open(scratch.path().join(FILE)).unwrap();
+    assert_eq!(database.begin_read().unwrap().open_table(UPDATES).unwrap().len().unwrap(), 5);
+    let write = database.begin_write().unwrap();
+    assert!(write.open_table(ABOUT).unwrap().remove("counted").unwrap().is_some());
+    write.commit().unwrap();
+    drop(database);
+
+    let offline = OfflineStore::open(scratch.path()).unwrap().unwrap();
+    assert_eq!(offline.count_updates().unwrap(), 5);
+    assert!(offline.load().unwrap().unwrap().updates == expected[..5]);
+    drop(offline);
+    let mut store = Store::open(scratch.path(), SysRng).unwrap();
+    assert!(store.load().unwrap().unwrap().updates == expected[..5]);
+    store.apply(later).unwrap();
+    assert!(store.load().unwrap().unwrap().updates == expected);
+    drop(store);
+    assert_eq!(OfflineStore::open(scratch.path()).unwrap().unwrap().count_updates().unwrap(), 9);
 }
