@@ -57,7 +57,7 @@ impl<const D: usize> Task for Mean<D> {
         }
     }
 
-    fn streamed_tasks(&self) -> u16 {
+    fn streamed_tasks(&self) -> u32 {
         TaskKind::Private12.bit()
     }
 

@@ -253,7 +253,7 @@ impl Task for Announcing {
         self.1
     }
 
-    fn streamed_tasks(&self) -> u16 {
+    fn streamed_tasks(&self) -> u32 {
         u16::MAX
     }
 
@@ -316,7 +316,7 @@ impl Task for Announcing {
 #[test]
 fn abilities_are_announced_if_both_tasks_have_them() {
     let (scale, fit) = (Role::Scale.bit(), TaskKind::FitHead.bit());
-    let task_with = |tasks: u16, roles: u16, encodings: u8| {
+    let task_with = |tasks: u32, roles: u32, encodings: u8| {
         Announcing::new(|capabilities| {
             (capabilities.tasks, capabilities.roles, capabilities.encodings) = (tasks, roles, encodings)
         })

@@ -6,8 +6,8 @@ pub const WIRE_VERSION: u16 = 2;
 
 /// Schema hash: the CRC-32C over the golden messages of this version (message and body without the frame, in
 /// the order of their file names in `vectors/`). Three kinds of golden messages are excluded:
-/// `to_server_hello`, which contains this number, the tasks for private use, which not every peer has to
-/// support, and messages that a peer may ignore (`to_device_next_round`) or need not know
+/// `to_server_hello`, which contains this number, the tasks for private use and for learned priors, which not every peer
+/// has to support, and messages that a peer may ignore (`to_device_next_round`) or need not know
 /// (`to_server_update_gradient_i8_top_k` and `to_device_announced`, for devices that say that they do, and
 /// `to_server_report`). A test recomputes the hash, so a change
 /// of a message without a new hash fails.
@@ -52,7 +52,7 @@ pub const HIDDEN_AFTER_FILTERS_MAX: usize = TENSORS_MAX - FILTERS_MAX - 1;
 
 /// Bits in [`Capabilities::tasks`](crate::message::Capabilities::tasks) of the tasks for private use, 12
 /// to 15. No version of the wire protocol defines their meaning.
-pub const PRIVATE_TASKS: u16 = 0xF000;
+pub const PRIVATE_TASKS: u32 = 0xF000;
 
 /// Number of parameters of a [`PrivateTask`](crate::message::PrivateTask). With one more parameter the task
 /// would be longer than any other task ([`OPEN_HEAD_MAX`]).
@@ -60,6 +60,9 @@ pub const PRIVATE_PARAMETERS: usize = 5;
 
 /// Maximum number of ridges of one [`Task::RidgeScores`](crate::message::Task::RidgeScores).
 pub const RIDGES_MAX: usize = 32;
+
+/// Maximum number of priors of one [`Task::PriorEvidence`](crate::message::Task::PriorEvidence).
+pub const PRIORS_MAX: usize = 32;
 
 /// Number of draws of labelled samples in a [`Task::RidgeScores`](crate::message::Task::RidgeScores). With
 /// eight draws the noise in a device's scores is smaller than the differences between devices.

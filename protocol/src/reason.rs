@@ -23,7 +23,7 @@ impl fmt::Display for Requirement {
 }
 
 /// Words for the tensors of a set of roles, in the order of the bits.
-const ROLES: [(Role, &str); 11] = [
+const ROLES: [(Role, &str); 18] = [
     (Role::Representation, "representations"),
     (Role::Gradient, "gradients"),
     (Role::Moment, "moments"),
@@ -35,10 +35,17 @@ const ROLES: [(Role, &str); 11] = [
     (Role::FeatureSums, "sums of features"),
     (Role::RidgeScores, "scores of ridges"),
     (Role::Scale, "a scale of the features, which the device applies"),
+    (Role::PriorMean, "means of a prior"),
+    (Role::PriorVariances, "variances of a prior"),
+    (Role::SecondMoments, "second moments of the features"),
+    (Role::CrossMoments, "moments of features and targets"),
+    (Role::HeadMoments, "moments of heads"),
+    (Role::HeadSums, "sums of squares of heads"),
+    (Role::PriorEvidence, "evidence for priors"),
 ];
 
 /// Lists the abilities and the tensors of a set of roles. Bits without a known role are shown as a number.
-fn write_roles(f: &mut fmt::Formatter<'_>, set: u16) -> fmt::Result {
+fn write_roles(f: &mut fmt::Formatter<'_>, set: u32) -> fmt::Result {
     let set = if set & FITS_BY_STEPS == 0 {
         set
     } else {

@@ -9,9 +9,9 @@ use fedspan_protocol::limits::{
     OPEN_HEAD_MAX, PRIVATE_PARAMETERS, SEAL_MAX, TENSORS_MAX,
 };
 use fedspan_protocol::message::{
-    Baseline, CHOOSES_RIDGE, Chunk, Descent, Descriptors, Firmware, HeadSolve, HelloPrefix, Missing, Model,
-    ModelSizes, PowerRows, PowerUpload, PrivateTask, ReportCounters, RoundId, RoundOpen, Task, ToDevice,
-    ToServer, Trained, Update, Upload, decode,
+    Baseline, CHOOSES_RIDGE, Chunk, Descent, Descriptors, Firmware, GeometricGrid, HeadSolve, HelloPrefix,
+    Missing, Model, ModelSizes, PowerRows, PowerUpload, PrivateTask, ReportCounters, RoundId, RoundOpen,
+    Task, ToDevice, ToServer, Trained, Update, Upload, decode,
 };
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use proptest::prelude::*;
@@ -229,6 +229,7 @@ fn largest_messages_fit_the_smallest_frame() {
     let tensors: Descriptors = [tensor; TENSORS_MAX].into_iter().collect();
     let solve = HeadSolve::Gradient { steps: u16::MAX, step_size: 1.0 };
     let descent = Descent { step_size: 1.0, momentum: 1.0, batch: u16::MAX };
+    let grid = GeometricGrid { first: 1.0, factor: 2.0, count: u8::MAX };
     let tasks = [
         Task::FedRep { step_size: 1.0, head: solve, upload: Upload::Representation, encoding: Encoding::I8 },
         Task::FitHead { head: solve },
@@ -260,6 +261,9 @@ fn largest_messages_fit_the_smallest_frame() {
         Task::FeatureSums { first: u16::MAX, count: u16::MAX },
         Task::RidgeScores { labels_per_class: u16::MAX, first: 1.0, factor: 2.0, count: u8::MAX },
         Task::FitHead { head: HeadSolve::LeaveOneOut { fallback_ridge: 1.0 } },
+        Task::FitHead { head: HeadSolve::Prior { noise: 1.0 } },
+        Task::HeadMoments { noise: 1.0 },
+        Task::PriorEvidence { spans: grid, floors: grid, draws: u8::MAX },
         Task::Private15(PrivateTask { encoding: Encoding::I8, parameters: [1.0; PRIVATE_PARAMETERS] }),
     ];
     for task in tasks {
@@ -280,7 +284,10 @@ fn largest_messages_fit_the_smallest_frame() {
 
 #[test]
 fn largest_hello_fits_its_frame() {
-    let largest = golden::all_messages().into_iter().find(|g| g.name == "to_server_hello_largest").unwrap();
+    let largest = golden::all_messages()
+        .into_iter()
+        .find(|g| g.name == "to_server_hello_learned_prior_largest")
+        .unwrap();
     assert!(HEADER + largest.payload().len() + CHECK <= HELLO_FRAME_MAX);
     const { assert!(HELLO_FRAME_MAX <= FRAME_LIMIT_MIN) };
 }
@@ -345,6 +352,7 @@ fn without_ridge_choice_keeps_the_rest_of_the_task() {
     assert_eq!(Task::PowerStart.without_ridge_choice(), None);
     // The bit of this ability is not the bit of a role.
     assert_eq!(CHOOSES_RIDGE & ((Role::Scale.bit() << 1) - 1), 0);
+    assert_eq!(Role::PriorMean.bit(), CHOOSES_RIDGE << 1);
 }
 
 proptest! {

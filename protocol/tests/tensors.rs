@@ -313,7 +313,7 @@ fn largest_chunk_index_is_out_of_range() {
 
 #[test]
 fn bits_of_a_set_are_distinct() {
-    let mut roles = 0u16;
+    let mut roles = 0u32;
     for role in [
         Role::Representation,
         Role::Gradient,
@@ -326,10 +326,17 @@ fn bits_of_a_set_are_distinct() {
         Role::FeatureSums,
         Role::RidgeScores,
         Role::Scale,
+        Role::PriorMean,
+        Role::PriorVariances,
+        Role::SecondMoments,
+        Role::CrossMoments,
+        Role::HeadMoments,
+        Role::HeadSums,
+        Role::PriorEvidence,
     ] {
         assert_eq!(roles & role.bit(), 0);
         roles |= role.bit();
     }
-    assert_eq!(roles, 0x7FF);
+    assert_eq!(roles, 0x7F_07FF);
     assert_eq!(ALL_ENCODINGS.map(Encoding::bit), [1, 2, 4, 8]);
 }

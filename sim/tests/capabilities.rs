@@ -69,7 +69,7 @@ fn required_capabilities(requests: &[Request]) -> Vec<([u32; 3], bool)> {
 /// Checks the device of a scenario against the server. If `resized` is given, the data set has these numbers
 /// of features and outputs. Returns the tasks that the server requested and the tasks that the device
 /// declares.
-fn check_scenario(scenario: &Scenario, resized: Option<(usize, usize)>, context: &str) -> (u16, u16) {
+fn check_scenario(scenario: &Scenario, resized: Option<(usize, usize)>, context: &str) -> (u32, u32) {
     let mut dataset = scenario.dataset(1).unwrap();
     if let Some((d, c)) = resized {
         (dataset.features, dataset.outputs) = (d, c);

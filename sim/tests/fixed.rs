@@ -129,6 +129,7 @@ fn device_declares_its_arithmetic() {
             privacy: None,
             seeds: SeedSource::System,
             network: None,
+            learned_prior: false,
             scale: false,
             error_feedback: false,
             suite: Suite::default(),

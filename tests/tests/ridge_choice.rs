@@ -44,7 +44,7 @@ impl<T: Task> Task for WithoutRidgeChoice<T> {
         capabilities.tasks &= !(1 << 11);
         capabilities
     }
-    fn streamed_tasks(&self) -> u16 {
+    fn streamed_tasks(&self) -> u32 {
         self.0.streamed_tasks()
     }
     fn open(&mut self, round: &RoundOpen) -> Result<(), DeclineReason> {

@@ -16,8 +16,8 @@ use crate::types::{DeviceId, Request};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Requirements {
     model: Model,
-    tasks: u16,
-    roles: u16,
+    tasks: u32,
+    roles: u32,
     encodings: u8,
     /// Largest number of tensors in one direction of a round. A device declares its limit in the same unit.
     tensors: u8,
@@ -136,7 +136,7 @@ impl Requirements {
         if let Some(numeric) = self.numeric.filter(|numeric| *numeric != device.numeric) {
             return Err(Refusal::Capability(Requirement::Numeric(numeric)));
         }
-        let missing = |needed: u16, offered: u16| needed & !offered;
+        let missing = |needed: u32, offered: u32| needed & !offered;
         if let Some(max_budget) = self.privacy
             && !matches!(device.privacy, Privacy::Gaussian { budget, .. } if budget <= max_budget)
         {

@@ -25,6 +25,8 @@ pub mod layer;
 pub mod least_squares;
 #[cfg(feature = "ridge-choice")]
 pub mod leave_one_out;
+#[cfg(feature = "learned-prior")]
+pub mod posterior;
 pub mod project;
 pub mod qr_update;
 pub mod rank;

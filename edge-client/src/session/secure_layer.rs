@@ -118,7 +118,7 @@ impl<A: Aead + Clone> SecureLayer<A> {
     }
 
     /// Returns the bit of the capabilities that announces the algorithm.
-    pub fn ability(&self) -> u16 {
+    pub fn ability(&self) -> u32 {
         if self.key.is_some() { self.aead.suite().ability() } else { 0 }
     }
 

@@ -102,7 +102,7 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Task for ErrorFeedback<T, V> {
         Capabilities { encodings: inner.encodings | top_k, ..inner }
     }
 
-    fn streamed_tasks(&self) -> u16 {
+    fn streamed_tasks(&self) -> u32 {
         self.task.streamed_tasks()
     }
 

@@ -21,6 +21,8 @@ mod head_fit;
 mod head_solver;
 #[cfg(all(feature = "wide", not(target_os = "none")))]
 pub mod lanes;
+#[cfg(feature = "learned-prior")]
+mod learned_prior;
 #[cfg(feature = "ridge-choice")]
 mod leave_one_out;
 mod linear;
@@ -58,6 +60,8 @@ use crate::time::Millis;
 pub use error_feedback::ErrorFeedback;
 pub use head_fit::{HeadFit, HeadFits};
 use head_solver::{GRADIENT_HEAD, HeadSolver, MINIMUM_NORM};
+#[cfg(feature = "learned-prior")]
+pub use learned_prior::{LearnedPrior, learned_prior_values};
 pub use linear::Linear;
 #[cfg(feature = "network")]
 pub use network::{Batches, Network, add_gradient};
@@ -98,7 +102,7 @@ pub trait Task {
     fn capabilities(&self) -> Capabilities;
 
     /// Returns the set of tasks, as task bits, that can be computed from streamed samples.
-    fn streamed_tasks(&self) -> u16;
+    fn streamed_tasks(&self) -> u32;
 
     /// Checks a round before its tensors are received: task, parameters, roles, shapes.
     ///

@@ -62,9 +62,9 @@ pub struct Tasks<A, B> {
     first: A,
     second: B,
     /// Kinds of rounds that the first task opens, as bits.
-    of_first: u16,
+    of_first: u32,
     /// Kinds of rounds that the second task opens, as bits; disjoint from `of_first`.
-    of_second: u16,
+    of_second: u32,
     /// Task of the open round, or of the last round.
     open: Member,
 }
@@ -149,7 +149,7 @@ impl<A: Task, B: Task> Tasks<A, B> {
 }
 
 /// Tasks that fit a head, in which a server may let a device choose the ridge.
-const FIT_HEADS: u16 = TaskKind::FedRep.bit() | TaskKind::FitHead.bit() | TaskKind::AdapterUp.bit();
+const FIT_HEADS: u32 = TaskKind::FedRep.bit() | TaskKind::FitHead.bit() | TaskKind::AdapterUp.bit();
 
 /// Returns the capabilities of the pair, from the capabilities of two tasks with the kinds of rounds that
 /// they open.
@@ -200,7 +200,7 @@ impl<A: Task, B: Task> Task for Tasks<A, B> {
         }
     }
 
-    fn streamed_tasks(&self) -> u16 {
+    fn streamed_tasks(&self) -> u32 {
         self.first.streamed_tasks() & self.of_first | self.second.streamed_tasks() & self.of_second
     }
 

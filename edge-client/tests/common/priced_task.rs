@@ -65,7 +65,7 @@ impl<T: Task> Task for PricedTask<T> {
         if self.entropy_fails { Err(DeclineReason::Entropy) } else { Ok(()) }
     }
 
-    fn streamed_tasks(&self) -> u16 {
+    fn streamed_tasks(&self) -> u32 {
         self.task.streamed_tasks()
     }
 

@@ -59,23 +59,23 @@ const HELLO_TAG: u32 = 0;
 
 /// Bit of [`Capabilities::roles`] that means an ability instead of a role: the device can select the ridge of
 /// a head by leave-one-out ([`HeadSolve::LeaveOneOut`](super::HeadSolve::LeaveOneOut)).
-pub const CHOOSES_RIDGE: u16 = 1 << 15;
+pub const CHOOSES_RIDGE: u32 = 1 << 15;
 
 /// Bit of [`Capabilities::roles`] that means an ability instead of a role: the device can fit a head of a linear model by gradient
 /// steps ([`HeadSolve::Gradient`](super::HeadSolve::Gradient)).
-pub const FITS_BY_STEPS: u16 = 1 << 14;
+pub const FITS_BY_STEPS: u32 = 1 << 14;
 
 /// Bit of [`Capabilities::roles`] that means an ability instead of a role: the device receives beacons, by which a server opens a round
 /// on many devices at once ([`ToDevice::Announced`](super::ToDevice)).
-pub const RECEIVES_BEACONS: u16 = 1 << 13;
+pub const RECEIVES_BEACONS: u32 = 1 << 13;
 
 /// Bit of [`Capabilities::roles`] that means an ability instead of a role: the device seals its frames with AES-128-CCM, and its server
 /// must do so too. Without it, both seal with ChaCha20-Poly1305.
-pub const SEALS_WITH_AES_CCM: u16 = 1 << 12;
+pub const SEALS_WITH_AES_CCM: u32 = 1 << 12;
 
 /// Bit of [`Capabilities::roles`] that means an ability instead of a role: the device stores a key that its server sends
 /// ([`ToDevice::NewKey`](super::ToDevice)).
-pub const RECEIVES_KEYS: u16 = 1 << 11;
+pub const RECEIVES_KEYS: u32 = 1 << 11;
 
 /// Capabilities of a device: the tasks, tensors and sizes that it supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,12 +86,12 @@ pub struct Capabilities {
     pub model: Model,
     /// Set of [`TaskKind::bit`](super::TaskKind::bit). The bits in
     /// [`PRIVATE_TASKS`](crate::limits::PRIVATE_TASKS) are for private use.
-    pub tasks: u16,
+    pub tasks: u32,
     /// Set of [`Role::bit`](crate::tensor::Role::bit) of the tensors that this device may send, and six flags
     /// for abilities: [`Role::Scale`](crate::tensor::Role::Scale) if the device applies a scale (a scale is
     /// never sent by a device), [`CHOOSES_RIDGE`], [`FITS_BY_STEPS`], [`RECEIVES_BEACONS`],
     /// [`SEALS_WITH_AES_CCM`] and [`RECEIVES_KEYS`].
-    pub roles: u16,
+    pub roles: u32,
     /// Set of [`Encoding::bit`](crate::tensor::Encoding::bit) that the device reads and writes.
     pub encodings: u8,
     /// Arithmetic in which the device computes updates.
@@ -193,9 +193,9 @@ pub enum Refusal {
 #[non_exhaustive]
 pub enum Requirement {
     /// Tasks, as a set of [`TaskKind::bit`](super::TaskKind::bit).
-    Tasks(u16),
+    Tasks(u32),
     /// Roles, as a set of [`Role::bit`](crate::tensor::Role::bit).
-    Roles(u16),
+    Roles(u32),
     /// Encodings, as a set of [`Encoding::bit`](crate::tensor::Encoding::bit).
     Encodings(u8),
     /// Arithmetic in which updates are computed.

@@ -28,7 +28,8 @@ pub use round::{
     Ack, AckOutcome, Announced, Chunk, Decline, DeclineReason, Fault, Missing, Rejection, RoundOpen, Update,
 };
 pub use task::{
-    Baseline, Descent, HeadSolve, PowerRows, PowerUpload, PrivateTask, Task, TaskKind, Trained, Upload,
+    Baseline, Descent, GeometricGrid, HeadSolve, PowerRows, PowerUpload, PrivateTask, Task, TaskKind,
+    Trained, Upload,
 };
 
 use crate::limits::TENSORS_MAX;

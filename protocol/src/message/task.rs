@@ -153,6 +153,49 @@ pub enum Task {
     /// Task for private use, like [`Self::Private12`].
     #[cfg_attr(not(feature = "custom-tasks"), serde(deserialize_with = "codec::refuse"))]
     Private15(PrivateTask),
+    /// Means over the device's samples, from which the server computes the mean and the metric of a prior of heads. Up: second
+    /// moments and cross moments. They reveal the device's samples if it has no more than d of them.
+    #[cfg_attr(not(feature = "learned-prior"), serde(deserialize_with = "codec::refuse"))]
+    PooledMoments,
+    /// One step of expectation-maximisation for the prior of heads: the posterior of the device's head under the present prior.
+    /// Down: representation, prior mean (unless it is zero), second moments (unless the metric is the identity), prior variances.
+    /// Up: head moments and head sums.
+    #[cfg_attr(not(feature = "learned-prior"), serde(deserialize_with = "codec::refuse"))]
+    HeadMoments {
+        /// Variance of the noise of a target.
+        noise: f32,
+    },
+    /// Evidence of the device's samples for a grid of priors, and how well heads on few of them predict the others. Down: as for [`Self::HeadMoments`]. Up: prior evidence. The prior of
+    /// grid point `(i, j)` has the variances of the representation's columns times `spans.value(i)`, and the variance of the other
+    /// directions times `floors.value(j)`; j runs first.
+    #[cfg_attr(not(feature = "learned-prior"), serde(deserialize_with = "codec::refuse"))]
+    PriorEvidence {
+        /// Factors of the variances of the representation's columns.
+        spans: GeometricGrid,
+        /// Factors of the variance of all other directions.
+        floors: GeometricGrid,
+        /// Number of draws of labelled samples for each number of labels; 0 to score no heads.
+        draws: u8,
+    },
+}
+
+/// Geometric grid of positive numbers: `first`, `first * factor`, and so on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GeometricGrid {
+    /// First number.
+    pub first: f32,
+    /// Ratio between neighbouring numbers.
+    pub factor: f32,
+    /// Number of numbers.
+    pub count: u8,
+}
+
+impl GeometricGrid {
+    /// Returns the numbers of the grid, in order. Each product is rounded to binary32.
+    pub fn values(self) -> impl Iterator<Item = f32> + Clone {
+        core::iter::successors(Some(self.first), move |value| Some(value * self.factor))
+            .take(self.count.into())
+    }
 }
 
 impl Task {
@@ -176,12 +219,15 @@ impl Task {
             Self::Private13(_) => TaskKind::Private13,
             Self::Private14(_) => TaskKind::Private14,
             Self::Private15(_) => TaskKind::Private15,
+            Self::PooledMoments => TaskKind::PooledMoments,
+            Self::HeadMoments { .. } => TaskKind::HeadMoments,
+            Self::PriorEvidence { .. } => TaskKind::PriorEvidence,
         }
     }
 
     /// Returns this task's bit in a set of tasks.
     #[must_use]
-    pub const fn bit(&self) -> u16 {
+    pub const fn bit(&self) -> u32 {
         self.kind().bit()
     }
 
@@ -212,7 +258,10 @@ impl Task {
             | Self::PowerStart
             | Self::MomentRows { .. }
             | Self::FeatureSums { .. }
-            | Self::RidgeScores { .. } => None,
+            | Self::RidgeScores { .. }
+            | Self::PooledMoments
+            | Self::HeadMoments { .. }
+            | Self::PriorEvidence { .. } => None,
         }
     }
 
@@ -268,11 +317,17 @@ pub enum TaskKind {
     Private14 = 14,
     /// [`Task::Private15`].
     Private15 = 15,
+    /// [`Task::PooledMoments`].
+    PooledMoments = 16,
+    /// [`Task::HeadMoments`].
+    HeadMoments = 17,
+    /// [`Task::PriorEvidence`].
+    PriorEvidence = 18,
 }
 
 impl TaskKind {
     /// All kinds, in the order of their numbers.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 19] = [
         Self::FedRep,
         Self::FitHead,
         Self::FedAvg,
@@ -289,17 +344,20 @@ impl TaskKind {
         Self::Private13,
         Self::Private14,
         Self::Private15,
+        Self::PooledMoments,
+        Self::HeadMoments,
+        Self::PriorEvidence,
     ];
 
     /// Returns this kind's bit in a set of tasks.
     #[must_use]
-    pub const fn bit(self) -> u16 {
+    pub const fn bit(self) -> u32 {
         1 << self as u8
     }
 
     /// Returns true if this kind is in a set of tasks.
     #[must_use]
-    pub const fn is_in(self, tasks: u16) -> bool {
+    pub const fn is_in(self, tasks: u32) -> bool {
         tasks & self.bit() != 0
     }
 }
@@ -356,6 +414,13 @@ pub enum HeadSolve {
         /// Ridge for data in which a class has only one sample, so that leaving the sample out would leave
         /// the class empty; 0 for least squares without a ridge.
         fallback_ridge: f32,
+    },
+    /// Posterior mean of a head on all features under a prior that the fleet has learned. Comes with the tensors of
+    /// [`Task::HeadMoments`].
+    #[cfg_attr(not(feature = "learned-prior"), serde(deserialize_with = "codec::refuse"))]
+    Prior {
+        /// Variance of the noise of a target, for the variance of predictions.
+        noise: f32,
     },
 }
 

@@ -34,7 +34,7 @@ pub enum Suite {
 impl Suite {
     /// Returns the bit of [`Capabilities::roles`](crate::message::Capabilities) that announces the algorithm; 0 for the default.
     #[must_use]
-    pub const fn ability(self) -> u16 {
+    pub const fn ability(self) -> u32 {
         match self {
             Self::ChaCha20Poly1305 => 0,
             Self::Aes128Ccm => SEALS_WITH_AES_CCM,
@@ -43,7 +43,7 @@ impl Suite {
 
     /// Returns the algorithm that a device with these [`Capabilities::roles`](crate::message::Capabilities) announces.
     #[must_use]
-    pub const fn announced(roles: u16) -> Self {
+    pub const fn announced(roles: u32) -> Self {
         if roles & SEALS_WITH_AES_CCM == 0 { Self::ChaCha20Poly1305 } else { Self::Aes128Ccm }
     }
 }

@@ -41,17 +41,39 @@ pub enum Role {
     /// is multiplied. A scale is sent only to devices; its bit in the capabilities means that the device
     /// applies a scale.
     Scale,
+    /// Mean of the prior of heads, d x C. Sent only to devices.
+    PriorMean,
+    /// Variances of the prior of heads in units of the noise's, 1 x (k + 1): one for each column of the representation, then that of
+    /// all other directions. Sent only to devices.
+    PriorVariances,
+    /// Lower triangle of the symmetric matrix `mean of x x^T` with its diagonal, row by row, 1 x d (d + 1) / 2: of one device's
+    /// samples, or of the fleet's.
+    SecondMoments,
+    /// Matrix `mean of x y^T` of one device's samples, d x C.
+    CrossMoments,
+    /// Second moment of a device's head about the prior mean, times the representation, d x k.
+    HeadMoments,
+    /// Sums that belong to [`Self::HeadMoments`], 1 x 3: the head's squared distance from the mean in the metric of the prior, the
+    /// sum of squared residuals, and the number of samples.
+    HeadSums,
+    /// Evidence of a device's samples for several priors, 1 x (3 r + 2): for each of r priors the squared residuals, the log
+    /// determinant, and the fraction of correct predictions of heads on few samples; then the number of samples, and of predictions.
+    PriorEvidence,
 }
 
 /// Number of columns of [`Role::FeatureSums`]: the exponent of the feature's grid, three limbs of its sum,
 /// four limbs of its sum of squares.
 pub const SUMS_COLUMNS: u16 = 8;
 
+/// Number of bits in a set of roles that mean abilities: 11 to 15.
+const ABILITIES: u32 = 5;
+
 impl Role {
-    /// Returns this role's bit in a set of roles.
+    /// Returns this role's bit in a set of roles. The bits 11 to 15 mean abilities, so the bits of later roles follow after them.
     #[must_use]
-    pub const fn bit(self) -> u16 {
-        1 << self as u16
+    pub const fn bit(self) -> u32 {
+        let tag = self as u32;
+        1 << if tag <= Self::Scale as u32 { tag } else { tag + ABILITIES }
     }
 }
 

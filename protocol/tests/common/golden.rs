@@ -4,9 +4,9 @@
 use fedspan_protocol::limits::{FRAME_LIMIT_DEFAULT, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, TENSORS_MAX};
 use fedspan_protocol::message::{
     Ack, AckOutcome, Announced, Baseline, Capabilities, Chunk, Decline, DeclineReason, Descent, Descriptors,
-    Fault, Filters, Firmware, HeadSolve, Hello, Image, Missing, Model, NewKey, Numeric, PowerRows,
-    PowerUpload, Privacy, PrivateTask, Refusal, Rejection, Report, ReportCounters, Requirement, ResetReason,
-    RoundId, RoundOpen, Task, ToDevice, ToServer, Trained, Update, Upload, Welcome,
+    Fault, Filters, Firmware, GeometricGrid, HeadSolve, Hello, Image, Missing, Model, NewKey, Numeric,
+    PowerRows, PowerUpload, Privacy, PrivateTask, Refusal, Rejection, Report, ReportCounters, Requirement,
+    ResetReason, RoundId, RoundOpen, Task, ToDevice, ToServer, Trained, Update, Upload, Welcome,
 };
 use fedspan_protocol::orthonormal::orthonormalise;
 use fedspan_protocol::secure::{Key, ProvisionedNoise};
@@ -205,6 +205,10 @@ fn feature_sums() -> Vec<f32> {
 /// Part of the names of messages with tasks for private use, which the schema hash excludes.
 pub const PRIVATE_USE: &str = "_private_use_";
 
+/// Part of the names of messages with tasks for learned priors, which the schema hash excludes: they are for devices that say in
+/// their hello that they know these tasks.
+pub const LEARNED_PRIOR: &str = "_learned_prior_";
+
 /// Names of messages that not every peer knows, which the schema hash excludes. A device that does not know the first counts it
 /// as malformed, and goes on; the others are for devices that say in their hello that they know them.
 pub const OPTIONAL: [&str; 5] = [
@@ -371,7 +375,7 @@ fn messages_to_server() -> Vec<Golden> {
     );
     add(
         "to_server_hello_largest",
-        "Hello of wire version 65535 with every number at its largest: the longest hello there is",
+        "Hello of wire version 65535 with every number at its largest, and the first 16 bits of tasks and roles",
         ToServer::Hello(Hello {
             wire_version: u16::MAX,
             schema_hash: u32::MAX,
@@ -384,8 +388,36 @@ fn messages_to_server() -> Vec<Golden> {
                     [u16::MAX; 2],
                     u16::MAX,
                 ),
-                tasks: u16::MAX,
-                roles: u16::MAX,
+                tasks: u16::MAX.into(),
+                roles: u16::MAX.into(),
+                encodings: u8::MAX,
+                numeric: Numeric::I16,
+                tensors: u8::MAX,
+                tensor_elements: u32::MAX,
+                total_elements: u32::MAX,
+                privacy: Privacy::Gaussian { release: u32::MAX, budget: u64::MAX, spent: u64::MAX },
+            },
+        }),
+        no_body(),
+    );
+
+    add(
+        "to_server_hello_learned_prior_largest",
+        "The same with all bits of tasks and roles: the longest hello there is",
+        ToServer::Hello(Hello {
+            wire_version: u16::MAX,
+            schema_hash: u32::MAX,
+            device: u64::MAX,
+            capabilities: Capabilities {
+                frame_limit: u16::MAX,
+                model: Model::convolutional(
+                    Image { height: u16::MAX, width: u16::MAX, channels: u16::MAX },
+                    [Filters { count: u16::MAX, side: u8::MAX, pool: u8::MAX }; 2],
+                    [u16::MAX; 2],
+                    u16::MAX,
+                ),
+                tasks: u32::MAX,
+                roles: u32::MAX,
                 encodings: u8::MAX,
                 numeric: Numeric::I16,
                 tensors: u8::MAX,
@@ -470,6 +502,41 @@ fn messages_to_server() -> Vec<Golden> {
         "Update of round 7, stage 1: 20 samples, of which 4 ridges get 11, 13, 16 and 12 right",
         update(20, 0, &[inline_tensor(Role::RidgeScores, Encoding::F32, 1, 4)]),
         encode_values(Encoding::F32, &[11.0, 13.0, 16.0, 12.0]),
+    );
+    let (squares, crossed) = (Random(13).matrix(6, 1), Random(14).matrix(3, 1));
+    add(
+        "to_server_learned_prior_moments",
+        "Update of round 7, stage 1: 20 samples of 3 features and one target, the 6 second moments and the 3 x 1 cross moments as \
+         f32 in the body",
+        update(
+            20,
+            0,
+            &[
+                inline_tensor(Role::SecondMoments, Encoding::F32, 1, 6),
+                inline_tensor(Role::CrossMoments, Encoding::F32, 3, 1),
+            ],
+        ),
+        encode_values(Encoding::F32, &[squares, crossed].concat()),
+    );
+    add(
+        "to_server_learned_prior_heads",
+        "Update of round 7, stage 1: 20 samples, the 3 x 2 head moments and the head sums 0.5, 4 and 20 as f32 in the body",
+        update(
+            20,
+            0,
+            &[
+                inline_tensor(Role::HeadMoments, Encoding::F32, 3, 2),
+                inline_tensor(Role::HeadSums, Encoding::F32, 1, 3),
+            ],
+        ),
+        encode_values(Encoding::F32, &[Random(15).matrix(3, 2), vec![0.5, 4.0, 20.0]].concat()),
+    );
+    add(
+        "to_server_learned_prior_evidence",
+        "Update of round 7, stage 1: 20 samples, the evidence for two priors as f32 in the body: squared residuals 4 and 3.5, log \
+         determinants 1.5 and 2, correct predictions 0.75 and 0.875; 20 samples, 160 predictions",
+        update(20, 0, &[inline_tensor(Role::PriorEvidence, Encoding::F32, 1, 8)]),
+        encode_values(Encoding::F32, &[4.0, 1.5, 0.75, 3.5, 2.0, 0.875, 20.0, 160.0]),
     );
     add(
         "to_server_chunk",
@@ -766,6 +833,43 @@ fn messages_to_device() -> Vec<Golden> {
          the 20 x 2 representation as f16 and the 2 x 20 scale as f32 in one body",
         open(Task::RidgeScores { labels_per_class: 1, first: 0.125, factor: 4.0, count: 4 }, &scaled),
         [encode_values(Encoding::F16, &representation()), encode_values(Encoding::F32, &scale)].concat(),
+    );
+    let prior = [
+        inline_tensor(Role::Representation, Encoding::F32, 3, 2),
+        inline_tensor(Role::PriorMean, Encoding::F32, 3, 1),
+        inline_tensor(Role::SecondMoments, Encoding::F32, 1, 6),
+        inline_tensor(Role::PriorVariances, Encoding::F32, 1, 3),
+    ];
+    let metric = vec![1.0, 0.25, 1.0, 0.0, 0.5, 2.0];
+    let prior_values =
+        [Random(16).matrix(3, 2), Random(17).matrix(3, 1), metric, vec![4.0, 2.0, 0.25]].concat();
+    let grid = |first, count| GeometricGrid { first, factor: 2.0, count };
+    for (name, meaning, task) in [
+        (
+            "to_device_learned_prior_heads",
+            "RoundOpen of round 7, stage 1: HeadMoments with noise of variance 0.125; a prior as f32 in the body: the 3 x 2 \
+             representation, the 3 x 1 mean, the 6 second moments of the metric, the variances 4, 2 and 0.25",
+            Task::HeadMoments { noise: 0.125 },
+        ),
+        (
+            "to_device_learned_prior_evidence",
+            "RoundOpen of round 7, stage 1: PriorEvidence for the factors 0.5 and 1 of the representation's variances, 0.25, 0.5 and \
+             1 of the other, and 2 draws; the same prior",
+            Task::PriorEvidence { spans: grid(0.5, 2), floors: grid(0.25, 3), draws: 2 },
+        ),
+        (
+            "to_device_learned_prior_fit",
+            "RoundOpen of round 7, stage 1: FitHead under the same prior, with noise of variance 0.125",
+            Task::FitHead { head: HeadSolve::Prior { noise: 0.125 } },
+        ),
+    ] {
+        add(name, meaning, open(task, &prior), encode_values(Encoding::F32, &prior_values));
+    }
+    add(
+        "to_device_learned_prior_moments",
+        "RoundOpen of round 7, stage 1: PooledMoments",
+        open(Task::PooledMoments, &[]),
+        no_body(),
     );
     let parameters = [0.5, 3.0, -1.0, f32::from_bits(1), f32::INFINITY];
     let private_use = PrivateTask { encoding: Encoding::F16, parameters };

@@ -4,9 +4,9 @@
 use fedspan_protocol::limits::{MISSING_MAX, TENSORS_MAX};
 use fedspan_protocol::message::{
     Ack, AckOutcome, Baseline, Capabilities, Chunk, Decline, DeclineReason, Descent, Descriptors, Fault,
-    Filters, HeadSolve, Hello, Image, Missing, Model, Numeric, PowerRows, PowerUpload, Privacy, PrivateTask,
-    Refusal, Rejection, Requirement, RoundId, RoundOpen, Task, ToDevice, ToServer, Trained, Update, Upload,
-    Welcome,
+    Filters, GeometricGrid, HeadSolve, Hello, Image, Missing, Model, Numeric, PowerRows, PowerUpload,
+    Privacy, PrivateTask, Refusal, Rejection, Requirement, RoundId, RoundOpen, Task, ToDevice, ToServer,
+    Trained, Update, Upload, Welcome,
 };
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use proptest::prelude::*;
@@ -51,6 +51,13 @@ pub fn role() -> impl Strategy<Value = Role> {
         Role::FeatureSums,
         Role::RidgeScores,
         Role::Scale,
+        Role::PriorMean,
+        Role::PriorVariances,
+        Role::SecondMoments,
+        Role::CrossMoments,
+        Role::HeadMoments,
+        Role::HeadSums,
+        Role::PriorEvidence,
     ])
 }
 
@@ -89,7 +96,12 @@ pub fn head_solve() -> impl Strategy<Value = HeadSolve> {
         (u16s(), float()).prop_map(|(steps, step_size)| HeadSolve::Gradient { steps, step_size }),
         (u16s(), descent()).prop_map(|(epochs, descent)| HeadSolve::Sgd { epochs, descent }),
         float().prop_map(|fallback_ridge| HeadSolve::LeaveOneOut { fallback_ridge }),
+        float().prop_map(|noise| HeadSolve::Prior { noise }),
     ]
+}
+
+fn geometric_grid() -> impl Strategy<Value = GeometricGrid> {
+    (float(), float(), any::<u8>()).prop_map(|(first, factor, count)| GeometricGrid { first, factor, count })
 }
 
 fn descent() -> impl Strategy<Value = Descent> {
@@ -148,6 +160,10 @@ pub fn task() -> impl Strategy<Value = Task> {
             Task::Baseline { baseline, descent, epochs, encoding }
         }),
         (head_solve(), encoding()).prop_map(|(head, encoding)| Task::AdapterUp { head, encoding }),
+        Just(Task::PooledMoments),
+        float().prop_map(|noise| Task::HeadMoments { noise }),
+        (geometric_grid(), geometric_grid(), any::<u8>())
+            .prop_map(|(spans, floors, draws)| Task::PriorEvidence { spans, floors, draws }),
         (float(), encoding()).prop_map(|(step_size, encoding)| Task::AdapterDown { step_size, encoding }),
         (u16s(), u16s()).prop_map(|(first, count)| Task::FeatureSums { first, count }),
         (u16s(), float(), float(), any::<u8>()).prop_map(|(labels_per_class, first, factor, count)| {
@@ -210,7 +226,7 @@ pub fn numeric() -> impl Strategy<Value = Numeric> {
 
 pub fn hello() -> impl Strategy<Value = Hello> {
     let identity = (u16s(), u32s(), u64s());
-    let sizes = (u16s(), u16s(), u16s(), any::<u8>(), any::<u8>(), u32s(), u32s());
+    let sizes = (u16s(), u32s(), u32s(), any::<u8>(), any::<u8>(), u32s(), u32s());
     let noise = (u32s(), u64s(), u64s());
     let privacy = prop_oneof![
         Just(Privacy::None),
@@ -287,8 +303,8 @@ pub fn ack() -> impl Strategy<Value = Ack> {
 
 pub fn refusal() -> impl Strategy<Value = Refusal> {
     let need = prop_oneof![
-        u16s().prop_map(Requirement::Tasks),
-        u16s().prop_map(Requirement::Roles),
+        u32s().prop_map(Requirement::Tasks),
+        u32s().prop_map(Requirement::Roles),
         any::<u8>().prop_map(Requirement::Encodings),
         numeric().prop_map(Requirement::Numeric),
         u32s().prop_map(Requirement::TensorElements),

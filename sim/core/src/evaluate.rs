@@ -6,6 +6,7 @@ pub mod ridge;
 
 use fedspan_client::memory::Shape;
 use fedspan_client::source::Targets;
+use fedspan_client::task::LearnedPrior;
 use fedspan_client::{Linear, Mechanism, NotReady, Recording, Task};
 use fedspan_engine::Tensor;
 use fedspan_engine::algorithm::Scale;
@@ -146,13 +147,35 @@ pub fn score<P: Mechanism>(
     score_sets(model, &client.train.load(), &client.test.load(), shape)
 }
 
+/// Linear model with a head, as a device has it.
+trait Predict: Task {
+    /// Computes the prediction for one sample.
+    fn predict_one(&mut self, x: &[f32], out: &mut [f32]) -> Result<(), NotReady>;
+
+    /// Whether the device declines samples that determine no head.
+    fn declines_undetermined(&self) -> bool {
+        false
+    }
+}
+
+impl<P: Mechanism> Predict for Linear<HeapWorkspace, P> {
+    fn predict_one(&mut self, x: &[f32], out: &mut [f32]) -> Result<(), NotReady> {
+        self.predict(x, out)
+    }
+
+    fn declines_undetermined(&self) -> bool {
+        self.solves_normal_equations_only()
+    }
+}
+
+impl Predict for LearnedPrior<Vec<f32>> {
+    fn predict_one(&mut self, x: &[f32], out: &mut [f32]) -> Result<(), NotReady> {
+        self.predict(x, out)
+    }
+}
+
 /// Scores a model with a fitted head on training and test samples.
-fn score_sets<P: Mechanism>(
-    model: &mut Linear<HeapWorkspace, P>,
-    train_set: &Set,
-    test_set: &Set,
-    shape: Shape,
-) -> ClientScore {
+fn score_sets(model: &mut impl Predict, train_set: &Set, test_set: &Set, shape: Shape) -> ClientScore {
     let mut predictions = Predictions::of(test_set);
     let train = errors(model, train_set, shape, |_| {});
     let test = errors(model, test_set, shape, |out| predictions.push(&test_set.y, out));
@@ -160,7 +183,7 @@ fn score_sets<P: Mechanism>(
     #[allow(clippy::cast_precision_loss, reason = "counts of samples")]
     let mean = |sum: f64, count: usize| (count > 0).then(|| sum / count as f64);
     let loss = mean(train.squares, train_set.len()).unwrap_or(0.0) / 2.0;
-    let undetermined = train.has_no_head && model.solves_normal_equations_only();
+    let undetermined = train.has_no_head && model.declines_undetermined();
     let head =
         model.head().iter().map(|weight| if undetermined { 0.0 } else { f64::from(*weight) }).collect();
     ClientScore {
@@ -183,6 +206,7 @@ pub fn score_device(task: &mut SimTask, client: &Client, shape: Shape) -> Client
     match task {
         SimTask::Linear(model) => score(model, client, shape),
         SimTask::Network(network) => score_network(network, network.own(), client),
+        SimTask::LearnedPrior(model) => score_sets(model, &client.train.load(), &client.test.load(), shape),
         SimTask::Scaled(scaled) => {
             let scale = scaled.scale().and_then(|scale| {
                 let (shift, factor) = scale.split_at_checked(shape.features)?;
@@ -264,17 +288,12 @@ struct Errors {
 }
 
 /// Computes the errors of a model on a set in f32, with the arithmetic of devices. Calls `each` with the outputs for each sample.
-fn errors<P: Mechanism>(
-    model: &mut Linear<HeapWorkspace, P>,
-    set: &Set,
-    shape: Shape,
-    mut each: impl FnMut(&[f32]),
-) -> Errors {
+fn errors(model: &mut impl Predict, set: &Set, shape: Shape, mut each: impl FnMut(&[f32])) -> Errors {
     let mut total = Errors { squares: 0.0, correct: 0, failed_prediction: false, has_no_head: false };
     let mut out = vec![0.0f32; shape.outputs];
     let samples = set.samples();
     for (index, x) in samples.x.chunks_exact(shape.features.max(1)).enumerate() {
-        if let Err(reason) = model.predict(x, &mut out) {
+        if let Err(reason) = model.predict_one(x, &mut out) {
             out.fill(0.0);
             total.failed_prediction = true;
             total.has_no_head |= reason == NotReady::NoHead;

@@ -17,7 +17,7 @@ use fedspan_client::pace::Pace;
 use fedspan_client::secure::Suite;
 use fedspan_client::session::{Config, Progress, Protection};
 use fedspan_client::store::Store;
-use fedspan_client::task::{ErrorFeedback, Scaled, scaled_values};
+use fedspan_client::task::{ErrorFeedback, LearnedPrior, Scaled, learned_prior_values, scaled_values};
 use fedspan_client::{Event, Linear, Session, Task};
 use fedspan_engine::algorithm::ScaleSource;
 use fedspan_engine::config::network_parameters;
@@ -159,6 +159,8 @@ pub struct DeviceFactory {
     pub seeds: SeedSource,
     /// Settings of the devices' networks; `None` for a linear model.
     pub network: Option<NetworkConfig>,
+    /// True if devices have the task for heads with a learned prior.
+    pub learned_prior: bool,
     /// True if devices standardise their samples.
     pub scale: bool,
     /// True if devices send only the largest values of their gradients, and the others later.
@@ -217,6 +219,7 @@ impl DeviceFactory {
         };
         Ok(Self {
             network,
+            learned_prior: scenario.algorithm.learned_prior().is_some(),
             scale: scenario.scale != ScaleSource::None,
             error_feedback: scenario.algorithm.upload == Encoding::I8TopK,
             suite: Suite::default(),
@@ -349,6 +352,12 @@ impl DeviceFactory {
         if let Some(network) = &self.network {
             return Ok(SimTask::Network(SimNetwork::new(network, device, samples, join_time)));
         }
+        if self.learned_prior {
+            let values = vec![0.0; learned_prior_values(self.shape, true)];
+            let task =
+                LearnedPrior::new(self.shape, values).map_err(|error| BuildError(error.to_string()))?;
+            return Ok(SimTask::LearnedPrior(task));
+        }
         let memory = self.arithmetic.memory(device, self.shape);
         let memory = if self.extra_matrix { memory.with_extra_matrix() } else { memory };
         let noise = SimNoise::new(self.privacy, self.seeds, device, seeds_drawn);
@@ -372,6 +381,9 @@ impl DeviceFactory {
         let Shape { features, width, outputs } = self.shape;
         let model = match &self.network {
             Some(network) => network.shape.parameters() * network.method.tensors_per_layer(),
+            None if self.learned_prior => {
+                features * (features + 1) / 2 + features * (width + outputs) + width + 1
+            }
             None => features * width + width * outputs,
         };
         // With a scale, downloads also have a shift and a factor per feature. Before training, each upload

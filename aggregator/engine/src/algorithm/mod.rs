@@ -47,6 +47,12 @@ pub trait Algorithm: Send {
         None
     }
 
+    /// Whether the present round is for this device. An algorithm that compares groups of devices trains with some of them in a round
+    /// and scores others in the next.
+    fn asks(&self, _device: DeviceId) -> bool {
+        true
+    }
+
     /// Whether an update computed from `samples` samples is usable. The update matches [`Request::expects`].
     fn admits(&self, _samples: u32, _tensors: &[Tensor]) -> bool {
         true

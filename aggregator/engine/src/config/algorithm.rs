@@ -7,7 +7,7 @@ use fedspan_protocol::tensor::Encoding;
 use super::algorithm_names::read_name;
 use super::model::ModelSection;
 use super::network::{NetworkSection, read_network};
-use crate::algorithm::{FedPowerSettings, LinearMethod, LinearSettings, Uploads};
+use crate::algorithm::{FedPowerSettings, LearnedPriorSettings, LinearMethod, LinearSettings, Uploads};
 use crate::reader::Problem;
 use crate::reader::Section;
 use crate::rounds::DEFAULT_RIDGE;
@@ -107,6 +107,15 @@ impl AlgorithmSection {
     pub fn power(&self) -> Option<FedPowerSettings> {
         match self.method {
             Method::Linear(LinearMethod::FedPower(power)) => Some(power),
+            Method::Linear(_) | Method::Network(_) => None,
+        }
+    }
+
+    /// Settings of heads with a learned prior; `None` for another algorithm.
+    #[must_use]
+    pub fn learned_prior(&self) -> Option<LearnedPriorSettings> {
+        match self.method {
+            Method::Linear(LinearMethod::LearnedPrior(settings)) => Some(settings),
             Method::Linear(_) | Method::Network(_) => None,
         }
     }
@@ -240,9 +249,11 @@ pub(super) fn read_linear(
         head,
         final_head: match final_ridge {
             Some(ridge) => HeadSolve::LeastSquares { ridge: to_f32(ridge) },
+            // The algorithm sends a prior instead, from which a head follows without a ridge.
+            None if method.has_prior() => HeadSolve::LeastSquares { ridge: 0.0 },
             None => HeadSolve::LeaveOneOut { fallback_ridge: to_f32(fallback_ridge) },
         },
-        ridge_labels: final_ridge.is_none().then(|| to_u16(labels)),
+        ridge_labels: (final_ridge.is_none() && !method.has_prior()).then(|| to_u16(labels)),
         head_step_size,
         local_steps,
         weighting,

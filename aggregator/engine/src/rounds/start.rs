@@ -272,7 +272,8 @@ impl Engine {
             // The start is computed once by all devices, independent of the policy.
             Phase::Start(_) => (Cohort::new(fleet.clone()), self.current().request()),
             Phase::Train(number) => {
-                let mut cohort = self.participation.cohort(number, &fleet);
+                let asked = self.asked_devices(&fleet);
+                let mut cohort = self.participation.cohort(number, &asked);
                 // A policy that draws devices fixes the participants when the round opens, so a reference
                 // that was not drawn must be added.
                 if let Some(reference) = self.algorithm.reference(&fleet)
@@ -326,6 +327,13 @@ impl Engine {
             self.ask_everyone(now, effects);
         }
         self.tell_uninvited(now, effects);
+    }
+
+    /// Devices of `fleet` that the algorithm asks in the present round; all of them if it asks none that is present.
+    fn asked_devices(&self, fleet: &[DeviceId]) -> Vec<DeviceId> {
+        let asked: Vec<DeviceId> =
+            fleet.iter().copied().filter(|device| self.algorithm.asks(*device)).collect();
+        if asked.is_empty() { fleet.to_vec() } else { asked }
     }
 
     /// Informs the connected devices that the open round has not invited how long they may sleep.

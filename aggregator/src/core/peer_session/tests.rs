@@ -60,8 +60,8 @@ fn hello_frame(device: u64) -> Vec<u8> {
     let capabilities = Capabilities {
         frame_limit: 256,
         model: MODEL,
-        tasks: u16::MAX,
-        roles: u16::MAX,
+        tasks: u32::MAX,
+        roles: u32::MAX,
         encodings: u8::MAX,
         numeric: Numeric::F32,
         tensors: 2,

@@ -100,8 +100,8 @@ fn hello_frame_with(frame_limit: u16) -> Vec<u8> {
     let capabilities = Capabilities {
         frame_limit,
         model: MODEL,
-        tasks: u16::MAX,
-        roles: u16::MAX,
+        tasks: u32::MAX,
+        roles: u32::MAX,
         encodings: u8::MAX,
         numeric: Numeric::F32,
         tensors: 2,

@@ -91,7 +91,7 @@ pub(super) fn capabilities(
 }
 
 /// Returns the tasks that need only one pass over the samples.
-pub(super) fn streamed_tasks(fed_rep: bool) -> u16 {
+pub(super) fn streamed_tasks(fed_rep: bool) -> u32 {
     let fit_head = TaskKind::FitHead.bit();
     if fed_rep { fit_head | TaskKind::FedRep.bit() } else { fit_head }
 }

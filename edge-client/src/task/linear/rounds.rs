@@ -49,7 +49,7 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
         )
     }
 
-    fn streamed_tasks(&self) -> u16 {
+    fn streamed_tasks(&self) -> u32 {
         capabilities::streamed_tasks(self.supports_fedrep())
     }
 

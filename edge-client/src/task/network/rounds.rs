@@ -86,7 +86,7 @@ impl<M: NetworkMemory> Task for Network<M> {
         capabilities::capabilities(&self.memory)
     }
 
-    fn streamed_tasks(&self) -> u16 {
+    fn streamed_tasks(&self) -> u32 {
         0
     }
 

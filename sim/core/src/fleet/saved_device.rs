@@ -34,6 +34,11 @@ enum SavedTask {
         seeds_drawn: u32,
     },
     Network(SavedNetwork),
+    LearnedPrior {
+        head: Vec<f32>,
+        /// Hash of the prior under which the head is fitted; `None` if it is not fitted.
+        fitted_on: Option<u32>,
+    },
 }
 
 impl SavedDevice {
@@ -52,6 +57,9 @@ impl SavedDevice {
                 seeds_drawn: linear.mechanism().seeds_drawn(),
             },
             SimTask::Network(network) => SavedTask::Network(network.saved()),
+            SimTask::LearnedPrior(task) => {
+                SavedTask::LearnedPrior { head: task.head().to_vec(), fitted_on: task.head_fitted_on() }
+            }
             // These contain a model.
             SimTask::Scaled(_) | SimTask::ErrorFeedback(_) => SavedTask::Network(SavedNetwork::default()),
         };
@@ -81,7 +89,7 @@ impl SavedDevice {
     pub(super) fn seeds_drawn(&self) -> u32 {
         match self.task {
             SavedTask::Linear { seeds_drawn, .. } => seeds_drawn,
-            SavedTask::Network(_) => 0,
+            SavedTask::Network(_) | SavedTask::LearnedPrior { .. } => 0,
         }
     }
 
@@ -97,6 +105,9 @@ impl SavedDevice {
                 SavedTask::Linear { representation, head, fitted_on, seeds_drawn: _ },
             ) => restore_linear(linear, representation.as_deref(), head, *fitted_on),
             (SimTask::Network(network), SavedTask::Network(saved)) => network.restore(saved),
+            (SimTask::LearnedPrior(task), SavedTask::LearnedPrior { head, fitted_on }) => {
+                restore_head(task, head, *fitted_on)
+            }
             _ => false,
         }
     }
@@ -109,12 +120,17 @@ fn restore_linear(
     fitted_on: Option<u32>,
 ) -> bool {
     let is_accepted = representation.is_none_or(|values| linear.set_representation(values).is_ok());
-    if !is_accepted || linear.head().len() != head.len() {
+    is_accepted && restore_head(linear, head, fitted_on)
+}
+
+/// Restores a head, with the hash of what it is fitted on. Returns false if it has another length.
+fn restore_head(task: &mut impl Task, head: &[f32], fitted_on: Option<u32>) -> bool {
+    if task.head().len() != head.len() {
         return false;
     }
-    linear.head_mut().copy_from_slice(head);
-    if let Some(representation) = fitted_on {
-        linear.restore_head(representation);
+    task.head_mut().copy_from_slice(head);
+    if let Some(hash) = fitted_on {
+        task.restore_head(hash);
     }
     true
 }

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use fedspan_client::Millis;
 use fedspan_client::source::{SampleSource, Targets};
 use fedspan_client::task::lanes::{LaneStep, VerifiedRepresentation};
-use fedspan_client::task::{ErrorFeedback, Scaled, Usage};
+use fedspan_client::task::{ErrorFeedback, LearnedPrior, Scaled, Usage};
 use fedspan_client::{Linear, Release, Task};
 use fedspan_protocol::message::{self, Capabilities, DeclineReason, Descriptors, RoundId, RoundOpen};
 
@@ -21,6 +21,8 @@ pub enum SimTask {
     Linear(SimLinear),
     /// Task of a network.
     Network(SimNetwork),
+    /// Task of a linear model with a learned prior.
+    LearnedPrior(LearnedPrior<Vec<f32>>),
     /// Task of a linear model or a network on standardised samples.
     Scaled(Box<Scaled<SimTask, Vec<f32>>>),
     /// One of the others, whose uploads leave values out.
@@ -106,6 +108,7 @@ macro_rules! delegate {
         match $own {
             SimTask::Linear($task) => $does,
             SimTask::Network($task) => $does,
+            SimTask::LearnedPrior($task) => $does,
             SimTask::Scaled($task) => $does,
             SimTask::ErrorFeedback($task) => $does,
         }
@@ -117,7 +120,7 @@ impl Task for SimTask {
         delegate!(self, task => task.capabilities())
     }
 
-    fn streamed_tasks(&self) -> u16 {
+    fn streamed_tasks(&self) -> u32 {
         delegate!(self, task => task.streamed_tasks())
     }
 
@@ -133,6 +136,7 @@ impl Task for SimTask {
         match self {
             Self::Linear(task) => task.verify_or_take(),
             Self::Network(task) => task.verify(),
+            Self::LearnedPrior(task) => task.verify(),
             Self::Scaled(task) => task.verify(),
             Self::ErrorFeedback(task) => task.verify(),
         }
@@ -142,6 +146,7 @@ impl Task for SimTask {
         match self {
             Self::Linear(task) => task.run_or_take(id, source),
             Self::Network(task) => task.run(id, source),
+            Self::LearnedPrior(task) => task.run(id, source),
             Self::Scaled(task) => task.run(id, source),
             Self::ErrorFeedback(task) => task.run(id, source),
         }

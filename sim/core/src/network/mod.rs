@@ -319,7 +319,7 @@ impl Task for SimNetwork {
         }
     }
 
-    fn streamed_tasks(&self) -> u16 {
+    fn streamed_tasks(&self) -> u32 {
         self.network.streamed_tasks()
     }
 

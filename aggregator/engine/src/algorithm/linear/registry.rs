@@ -4,9 +4,9 @@
 use toml_edit::Value;
 
 use super::{
-    FedAvgSettings, FedPowerSettings, FedRepSettings, FfaLoraSettings, GdGdSettings, LinearAlgorithm,
-    LinearSettings, LinearStart, LocalOnlySettings, Noise, PooledSettings, RoLoraSettings, SecondTensor,
-    Uploads,
+    FedAvgSettings, FedPowerSettings, FedRepSettings, FfaLoraSettings, GdGdSettings, LearnedPriorSettings,
+    LinearAlgorithm, LinearSettings, LinearStart, LocalOnlySettings, Noise, PooledSettings, RoLoraSettings,
+    SecondTensor, Uploads,
 };
 use crate::algorithm::Algorithm;
 use crate::reader::{Problem, Section};
@@ -71,6 +71,12 @@ macro_rules! registry {
                 match self { $(Self::$Name(_) => $Settings::SUPPORTS_I16,)+ }
             }
 
+            /// Whether devices fit their final heads under a prior of the algorithm.
+            #[must_use]
+            pub const fn has_prior(&self) -> bool {
+                match self { $(Self::$Name(_) => $Settings::HAS_PRIOR,)+ }
+            }
+
             /// Noise that devices add under `[privacy]`.
             #[must_use]
             pub const fn noise(&self) -> Noise {
@@ -122,6 +128,7 @@ registry! {
     GdGd(GdGdSettings),
     FedAvg(FedAvgSettings),
     FedPower(FedPowerSettings),
+    LearnedPrior(LearnedPriorSettings),
     RoLora(RoLoraSettings),
     FfaLora(FfaLoraSettings),
     LocalOnly(LocalOnlySettings),

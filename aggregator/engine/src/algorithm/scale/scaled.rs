@@ -47,6 +47,10 @@ impl Algorithm for Scaled {
         self.algorithm.reference(fleet)
     }
 
+    fn asks(&self, device: DeviceId) -> bool {
+        self.algorithm.asks(device)
+    }
+
     fn admits(&self, samples: u32, tensors: &[Tensor]) -> bool {
         self.algorithm.admits(samples, tensors)
     }

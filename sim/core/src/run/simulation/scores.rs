@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use fedspan_engine::Action;
 use fedspan_engine::linalg::Matrix;
+use fedspan_engine::{Action, Tensor};
 use fedspan_protocol::message::HeadSolve;
 
 use super::Simulation;
-use crate::data::Dataset;
+use crate::data::{Client, Dataset};
 use crate::evaluate::{self, ClientScore, MetricSet, Scores};
 use crate::fleet::FleetArithmetic;
 use crate::run::{RoundRow, RunError, Watcher, check_finite};
@@ -18,6 +18,8 @@ use crate::run::{RoundRow, RunError, Watcher, check_finite};
 pub(super) struct ScoredModel {
     representation: Matrix,
     shared_head: Option<Matrix>,
+    /// Tensors of a learned prior; empty without one.
+    prior: Vec<Tensor>,
     /// Solver of the clients' heads.
     head: HeadSolve,
 }
@@ -134,6 +136,14 @@ impl Simulation<'_> {
             check_finite(&scores, round)?;
             return Ok((scores, clients));
         }
+        if algorithm.learned_prior().is_some() {
+            // The samples are not scaled here: the devices scale them.
+            let clients = self.score_under_prior()?;
+            let mut scores = evaluate::average(&clients);
+            scores.distance = evaluate::distance(dataset, self.engine.representation()).distance;
+            check_finite(&scores, round)?;
+            return Ok((scores, clients));
+        }
         let (head, arithmetic) = (self.engine.final_head(), FleetArithmetic::of_scenario(self.scenario));
         let (mut scores, clients) = evaluate::representation(
             dataset,
@@ -154,11 +164,27 @@ impl Simulation<'_> {
         Ok((scores, clients))
     }
 
+    /// Scores the clients with heads under the prior that is published now, on devices like their own.
+    fn score_under_prior(&self) -> Result<Vec<ClientScore>, RunError> {
+        let Some(opening) = self.engine.fit_broadcast() else { return Ok(Vec::new()) };
+        let clients = &self.dataset.clients;
+        let honest: Option<Vec<Client>> = self.attackers.as_ref().map(|(attackers, _)| {
+            attackers.honest_numbers().iter().filter_map(|number| clients.get(*number).cloned()).collect()
+        });
+        self.devices.score_visitors(honest.as_ref().unwrap_or(clients), &Arc::new(opening), self.shape)
+    }
+
     /// Linear model that would be scored now.
     pub(super) fn scored_model(&self) -> ScoredModel {
         ScoredModel {
             representation: self.engine.representation().clone(),
             shared_head: self.engine.shared_head().cloned(),
+            prior: match self.scenario.algorithm.learned_prior() {
+                Some(_) => {
+                    self.engine.fit_broadcast().map_or_else(Vec::new, |opening| opening.request.tensors)
+                }
+                None => Vec::new(),
+            },
             head: self.engine.final_head(),
         }
     }

@@ -1,0 +1,95 @@
+//! Heads with a prior that the fleet learns, by empirical Bayes on a linear mixed-effects model (Laird and Ware 1982, Biometrics 38;
+//! Efron and Morris 1973, JASA 68).
+//!
+//! A head `V_i` (d x C) acts on all features. Its columns are drawn from a normal distribution with mean M and covariance
+//! `S = B diag(a) B^T + f T^-1`: a representation B (d x k) with a variance for each column, and a *floor* f for all other directions,
+//! in the metric T, which is the identity or the matrix of the fleet's second moments. M is 0, or the solution of least squares on the
+//! samples of the whole fleet. Learning alone (M = 0, a = 0), one global model (a = 0, f = 0), a ridge towards the global model
+//! (a = 0), least squares on the fleet's samples and one's own with larger weights (a = 0, T of second moments), and FedRep (M = 0,
+//! f = 0) are special cases.
+//!
+//! The fleet decides between them by the evidence of devices on which the prior was not fitted: the devices form groups, and the
+//! prior of all other groups is scored on the samples of each group (`evidence`). The variances are learned by
+//! expectation-maximisation (Dempster, Laird and Rubin 1977) with sums of posterior second moments (`prior`).
+//! `plan` has the order of the rounds, `server` the server side.
+
+mod evidence;
+mod moments;
+mod numbers;
+mod plan;
+mod prior;
+mod server;
+
+use fedspan_protocol::tensor::Encoding;
+use toml_edit::Value;
+
+use super::{LinearAlgorithm, LinearSettings, LinearStart, Uploads};
+use crate::algorithm::Algorithm;
+use crate::reader::{Problem, Section};
+use plan::Plan;
+pub use server::LearnedPrior;
+
+/// Settings of heads with a learned prior.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LearnedPriorSettings {
+    /// Whether devices send second moments of their samples, from which the prior mean and the metric are computed.
+    pub second_moments: bool,
+    /// Number of groups of devices, each of which scores priors of the others.
+    pub groups: u8,
+    /// Rounds of expectation-maximisation for each group.
+    pub learning_rounds: u8,
+}
+
+impl Default for LearnedPriorSettings {
+    fn default() -> Self {
+        Self { second_moments: false, groups: 4, learning_rounds: 5 }
+    }
+}
+
+impl LinearAlgorithm for LearnedPriorSettings {
+    const NAME: &'static str = "learned-prior";
+    const SUMMARY: &'static str = "personal heads with a prior that the fleet learns (empirical Bayes)";
+    const TAKES_STEPS: bool = false;
+    const HAS_PRIOR: bool = true;
+
+    fn read(section: &Section<'_>) -> Result<Self, Problem> {
+        let default = Self::default();
+        let to_u8 = |value: u64| u8::try_from(value).unwrap_or(u8::MAX);
+        Ok(Self {
+            second_moments: section.boolean("second_moments", default.second_moments)?,
+            groups: to_u8(section.integer("groups", Some(default.groups.into()), 2..=16)?),
+            learning_rounds: to_u8(section.integer(
+                "learning_rounds",
+                Some(default.learning_rounds.into()),
+                1..=100,
+            )?),
+        })
+    }
+
+    fn write(&self, _settings: &LinearSettings, set: &mut dyn FnMut(&str, Value)) {
+        set("second_moments", self.second_moments.into());
+        set("groups", i64::from(self.groups).into());
+        set("learning_rounds", i64::from(self.learning_rounds).into());
+    }
+
+    fn rounds(&self) -> Option<u64> {
+        Some(Plan::new(*self).rounds().into())
+    }
+
+    fn check(&self, settings: &LinearSettings) -> Result<(), (&'static str, String)> {
+        for (key, encoding) in [("upload", settings.upload), ("download", settings.download)] {
+            if encoding != Encoding::F32 {
+                return Err((key, format!("found another encoding, {:?} sends \"f32\" only", Self::NAME)));
+            }
+        }
+        Ok(())
+    }
+
+    fn uploads(&self, _settings: &LinearSettings) -> Uploads {
+        Uploads::Vectors("moments of heads")
+    }
+
+    fn server(&self, start: LinearStart<'_>) -> Box<dyn Algorithm> {
+        Box::new(LearnedPrior::new(*self, start))
+    }
+}
