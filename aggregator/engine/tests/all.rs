@@ -12,6 +12,7 @@ mod discrete;
 mod engine;
 mod fedpower;
 mod layers;
+mod learned_prior;
 mod linalg;
 mod network_adapter;
 mod participation;

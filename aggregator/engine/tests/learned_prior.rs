@@ -1,0 +1,406 @@
+//! Tests of the server side of heads with a learned prior, with devices that compute their replies in f64 from the definitions of the
+//! wire protocol (SPEC.md, "A prior of heads").
+#![allow(clippy::indexing_slicing, clippy::cast_precision_loss, clippy::cast_possible_truncation)]
+
+use fedspan_engine::aggregate::{Rule, UpdateWeight};
+use fedspan_engine::algorithm::{
+    Algorithm, LearnedPrior, LearnedPriorSettings, LinearSettings, LinearStart, random_start,
+};
+use fedspan_engine::linalg::Matrix;
+use fedspan_engine::random::{Purpose, Stream, stream};
+use fedspan_engine::{DeviceId, Request, Tensor, Weighting};
+use fedspan_protocol::message::{GeometricGrid, HeadSolve, Task, Upload};
+use fedspan_protocol::tensor::{Encoding, Role};
+use proptest::prelude::*;
+
+/// Samples of one device: features m x d, and targets m x C.
+struct Device {
+    x: Matrix,
+    y: Matrix,
+}
+
+/// Prior that a device has received.
+struct Received {
+    basis: Matrix,
+    mean: Matrix,
+    metric: Matrix,
+    variances: Vec<f64>,
+}
+
+fn matrix(tensor: &Tensor) -> Matrix {
+    Matrix::from_row_iterator(
+        tensor.rows.into(),
+        tensor.cols.into(),
+        tensor.values.iter().map(|v| f64::from(*v)),
+    )
+}
+
+fn with_role(request: &Request, role: Role) -> Option<&Tensor> {
+    request.tensors.iter().find(|tensor| tensor.role == role)
+}
+
+impl Received {
+    fn from_request(request: &Request, d: usize, c: usize) -> Self {
+        let basis = matrix(with_role(request, Role::Representation).unwrap());
+        let mean = with_role(request, Role::PriorMean).map_or_else(|| Matrix::zeros(d, c), matrix);
+        let metric = with_role(request, Role::SecondMoments).map_or_else(
+            || Matrix::identity(d, d),
+            |packed| {
+                Matrix::from_fn(d, d, |i, j| {
+                    let (row, column) = (i.max(j), i.min(j));
+                    f64::from(packed.values[row * (row + 1) / 2 + column])
+                })
+            },
+        );
+        let variances = with_role(request, Role::PriorVariances).unwrap().values.iter();
+        Self { basis, mean, metric, variances: variances.map(|v| f64::from(*v)).collect() }
+    }
+
+    /// Inverse covariance of a column of a head, in units of the noise's variance.
+    fn precision(&self, span: f64, floor: f64) -> Matrix {
+        let k = self.basis.ncols();
+        let f = floor * self.variances[k];
+        let mut precision = &self.metric / f;
+        for j in 0..k {
+            let a = span * self.variances[j];
+            let q = self.basis.column(j);
+            precision -= q * q.transpose() * (a / (f * (a + f)));
+        }
+        precision
+    }
+}
+
+impl Device {
+    /// Reply to a request: the number of samples, and the tensors.
+    fn reply(&self, request: &Request) -> (u32, Vec<Tensor>) {
+        let (m, d, c) = (self.x.nrows(), self.x.ncols(), self.y.ncols());
+        let moments = self.x.transpose() * &self.x;
+        let values = match request.task {
+            Task::PooledMoments => {
+                let squares: Vec<f64> = (0..d)
+                    .flat_map(|i| (0..=i).map(move |j| (i, j)))
+                    .map(|ij| moments[ij] / m as f64)
+                    .collect();
+                let products = (self.x.transpose() * &self.y).transpose() / m as f64;
+                vec![squares, products.iter().copied().collect()]
+            }
+            Task::HeadMoments { noise } => {
+                let prior = Received::from_request(request, d, c);
+                let precision = prior.precision(1.0, 1.0);
+                let inverse = (&moments + &precision).try_inverse().unwrap();
+                let residuals = &self.y - &self.x * &prior.mean;
+                let e = &inverse * self.x.transpose() * &residuals;
+                let second = &e * e.transpose() / c as f64 + &inverse * f64::from(noise);
+                let sent = (&second * &prior.basis).transpose();
+                let distance = (&precision * &second).trace();
+                let left = (&residuals - &self.x * &e).norm_squared()
+                    + c as f64 * f64::from(noise) * (&moments * &inverse).trace();
+                vec![sent.iter().copied().collect(), vec![distance, left, m as f64]]
+            }
+            Task::PriorEvidence { spans, floors, .. } => {
+                let prior = Received::from_request(request, d, c);
+                let residuals = &self.y - &self.x * &prior.mean;
+                let mut values = Vec::new();
+                for span in spans.values() {
+                    for floor in floors.values() {
+                        let inner = &moments + prior.precision(span.into(), floor.into());
+                        let factor = inner.cholesky().unwrap();
+                        let products = self.x.transpose() * &residuals;
+                        let explained = products.dot(&factor.solve(&products));
+                        let log: f64 = factor.l().diagonal().iter().map(|v| 2.0 * v.ln()).sum();
+                        values.extend([(residuals.norm_squared() - explained).max(0.0), log, 0.0]);
+                    }
+                }
+                values.extend([m as f64, 0.0]);
+                vec![values]
+            }
+            _ => Vec::new(),
+        };
+        let tensors = request.expects.iter().zip(values).map(|(descriptor, values)| Tensor {
+            role: descriptor.role,
+            rows: descriptor.rows,
+            cols: descriptor.cols,
+            values: values.into_iter().map(|v| v as f32).collect(),
+        });
+        (m as u32, tensors.collect())
+    }
+}
+
+fn normal_matrix(rows: usize, cols: usize, random: &mut Stream) -> Matrix {
+    Matrix::from_fn(rows, cols, |_, _| random.normal())
+}
+
+const SETTINGS: LearnedPriorSettings =
+    LearnedPriorSettings { second_moments: true, groups: 3, learning_rounds: 4 };
+
+fn server(settings: LearnedPriorSettings, d: usize, k: usize, outputs: usize) -> LearnedPrior {
+    let linear = LinearSettings {
+        step_size: 0.0,
+        head: HeadSolve::LeastSquares { ridge: 0.0 },
+        head_step_size: 0.0,
+        local_steps: 1,
+        weighting: Weighting::Uniform,
+        send: Upload::Gradient,
+        upload: Encoding::F32,
+        download: Encoding::F32,
+    };
+    let start = LinearStart { settings: &linear, rule: Rule::MEAN, basis: random_start(d, k, 5), outputs };
+    LearnedPrior::new(settings, start)
+}
+
+/// Runs one round with the devices that are asked, in the given order.
+fn run_round(server: &mut LearnedPrior, devices: &[Device], order: impl Iterator<Item = usize>) {
+    let request = server.request();
+    for index in order {
+        let id = DeviceId(index as u64);
+        if !server.asks(id) {
+            continue;
+        }
+        let (samples, tensors) = devices[index].reply(&request);
+        assert!(server.admits(samples, &tensors), "{:?}", request.task);
+        server.absorb(id, UpdateWeight::from_samples(samples), &tensors);
+    }
+    server.finish().unwrap();
+}
+
+fn rounds(settings: LearnedPriorSettings) -> u32 {
+    use fedspan_engine::algorithm::LinearAlgorithm;
+    settings.rounds().unwrap() as u32
+}
+
+fn assert_finite(request: &Request) {
+    for tensor in &request.tensors {
+        assert!(tensor.values.iter().all(|v| v.is_finite()), "{:?}: {:?}", request.task, tensor.role);
+    }
+    if let Task::FitHead { head: HeadSolve::Prior { noise } } = request.task {
+        assert!(noise.is_finite() && noise >= 0.0);
+    }
+    if let Some(variances) = with_role(request, Role::PriorVariances) {
+        assert!(variances.values.iter().all(|v| *v >= 0.0) && *variances.values.last().unwrap() > 0.0);
+    }
+}
+
+/// Runs the whole campaign, and returns the server and the prior that it publishes.
+fn campaign(settings: LearnedPriorSettings, devices: &[Device], k: usize) -> (LearnedPrior, Received) {
+    let (d, c) = (devices[0].x.ncols(), devices[0].y.ncols());
+    let mut server = server(settings, d, k, c);
+    for _ in 0..rounds(settings) {
+        run_round(&mut server, devices, 0..devices.len());
+        assert_finite(&server.request());
+    }
+    let fit = server.fit_request(HeadSolve::LeastSquares { ridge: 0.0 });
+    assert_finite(&fit);
+    let received = Received::from_request(&fit, d, c);
+    (server, received)
+}
+
+/// Devices whose heads are drawn from N(mean, L L^T + floor I).
+fn draw_devices(
+    count: usize,
+    samples: usize,
+    mean: &Matrix,
+    l: &Matrix,
+    floor: f64,
+    noise: f64,
+    seed: u64,
+) -> Vec<Device> {
+    let random = &mut stream(seed, Purpose::Start, 0);
+    let (d, c) = mean.shape();
+    (0..count)
+        .map(|_| {
+            let head =
+                mean + l * normal_matrix(l.ncols(), c, random) + normal_matrix(d, c, random) * floor.sqrt();
+            let x = normal_matrix(samples, d, random);
+            let y = &x * head + normal_matrix(samples, c, random) * noise.sqrt();
+            Device { x, y }
+        })
+        .collect()
+}
+
+fn noise_of(server: &LearnedPrior) -> f64 {
+    match server.fit_request(HeadSolve::LeastSquares { ridge: 0.0 }).task {
+        Task::FitHead { head: HeadSolve::Prior { noise } } => f64::from(noise),
+        task => panic!("{task:?}"),
+    }
+}
+
+/// Covariance of a published prior, in units of the targets.
+fn covariance(prior: &Received, noise: f64) -> Matrix {
+    prior.precision(1.0, 1.0).try_inverse().unwrap() * noise
+}
+
+/// With many devices the covariance and the mean are about those from which the heads were drawn, for several kinds of priors. The
+/// covariance and the noise are less exact than the number of devices allows: the published ones are products with factors of a
+/// coarse grid.
+#[test]
+fn many_devices_reveal_the_distribution_of_their_heads() {
+    let (d, k, outputs) = (8, 2, 8);
+    let random = &mut stream(3, Purpose::Start, 0);
+    let (noise, floor) = (0.1, 0.01);
+    for (kind, spread, mean_size) in
+        [("mean and low rank", 1.0, 1.0), ("low rank", 1.0, 0.0), ("mean", 0.0, 1.0)]
+    {
+        let mean = normal_matrix(d, outputs, random) * mean_size;
+        let l = normal_matrix(d, k, random) * spread;
+        let devices = draw_devices(400, 12, &mean, &l, floor, noise, 4);
+        let settings = LearnedPriorSettings { learning_rounds: 25, ..SETTINGS };
+        let (server, prior) = campaign(settings, &devices, k);
+        let learned_noise = noise_of(&server);
+        assert!((learned_noise / noise - 1.0).abs() < 0.2, "{kind}: noise {learned_noise}");
+        let truth = &l * l.transpose() + Matrix::identity(d, d) * floor;
+        let error = (covariance(&prior, learned_noise) - &truth).norm() / truth.norm();
+        assert!(error < 0.3, "{kind}: {error}");
+        let size = 1.0 + mean.norm();
+        assert!((&prior.mean - &mean).norm() < 0.15 * size, "{kind}: {}", &prior.mean - &mean);
+    }
+}
+
+/// Without second moments there is neither a mean nor a metric.
+#[test]
+fn without_second_moments_no_mean_is_sent() {
+    let devices = draw_devices(9, 10, &Matrix::zeros(5, 2), &Matrix::identity(5, 2), 0.01, 0.1, 6);
+    let settings = LearnedPriorSettings { second_moments: false, ..SETTINGS };
+    let (server, _) = campaign(settings, &devices, 2);
+    let roles = |request: &Request| request.tensors.iter().map(|tensor| tensor.role).collect::<Vec<_>>();
+    let mut requests = server.requests();
+    requests.push(server.fit_request(HeadSolve::LeastSquares { ridge: 0.0 }));
+    for request in requests {
+        assert_ne!(request.task, Task::PooledMoments);
+        assert_eq!(roles(&request), [Role::Representation, Role::PriorVariances]);
+        assert!(request.expects.iter().all(|tensor| tensor.role != Role::SecondMoments));
+    }
+}
+
+/// Fleets in which little can be learned: every request is finite, and the published prior can be used.
+#[test]
+fn poor_fleets_get_a_prior() {
+    let zeros = |m: usize, d: usize, c: usize| Device { x: Matrix::zeros(m, d), y: Matrix::zeros(m, c) };
+    let random = &mut stream(9, Purpose::Start, 0);
+    let head = normal_matrix(4, 1, random);
+    let sampled = |m: usize, random: &mut Stream| {
+        let x = normal_matrix(m, 4, random);
+        let y = &x * &head;
+        Device { x, y }
+    };
+    let fleets = [
+        ("one device", vec![sampled(5, random)]),
+        ("one sample each", (0..7).map(|_| sampled(1, random)).collect()),
+        ("no noise, one head", (0..12).map(|_| sampled(9, random)).collect()),
+        ("one with many samples", vec![sampled(5_000, random), sampled(2, random), sampled(2, random)]),
+        ("nothing but zeros", (0..5).map(|_| zeros(3, 4, 1)).collect()),
+    ];
+    for (name, devices) in fleets {
+        for k in [1, 4] {
+            let (server, prior) = campaign(SETTINGS, &devices, k);
+            let covariance = covariance(&prior, noise_of(&server));
+            assert!(covariance.iter().all(|v| v.is_finite()), "{name}, k = {k}");
+        }
+    }
+}
+
+/// Rounds without a single update leave a prior that can be used.
+#[test]
+fn rounds_without_updates_are_harmless() {
+    let mut server = server(SETTINGS, 5, 2, 3);
+    for _ in 0..rounds(SETTINGS) {
+        assert_finite(&server.request());
+        server.finish().unwrap();
+    }
+    assert_finite(&server.fit_request(HeadSolve::LeastSquares { ridge: 0.0 }));
+}
+
+/// Every device is asked in the rounds of its group, and never both for learning and for scoring of a chain.
+#[test]
+fn groups_score_what_others_have_learned() {
+    let devices = draw_devices(7, 6, &Matrix::zeros(3, 1), &Matrix::identity(3, 1), 0.01, 0.1, 6);
+    let mut server = server(SETTINGS, 3, 1, 1);
+    let mut learners: Vec<Vec<bool>> = Vec::new();
+    let mut scored = Vec::new();
+    for _ in 0..rounds(SETTINGS) {
+        let asked: Vec<bool> = (0..7).map(|device| server.asks(DeviceId(device))).collect();
+        match server.request().task {
+            Task::HeadMoments { .. } if learners.last() != Some(&asked) => learners.push(asked),
+            Task::PriorEvidence { spans: GeometricGrid { count: 5, .. }, .. } => scored.push(asked),
+            _ => {}
+        }
+        run_round(&mut server, &devices, 0..devices.len());
+    }
+    assert_eq!(scored.len(), 6);
+    // The last rounds of learning are of all devices.
+    assert_eq!(learners.pop(), Some(vec![true; 7]));
+    assert_eq!(learners.len(), 6);
+    for (learners, scored) in learners.iter().zip(&scored) {
+        assert!(learners.iter().zip(scored).all(|(learns, scores)| learns != scores));
+    }
+}
+
+/// Updates that no device can have computed are not admitted.
+#[test]
+fn impossible_updates_are_not_admitted() {
+    let devices = draw_devices(3, 6, &Matrix::zeros(3, 1), &Matrix::identity(3, 1), 0.01, 0.1, 6);
+    let mut server = server(SETTINGS, 3, 1, 1);
+    for _ in 0..rounds(SETTINGS) {
+        let request = server.request();
+        let (samples, tensors) = devices[0].reply(&request);
+        let changed = |tensor: usize, index: usize, value: f32| {
+            let mut tensors = tensors.clone();
+            tensors[tensor].values[index] = value;
+            tensors
+        };
+        assert!(server.admits(samples, &tensors));
+        match request.task {
+            Task::PooledMoments => {
+                assert!(!server.admits(0, &tensors));
+                assert!(!server.admits(samples, &changed(0, 0, -1.0)));
+            }
+            Task::HeadMoments { .. } => {
+                assert!(!server.admits(samples, &changed(1, 1, -1.0)));
+                assert!(!server.admits(samples, &changed(1, 2, 0.0)));
+                assert!(!server.admits(samples, &changed(1, 1, f32::NAN)));
+            }
+            Task::PriorEvidence { .. } => {
+                assert!(!server.admits(samples, &changed(0, 0, -1.0)));
+                assert!(!server.admits(samples, &changed(0, 2, 1.5)));
+                let last = tensors[0].values.len();
+                assert!(!server.admits(samples, &changed(0, last - 2, 0.0)));
+            }
+            task => panic!("{task:?}"),
+        }
+        run_round(&mut server, &devices, 0..devices.len());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    /// A server that is restored before any round continues with the same bits, and the order of updates does not matter.
+    #[test]
+    fn restored_servers_continue_with_the_same_bits(
+        seed: u64, count in 1usize..9, restart in 0u32..45, reversed: bool, has_moments: bool,
+    ) {
+        let settings = LearnedPriorSettings { second_moments: has_moments, learning_rounds: 2, ..SETTINGS };
+        let random = &mut stream(seed, Purpose::Start, 0);
+        let mean = normal_matrix(4, 2, random);
+        let l = normal_matrix(4, 2, random);
+        let devices = draw_devices(count, 5, &mean, &l, 0.1, 0.1, seed);
+        let (mut one, mut other) = (server(settings, 4, 2, 2), server(settings, 4, 2, 2));
+        for number in 0..rounds(settings) {
+            if number == restart {
+                let mut restored = server(settings, 4, 2, 2);
+                prop_assert!(!restored.restore(&other.state()[1..]));
+                prop_assert!(restored.restore(&other.state()));
+                other = restored;
+            }
+            prop_assert_eq!(one.request(), other.request());
+            run_round(&mut one, &devices, 0..count);
+            if reversed {
+                run_round(&mut other, &devices, (0..count).rev());
+            } else {
+                run_round(&mut other, &devices, 0..count);
+            }
+        }
+        let head = HeadSolve::LeastSquares { ridge: 0.0 };
+        prop_assert_eq!(one.fit_request(head), other.fit_request(head));
+        prop_assert_eq!(one.state(), other.state());
+    }
+}
