@@ -127,6 +127,11 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
         ),
         ("`[algorithm]`", "algorithm", vec![linear.clone(), POWER.to_owned()]),
         (
+            "`[algorithm.learned-prior]`",
+            "algorithm.learned-prior",
+            vec![linear.replace("\"fedrep\"", "\"learned-prior\"")],
+        ),
+        (
             "`[participation]`",
             "participation",
             vec![

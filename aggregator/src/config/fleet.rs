@@ -162,6 +162,10 @@ impl Fleet {
     /// Checks settings of different sections against each other.
     fn check(&self, root: &Section<'_>) -> Result<(), Problem> {
         let d = self.shape.features;
+        if let Some(settings) = self.algorithm.learned_prior() {
+            let checked = settings.check_features(d);
+            checked.map_err(|message| root.problem("algorithm", message))?;
+        }
         self.check_network(root)?;
         if self.model.network.is_none() && self.model.k > d {
             let message =

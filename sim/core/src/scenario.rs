@@ -170,6 +170,11 @@ pub const BUILT_IN: [(&str, &str, &str); 30] = [
         include_str!("../scenarios/watch-gate.toml"),
     ),
     (
+        "watch-prior",
+        "smartwatch wearers learn the distribution of their heads, from which new people's follow",
+        include_str!("../scenarios/watch-prior.toml"),
+    ),
+    (
         "watch-signal",
         "personal networks on a smartwatch's raw signals: convolution over time",
         include_str!("../scenarios/watch-signal.toml"),

@@ -63,7 +63,7 @@ fn all_served_scenarios_have_a_configuration() {
     let slow = ["fedpower", "fedpower-sbm", "fedpower-mnist"];
     let names = BUILT_IN.iter().map(|(name, ..)| *name).filter(|name| !slow.contains(name));
     let written: Vec<&str> = names.filter(|name| check(name, &[])).collect();
-    for name in ["demo", "mnist", "mnist-lenet", "watch-gate", "watch-signal", "digits"] {
+    for name in ["demo", "mnist", "mnist-lenet", "watch-gate", "watch-prior", "watch-signal", "digits"] {
         assert!(written.contains(&name), "{name} is not in {written:?}");
     }
     assert!(check("digits", &["data.scale=fleet"]));

@@ -7,7 +7,7 @@ use fedspan_protocol::tensor::Encoding;
 use super::algorithm_names::read_name;
 use super::model::ModelSection;
 use super::network::{NetworkSection, read_network};
-use crate::algorithm::{FedPowerSettings, LearnedPriorSettings, LinearMethod, LinearSettings, Uploads};
+use crate::algorithm::{FedPowerSettings, LearnedPriorSettings, LinearAlgorithm, LinearMethod, LinearSettings, Uploads};
 use crate::reader::Problem;
 use crate::reader::Section;
 use crate::rounds::DEFAULT_RIDGE;
@@ -206,6 +206,12 @@ pub(super) fn read_linear(
     // If the number of rounds follows from other keys, the algorithm takes no gradient steps, so neither key
     // is required.
     let has_rounds = run && method.is_federated() && method.rounds().is_none();
+    // Comparisons run the settings of one algorithm with others, which do nothing with keys that are not theirs.
+    if method.has_prior() {
+        section.integer("rounds", Some(0), 0..=10_000_000)?;
+    } else {
+        LearnedPriorSettings::read(section)?;
+    }
     let rounds = match method.rounds() {
         Some(rounds) => rounds,
         None => section.integer("rounds", (!has_rounds).then_some(0), u64::from(has_rounds)..=10_000_000)?,

@@ -307,8 +307,11 @@ fn with_measured_steps<'a>(
     Ok(Cow::Owned(scenario))
 }
 
-/// Rejects stop conditions that cannot be met with the data, such as an accuracy for regression.
+/// Rejects settings that do not fit the data, such as a stop condition on an accuracy for regression.
 fn check_targets(scenario: &Scenario, dataset: &Dataset) -> Result<(), RunError> {
+    if let Some(settings) = scenario.algorithm.learned_prior() {
+        settings.check_features(dataset.features).map_err(RunError::Mismatch)?;
+    }
     if scenario.stop.distance.is_some() && dataset.truth.is_none() {
         let message = "stop.distance needs the truth: synthetic data, b_star in an npz file, or \"fedpower\"";
         return Err(RunError::Mismatch(message.to_owned()));
@@ -360,7 +363,10 @@ fn check_models(scenario: &Scenario, build: &DeviceFactory, dataset: &Dataset) -
     } else if scenario.is_federated() {
         let (k, clients) =
             (scenario.model.k as u64, (dataset.clients.len() + dataset.newcomers.len()) as u64);
-        let values_per_client = d * k + k * k + d * c + 2 * k * c;
+        let values_per_client = match scenario.algorithm.learned_prior() {
+            Some(_) => d * d + d * k + 2 * d * c,
+            None => d * k + k * k + d * c + 2 * k * c,
+        };
         (clients.saturating_mul(values_per_client), format!("{clients} clients' models of {d} x {k} x {c}"))
     } else {
         // Memory of the identity, which replaces the representation, and of the normal equations.

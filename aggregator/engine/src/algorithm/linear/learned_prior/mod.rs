@@ -46,6 +46,28 @@ impl Default for LearnedPriorSettings {
     }
 }
 
+impl LearnedPriorSettings {
+    /// Checks whether second moments of samples with this many features fit one tensor.
+    ///
+    /// # Errors
+    /// A sentence with the number of features and the largest number allowed.
+    pub fn check_features(&self, features: usize) -> Result<(), String> {
+        if self.second_moments && features > FEATURES_MAX {
+            return Err(format!(
+                "samples have {features} features, and second moments are sent of at most {FEATURES_MAX}; set \
+                 algorithm.learned-prior.second_moments = false"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Largest number of features whose second moments fit a tensor of one row.
+const FEATURES_MAX: usize = 361;
+
+const _: () = assert!(moments::packed_len(FEATURES_MAX) <= u16::MAX as usize);
+const _: () = assert!(moments::packed_len(FEATURES_MAX + 1) > u16::MAX as usize);
+
 impl LinearAlgorithm for LearnedPriorSettings {
     const NAME: &'static str = "learned-prior";
     const SUMMARY: &'static str = "personal heads with a prior that the fleet learns (empirical Bayes)";
@@ -55,21 +77,24 @@ impl LinearAlgorithm for LearnedPriorSettings {
     fn read(section: &Section<'_>) -> Result<Self, Problem> {
         let default = Self::default();
         let to_u8 = |value: u64| u8::try_from(value).unwrap_or(u8::MAX);
-        Ok(Self {
-            second_moments: section.boolean("second_moments", default.second_moments)?,
-            groups: to_u8(section.integer("groups", Some(default.groups.into()), 2..=16)?),
-            learning_rounds: to_u8(section.integer(
+        let own = section.section(Self::NAME)?;
+        let settings = Self {
+            second_moments: own.boolean("second_moments", default.second_moments)?,
+            groups: to_u8(own.integer("groups", Some(default.groups.into()), 2..=16)?),
+            learning_rounds: to_u8(own.integer(
                 "learning_rounds",
                 Some(default.learning_rounds.into()),
                 1..=100,
             )?),
-        })
+        };
+        own.finish()?;
+        Ok(settings)
     }
 
     fn write(&self, _settings: &LinearSettings, set: &mut dyn FnMut(&str, Value)) {
-        set("second_moments", self.second_moments.into());
-        set("groups", i64::from(self.groups).into());
-        set("learning_rounds", i64::from(self.learning_rounds).into());
+        set("learned-prior.second_moments", self.second_moments.into());
+        set("learned-prior.groups", i64::from(self.groups).into());
+        set("learned-prior.learning_rounds", i64::from(self.learning_rounds).into());
     }
 
     fn rounds(&self) -> Option<u64> {
