@@ -58,6 +58,7 @@ mod handshake_counter;
 mod head;
 mod hostile;
 mod lanes;
+mod learned_prior;
 mod leave_one_out;
 mod linear_adapter;
 mod link;
