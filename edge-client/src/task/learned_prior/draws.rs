@@ -5,9 +5,9 @@ use fedspan_protocol::message::{DeclineReason, RoundId};
 
 use super::Buffers;
 use super::posterior::{
-    add_mean, add_residual_products, column_dot, each_sample, largest_is_first, set_prior,
+    Factors, add_mean, add_residual_products, column_dot, each_sample, factorised, largest_is_first,
 };
-use crate::kernel::posterior::{factorise, solve_columns};
+use crate::kernel::posterior::solve_columns;
 use crate::kernel::vector::{at, put};
 use crate::memory::Shape;
 use crate::pace::Pace;
@@ -47,11 +47,11 @@ fn class_of(y: &[f32]) -> Option<usize> {
 }
 
 /// Fits heads on `draws` draws for each number of labels, and counts the correct predictions for the other samples, and all
-/// predictions. The prior is given as whether it has a metric, and the factors of its variances.
+/// predictions.
 pub fn score(
     buffers: &mut Buffers<'_>,
     shape: Shape,
-    (has_metric, span, floor): (bool, f32, f32),
+    factors: Factors,
     draws: u32,
     id: RoundId,
     source: &mut dyn SampleSource,
@@ -60,21 +60,20 @@ pub fn score(
     for (kind, labels) in (0u32..).zip(LABELS) {
         for draw in 0..draws {
             let draw = draw * LABELS.len() as u32 + kind;
-            set_prior(buffers, shape, has_metric, span, floor);
-            buffers.head.fill(0.0);
-            begin_draw(buffers, shape, labels);
-            let mut number = 0;
-            each_sample(buffers, shape, id, source, |buffers, x| {
-                if draws_next(buffers, shape, number, draw) {
-                    add_residual_products(buffers, shape, x);
-                }
-                number += 1;
+            factorised(buffers, shape, factors, |buffers| {
+                begin_draw(buffers, shape, labels);
+                let mut number = 0;
+                each_sample(buffers, shape, id, source, |buffers, x| {
+                    if draws_next(buffers, shape, number, draw) {
+                        add_residual_products(buffers, shape, x);
+                    }
+                    number += 1;
+                })
             })?;
-            factorise(buffers.precision, shape.features, Pace::NONE);
             solve_columns(buffers.precision, shape.features, buffers.head, shape.outputs, Pace::NONE);
             add_mean(buffers);
             begin_draw(buffers, shape, labels);
-            number = 0;
+            let mut number = 0;
             each_sample(buffers, shape, id, source, |buffers, x| {
                 let class = class_of(buffers.y).unwrap_or(0);
                 if !draws_next(buffers, shape, number, draw) {

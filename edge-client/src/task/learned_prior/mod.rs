@@ -11,7 +11,7 @@ use fedspan_protocol::message::{DeclineReason, RoundId, Task as Wire};
 use super::Usage;
 use crate::error::{NotReady, ShapeMismatch, check_finite, check_length, check_prediction};
 use crate::kernel::posterior::packed_len;
-use crate::kernel::vector::{at, squares};
+use crate::kernel::vector::squares;
 use crate::memory::Shape;
 use crate::source::SampleSource;
 
@@ -199,7 +199,9 @@ impl<V: AsRef<[f32]> + AsMut<[f32]>> LearnedPrior<V> {
         let (Some(Wire::FitHead { head }), Some(_)) = (self.state.task, self.state.prior) else {
             return Err(DeclineReason::Tensors);
         };
-        self.fit_posterior(head, RoundId::default(), samples)
+        let (id, shape) = (RoundId::default(), self.state.shape);
+        posterior::count_samples(&mut self.buffers(), shape, id, samples)?;
+        self.fit_posterior(head, id, samples)
     }
 
     /// Computes the prediction for one sample: `out = V^T x`.
@@ -226,13 +228,16 @@ impl<V: AsRef<[f32]> + AsMut<[f32]>> LearnedPrior<V> {
     ///
     /// # Errors
     /// [`NotReady`] as for [`Self::predict`]; and [`NotReady::NoHead`] if another round has been opened, or the device restarted,
-    /// since the head was fitted: only the head is stored.
+    /// since the head was fitted: only the head is stored. [`NotReady::Overflow`] also if the variance is not
+    /// finite.
     pub fn predict_with_variance(&mut self, x: &[f32], out: &mut [f32]) -> Result<f32, NotReady> {
         let noise = self.state.noise.ok_or(NotReady::NoHead)?;
         self.predict(x, out)?;
         let buffers = self.buffers();
         posterior::whiten(buffers.precision, x, buffers.x);
-        Ok(noise * (1.0 + squares(buffers.x, 0, 1)))
+        let variance = noise * (1.0 + squares(buffers.x, 0, 1));
+        check_prediction(&[variance])?;
+        Ok(variance)
     }
 
     /// Returns the standard noise variance of a target, if it is known.
@@ -250,8 +255,15 @@ const HEAD: usize = 4;
 /// Number of the buffer [`Buffers::scores`].
 const SCORE: usize = 8;
 
-/// Returns true if the variances of a prior are possible: finite, none negative, and that of all other directions above zero.
-fn are_variances(variances: &[f32]) -> bool {
-    let floor = at(variances, variances.len().wrapping_sub(1));
-    variances.iter().all(|value| *value >= 0.0 && value.is_finite()) && floor > 0.0
+/// Returns true if the variances of a prior are possible: finite, none negative, and that of all other directions, the floor, not too
+/// small for its inverse. The least and the largest factor are given for the variances and for the floor.
+fn are_variances(variances: &[f32], [span, floor]: [(f32, f32); 2]) -> bool {
+    let is_possible = |value: f32, factor: f32| value >= 0.0 && (factor * value).is_finite();
+    let Some((&last, others)) = variances.split_last() else { return false };
+    others.iter().all(|value| is_possible(*value, span.1.max(1.0)))
+        && is_possible(last, floor.1.max(1.0))
+        && floor.0.min(1.0) * last >= LEAST_FLOOR
 }
+
+/// Smallest floor, in units of the noise's variance.
+const LEAST_FLOOR: f32 = 1e-30;

@@ -9,7 +9,7 @@ use fedspan_protocol::message::{DeclineReason, GeometricGrid, RoundId};
 use super::Buffers;
 use crate::kernel::all_within;
 use crate::kernel::posterior::{
-    add_diagonal, add_outer, factorise, packed_len, solve_columns, solve_lower, solve_upper,
+    add_diagonal, add_outer, factorise, largest_diagonal, packed_len, solve_columns, solve_lower, solve_upper,
 };
 use crate::kernel::vector::{at, dot, from, from_mut, put, squares};
 use crate::memory::Shape;
@@ -17,6 +17,30 @@ use crate::pace::Pace;
 use crate::source::{SampleSource, Targets};
 use crate::task::Usage;
 use crate::task::sample_pass::{MAGNITUDE_MAX, for_each};
+
+/// Prior of a fit: the variances in memory times factors.
+#[derive(Clone, Copy)]
+pub struct Factors {
+    /// Whether the metric is the one in memory, otherwise the identity.
+    pub has_metric: bool,
+    /// Factor of the variances of the representation's columns.
+    pub span: f32,
+    /// Factor of the variance of all other directions.
+    pub floor: f32,
+}
+
+impl Factors {
+    /// The prior in memory.
+    pub const fn one(has_metric: bool) -> Self {
+        Self { has_metric, span: 1.0, floor: 1.0 }
+    }
+}
+
+/// Ridge that is added first where the precision has no exact factor, relative to its largest diagonal element.
+const LEAST_RIDGE: f32 = 1e-6;
+
+/// Ratio of neighbouring ridges.
+const RIDGE_STEP: f32 = 100.0;
 
 /// Sums of one pass, in addition to the precision and the residual products.
 pub struct Pass {
@@ -40,7 +64,7 @@ pub fn whiten(factor: &[f32], x: &[f32], out: &mut [f32]) {
 
 /// Sets the precision to that of the prior: `T / f - Q diag(w) Q^T` with `w_j = a_j / (f (a_j + f))`, where T is the metric, and Q the
 /// representation in its units. `span` and `floor` multiply the variances.
-pub fn set_prior(buffers: &mut Buffers<'_>, shape: Shape, has_metric: bool, span: f32, floor: f32) {
+fn set_prior(buffers: &mut Buffers<'_>, shape: Shape, Factors { has_metric, span, floor }: Factors) {
     let Shape { features: d, width: k, .. } = shape;
     let floor = floor * at(buffers.variances, k);
     if has_metric {
@@ -62,14 +86,44 @@ pub fn set_prior(buffers: &mut Buffers<'_>, shape: Shape, has_metric: bool, span
     }
 }
 
-/// Adds the samples to the precision, and computes the residual products.
-pub fn add_samples(
+/// Computes the factor of the posterior's precision, and the residual products: sets the prior, and calls `add`, which adds samples.
+/// Where rounding errors exceed the prior, as with features of very different sizes, a ridge is added until the factor is exact, and
+/// `add` is called again; this acts like a narrower prior. Returns the value of `add` and the log determinant.
+///
+/// # Errors
+/// Those of `add`; [`DeclineReason::UpdateNonFinite`] if there is no factor with any ridge.
+pub fn factorised<T>(
+    buffers: &mut Buffers<'_>,
+    shape: Shape,
+    factors: Factors,
+    mut add: impl FnMut(&mut Buffers<'_>) -> Result<T, DeclineReason>,
+) -> Result<(T, f32), DeclineReason> {
+    let d = shape.features;
+    let mut ridge = 0.0;
+    loop {
+        set_prior(buffers, shape, factors);
+        buffers.head.fill(0.0);
+        let value = add(buffers)?;
+        let largest = largest_diagonal(buffers.precision, d);
+        add_diagonal(buffers.precision, d, ridge);
+        if let Some(log_determinant) = factorise(buffers.precision, d, Pace::NONE) {
+            return Ok((value, log_determinant));
+        }
+        // The condition is negated so that a NaN ends the search.
+        if !(ridge < largest && largest.is_finite()) {
+            return Err(DeclineReason::UpdateNonFinite);
+        }
+        ridge = (RIDGE_STEP * ridge).max(LEAST_RIDGE * largest);
+    }
+}
+
+/// Adds the samples to the precision and the residual products.
+fn add_samples(
     buffers: &mut Buffers<'_>,
     shape: Shape,
     id: RoundId,
     source: &mut dyn SampleSource,
 ) -> Result<Pass, DeclineReason> {
-    buffers.head.fill(0.0);
     let mut total = 0.0;
     let usage = each_sample(buffers, shape, id, source, |buffers, x| {
         add_residual_products(buffers, shape, x);
@@ -129,6 +183,7 @@ pub fn pooled_moments(
 ) -> Result<Usage, DeclineReason> {
     buffers.precision.fill(0.0);
     buffers.mean.fill(0.0);
+    buffers.head.fill(0.0);
     let Pass { usage, .. } = add_samples(buffers, shape, id, source)?;
     let samples = count(usage);
     for value in buffers.precision.iter_mut().chain(buffers.head.iter_mut()) {
@@ -145,9 +200,8 @@ pub fn fit(
     id: RoundId,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
-    set_prior(buffers, shape, has_metric, 1.0, 1.0);
-    let Pass { usage, .. } = add_samples(buffers, shape, id, source)?;
-    factorise(buffers.precision, shape.features, Pace::NONE);
+    let add = |buffers: &mut Buffers<'_>| add_samples(buffers, shape, id, source);
+    let (Pass { usage, .. }, _) = factorised(buffers, shape, Factors::one(has_metric), add)?;
     solve_columns(buffers.precision, shape.features, buffers.head, shape.outputs, Pace::NONE);
     Ok(usage)
 }
@@ -230,10 +284,10 @@ pub fn evidence(
     let mut number = 0;
     for span in spans.values() {
         for floor in floors.values() {
-            set_prior(buffers, shape, has_metric, span, floor);
-            let pass = add_samples(buffers, shape, id, source)?;
+            let add = |buffers: &mut Buffers<'_>| add_samples(buffers, shape, id, source);
+            let factors = Factors { has_metric, span, floor };
+            let (pass, log_determinant) = factorised(buffers, shape, factors, add)?;
             usage = pass.usage;
-            let log_determinant = factorise(buffers.precision, d, Pace::NONE);
             let mut explained = 0.0;
             for output in 0..c {
                 let column = from_mut(buffers.head, output);
@@ -254,6 +308,22 @@ pub fn largest_is_first(values: &[f32], index: usize) -> bool {
     let score = at(values, index);
     let beats = |(other, value): (usize, &f32)| if other < index { *value < score } else { *value <= score };
     score.is_finite() && values.iter().enumerate().all(beats)
+}
+
+/// Counts the usable samples in one pass without arithmetic.
+///
+/// # Errors
+/// [`DeclineReason::NoSamples`] without a usable sample, [`DeclineReason::Device`] if the source fails.
+pub fn count_samples(
+    buffers: &mut Buffers<'_>,
+    shape: Shape,
+    id: RoundId,
+    source: &mut dyn SampleSource,
+) -> Result<(), DeclineReason> {
+    match each_sample(buffers, shape, id, source, |_, _| {})?.samples {
+        0 => Err(DeclineReason::NoSamples),
+        _ => Ok(()),
+    }
 }
 
 /// Returns true if no value to send is infinite or NaN.

@@ -8,6 +8,7 @@ use fedspan_protocol::message::{
 };
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
+use super::posterior::Factors;
 use super::{BASIS, Buffers, HEAD, LearnedPrior, PRECISION, SCORE, are_variances, draws, posterior};
 use crate::kernel::posterior::packed_len;
 use crate::kernel::vector::put;
@@ -27,11 +28,18 @@ const ROLES: u32 = Role::SecondMoments.bit()
     | Role::HeadSums.bit()
     | Role::PriorEvidence.bit();
 
-/// Returns the grids of a round of evidence, if they are possible: positive, and of at most [`PRIORS_MAX`] priors.
+/// Returns true if the grids of a round of evidence are possible: finite, not negative, floors above zero, and of at most
+/// [`PRIORS_MAX`] priors.
 fn valid_grids(spans: GeometricGrid, floors: GeometricGrid) -> bool {
-    let is_positive = |grid: GeometricGrid| grid.values().all(|value| value >= 0.0 && value.is_finite());
+    let is_valid = |grid: GeometricGrid| grid.values().all(|value| value >= 0.0 && value.is_finite());
     let priors = usize::from(spans.count) * usize::from(floors.count);
-    (1..=PRIORS_MAX).contains(&priors) && is_positive(spans) && is_positive(floors) && floors.first > 0.0
+    let are_above_zero = floors.values().all(|value| value > 0.0);
+    (1..=PRIORS_MAX).contains(&priors) && is_valid(spans) && is_valid(floors) && are_above_zero
+}
+
+/// Returns the least and the largest number of a grid.
+fn least_and_largest(grid: GeometricGrid) -> (f32, f32) {
+    grid.values().fold((f32::INFINITY, 0.0), |(least, largest), value| (least.min(value), largest.max(value)))
 }
 
 /// Returns `part / whole`; 0 if there is nothing.
@@ -166,6 +174,7 @@ impl<V: AsRef<[f32]> + AsMut<[f32]>> Task for LearnedPrior<V> {
         }
         let (has_mean, has_metric, d) =
             (self.state.receives_mean, self.state.receives_metric, self.state.shape.features);
+        let task = self.state.task;
         let Buffers { basis, mean, metric, variances, .. } = self.buffers();
         if !has_mean {
             mean.fill(0.0);
@@ -174,7 +183,12 @@ impl<V: AsRef<[f32]> + AsMut<[f32]>> Task for LearnedPrior<V> {
         if ![&*basis, mean, metric].into_iter().all(posterior::are_finite) {
             return Err(DeclineReason::NonFinite);
         }
-        if !are_variances(variances) || has_metric && !posterior::is_metric(metric, d) {
+        // The smallest floor of a grid must not underflow, and the largest variances not overflow.
+        let extremes = match task {
+            Some(Wire::PriorEvidence { spans, floors, .. }) => [spans, floors].map(least_and_largest),
+            _ => [(1.0, 1.0); 2],
+        };
+        if !are_variances(variances, extremes) || has_metric && !posterior::is_metric(metric, d) {
             return Err(DeclineReason::Parameter);
         }
         let hash = [&*basis, mean, metric, variances]
@@ -187,7 +201,9 @@ impl<V: AsRef<[f32]> + AsMut<[f32]>> Task for LearnedPrior<V> {
     fn run(&mut self, id: RoundId, source: &mut dyn SampleSource) -> Result<Usage, DeclineReason> {
         let task = self.state.task.ok_or(DeclineReason::Task)?;
         let (shape, has_metric) = (self.state.shape, self.state.receives_metric);
-        (self.state.head, self.state.scored) = (None, 0);
+        // Without a sample, the head of the last round is kept.
+        posterior::count_samples(&mut self.buffers(), shape, id, source)?;
+        (self.state.head, self.state.noise, self.state.scored) = (None, None, 0);
         let usage = match task {
             Wire::FitHead { head } => self.fit_posterior(head, id, source)?,
             Wire::PooledMoments => posterior::pooled_moments(&mut self.buffers(), shape, id, source)?,
@@ -213,9 +229,9 @@ impl<V: AsRef<[f32]> + AsMut<[f32]>> Task for LearnedPrior<V> {
                     let mut number = 0;
                     for span in spans.values() {
                         for floor in floors.values() {
-                            let prior = (has_metric, span, floor);
+                            let factors = Factors { has_metric, span, floor };
                             let (correct, predictions) =
-                                draws::score(&mut buffers, shape, prior, draws.into(), id, source)?;
+                                draws::score(&mut buffers, shape, factors, draws.into(), id, source)?;
                             put(buffers.scores, 3 * number + 2, fraction(correct, predictions));
                             tried = predictions;
                             number += 1;

@@ -31,7 +31,7 @@ pub trait LinearAlgorithm: Copy + fmt::Debug + PartialEq {
     const DEFAULT_HEAD: &'static str = "least-squares";
     /// Whether devices can compute updates in 16-bit integers.
     const SUPPORTS_I16: bool = false;
-    /// Whether devices fit their final heads under a prior of the algorithm, so that nobody chooses a ridge.
+    /// Whether devices fit their final heads under a prior of the algorithm, so that no ridge is chosen.
     const HAS_PRIOR: bool = false;
     /// Noise that devices add under `[privacy]`.
     const NOISE: Noise = Noise::Unsupported;
