@@ -43,7 +43,7 @@ fn capable_devices_are_admitted() {
         let capabilities_to_spare = |h: &mut Hello| {
             h.capabilities.tensor_elements = u32::MAX;
             h.capabilities.total_elements = u32::MAX;
-            h.capabilities.tasks = u16::MAX;
+            h.capabilities.tasks = u32::MAX;
             h.capabilities.frame_limit = 4096;
         };
         assert_eq!(requirements_of_campaign.admit(&hello_with(capabilities_to_spare)), Ok(()), "{algorithm}");

@@ -498,12 +498,12 @@ fn foreign_hello_is_refused_unread() {
 /// capability refuses devices without it.
 #[test]
 fn unknown_capability_bits_are_ignored_unless_needed() {
-    let task_bits: [u16; 4] = [12, 13, 14, 15].map(|bit| 1 << bit);
+    let task_bits: [u32; 4] = [12, 13, 14, 15].map(|bit| 1 << bit);
     let valid = unlimited_hello(DEVICE, (8, 2, 1), 256);
-    for bits in task_bits.into_iter().chain([PRIVATE_TASKS, u16::MAX]) {
+    for bits in task_bits.into_iter().chain([PRIVATE_TASKS, u32::MAX]) {
         let mut extended = valid;
         extended.capabilities.tasks |= bits;
-        extended.capabilities.roles |= 0xF800;
+        extended.capabilities.roles |= !0x7F_07FF;
         extended.capabilities.encodings |= 0xF8;
         let mut connection = Connection::new(create_acceptor());
         let results = deliver_message(&mut connection, &ToServer::Hello(extended), &[]);

@@ -37,7 +37,7 @@ use crate::evaluate::MetricSet;
 use crate::run::RECENT_ROUNDS;
 
 /// Built-in scenarios: name, one-line description, and text of the file.
-pub const BUILT_IN: [(&str, &str, &str); 30] = [
+pub const BUILT_IN: [(&str, &str, &str); 31] = [
     (
         "demo",
         "smartwatch wearers: new people label one window per exercise",
