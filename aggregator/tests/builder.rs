@@ -116,7 +116,7 @@ fn builder_errors_name_key_and_value() {
     );
     assert_eq!(
         build_error(fleet_builder(state).algorithm("fedrap")),
-        "algorithm.name: found \"fedrap\", allowed: \"fedrep\", \"gd-gd\", \"fedavg\", \"fedpower\", \"local-only\", \"pooled\" (did \
+        "algorithm.name: found \"fedrap\", allowed: \"fedrep\", \"gd-gd\", \"fedavg\", \"fedpower\", \"learned-prior\", \"local-only\", \"pooled\" (did \
          you mean \"fedrep\"?)"
     );
     let unknown_key = build_error(fleet_builder(state).set("rounds.dedline", 3.0));

@@ -379,12 +379,12 @@ fn every_mistake_has_a_message() {
         (
             "\"fedrep\"",
             "\"fedrap\"",
-            "fleet.toml:10: algorithm.name: found \"fedrap\", allowed: \"fedrep\", \"gd-gd\", \"fedavg\", \"fedpower\", \"local-only\", \"pooled\" (did you mean \"fedrep\"?)",
+            "fleet.toml:10: algorithm.name: found \"fedrap\", allowed: \"fedrep\", \"gd-gd\", \"fedavg\", \"fedpower\", \"learned-prior\", \"local-only\", \"pooled\" (did you mean \"fedrep\"?)",
         ),
         (
             "\"fedrep\"",
             "\"zzz\"",
-            "found \"zzz\", allowed: \"fedrep\", \"gd-gd\", \"fedavg\", \"fedpower\", \"local-only\", \"pooled\"",
+            "found \"zzz\", allowed: \"fedrep\", \"gd-gd\", \"fedavg\", \"fedpower\", \"learned-prior\", \"local-only\", \"pooled\"",
         ),
         (
             "k = 3",

@@ -19,6 +19,9 @@ impl ServerCore {
             Phase::Start(number) => ("start", number),
             Phase::Train(number) => {
                 self.done = number;
+                if record.ends_training {
+                    self.log_prior();
+                }
                 ("training", number)
             }
             Phase::RidgeScores => {
@@ -67,6 +70,15 @@ impl ServerCore {
         }
         // Sending fails only if the feed has no subscriber.
         let _ = self.round_feed_sender.send(line.to_string());
+    }
+
+    /// Logs the prior of heads that the fleet has chosen.
+    fn log_prior(&self) {
+        let Some(chosen) = self.engine().chosen_prior() else { return };
+        tracing::info!("prior of heads chosen: {chosen}");
+        if chosen.columns == 0 && chosen.mean == "zero" {
+            tracing::warn!("devices have little in common: each learns almost alone, with the fleet's ridge");
+        }
     }
 
     /// Logs the ridge that the fleet has chosen for final heads.

@@ -71,7 +71,10 @@ fn resume(file: &[u8], rounds: Option<u32>) -> Outcome {
 fn check(name: &str, changes: &[&str]) {
     let label = format!("{name} {changes:?}");
     let text = Scenario::built_in(name).unwrap();
-    let is_power = Scenario::parse(name, text, &[]).unwrap().algorithm.power().is_some();
+    let changed: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
+    let algorithm = Scenario::parse(name, text, &changed).unwrap().algorithm;
+    let is_power = algorithm.power().is_some();
+    let has_derived_rounds = is_power || algorithm.learned_prior().is_some();
     let parse = |rounds: u32| {
         let rounds =
             if is_power { "algorithm.iterations=8".to_owned() } else { format!("algorithm.rounds={rounds}") };
@@ -103,9 +106,9 @@ fn check(name: &str, changes: &[&str]) {
         assert_eq!(saved.extend(9), Err(SavedRunError::Private), "{label}");
         return;
     }
-    if is_power {
+    if has_derived_rounds {
         let mut saved = SavedRun::decode(&keeper.files[0], VERSION).unwrap();
-        assert_eq!(saved.extend(9), Err(SavedRunError::Iterations), "{label}");
+        assert_eq!(saved.extend(9), Err(SavedRunError::DerivedRounds(algorithm.name())), "{label}");
         return;
     }
     let mut keeper = Keeper::new(&[2]);

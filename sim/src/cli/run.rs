@@ -39,6 +39,10 @@ pub fn command(name: &str, options: &RunOptions) -> Result<(), CommandError> {
         }
         format => output::print(&format.shown(&results_table(&entry, runs)))?,
     }
+    let prior = runs.summaries.first().and_then(|summary| summary.prior.as_ref());
+    if let Some(prior) = prior.filter(|_| options.format != Format::Json) {
+        output::log_line(&format!("prior of heads: {prior}"));
+    }
     // An interrupted run has no report.
     let report = entry.directory.as_ref().map(|directory| directory.join("report.html"));
     if options.format != Format::Json

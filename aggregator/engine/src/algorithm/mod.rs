@@ -98,6 +98,11 @@ pub trait Algorithm: Send {
         None
     }
 
+    /// Prior of heads that the fleet has chosen; `None` before that, and for an algorithm without one.
+    fn chosen_prior(&self) -> Option<ChosenPrior> {
+        None
+    }
+
     /// Creates the request that makes devices fit their heads on the current representation.
     fn fit_request(&self, head: HeadSolve) -> Request;
 

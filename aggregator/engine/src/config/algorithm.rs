@@ -219,7 +219,8 @@ pub(super) fn read_linear(
         None => section.integer("rounds", (!has_rounds).then_some(0), u64::from(has_rounds)..=10_000_000)?,
     };
     let default_step = if has_rounds && method.takes_steps() { None } else { Some(0.0) };
-    let measured = measured && method.rounds().is_none();
+    // A learned prior does nothing with a step size.
+    let measured = measured && (method.rounds().is_none() || method.has_prior());
     let (step_size, is_auto) = read_step(section, "step_size", default_step, measured)?;
     let ridge = section.number("ridge", Some(0.0), 0.0..=1e6)?;
     let final_ridge = section.automatic("final_ridge", 0.0..=1e6)?;
@@ -232,9 +233,9 @@ pub(super) fn read_linear(
         false => (section.number("head_step_size", Some(step_size), 0.0..=1e6)?, is_auto),
     };
     // An algorithm without rounds takes no steps, so no step size is measured.
-    let is_federated = method.is_federated();
+    let takes_steps = method.is_federated() && !method.has_prior();
     let measured =
-        MeasuredSteps { step_size: is_auto && is_federated, head_step_size: is_head_auto && is_federated };
+        MeasuredSteps { step_size: is_auto && takes_steps, head_step_size: is_head_auto && takes_steps };
     let head_steps = to_u16(section.integer("head_steps", Some(1), 1..=65_535)?);
     let local_steps = to_u16(section.integer("local_steps", Some(1), 1..=65_535)?);
     let weighting = read_weighting(section)?;
@@ -278,7 +279,7 @@ pub(super) fn read_linear(
         return Err(section.problem("numeric", message));
     }
     let sends_gradients = method.uploads(&algorithm.linear_settings()) == Uploads::Gradients;
-    if upload == Encoding::I8TopK && is_federated && !sends_gradients {
+    if upload == Encoding::I8TopK && method.is_federated() && !sends_gradients {
         let message = format!(
             "found \"i8-top-k\", but {:?} uploads no gradients, and values that are left out are only made up for in gradients; \
              allowed: \"f32\", \"f16\", \"i8\"",

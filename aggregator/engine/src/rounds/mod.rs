@@ -50,8 +50,8 @@ pub use snapshot::{NotExtended, Snapshot};
 
 use self::patience::Patience;
 use crate::aggregate::MAGNITUDE_MAX;
-use crate::algorithm::Algorithm;
 use crate::algorithm::scale::{FleetScale, Scale, ScaleSource, Scaled};
+use crate::algorithm::{Algorithm, ChosenPrior};
 use crate::linalg::Matrix;
 use crate::participation::Participation;
 use crate::privacy::{Account, Ledger};
@@ -209,6 +209,12 @@ impl Engine {
     pub fn final_head(&self) -> HeadSolve {
         let head = self.settings.final_head;
         self.ridge.as_ref().map_or(head, |ridge| ridge.published(head))
+    }
+
+    /// Prior of heads that the fleet has chosen; `None` before that, and for an algorithm without one.
+    #[must_use]
+    pub fn chosen_prior(&self) -> Option<ChosenPrior> {
+        self.algorithm.chosen_prior()
     }
 
     /// Ridge that the fleet has chosen for the final heads; `None` before the round of ridge scores has

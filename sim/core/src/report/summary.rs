@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use fedspan_engine::algorithm::ChosenPrior;
 use fedspan_engine::{ChosenRidge, Counters};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::SerializeMap};
 
@@ -148,6 +149,9 @@ pub struct Summary {
     /// Privacy loss of the noisy releases of the devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub privacy: Option<PrivacyFigures>,
+    /// Prior of heads that the clients chose.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prior: Option<ChosenPrior>,
     /// Ridge that the clients chose for heads that are fitted on a few samples, and the scores of all ridges.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ridge: Option<ChosenRidge>,
@@ -231,6 +235,7 @@ impl Summary {
             rejected: outcome.counters.rejected(),
             counters: outcome.counters,
             privacy: outcome.privacy.clone(),
+            prior: outcome.prior.clone(),
             ridge: outcome.ridge.clone(),
             timing: Timing {
                 wall_s,

@@ -481,6 +481,7 @@ fn run_baseline(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Out
         ..scores
     };
     let outcome = Outcome {
+        prior: None,
         names: DataNames::default(),
         rounds: vec![RoundRow {
             round: 0,

@@ -66,11 +66,9 @@ pub enum SavedRunError {
         "the scenario has a section [privacy], and the noise of each round depends on the number of rounds; run it again"
     )]
     Private,
-    /// FedPower has iterations instead of rounds.
-    #[error(
-        "the rounds of fedpower follow from its iterations and local steps, which cannot be changed; run it again"
-    )]
-    Iterations,
+    /// The number of rounds follows from other keys.
+    #[error("the rounds of {0} follow from its other settings, which cannot be changed; run it again")]
+    DerivedRounds(&'static str),
     /// The changed scenario is not valid.
     #[error("{0}")]
     Scenario(String),
@@ -141,8 +139,8 @@ impl SavedRun {
         if configured.privacy.is_some() {
             return Err(SavedRunError::Private);
         }
-        if configured.algorithm.power().is_some() {
-            return Err(SavedRunError::Iterations);
+        if configured.algorithm.linear().is_some_and(|method| method.rounds().is_some()) {
+            return Err(SavedRunError::DerivedRounds(configured.algorithm.name()));
         }
         let done = self.done();
         if self.is_stopped {

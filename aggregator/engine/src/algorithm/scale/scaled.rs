@@ -5,7 +5,7 @@ use fedspan_protocol::tensor::Role;
 
 use super::Scale;
 use crate::aggregate::UpdateWeight;
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, ChosenPrior};
 use crate::linalg::{Matrix, RankDeficient};
 use crate::participation::UploadLayout;
 use crate::types::{DeviceId, Request, Tensor};
@@ -81,6 +81,10 @@ impl Algorithm for Scaled {
 
     fn interference(&self) -> Option<f64> {
         self.algorithm.interference()
+    }
+
+    fn chosen_prior(&self) -> Option<ChosenPrior> {
+        self.algorithm.chosen_prior()
     }
 
     fn shared_head(&self) -> Option<&Matrix> {

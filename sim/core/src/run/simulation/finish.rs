@@ -79,6 +79,7 @@ impl Simulation<'_> {
             warnings: Vec::new(),
             step_size: None,
             outputs: self.dataset.outputs,
+            prior: self.engine.chosen_prior(),
             ridge: self.engine.chosen_ridge(),
             representation: basis,
             scale: self.engine.scale(),

@@ -115,6 +115,11 @@ impl Evidence {
         if targets > 0.0 { of_priors.first().map_or(0.0, |squares| squares / targets) } else { 0.0 }
     }
 
+    /// Whether devices have scored heads by their correct predictions.
+    pub fn counts_predictions(&self) -> bool {
+        self.sums.last().is_some_and(|predictions| *predictions > 0.0)
+    }
+
     /// Numbers from which [`Self::restore`] restores the sums.
     pub fn state(&self) -> impl Iterator<Item = f64> + '_ {
         std::iter::once(self.devices).chain(self.sums.iter().copied())

@@ -13,6 +13,7 @@
 //! expectation-maximisation (Dempster, Laird and Rubin 1977) with sums of posterior second moments (`prior`).
 //! `plan` has the order of the rounds, `server` the server side.
 
+mod chosen;
 mod evidence;
 mod moments;
 mod numbers;
@@ -26,6 +27,7 @@ use toml_edit::Value;
 use super::{LinearAlgorithm, LinearSettings, LinearStart, Uploads};
 use crate::algorithm::Algorithm;
 use crate::reader::{Problem, Section};
+pub use chosen::ChosenPrior;
 use plan::Plan;
 pub use server::LearnedPrior;
 

@@ -3,12 +3,12 @@
 use fedspan_protocol::message::{GeometricGrid, HeadSolve, Task};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
-use super::LearnedPriorSettings;
 use super::evidence::{Best, Evidence, FLOORS, FLOORS_WITH_SPANS, NO_SPAN, SPANS, count, grid, length};
 use super::moments::{GroupMoments, pack, packed_len};
 use super::numbers::Numbers;
 use super::plan::{Chain, MeanRule, Plan, Stage, Structure};
 use super::prior::{HeadMoments, Prior};
+use super::{ChosenPrior, LearnedPriorSettings};
 use crate::aggregate::{RoundAggregate, Rule, UpdateWeight};
 use crate::algorithm::Algorithm;
 use crate::algorithm::decoded::tensor;
@@ -43,6 +43,7 @@ struct Chosen {
 /// Factors of the learned variances, and the noise, in one of the metrics.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Factors {
+    score: f64,
     has_metric: bool,
     span: f64,
     floor: f64,
@@ -168,7 +169,7 @@ impl LearnedPrior {
             return self.prior(self.structure(0), &self.without_spans(&self.initial, 1.0, 1.0), None);
         };
         match self.factors {
-            Some(Factors { has_metric, span, floor, noise }) => {
+            Some(Factors { has_metric, span, floor, noise, .. }) => {
                 let scaled = Variances {
                     basis: self.last.basis.clone(),
                     spans: self.last.spans.iter().map(|value| span * value).collect(),
@@ -410,7 +411,7 @@ impl LearnedPrior {
             let best = evidence.best(SPANS, FLOORS_WITH_SPANS, self.outputs, size);
             if let Some(Best { score, span, floor, noise }) = best.filter(|best| best.score > least) {
                 least = score;
-                self.factors = Some(Factors { has_metric, span, floor, noise });
+                self.factors = Some(Factors { score, has_metric, span, floor, noise });
             }
         }
     }
@@ -553,11 +554,25 @@ impl Algorithm for LearnedPrior {
         self.request_of(Stage::Done)
     }
 
+    fn chosen_prior(&self) -> Option<ChosenPrior> {
+        let chosen = self.chosen.filter(|_| matches!(self.stage(), Stage::Final | Stage::Done))?;
+        let by_predictions = self.structures.iter().any(Evidence::counts_predictions);
+        let prior = self.published();
+        Some(ChosenPrior {
+            columns: prior.spans.iter().filter(|span| **span > 0.0).count(),
+            floor: prior.floor,
+            noise: prior.noise,
+            score: self.factors.map_or(chosen.score, |factors| factors.score),
+            score_without_representation: chosen.score,
+            ..ChosenPrior::new(self.last_structure(), by_predictions)
+        })
+    }
+
     fn state(&self) -> Vec<f64> {
         let flag = |is_set: bool| f64::from(u8::from(is_set));
         let none = Chosen { structure: self.structure(0), floor: 0.0, noise: 0.0, score: 0.0 };
         let chosen = self.chosen.unwrap_or(none);
-        let none = Factors { has_metric: false, span: 0.0, floor: 0.0, noise: 0.0 };
+        let none = Factors { score: 0.0, has_metric: false, span: 0.0, floor: 0.0, noise: 0.0 };
         let factors = self.factors.unwrap_or(none);
         let structures = self.plan.structures();
         let structure = structures.iter().position(|structure| *structure == chosen.structure).unwrap_or(0);
@@ -571,6 +586,7 @@ impl Algorithm for LearnedPrior {
             .chain([flag(self.chosen.is_some()), structure, chosen.floor, chosen.noise, chosen.score])
             .chain([
                 flag(self.factors.is_some()),
+                factors.score,
                 flag(factors.has_metric),
                 factors.span,
                 factors.floor,
@@ -627,9 +643,9 @@ impl LearnedPrior {
         )]
         let structure = self.structure(structure as usize);
         server.chosen = (is_chosen != 0.0).then_some(Chosen { structure, floor, noise, score });
-        let &[is_scaled, has_metric, span, floor, noise] = numbers.take(5)? else { return None };
+        let &[is_scaled, score, has_metric, span, floor, noise] = numbers.take(6)? else { return None };
         let has_metric = has_metric != 0.0;
-        server.factors = (is_scaled != 0.0).then_some(Factors { has_metric, span, floor, noise });
+        server.factors = (is_scaled != 0.0).then_some(Factors { score, has_metric, span, floor, noise });
         server.moments.restore(numbers.take(server.moments.state_len())?);
         for evidence in &mut server.structures {
             evidence.restore(numbers.take(evidence.len())?);
