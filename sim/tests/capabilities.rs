@@ -133,6 +133,8 @@ fn linear(Sizes { d, k, c }: Sizes) {
         ("init = \"power\"", "name = \"fedrep\"\nupload = \"i8-top-k\"\nnumeric = \"i16\""),
         ("init = \"power\"", "name = \"fedrep\"\nnumeric = \"i16\""),
         ("", "name = \"fedavg\""),
+        ("", "name = \"learned-prior\""),
+        ("", "name = \"learned-prior\"\nlearned-prior = { second_moments = true }"),
         ("init = \"power\"", "name = \"fedavg\"\nupload = \"f16\"\ndownload = \"f16\""),
     ] {
         let text = format!(

@@ -35,7 +35,7 @@ impl<A> SecureLayer<A> {
     }
 
     /// Returns 0: no algorithm is announced.
-    pub const fn ability(&self) -> u16 {
+    pub const fn ability(&self) -> u32 {
         0
     }
 

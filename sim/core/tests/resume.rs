@@ -175,6 +175,7 @@ fn all_algorithms_continue_with_the_same_bits() {
 fn settings_of_all_parts_continue_with_the_same_bits() {
     check("linear", &["algorithm.numeric=i16"]);
     check("linear", &["data.scale=fleet"]);
+    check("watch-gate", &["data.scale=fleet"]);
     check("digits", &["algorithm.name=gd-gd", "data.scale=fleet", "algorithm.numeric=i16"]);
     check("linear", &["algorithm.step_size=auto"]);
     check("linear", &["fleet.dropout=0.3"]);

@@ -9,7 +9,7 @@ use fedspan_protocol::message::{
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use super::posterior::Factors;
-use super::{BASIS, Buffers, HEAD, LearnedPrior, PRECISION, SCORE, are_variances, draws, posterior};
+use super::{BASIS, Buffers, HEAD, LearnedPrior, PRECISION, SCORE, SCORES, are_variances, draws, posterior};
 use crate::kernel::posterior::packed_len;
 use crate::kernel::vector::put;
 use crate::source::{SampleSource, Targets};
@@ -28,13 +28,20 @@ const ROLES: u32 = Role::SecondMoments.bit()
     | Role::HeadSums.bit()
     | Role::PriorEvidence.bit();
 
+/// Number of values of [`Role::HeadSums`].
+const HEAD_SUMS: usize = 3;
+
+/// Returns the number of priors of a grid.
+fn priors(spans: GeometricGrid, floors: GeometricGrid) -> usize {
+    usize::from(spans.count) * usize::from(floors.count)
+}
+
 /// Returns true if the grids of a round of evidence are possible: finite, not negative, floors above zero, and of at most
 /// [`PRIORS_MAX`] priors.
 fn valid_grids(spans: GeometricGrid, floors: GeometricGrid) -> bool {
     let is_valid = |grid: GeometricGrid| grid.values().all(|value| value >= 0.0 && value.is_finite());
-    let priors = usize::from(spans.count) * usize::from(floors.count);
     let are_above_zero = floors.values().all(|value| value > 0.0);
-    (1..=PRIORS_MAX).contains(&priors) && is_valid(spans) && is_valid(floors) && are_above_zero
+    (1..=PRIORS_MAX).contains(&priors(spans, floors)) && is_valid(spans) && is_valid(floors) && are_above_zero
 }
 
 /// Returns the least and the largest number of a grid.
@@ -101,7 +108,7 @@ impl<V: AsRef<[f32]> + AsMut<[f32]>> Task for LearnedPrior<V> {
         let (packed, head, basis) = (packed_len(d), d.saturating_mul(c), d.saturating_mul(k));
         let metric = if self.state.has_metric_buffer { packed } else { 0 };
         let down = metric.saturating_add(head).saturating_add(basis).saturating_add(k + 1);
-        let up = packed.saturating_add(head);
+        let up = packed.saturating_add(head).max(basis.saturating_add(SCORES)).max(SCORES);
         Capabilities {
             frame_limit: 0,
             model: Model::linear(small(d), small(k), small(c)),
@@ -110,7 +117,7 @@ impl<V: AsRef<[f32]> + AsMut<[f32]>> Task for LearnedPrior<V> {
             encodings: Encoding::F32.bit() | Encoding::F16.bit() | Encoding::I8.bit(),
             numeric: Numeric::F32,
             tensors: if self.state.has_metric_buffer { 4 } else { 3 },
-            tensor_elements: wide(packed.max(head).max(basis)),
+            tensor_elements: wide(packed.max(head).max(basis).max(SCORES)),
             total_elements: wide(down.max(up)),
             privacy: Privacy::None,
         }
@@ -151,6 +158,11 @@ impl<V: AsRef<[f32]> + AsMut<[f32]>> Task for LearnedPrior<V> {
         }
         self.state.task = Some(round.task);
         self.state.noise = None;
+        self.state.scored = match round.task {
+            Wire::HeadMoments { .. } => HEAD_SUMS,
+            Wire::PriorEvidence { spans, floors, .. } => 3 * priors(spans, floors) + 2,
+            _ => 0,
+        };
         (self.state.receives_mean, self.state.receives_metric) = (has_mean, has_metric);
         Ok(())
     }
@@ -203,7 +215,7 @@ impl<V: AsRef<[f32]> + AsMut<[f32]>> Task for LearnedPrior<V> {
         let (shape, has_metric) = (self.state.shape, self.state.receives_metric);
         // Without a sample, the head of the last round is kept.
         posterior::count_samples(&mut self.buffers(), shape, id, source)?;
-        (self.state.head, self.state.noise, self.state.scored) = (None, None, 0);
+        (self.state.head, self.state.noise) = (None, None);
         let usage = match task {
             Wire::FitHead { head } => self.fit_posterior(head, id, source)?,
             Wire::PooledMoments => posterior::pooled_moments(&mut self.buffers(), shape, id, source)?,
@@ -216,14 +228,12 @@ impl<V: AsRef<[f32]> + AsMut<[f32]>> Task for LearnedPrior<V> {
                 }
                 // The head moments are in place of the representation.
                 self.state.head = self.state.prior.take();
-                self.state.scored = 3;
                 usage
             }
             Wire::PriorEvidence { spans, floors, draws } => {
                 let grids = (spans, floors);
                 let mut buffers = self.buffers();
                 let usage = posterior::evidence(&mut buffers, shape, has_metric, grids, id, source)?;
-                let priors = usize::from(spans.count) * usize::from(floors.count);
                 let mut tried = 0;
                 if draws > 0 && draws::count_classes(&mut buffers, shape, id, source)? {
                     let mut number = 0;
@@ -238,8 +248,7 @@ impl<V: AsRef<[f32]> + AsMut<[f32]>> Task for LearnedPrior<V> {
                         }
                     }
                 }
-                put(buffers.scores, 3 * priors + 1, to_f32(tried));
-                self.state.scored = 3 * priors + 2;
+                put(buffers.scores, 3 * priors(spans, floors) + 1, to_f32(tried));
                 usage
             }
             _ => return Err(DeclineReason::Task),
@@ -272,7 +281,7 @@ impl<V: AsRef<[f32]> + AsMut<[f32]>> Task for LearnedPrior<V> {
             ]),
             Some(Wire::HeadMoments { .. }) => Descriptors::from_iter([
                 Self::descriptor(Role::HeadMoments, d, k),
-                Self::descriptor(Role::HeadSums, 1, 3),
+                Self::descriptor(Role::HeadSums, 1, HEAD_SUMS),
             ]),
             Some(Wire::PriorEvidence { .. }) => {
                 Descriptors::from_iter([Self::descriptor(Role::PriorEvidence, 1, self.state.scored)])

@@ -125,6 +125,21 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Scaled<T, V> {
         self.values.as_ref().get(..2 * self.state.features).filter(|_| used)
     }
 
+    /// Stores a scale, 2 x d, as one that came with the representation in memory.
+    ///
+    /// # Errors
+    /// [`ShapeMismatch`] if it has another number of values; the scale is then unchanged.
+    pub fn set_scale(&mut self, scale: &[f32]) -> Result<(), ShapeMismatch> {
+        let expected = 2 * self.state.features;
+        let target = self.values.as_mut().get_mut(..expected).filter(|_| scale.len() == expected);
+        let Some(target) = target else { return Err(ShapeMismatch { expected, got: scale.len() }) };
+        for (target, value) in target.iter_mut().zip(scale) {
+            *target = *value;
+        }
+        self.adopt(crc32c_f32(scale));
+        Ok(())
+    }
+
     /// Sets the scale of the received representation, identified by its hash. A head that was fitted under
     /// another scale becomes invalid.
     fn adopt(&mut self, hash: u32) {
@@ -183,6 +198,27 @@ impl<M: Memory, P: Mechanism, V: AsRef<[f32]> + AsMut<[f32]>> Scaled<Linear<M, P
     /// [`NotReady`] for the reasons of [`Linear::predict`].
     pub fn predict(&mut self, x: &[f32], out: &mut [f32]) -> Result<(), NotReady> {
         self.predict_with(x, |task, x| task.predict(x, out))
+    }
+}
+
+#[cfg(feature = "learned-prior")]
+impl<W: AsRef<[f32]> + AsMut<[f32]>, V: AsRef<[f32]> + AsMut<[f32]>> Scaled<super::LearnedPrior<W>, V> {
+    /// Computes [`LearnedPrior::predict`](super::LearnedPrior::predict) for an unscaled sample.
+    ///
+    /// # Errors
+    /// [`NotReady`] for the reasons of [`LearnedPrior::predict`](super::LearnedPrior::predict).
+    pub fn predict(&mut self, x: &[f32], out: &mut [f32]) -> Result<(), NotReady> {
+        self.predict_with(x, |task, x| task.predict(x, out))
+    }
+
+    /// Computes [`LearnedPrior::predict_with_variance`](super::LearnedPrior::predict_with_variance) for an unscaled sample.
+    ///
+    /// # Errors
+    /// [`NotReady`] for the reasons of [`LearnedPrior::predict_with_variance`](super::LearnedPrior::predict_with_variance).
+    pub fn predict_with_variance(&mut self, x: &[f32], out: &mut [f32]) -> Result<f32, NotReady> {
+        let mut variance = f32::NAN;
+        self.predict_with(x, |task, x| task.predict_with_variance(x, out).map(|value| variance = value))?;
+        Ok(variance)
     }
 }
 

@@ -19,6 +19,8 @@ pub struct SavedDevice {
     task: SavedTask,
     /// Residual of error feedback, d x k; empty without it.
     residual: Vec<f32>,
+    /// Scale of the samples, 2 x d; empty without one.
+    scale: Vec<f32>,
 }
 
 /// State of the model's task.
@@ -67,7 +69,7 @@ impl SavedDevice {
             SimTask::ErrorFeedback(feedback) => feedback.residual().to_vec(),
             _ => Vec::new(),
         };
-        Self { spent, task, residual }
+        Self { spent, task, residual, scale: device.session.task().scale().to_vec() }
     }
 
     /// Shares the representation with that of the last device, if it has the same bits.
@@ -99,7 +101,10 @@ impl SavedDevice {
             (SimTask::ErrorFeedback(feedback), _) => {
                 feedback.set_residual(&self.residual).is_ok() && self.restore(feedback.task_mut())
             }
-            (SimTask::Scaled(scaled), _) => self.restore(scaled.task_mut()),
+            (SimTask::Scaled(scaled), _) => {
+                let is_set = self.scale.is_empty() || scaled.set_scale(&self.scale).is_ok();
+                is_set && self.restore(scaled.task_mut())
+            }
             (
                 SimTask::Linear(linear),
                 SavedTask::Linear { representation, head, fitted_on, seeds_drawn: _ },

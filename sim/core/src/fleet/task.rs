@@ -91,6 +91,16 @@ impl DerefMut for SimLinear {
 }
 
 impl SimTask {
+    /// Scale of the samples, 2 x d; empty without one.
+    #[must_use]
+    pub fn scale(&self) -> &[f32] {
+        match self {
+            Self::Scaled(scaled) => scaled.scale().unwrap_or_default(),
+            Self::ErrorFeedback(feedback) => feedback.task().scale(),
+            Self::Linear(_) | Self::Network(_) | Self::LearnedPrior(_) => &[],
+        }
+    }
+
     /// Task of the model, without the scaling of samples and the feedback of errors.
     #[must_use]
     pub fn model(&self) -> &Self {
