@@ -276,7 +276,11 @@ impl LearnedPrior {
             counts: vec![(0, 0); aggregates],
         };
         let published = self.published();
-        self.representation = orthonormal(&published.sent_basis()).unwrap_or(published.basis);
+        // With the identity as the metric the representation is orthonormal; another QR would change its last bits.
+        self.representation = match published.metric {
+            Some(_) => orthonormal(&published.sent_basis()).unwrap_or(published.basis),
+            None => published.basis,
+        };
     }
 
     /// Mean of the updates of one aggregate, with the number of devices and of samples; `None` without updates.
