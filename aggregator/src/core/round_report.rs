@@ -6,6 +6,7 @@ use super::status::{FAILED_PHASE, FINISHED_PHASE, MISSING_LISTED};
 use super::{PrivacyStatus, ServerCore, Status};
 use crate::journal::Journal;
 use crate::keys::SharedKeyStore;
+use fedspan_engine::algorithm::ChosenPrior;
 use fedspan_engine::{ChosenRidge, Phase, RoundRecord};
 
 impl ServerCore {
@@ -75,8 +76,20 @@ impl ServerCore {
     /// Logs the prior of heads that the fleet has chosen.
     fn log_prior(&self) {
         let Some(chosen) = self.engine().chosen_prior() else { return };
-        tracing::info!("prior of heads chosen: {chosen}");
-        if chosen.columns == 0 && chosen.mean == "zero" {
+        let ChosenPrior { mean, metric, columns, floor, noise, scored_by, score, .. } = chosen;
+        let without_representation = chosen.score_without_representation;
+        tracing::info!(
+            mean,
+            metric,
+            columns,
+            floor,
+            noise,
+            scored_by,
+            score,
+            without_representation,
+            "prior of heads chosen"
+        );
+        if columns == 0 && mean == "zero" {
             tracing::warn!("devices have little in common: each learns almost alone, with the fleet's ridge");
         }
     }

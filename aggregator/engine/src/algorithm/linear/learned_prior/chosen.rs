@@ -19,7 +19,7 @@ pub struct ChosenPrior {
     pub floor: f64,
     /// Variance of the noise of a target.
     pub noise: f64,
-    /// What the scores are: `"correct predictions"` (a fraction) or `"evidence"` (the logarithm for a target).
+    /// Kind of the scores: `"correct predictions"` (a fraction) or `"evidence"` (the logarithm for a target).
     pub scored_by: String,
     /// Score of the prior, by devices on which it was not learned.
     pub score: f64,
