@@ -1095,7 +1095,7 @@ proptest! {
     }
 
     /// Features of any size, constant features and single samples give finite results (`run_round` checks the upload). Where
-    /// features are so large that f32 does not resolve the prior beside them, the device may decline.
+    /// features are so large that f32 does not resolve the prior next to them, the device may decline.
     #[test]
     fn results_are_finite(case in cases(), scale in prop_oneof![Just(1e6f32), Just(1e-6), Just(1.0)], is_constant: bool, is_single: bool) {
         let mut case = case;
@@ -1163,7 +1163,7 @@ proptest! {
     }
 }
 
-/// A head is no larger than its prior allows: `E^T P E` is at most the sum of squares of `Y - X M`, whatever the samples are.
+/// A head is no larger than its prior allows: `E^T P E` is at most the sum of squares of `Y - X M`.
 #[test]
 fn heads_are_bounded_by_their_prior() {
     let shape = Shape { features: 5, width: 1, outputs: 1 };

@@ -91,7 +91,7 @@ fn set_prior(buffers: &mut Buffers<'_>, shape: Shape, Factors { has_metric, span
 /// `add` is called again; this acts like a narrower prior. Returns the value of `add` and the log determinant.
 ///
 /// # Errors
-/// Those of `add`; [`DeclineReason::UpdateNonFinite`] if there is no factor with any ridge.
+/// Errors of `add`; [`DeclineReason::UpdateNonFinite`] if there is no factor with any ridge.
 pub fn factorised<T>(
     buffers: &mut Buffers<'_>,
     shape: Shape,
