@@ -60,7 +60,7 @@ impl fmt::Display for ChosenPrior {
         }
         write!(
             f,
-            ", floor {floor:.3e} of the noise {noise:.3e}; {scored_by} {score:.4}, without a representation \
+            ", floor {floor:.3e} times the noise of {noise:.3e}; {scored_by} {score:.4}, without a representation \
              {score_without_representation:.4}"
         )
     }
