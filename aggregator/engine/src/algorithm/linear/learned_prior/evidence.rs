@@ -87,6 +87,8 @@ impl Evidence {
         size: f64,
     ) -> Option<Best> {
         let (of_priors, &[samples, predictions]) = self.sums.split_last_chunk()?;
+        // With one output there are no classes, even if a device reports some.
+        let by_predictions = outputs > 1 && predictions > 0.0;
         #[allow(clippy::cast_precision_loss, reason = "a number of outputs")]
         let outputs = outputs as f64;
         let targets = outputs * samples;
@@ -99,7 +101,7 @@ impl Evidence {
             let counted = targets + ADDED_TARGETS;
             let noise = (squares + ADDED_TARGETS * ADDED_NOISE * size) / counted;
             let log_evidence = -0.5 * (counted * libm::log(noise) + outputs * log_determinant) / targets;
-            let score = if predictions > 0.0 { correct / self.devices } else { log_evidence };
+            let score = if by_predictions { correct / self.devices } else { log_evidence };
             if score.is_finite() && best.is_none_or(|best| score > best.score) {
                 best = Some(Best { score, span, floor, noise });
             }
@@ -116,8 +118,8 @@ impl Evidence {
     }
 
     /// Whether devices have scored heads by their correct predictions.
-    pub fn counts_predictions(&self) -> bool {
-        self.sums.last().is_some_and(|predictions| *predictions > 0.0)
+    pub fn counts_predictions(&self, outputs: usize) -> bool {
+        outputs > 1 && self.sums.last().is_some_and(|predictions| *predictions > 0.0)
     }
 
     /// Numbers from which [`Self::restore`] restores the sums.

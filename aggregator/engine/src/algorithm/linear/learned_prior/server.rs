@@ -560,7 +560,7 @@ impl Algorithm for LearnedPrior {
 
     fn chosen_prior(&self) -> Option<ChosenPrior> {
         let chosen = self.chosen.filter(|_| matches!(self.stage(), Stage::Final | Stage::Done))?;
-        let by_predictions = self.structures.iter().any(Evidence::counts_predictions);
+        let by_predictions = self.structures.iter().any(|evidence| evidence.counts_predictions(self.outputs));
         let prior = self.published();
         Some(ChosenPrior {
             columns: prior.spans.iter().filter(|span| **span > 0.0).count(),
