@@ -94,9 +94,11 @@ pub struct fedspan_platform {
 impl fedspan_platform {
     /// Returns true if every function is there that must be.
     pub(crate) fn is_complete(&self) -> bool {
+        // Without a branch for each function, which takes less flash.
+        let has_samples = self.rewind.is_some() & self.next.is_some();
+        let has_link = self.read.is_some() & self.write.is_some();
         let has_store = self.load.is_some() == self.save.is_some();
-        let has_link = self.read.is_some() && self.write.is_some();
-        self.rewind.is_some() && self.next.is_some() && self.random.is_some() && has_store && has_link
+        has_samples & has_link & has_store & self.random.is_some()
     }
 
     /// Returns true if `random` can fill a byte.

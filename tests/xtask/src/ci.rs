@@ -46,8 +46,7 @@ struct Stage {
 enum Lane {
     /// The stage runs before all others.
     Before,
-    /// The stage runs in the first process, in the order of the table. All stages that build firmware are in
-    /// this process, because they use the same folder.
+    /// The stage runs in the first process, in the order of the table.
     First,
     /// The stage runs in the second process, in parallel with the first.
     Second,
@@ -117,6 +116,16 @@ const STAGES: [Stage; 16] = [
         ],
     },
     Stage {
+        name: "boards",
+        minutes: 6,
+        lane: Lane::Second,
+        steps: &[Step::Xtask("with exclusive firmware: bare-metal, firmware", |context| {
+            let _exclusive = context.lock_firmware()?;
+            let built = bare_metal::run(context);
+            firmware::run(context, &firmware::Firmware::default()).and(built)
+        })],
+    },
+    Stage {
         name: "licences",
         minutes: 1,
         lane: Lane::Second,
@@ -169,23 +178,15 @@ const STAGES: [Stage; 16] = [
         ],
     },
     Stage {
-        name: "boards",
-        minutes: 6,
-        lane: Lane::First,
-        steps: &[
-            Step::Xtask("bare-metal", bare_metal::run),
-            Step::Xtask("firmware", |context| firmware::run(context, &firmware::Firmware::default())),
-        ],
-    },
-    Stage {
         name: "emulation",
         minutes: 6,
         lane: Lane::First,
-        steps: &[Step::Xtask("boards --as-built", |context| {
+        steps: &[Step::Xtask("with exclusive firmware: boards --as-built", |context| {
+            let _exclusive = context.lock_firmware()?;
             emulation::run(context, &emulation::Emulation::of_ci())
         })],
     },
-    // One block runs emulated boards, so the stage is in the process that builds firmware.
+    // One block runs emulated boards. The second process has built firmware long before.
     Stage {
         name: "commands",
         minutes: 6,

@@ -176,9 +176,24 @@ impl Context {
     /// # Errors
     /// The lock file `target/ci/programs.lock` cannot be created or locked; exit code 130 after an interruption.
     pub fn lock_programs(&self) -> Result<File, Failure> {
+        self.lock("programs.lock")
+    }
+
+    /// Waits until no other process holds the firmware in `target/boards`, and holds it until the result is dropped.
+    ///
+    /// Builds for different boards write the same file of a program, so only one process may build and emulate boards.
+    ///
+    /// # Errors
+    /// As in [`Self::lock_programs`], of the lock file `target/ci/firmware.lock`.
+    pub fn lock_firmware(&self) -> Result<File, Failure> {
+        self.lock("firmware.lock")
+    }
+
+    /// Waits for the lock of a file in `target/ci`.
+    fn lock(&self, file: &str) -> Result<File, Failure> {
         let folder = self.root.join("target/ci");
         std::fs::create_dir_all(&folder)?;
-        let lock = File::create(folder.join("programs.lock"))?;
+        let lock = File::create(folder.join(file))?;
         loop {
             match lock.try_lock() {
                 Ok(()) => return Ok(lock),
@@ -381,14 +396,15 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_locked_until_the_lock_is_dropped() {
+    fn programs_and_firmware_are_locked_until_the_lock_is_dropped() {
         let root = std::env::temp_dir().join(format!("fedspan-xtask-lock-{}", std::process::id()));
         let context = Context::new(root.clone()).unwrap();
-        let lock = context.lock_programs().unwrap();
+        let (programs, _firmware) = (context.lock_programs().unwrap(), context.lock_firmware().unwrap());
         // A second lock would wait, and ends only because of the interruption.
         context.interrupted.store(true, Ordering::Relaxed);
         assert_eq!(context.lock_programs().unwrap_err().code, 130);
-        drop(lock);
+        assert_eq!(context.lock_firmware().unwrap_err().code, 130);
+        drop(programs);
         context.lock_programs().unwrap();
         std::fs::remove_dir_all(root).unwrap();
     }

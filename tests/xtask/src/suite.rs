@@ -104,7 +104,11 @@ pub fn run(context: &Context, arguments: &Suite) -> Result<(), Failure> {
     for step in &plan.steps {
         let step_start = Instant::now();
         // The encoder's tests run a program that only their own build has.
-        let _programs = if step.key == "encoder" { Some(context.lock_programs()?) } else { None };
+        let _lock = match step.key {
+            "encoder" => Some(context.lock_programs()?),
+            "bare-metal" | "emulated" => Some(context.lock_firmware()?),
+            _ => None,
+        };
         let mut program = match &step.action {
             Action::BareMetal => None,
             Action::Cargo(arguments) => {
