@@ -234,22 +234,29 @@ fn covariance(prior: &Received, noise: f64) -> Matrix {
 /// coarse grid.
 #[test]
 fn many_devices_reveal_the_distribution_of_their_heads() {
-    let (d, k, outputs) = (8, 2, 8);
+    let (d, k) = (8, 2);
     let random = &mut stream(3, Purpose::Start, 0);
     let (noise, floor) = (0.1, 0.01);
-    for (kind, spread, mean_size) in
-        [("mean and low rank", 1.0, 1.0), ("low rank", 1.0, 0.0), ("mean", 0.0, 1.0)]
-    {
+    for (kind, outputs, spread, mean_size) in [
+        ("mean and low rank", 8, 1.0, 1.0),
+        ("low rank", 8, 1.0, 0.0),
+        ("mean", 8, 0.0, 1.0),
+        ("mean and low rank, one output", 1, 1.0, 1.0),
+        ("low rank, one output", 1, 1.0, 0.0),
+        ("mean, one output", 1, 0.0, 1.0),
+    ] {
         let mean = normal_matrix(d, outputs, random) * mean_size;
         let l = normal_matrix(d, k, random) * spread;
         let devices = draw_devices(400, 12, &mean, &l, floor, noise, 4);
         let settings = LearnedPriorSettings { learning_rounds: 25, ..SETTINGS };
         let (server, prior) = campaign(settings, &devices, k);
         let learned_noise = noise_of(&server);
-        assert!((learned_noise / noise - 1.0).abs() < 0.2, "{kind}: noise {learned_noise}");
+        assert!((learned_noise / noise - 1.0).abs() < 0.1, "{kind}: noise {learned_noise}");
         let truth = &l * l.transpose() + Matrix::identity(d, d) * floor;
         let error = (covariance(&prior, learned_noise) - &truth).norm() / truth.norm();
-        assert!(error < 0.3, "{kind}: {error}");
+        // The standard deviation of a variance of n heads is sqrt(2 / n) of it: 0.025 of 3,200 and 0.07 of 400.
+        let allowed = if outputs == 1 { 0.25 } else { 0.1 };
+        assert!(error < allowed, "{kind}: {error}");
         let size = 1.0 + mean.norm();
         assert!((&prior.mean - &mean).norm() < 0.15 * size, "{kind}: {}", &prior.mean - &mean);
     }

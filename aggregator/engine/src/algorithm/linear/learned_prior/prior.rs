@@ -5,8 +5,8 @@ use nalgebra::SymmetricEigen;
 use super::moments::Metric;
 use crate::linalg::{Matrix, orthonormal, product, product_transposed};
 
-/// Number of heads with the same variance in every direction that are added to those of the fleet, so that few devices do not make a
-/// variance vanish.
+/// Number of heads that are added to those of the fleet, distributed as the present prior says, so that few devices do not change it
+/// too fast. They move no maximum of the likelihood.
 const ADDED_HEADS: f64 = 4.0;
 
 /// Number of targets for each parameter of the mean and the representation that a representation needs.
@@ -92,8 +92,14 @@ impl Prior {
         let trace = self.floor * distance + self.spans.iter().enumerate().map(of_basis).sum::<f64>();
         let heads = devices * outputs;
         let weight = heads / (heads + ADDED_HEADS);
-        let added = (1.0 - weight) * trace / features;
-        let products = &products * weight + &self.basis * added;
+        let added = (1.0 - weight) * self.noise;
+        let trace = weight * trace + added * (features * self.floor + self.spans.iter().sum::<f64>());
+        let mut products = &products * weight;
+        for (span, (mut column, of_basis)) in
+            self.spans.iter().zip(products.column_iter_mut().zip(self.basis.column_iter()))
+        {
+            column.axpy(added * (span + self.floor), &of_basis, 1.0);
+        }
         let inner = product_transposed(&self.basis, &products);
         let eigen = SymmetricEigen::new((&inner + inner.transpose()) * 0.5);
         let mut order: Vec<usize> = (0..k).collect();
