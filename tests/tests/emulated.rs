@@ -88,7 +88,7 @@ impl World {
         let text = Scenario::built_in(name).expect("a scenario");
         let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
         let scenario = Scenario::parse(name, text, &changes).expect("scenario");
-        let core = core.for_model(&scenario.model);
+        let core = core.for_model(&scenario);
         let scratch = tempfile::tempdir().expect("a directory");
         Self { core, scenario, boards, link: Link::Pipes, plaintext: false, faults: Vec::new(), scratch }
     }

@@ -144,7 +144,13 @@ fn server(settings: LearnedPriorSettings, d: usize, k: usize, outputs: usize) ->
         upload: Encoding::F32,
         download: Encoding::F32,
     };
-    let start = LinearStart { settings: &linear, rule: Rule::MEAN, basis: random_start(d, k, 5), outputs };
+    let start = LinearStart {
+        settings: &linear,
+        rule: Rule::MEAN,
+        basis: random_start(d, k, 5),
+        outputs,
+        first_device: 0,
+    };
     LearnedPrior::new(settings, start)
 }
 

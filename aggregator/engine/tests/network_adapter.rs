@@ -55,6 +55,7 @@ impl World {
     fn new(averaging: Averaging, devices: u64) -> Self {
         let settings = Settings {
             fleet_size: devices as usize,
+            first_device: 0,
             rounds: 50,
             final_head: HeadSolve::Sgd { epochs: 0, descent: DESCENT },
             deadline: Some(Millis::new(1000)),

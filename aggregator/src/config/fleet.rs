@@ -362,6 +362,7 @@ impl Fleet {
     pub fn custom_engine(&self, custom: CustomParts) -> Engine {
         let settings = Settings {
             fleet_size: self.expected,
+            first_device: 1,
             rounds: self.algorithm.rounds,
             final_head: self.algorithm.final_head,
             deadline: self.rounds.deadline.map(Millis::from),

@@ -11,7 +11,9 @@ use super::result_directory::{check_out, free_out, refuse_results, remove_summar
 use super::run_tables::{lines, show, spread};
 use super::runs::{Entry, Executed, Runs, Written};
 use super::time_to_accuracy::{TimeToAccuracy, TimeToAccuracyOptions};
-use super::{CommandError, Format, RunOptions, compare_algorithms, expect, load, output};
+use super::{
+    CommandError, Format, RunOptions, compare_algorithms, compare_differences, expect, load, output,
+};
 use fedspan_sim_core::report::files::{json, write_json, write_text};
 use fedspan_sim_core::report::html::Page;
 use fedspan_sim_core::report::plot::{Axis, Series};
@@ -36,6 +38,10 @@ pub struct CompareOptions {
     /// seeds
     #[arg(long, value_name = "KEY=VALUE,...", requires = "algorithms")]
     over: Option<String>,
+    /// Show the differences to this algorithm on the same clients, with 95 % intervals over the values of
+    /// --over, or over seeds
+    #[arg(long, value_name = "NAME", requires = "algorithms")]
+    against: Option<String>,
     #[command(flatten)]
     time_to_accuracy: TimeToAccuracyOptions,
 }
@@ -75,6 +81,7 @@ pub fn command(compare: &CompareOptions, options: &RunOptions) -> Result<(), Com
         let settings = load::settings(&own_changes);
         entries.push(Entry { label, scenario, settings, directory });
     }
+    compare_differences::check(&comparison, compare.against.as_deref())?;
     if let (true, Some(reason)) = (entries.is_empty(), left_out.first()) {
         return Err(CommandError::Usage(reason.clone()));
     }
@@ -84,7 +91,7 @@ pub fn command(compare: &CompareOptions, options: &RunOptions) -> Result<(), Com
     let mut executed = execute(&checked, Some(&out), options)?;
     executed.failure = left_out.first().cloned().or(executed.failure.take());
     comparison.notes.extend(left_out);
-    let mut tables = compare_algorithms::tables(&comparison, &entries, &executed);
+    let mut tables = compare_algorithms::tables(&comparison, &entries, &executed, compare.against.as_deref());
     if tables.is_empty() {
         tables.push(comparison_table(&entries, &executed));
     }

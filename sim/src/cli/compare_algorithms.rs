@@ -5,7 +5,7 @@ use fedspan_engine::algorithm::{FedPowerSettings, LinearAlgorithm, network_only_
 use fedspan_engine::config::{names_for_model, needs_network};
 
 use super::runs::{Entry, Executed, Runs};
-use super::{CommandError, load};
+use super::{CommandError, compare_differences, load};
 use fedspan_sim_core::report::summary::Summary;
 use fedspan_sim_core::report::table::Table;
 use fedspan_sim_core::scenario::{Scenario, TargetKind};
@@ -33,6 +33,23 @@ impl ScenarioVariant {
     /// True if `--algorithms` has chosen the algorithm.
     pub fn has_algorithm(&self) -> bool {
         self.cell.is_some()
+    }
+
+    /// Algorithm (row) and index of the scenario (column) of the cell that shows the result.
+    pub fn cell(&self) -> Option<(&str, usize)> {
+        self.cell.as_ref().map(|(algorithm, column)| (algorithm.as_str(), *column))
+    }
+
+    /// Change that comes from `--over`.
+    pub fn over_change(&self) -> Option<&str> {
+        let index = self.changes.len().checked_sub(1 + self.over_changes)?;
+        self.changes.get(index).filter(|_| self.over_changes > 0).map(String::as_str)
+    }
+
+    /// Title of the column: the scenario with its own changes.
+    pub fn title(&self) -> String {
+        let own = self.changes.len().saturating_sub(1 + self.over_changes);
+        super::labels::label(&self.name, self.changes.get(..own).unwrap_or_default())
     }
 }
 
@@ -206,15 +223,23 @@ pub fn parse_over(text: Option<&str>) -> Result<Vec<String>, CommandError> {
 
 /// Names of the scores that a table of algorithms shows.
 #[derive(Clone, Copy)]
-struct ScoreNames {
-    title: &'static str,
+pub struct ScoreNames {
+    pub title: &'static str,
     main: &'static str,
     /// Score that replaces `main` for linear models and for networks whose heads are fine-tuned before
     /// scoring.
     otherwise: &'static str,
     worst: &'static str,
     /// Scores of a shared network with fine-tuned heads: name of the main score and of the worst decile.
-    tuned: Option<(&'static str, &'static str)>,
+    pub tuned: Option<(&'static str, &'static str)>,
+}
+
+impl ScoreNames {
+    /// Name of the score of an entry.
+    pub fn name(&self, entry: &Entry) -> &'static str {
+        let is_plain = entry.scenario.algorithm.network().is_some_and(|network| !network.tuned);
+        if is_plain { self.main } else { self.otherwise }
+    }
 }
 
 /// Scores of clients that took part in training: accuracy.
@@ -226,9 +251,27 @@ const TRAINED: ScoreNames = ScoreNames {
     tuned: Some(("accuracy_tuned", "accuracy_tuned_worst_decile")),
 };
 
-/// Scores of clients that took part in training, for regression: loss.
+/// Scores of clients that took part in training, for regression without samples for tests: loss.
 const REGRESSION: ScoreNames =
     ScoreNames { title: "loss", main: "loss", otherwise: "loss", worst: "", tuned: None };
+
+/// Scores of clients that took part in training, for regression: squared error of predictions of samples for tests.
+const REGRESSION_TESTED: ScoreNames = ScoreNames {
+    title: "mean squared error of predictions",
+    main: "test_mse",
+    otherwise: "test_mse",
+    worst: "",
+    tuned: None,
+};
+
+/// Scores of clients that joined after training, for regression.
+const REGRESSION_NEWCOMERS: ScoreNames = ScoreNames {
+    title: "mean squared error of predictions, clients that came after training",
+    main: "test_mse_new_clients",
+    otherwise: "test_mse_new_clients",
+    worst: "",
+    tuned: None,
+};
 
 /// Scores of clients that joined after training: accuracy.
 const NEWCOMERS: ScoreNames = ScoreNames {
@@ -239,30 +282,51 @@ const NEWCOMERS: ScoreNames = ScoreNames {
     tuned: None,
 };
 
+/// Scores that the tables show: those of clients that took part in training, then those of clients that joined after it, if any did.
+fn shown_scores(entries: &[Entry], executed: &Executed) -> Vec<ScoreNames> {
+    let are_values = entries.iter().all(|entry| entry.scenario.data.target_kind() == TargetKind::Values);
+    let has_any = |scores: &ScoreNames| {
+        let mut summaries = executed.runs.iter().flat_map(|runs| &runs.summaries);
+        summaries.any(|summary| summary.figures.get(scores.main).is_some())
+    };
+    let (trained, newcomers) = match are_values {
+        true if has_any(&REGRESSION_TESTED) => (REGRESSION_TESTED, REGRESSION_NEWCOMERS),
+        true => (REGRESSION, REGRESSION_NEWCOMERS),
+        false => (TRAINED, NEWCOMERS),
+    };
+    [trained].into_iter().chain(Some(newcomers).filter(has_any)).collect()
+}
+
 /// Creates the tables with one row for each algorithm and one column for each scenario.
 ///
 /// The first table shows mean and standard deviation of the accuracy over seeds and values of `--over`, where
-/// the accuracy of a run is the mean over the last ten rounds, and the mean of the worst decile of clients.
+/// the accuracy of a run is the mean over the last ten rounds, and the mean of the worst decile of clients; for regression
+/// the squared error of predictions, or without samples for tests the loss.
 /// Algorithms that share one network have an additional row `+ft` for fine-tuned heads. If clients joined
-/// after training, a second table shows their accuracy. Without requested algorithms there are no tables.
-pub fn tables(comparison: &Comparison, entries: &[Entry], executed: &Executed) -> Vec<Table> {
-    let values = |entry: &Entry| entry.scenario.data.target_kind() == TargetKind::Values;
-    let score_names = if entries.iter().all(values) { REGRESSION } else { TRAINED };
+/// after training, a second table shows their scores. With `against`, tables of differences to that algorithm
+/// follow. Without requested algorithms there are no tables.
+pub fn tables(
+    comparison: &Comparison,
+    entries: &[Entry],
+    executed: &Executed,
+    against: Option<&str>,
+) -> Vec<Table> {
     let Comparison { variants, notes } = comparison;
-    let Some(mut trained) = algorithm_table(variants, entries, executed, score_names) else {
-        return Vec::new();
-    };
-    let of_rows = row_notes(entries, executed, score_names);
-    trained.notes.extend(of_rows);
-    trained.notes.extend_from_slice(notes);
-    let has_newcomers = |summary: &Summary| summary.figures.get(NEWCOMERS.main).is_some();
-    let any_newcomers = executed.runs.iter().flat_map(|runs| &runs.summaries).any(has_newcomers);
-    let mut newcomers =
-        any_newcomers.then(|| algorithm_table(variants, entries, executed, NEWCOMERS)).flatten();
-    if let Some(newcomers) = &mut newcomers {
-        newcomers.notes.extend_from_slice(notes);
+    let (mut tables, mut differences) = (Vec::new(), Vec::new());
+    for score_names in shown_scores(entries, executed) {
+        let Some(mut table) = algorithm_table(variants, entries, executed, score_names) else {
+            return Vec::new();
+        };
+        if tables.is_empty() {
+            table.notes.extend(row_notes(entries, executed, score_names));
+        }
+        table.notes.extend_from_slice(notes);
+        tables.push(table);
+        differences.extend(against.and_then(|against| {
+            compare_differences::table(comparison, entries, executed, against, score_names)
+        }));
     }
-    [trained].into_iter().chain(newcomers).collect()
+    tables.into_iter().chain(differences).collect()
 }
 
 /// Notes that say which column of `results.csv` a row shows, where it is not the one that the title names.
@@ -310,7 +374,7 @@ fn row_notes(entries: &[Entry], executed: &Executed, score_names: ScoreNames) ->
 }
 
 /// True if clients are also scored after training the head of a network that they share.
-fn has_tuned_row(scenario: &Scenario) -> bool {
+pub fn has_tuned_row(scenario: &Scenario) -> bool {
     scenario
         .algorithm
         .network()
@@ -348,9 +412,7 @@ fn algorithm_table(
         let Some(((variant, entry), _)) = same_cell.first() else { continue };
         let Some((algorithm, column)) = &variant.cell else { continue };
         if let Some(title) = titles.get_mut(*column) {
-            let scenario_changes =
-                variant.changes.get(..variant.changes.len().saturating_sub(1 + variant.over_changes))?;
-            *title = super::labels::label(&variant.name, scenario_changes);
+            *title = variant.title();
         }
         let ended = same_cell.iter().flat_map(|(_, runs)| &runs.summaries).filter(|run| !run.interrupted);
         let (converged, diverged): (Vec<&Summary>, Vec<&Summary>) =
@@ -370,9 +432,7 @@ fn algorithm_table(
             }
         }
         runs = runs.max(converged.len());
-        let plain = entry.scenario.algorithm.network().is_some_and(|network| !network.tuned);
-        let main = if plain { score_names.main } else { score_names.otherwise };
-        put(algorithm.clone(), *column, format_cell(&converged, main, score_names.worst));
+        put(algorithm.clone(), *column, format_cell(&converged, score_names.name(entry), score_names.worst));
         if let (true, Some((main, worst))) = (has_tuned_row(&entry.scenario), score_names.tuned) {
             put(format!("{algorithm}+ft"), *column, format_cell(&converged, main, worst));
         }

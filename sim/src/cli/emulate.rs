@@ -63,7 +63,7 @@ pub fn command(options: &EmulateOptions) -> Result<(), CommandError> {
     let core = if options.in_c { core.in_c() } else { core };
     let default_scenario = if core.firmware == Firmware::Table { "smallest" } else { "demo" };
     let scenario = load::scenario(options.scenario.as_deref().unwrap_or(default_scenario), &options.changes)?;
-    let core = core.for_model(&scenario.model);
+    let core = core.for_model(&scenario);
     let scratch = tempfile::Builder::new().prefix("fedspan-boards").tempdir();
     let scratch = scratch.map_err(|error| CommandError::Failed(format!("a temporary directory: {error}")))?;
     // Firmware and emulator scripts are located relative to the source directory of this program.

@@ -6,6 +6,7 @@
 mod byzantine;
 mod compare;
 mod compare_algorithms;
+mod compare_differences;
 mod device;
 mod dropout;
 mod emulate;

@@ -72,7 +72,7 @@ pub fn build_custom_engine(
     given: Option<Matrix>,
     custom: CustomParts,
 ) -> Engine {
-    let (d, k) = (shape.features, model.k);
+    let (d, k, first_device) = (shape.features, model.k, settings.first_device);
     // A network has no basis, so a placeholder of width 1 is used.
     let k = if model.network.is_some() { 1 } else { k };
     let basis = given.unwrap_or_else(|| random_start(d, k, seed));
@@ -89,7 +89,7 @@ pub fn build_custom_engine(
     let server = custom.algorithm.unwrap_or_else(|| match algorithm.method {
         Method::Linear(method) => {
             let settings = &algorithm.linear_settings();
-            method.server(LinearStart { settings, rule, basis, outputs: shape.outputs })
+            method.server(LinearStart { settings, rule, basis, outputs: shape.outputs, first_device })
         }
         Method::Network(network) => {
             let layers = model.network.unwrap_or(NetworkModel::WITHOUT_HIDDEN);

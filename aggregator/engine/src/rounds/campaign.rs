@@ -18,6 +18,9 @@ pub struct Settings {
     /// [`Self::min_count`]. A device is present if it is connected, or has been disconnected for less than
     /// [`Self::absence`], so that a fleet whose devices are never awake together is complete as well.
     pub fleet_size: usize,
+    /// Number of the fleet's first device, for algorithms that form groups of devices by their numbers: 0 in simulations, 1 on servers, so
+    /// that both form the same groups.
+    pub first_device: u64,
     /// Number of training rounds.
     pub rounds: u32,
     /// Head solver of the final heads.

@@ -124,6 +124,7 @@ impl Setup {
         let head = HeadSolve::LeastSquares { ridge: 0.0 };
         let settings = Settings {
             fleet_size: self.fleet_size,
+            first_device: 0,
             rounds: self.rounds,
             final_head: head,
             deadline: self.deadline.map(Millis::new),

@@ -1,4 +1,4 @@
-//! Complete device of the program `client`: reads its settings, takes part in a campaign, and prints the
+//! Complete device of the programs `client` and `prior_client`: reads its settings, takes part in a campaign, and prints the
 //! score of its personal model on its own test samples as one line of JSON.
 
 use fedspan_client::features::FEATURES;
@@ -9,7 +9,8 @@ use fedspan_client::recording::{FormatError, Recording, WearerSource};
 use fedspan_client::source::{SampleSource, Targets};
 use fedspan_client::store::record_len;
 use fedspan_client::task::ErrorFeedback;
-use fedspan_client::{Linear, Workspace};
+use fedspan_client::{Linear, NotReady, Task, Workspace};
+use fedspan_protocol::frame::crc32c_f32;
 use semihosting::eprintln;
 
 use crate::board::Board;
@@ -45,9 +46,49 @@ const SMALL_RECORD: usize = record_len(SMALL_WIDTH, 1).next_multiple_of(WORD);
 /// Longest command line in bytes.
 const COMMAND_LINE: usize = 512;
 
+/// A personal linear model of a device.
+pub trait PersonalModel: Task {
+    /// Predicts the targets of a sample.
+    ///
+    /// # Errors
+    /// [`NotReady`] if there is no prediction.
+    fn predict(&mut self, x: &[f32], out: &mut [f32]) -> Result<(), NotReady>;
+
+    /// Returns the checksums of the representation and of the head.
+    fn bits(&self) -> LinearBits;
+}
+
+impl<M: Memory, V: AsRef<[f32]> + AsMut<[f32]>> PersonalModel for ErrorFeedback<Linear<M>, V> {
+    fn predict(&mut self, x: &[f32], out: &mut [f32]) -> Result<(), NotReady> {
+        self.task_mut().predict(x, out)
+    }
+
+    fn bits(&self) -> LinearBits {
+        let model = self.task();
+        LinearBits {
+            representation: crc32c_f32(model.representation().unwrap_or_default()),
+            head: crc32c_f32(model.head()),
+        }
+    }
+}
+
 /// Runs the client of a smartwatch wearer whose recording is in flash. `cache` holds the features of all
 /// training windows if they fit, and of none otherwise.
 pub fn run_with_recording<B: Board>(board: &B, stack: Painted, cache: &'static mut [[f32; FEATURES]]) -> ! {
+    let (Some(memory), Some(residual)) = (WATCH_MEMORY.take(), WATCH_RESIDUAL.take()) else {
+        fault::exit(fault::FAULT, &"started twice")
+    };
+    let model = with_feedback(Linear::new(memory), residual.as_mut_slice());
+    run_model_with_recording::<_, _, WATCH_RECORD>(board, stack, cache, model)
+}
+
+/// Runs the client of a smartwatch wearer with this model, whose stored record has at most `N` bytes.
+pub fn run_model_with_recording<B: Board, M: PersonalModel, const N: usize>(
+    board: &B,
+    stack: Painted,
+    cache: &'static mut [[f32; FEATURES]],
+    model: M,
+) -> ! {
     let settings = read_settings();
     let identity = identify(&settings.identity);
     let recording = match Recording::parse(fedspan_memory_map::recording()) {
@@ -68,11 +109,7 @@ pub fn run_with_recording<B: Board>(board: &B, stack: Painted, cache: &'static m
         eprintln!("the features of {windows} windows do not fit in RAM; computing them on every pass");
     }
     let windows = source.windows();
-    let (Some(memory), Some(residual)) = (WATCH_MEMORY.take(), WATCH_RESIDUAL.take()) else {
-        fault::exit(fault::FAULT, &"started twice")
-    };
-    let model = with_feedback(Linear::new(memory), residual.as_mut_slice());
-    let mut session = session::<_, _, WATCH_RECORD, PAGE>(&settings, CONFIG, identity, model, source);
+    let mut session = session::<_, _, N, PAGE>(&settings, CONFIG, identity, model, source);
     let buffers = Buffers { receive: &mut [0; RECEIVE], transmit: &mut [0; TRANSMIT] };
     let traffic = take_part(board, &settings, &mut session, buffers);
 
@@ -80,19 +117,30 @@ pub fn run_with_recording<B: Board>(board: &B, stack: Painted, cache: &'static m
     let (mut tested, mut correct) = (0u32, 0u32);
     while let Some(window) = usize::try_from(tested).ok().and_then(|number| recording.test(number)) {
         recording.features(&window, &mut x);
-        if let Err(problem) = session.task_mut().task_mut().predict(&x, &mut out) {
+        if let Err(problem) = session.task_mut().predict(&x, &mut out) {
             fault::exit(fault::WRONG, &problem);
         }
         correct += u32::from(index_of_largest(&out) == usize::from(window.class));
         tested += 1;
     }
-    let (score, model) = (Accuracy { correct, tested }, LinearBits::of(session.task().task()));
+    let (score, model) = (Accuracy { correct, tested }, session.task().bits());
     let (score, model) = (format_args!("{score}"), format_args!("{model}"));
     print_and_exit(board, &session, &Report { stack, traffic, trained: windows, tested, score, model })
 }
 
 /// Runs the client of a device whose samples are a table in flash, for the board with the least memory.
 pub fn run_with_table<B: Board>(board: &B, stack: Painted) -> ! {
+    let model = Linear::new(Workspace::<SMALL_FEATURES, SMALL_WIDTH>::new());
+    let model = with_feedback(model, [0.0; SMALL_FEATURES * SMALL_WIDTH]);
+    run_model_with_table::<_, _, SMALL_RECORD>(board, stack, model)
+}
+
+/// Runs the client of a device whose samples are a table in flash, with this model, whose stored record has at most `N` bytes.
+pub fn run_model_with_table<B: Board, M: PersonalModel, const N: usize>(
+    board: &B,
+    stack: Painted,
+    model: M,
+) -> ! {
     let settings = read_settings();
     let identity = identify(&settings.identity);
     let table = match Table::parse(fedspan_memory_map::recording()) {
@@ -109,9 +157,7 @@ pub fn run_with_table<B: Board>(board: &B, stack: Painted) -> ! {
         }
     };
     let (training, mut test) = (part(Split::Training), part(Split::Test));
-    let model = Linear::new(Workspace::<SMALL_FEATURES, SMALL_WIDTH>::new());
-    let model = with_feedback(model, [0.0; SMALL_FEATURES * SMALL_WIDTH]);
-    let mut session = session::<_, _, SMALL_RECORD, PAGE>(&settings, CONFIG, identity, model, training);
+    let mut session = session::<_, _, N, PAGE>(&settings, CONFIG, identity, model, training);
     let buffers = Buffers { receive: &mut [0; RECEIVE], transmit: &mut [0; TRANSMIT] };
     let traffic = take_part(board, &settings, &mut session, buffers);
 
@@ -122,7 +168,7 @@ pub fn run_with_table<B: Board>(board: &B, stack: Painted) -> ! {
             Targets::Values(&[expected]) => expected,
             _ => 0.0,
         };
-        if let Err(problem) = session.task_mut().task_mut().predict(sample.x, &mut out) {
+        if let Err(problem) = session.task_mut().predict(sample.x, &mut out) {
             fault::exit(fault::WRONG, &problem);
         }
         let [prediction] = out;
@@ -138,7 +184,7 @@ pub fn run_with_table<B: Board>(board: &B, stack: Painted) -> ! {
     let millionths = (squares / tested.max(1) as f32 * 1e6 + 0.5) as u32;
     let (integer_part, decimals) = (millionths / 1_000_000, millionths % 1_000_000);
     let score = format_args!("\"squared_error\":{integer_part}.{decimals:06}");
-    let (trained, model) = (table.rows(Split::Training), LinearBits::of(session.task().task()));
+    let (trained, model) = (table.rows(Split::Training), session.task().bits());
     let model = format_args!("{model}");
     print_and_exit(board, &session, &Report { stack, traffic, trained, tested, score, model })
 }

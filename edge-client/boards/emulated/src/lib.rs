@@ -12,6 +12,7 @@
 //! | `identity` | identity of the device: its provisioning record, a host file |
 //! | `campaign`, `client`, `report` | takes part in a campaign, then reports the score of the personal model |
 //! | `network_client` | the same for networks, whose sizes are known at run time only (feature `every-network`) |
+//! | `prior_client` | the same for heads with a prior that the fleet learns (feature `learned-prior`) |
 //! | `c_client`, [`slots`] | the same for a program in C (feature `c`), and its storage |
 //! | [`problem`], [`shape`], [`update`], `measure`, `stack` | cost of one update: instructions, stack, and its exact bits |
 //! | `iteration`, `power` | the same for a FedPower iteration, without and with noise (feature `power`) |
@@ -66,6 +67,8 @@ pub mod network_client;
 pub mod pipes;
 #[cfg(all(target_os = "none", feature = "power"))]
 pub mod power;
+#[cfg(all(target_os = "none", feature = "learned-prior"))]
+mod prior_client;
 #[cfg(target_os = "none")]
 pub mod programs;
 #[cfg(target_os = "none")]

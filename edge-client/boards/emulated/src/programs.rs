@@ -60,6 +60,26 @@ pub fn client_with_table<B: Board>() -> ! {
     }
 }
 
+/// Program `prior_client`: as [`client`], with heads that have a prior which the fleet learns.
+#[cfg(feature = "learned-prior")]
+pub fn prior_client<B: Board>() -> ! {
+    let stack = stack::paint();
+    match (B::with_serial(), CACHE.take()) {
+        (Some(board), Some(cache)) => crate::prior_client::run_with_recording(&board, stack, cache),
+        _ => started_twice(),
+    }
+}
+
+/// Program `prior_client` of the board with the least memory: as [`client_with_table`].
+#[cfg(feature = "learned-prior")]
+pub fn prior_client_with_table<B: Board>() -> ! {
+    let stack = stack::paint();
+    match B::with_serial() {
+        Some(board) => crate::prior_client::run_with_table(&board, stack),
+        None => started_twice(),
+    }
+}
+
 /// Program `network_client`: client of a device whose network and samples are in flash.
 #[cfg(feature = "every-network")]
 pub fn network_client<B: Board>() -> ! {

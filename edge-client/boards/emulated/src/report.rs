@@ -2,9 +2,7 @@
 
 use core::fmt;
 
-use fedspan_client::memory::Memory;
-use fedspan_client::{Linear, SampleSource, Task};
-use fedspan_protocol::frame::crc32c_f32;
+use fedspan_client::{SampleSource, Task};
 use semihosting::{println, process};
 
 use crate::board::Board;
@@ -49,18 +47,10 @@ impl fmt::Display for Accuracy {
 
 /// Checksums of a linear model as members of the JSON object.
 pub struct LinearBits {
-    representation: u32,
-    head: u32,
-}
-
-impl LinearBits {
-    /// Computes the checksums of a model.
-    pub fn of<M: Memory>(model: &Linear<M>) -> Self {
-        Self {
-            representation: crc32c_f32(model.representation().unwrap_or_default()),
-            head: crc32c_f32(model.head()),
-        }
-    }
+    /// CRC-32C of the representation.
+    pub representation: u32,
+    /// CRC-32C of the head.
+    pub head: u32,
 }
 
 impl fmt::Display for LinearBits {

@@ -8,10 +8,11 @@ use tokio::process::{Child, Command};
 
 use fedspan_client::features::FEATURES;
 use fedspan_client::memory::Shape;
-use fedspan_engine::config::ModelSection;
 
 use super::EmulateError;
+use super::expected::has_prior;
 use crate::data::watch::EXERCISES;
+use crate::scenario::Scenario;
 
 /// Processor core that QEMU can emulate, and the board with this core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +45,8 @@ pub struct Core {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Program {
     Rust,
+    /// In Rust, with heads that have a prior which the fleet learns.
+    Prior,
     C,
 }
 
@@ -228,10 +231,17 @@ impl Core {
         Self { firmware: Firmware::Table, program: Program::C, ..self }
     }
 
-    /// Returns this core with the firmware for the model of a scenario: for networks if it is a network.
+    /// Returns this core with the firmware for the model of a scenario: for networks if it is a network, or for heads with a
+    /// prior that the fleet learns.
     #[must_use]
-    pub fn for_model(self, model: &ModelSection) -> Self {
-        if model.network.is_some() { Self { firmware: Firmware::Network, ..self } } else { self }
+    pub fn for_model(self, scenario: &Scenario) -> Self {
+        if scenario.model.network.is_some() {
+            Self { firmware: Firmware::Network, ..self }
+        } else if has_prior(scenario) && self.program == Program::Rust {
+            Self { program: Program::Prior, ..self }
+        } else {
+            self
+        }
     }
 
     /// Returns true if the firmware is the client in C.
@@ -243,7 +253,8 @@ impl Core {
     fn program(&self) -> (&'static str, Option<&'static str>) {
         match (self.firmware, self.program) {
             (_, Program::C) => ("c_client", Some("c")),
-            (Firmware::Network, Program::Rust) => ("network_client", Some("every-network")),
+            (Firmware::Network, _) => ("network_client", Some("every-network")),
+            (_, Program::Prior) => ("prior_client", Some("learned-prior")),
             (_, Program::Rust) => ("client", None),
         }
     }

@@ -7,6 +7,7 @@ use fedspan_engine::algorithm::network::Front;
 use fedspan_engine::config::{FrontModel, ModelSection, NetworkModel, Shape};
 use fedspan_protocol::message::{Numeric, Task};
 
+use super::expected::has_prior;
 use super::{Core, EmulateError, Firmware};
 use crate::data::flash::{image, network, table};
 use crate::data::{Client, Dataset};
@@ -47,6 +48,13 @@ impl<'a> SampleImages<'a> {
     pub fn new(scenario: &'a Scenario, core: Core) -> Result<Self, EmulateError> {
         if scenario.scale != ScaleSource::None {
             return Err(unsuitable(scenario, &core, "do not scale their samples: leave out data.scale"));
+        }
+        if core.is_in_c() && has_prior(scenario) {
+            return Err(unsuitable(
+                scenario,
+                &core,
+                "train with the client in C, which has no learned prior",
+            ));
         }
         let source = match core.firmware {
             Firmware::Watch => recordings(scenario, &core)?,
@@ -149,7 +157,7 @@ pub struct NetworkSize {
 /// # Errors
 /// [`EmulateError`] if the scenario has no network, or boards with the core cannot train it.
 pub fn network_size(scenario: &Scenario, core: Core) -> Result<NetworkSize, EmulateError> {
-    let images = SampleImages::new(scenario, core.for_model(&scenario.model))?;
+    let images = SampleImages::new(scenario, core.for_model(scenario))?;
     let Source::Network(_, config, _) = &images.source else {
         let reason = "the model is linear".to_owned();
         return Err(EmulateError::Network { name: scenario.name.clone(), reason });

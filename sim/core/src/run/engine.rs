@@ -27,6 +27,7 @@ pub(super) fn custom_engine(
 ) -> Engine {
     let settings = Settings {
         fleet_size: dataset.clients.len(),
+        first_device: 0,
         rounds: scenario.algorithm.rounds,
         final_head: scenario.algorithm.final_head,
         deadline: scenario.deadline.map(|deadline| ticks(deadline, TICKS)),

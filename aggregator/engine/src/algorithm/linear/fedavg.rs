@@ -47,7 +47,7 @@ impl LinearAlgorithm for FedAvgSettings {
     }
 
     fn server(&self, start: LinearStart<'_>) -> Box<dyn Algorithm> {
-        let LinearStart { settings, rule, basis, outputs } = start;
+        let LinearStart { settings, rule, basis, outputs, .. } = start;
         let head = Matrix::zeros(basis.ncols(), outputs);
         let parameters = FedAvgParameters {
             step_size: settings.narrow_step_size(),

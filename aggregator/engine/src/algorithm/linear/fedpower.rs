@@ -99,7 +99,7 @@ impl LinearAlgorithm for FedPowerSettings {
     }
 
     fn server(&self, start: LinearStart<'_>) -> Box<dyn Algorithm> {
-        let LinearStart { settings, rule, basis, outputs: _ } = start;
+        let LinearStart { settings, rule, basis, .. } = start;
         let parameters = FedPowerParameters {
             iterations: self.iterations,
             local_steps: self.local_steps,

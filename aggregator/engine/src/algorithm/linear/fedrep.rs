@@ -50,7 +50,7 @@ pub(super) fn uploads(settings: &LinearSettings) -> Uploads {
 
 /// Creates the server side of FedRep, which GD-GD and the baselines without rounds use as well.
 pub(super) fn server(start: LinearStart<'_>) -> Box<dyn Algorithm> {
-    let LinearStart { settings, rule, basis, outputs } = start;
+    let LinearStart { settings, rule, basis, outputs, .. } = start;
     let parameters = FedRepParameters {
         step_size: settings.narrow_step_size(),
         head: settings.head,

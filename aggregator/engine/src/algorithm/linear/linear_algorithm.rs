@@ -81,6 +81,8 @@ pub struct LinearStart<'a> {
     pub basis: Matrix,
     /// Number of outputs, C.
     pub outputs: usize,
+    /// Number of the fleet's first device.
+    pub first_device: u64,
 }
 
 /// Contents of a device's upload.

@@ -79,7 +79,7 @@ const STEP_FACTOR: f64 = 2.0;
 
 /// Creates the server side of RoLoRA, or of FFA-LoRA if `step_size` is `None`.
 fn new_server(step_size: Option<f32>, start: LinearStart<'_>) -> Box<dyn Algorithm> {
-    let LinearStart { settings, rule, basis: down, outputs } = start;
+    let LinearStart { settings, rule, basis: down, outputs, .. } = start;
     let up = Matrix::zeros(down.ncols(), outputs);
     let parameters = LinearAdapterParameters {
         step_size,

@@ -58,6 +58,8 @@ pub struct LearnedPrior {
     features: usize,
     width: usize,
     outputs: usize,
+    /// Number of the first device, which is in the first group.
+    first_device: u64,
     /// Representation from which learning starts, d x k.
     initial: Matrix,
     /// Number of finished rounds.
@@ -92,7 +94,7 @@ impl LearnedPrior {
     /// Starts from the representation of `start`, of which training replaces all columns.
     #[must_use]
     pub fn new(settings: LearnedPriorSettings, start: LinearStart<'_>) -> Self {
-        let LinearStart { rule, basis, outputs, .. } = start;
+        let LinearStart { rule, basis, outputs, first_device, .. } = start;
         let plan = Plan::new(settings);
         let (features, width) = basis.shape();
         let variances = Variances { basis: basis.clone(), spans: vec![0.0; width], floor: 1.0, noise: 1.0 };
@@ -102,6 +104,7 @@ impl LearnedPrior {
             features,
             width,
             outputs,
+            first_device,
             initial: basis.clone(),
             number: 0,
             moments: GroupMoments::new(plan.groups(), features, outputs),
@@ -125,7 +128,10 @@ impl LearnedPrior {
 
     /// Group of a device.
     fn group(&self, device: DeviceId) -> usize {
-        usize::try_from(device.0 % self.plan.groups() as u64).unwrap_or(0)
+        let groups = self.plan.groups() as u64;
+        // The number itself may be smaller than the first, which any remainder of it makes up for.
+        let number = device.0 % groups + groups - self.first_device % groups;
+        usize::try_from(number % groups).unwrap_or(0)
     }
 
     /// Structure of this index.
