@@ -16,7 +16,7 @@ use fedspan_protocol::frame::crc32c_f32;
 use fedspan_sim_core::data::{Dataset, npz};
 use fedspan_sim_core::emulate::{
     BoardFaults, BoardReport, CORES, Core, EmulateError, EmulationResult, EmulationWatcher, Firmware, Link,
-    Plan, expected, run as emulate,
+    Plan, expected, has_same_participants, run as emulate,
 };
 use fedspan_sim_core::scenario::Scenario;
 use fedspan_tests::replay::replay;
@@ -305,6 +305,34 @@ async fn boards_upload_the_largest_values() {
         world.scenario = Scenario::parse(&name, text, &changes).expect("scenario");
         run_without_faults(world).await;
     }
+}
+
+/// Tests heads with a prior that the fleet learns, which the smallest board trains too: boards in the groups of the simulated devices, their heads
+/// and scores have the same bits. A board that was reset at its first messages restores the heads that it has saved.
+#[tokio::test(flavor = "multi_thread")]
+async fn learned_priors_on_boards_are_those_of_the_simulator() {
+    let prior = "algorithm.name=\"learned-prior\"";
+    let short = "algorithm.learned-prior={ second_moments = true, groups = 2, learning_rounds = 1 }";
+    for (core, boards, name, changes) in [
+        ("m0", 8, "smallest", [prior, "seed=11", "seed=11"]),
+        ("m0", 8, "smallest", [prior, "seed=12", short]),
+        ("m4", 5, "demo", [prior, "split.holdout_users=5", short]),
+    ] {
+        let world = World::of(core_named(core), boards, name, &changes);
+        let emulated = world.run().await;
+        let (outcome, simulated) = expected(&world.scenario).expect("simulation");
+        assert!(has_same_participants(&outcome, &emulated), "{name} {changes:?}");
+        assert_eq!(simulated.len(), emulated.boards.len());
+        for (board, client) in emulated.boards.iter().zip(&simulated) {
+            assert!(client.agrees(board), "{} {client:?}", board.line);
+            assert_eq!(board.number("declined"), 0, "{}", board.line);
+        }
+    }
+    let mut world = World::of(core_named("m0"), 4, "smallest", &[prior, short]);
+    world.faults = vec![BoardFaults { board: 1, resets: 6, ..BoardFaults::default() }];
+    let emulated = world.run().await;
+    assert_eq!(emulated.boards[0].number("resets"), 6, "{}", emulated.boards[0].line);
+    check_restored_records(&emulated.boards[0]);
 }
 
 /// Tests that a board that dies in the middle of a campaign is a dropout: the others finish, with the bits of a replay without it.

@@ -274,20 +274,21 @@ impl<V: AsRef<[f32]> + AsMut<[f32]>> Task for LearnedPrior<V> {
 
     fn upload(&self) -> Descriptors {
         let (d, k, c) = (self.state.shape.features, self.state.shape.width, self.state.shape.outputs);
-        match self.state.task {
-            Some(Wire::PooledMoments) => Descriptors::from_iter([
-                Self::descriptor(Role::SecondMoments, 1, packed_len(d)),
-                Self::descriptor(Role::CrossMoments, d, c),
-            ]),
-            Some(Wire::HeadMoments { .. }) => Descriptors::from_iter([
-                Self::descriptor(Role::HeadMoments, d, k),
-                Self::descriptor(Role::HeadSums, 1, HEAD_SUMS),
-            ]),
-            Some(Wire::PriorEvidence { .. }) => {
-                Descriptors::from_iter([Self::descriptor(Role::PriorEvidence, 1, self.state.scored)])
+        let sums = (Role::HeadSums, 1, HEAD_SUMS);
+        let (first, second) = match self.state.task {
+            Some(Wire::PooledMoments) => {
+                (Some((Role::SecondMoments, 1, packed_len(d))), Some((Role::CrossMoments, d, c)))
             }
-            _ => Descriptors::new(),
+            Some(Wire::HeadMoments { .. }) => (Some((Role::HeadMoments, d, k)), Some(sums)),
+            Some(Wire::PriorEvidence { .. }) => (Some((Role::PriorEvidence, 1, self.state.scored)), None),
+            _ => (None, None),
+        };
+        let mut descriptors = Descriptors::new();
+        for (role, rows, cols) in first.into_iter().chain(second) {
+            // There is room for more than two.
+            let _ = descriptors.push(Self::descriptor(role, rows, cols));
         }
+        descriptors
     }
 
     fn emit(&self, index: usize, first: usize, out: &mut [f32]) {
