@@ -32,6 +32,7 @@ mod head_solver;
 mod heterogeneity;
 mod hostile_files;
 mod init;
+mod learned_prior;
 mod least_squares;
 mod live;
 mod named_classes;

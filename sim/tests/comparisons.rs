@@ -500,3 +500,54 @@ fn measured_step_size_is_accepted_by_every_algorithm() {
         assert_contains_all(&stdout_text(&output), &[method]);
     }
 }
+
+/// With `--against` two more tables have the differences to an algorithm, over values of `--over`, or over seeds; for regression the
+/// scores are errors of predictions.
+#[test]
+fn differences_to_an_algorithm_have_intervals() {
+    let folder = empty_directory("compare-differences");
+    let compare = |arguments: &[&str]| {
+        let fixed = ["compare", "--quiet", "--out", "out", "--overwrite", "--against", "fedrep"];
+        run_program(&folder, &fixed.iter().chain(arguments).copied().collect::<Vec<_>>())
+    };
+    let digits = ["digits,split.holdout_clients=5", "--algorithms", "fedrep,pooled", "--set"];
+    let over = compare(
+        &[&digits[..], &["algorithm.rounds=2", "--over", "split.fold=0,1,2", "--seeds", "2"]].concat(),
+    );
+    assert_eq!(exit_code(&over), 0, "{}", stderr_text(&over));
+    let shown = stdout_text(&over);
+    assert_contains_all(
+        &shown,
+        &[
+            "accuracy, 6 runs: mean +- standard deviation",
+            "accuracy, difference to fedrep, mean [95 % interval over 3 values of split.fold]",
+            "accuracy of clients that came after training, difference to fedrep, mean [95 % interval over 3 values of \
+             split.fold]",
+        ],
+    );
+    // The tables of scores, then those of differences, in which the algorithm itself has no row.
+    let rows = |name: &str| shown.lines().filter(|line| line.trim_start().starts_with(name)).count();
+    assert_eq!((rows("fedrep "), rows("pooled ")), (2, 4), "{shown}");
+    // The mean of the differences is the difference of the means.
+    let number = |line: &str| line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap();
+    let numbers = |name: &str| {
+        shown.lines().filter(|line| line.trim_start().starts_with(name)).map(number).collect::<Vec<f64>>()
+    };
+    let (ours, others) = (numbers("fedrep "), numbers("pooled "));
+    for score in 0..2 {
+        assert!((others[score] - ours[score] - others[score + 2]).abs() < 2e-4, "{shown}");
+    }
+    let regression = ["new-clients", "--algorithms", "fedrep,local-only", "--set", "algorithm.rounds=2"];
+    let seeds = compare(&[&regression[..], &["--seeds", "2"]].concat());
+    assert_contains_all(
+        &stdout_text(&seeds),
+        &[
+            "mean squared error of predictions, 2 seeds",
+            "mean squared error of predictions, clients that came after training, 2 seeds",
+            "mean squared error of predictions, difference to fedrep, mean [95 % interval over 2 seeds]",
+        ],
+    );
+    let unknown = compare(&["new-clients", "--algorithms", "local-only"]);
+    assert_eq!(exit_code(&unknown), 2);
+    assert_contains_all(&stderr_text(&unknown), &["--against: found \"fedrep\", allowed: local-only"]);
+}

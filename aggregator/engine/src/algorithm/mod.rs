@@ -53,6 +53,12 @@ pub trait Algorithm: Send {
         true
     }
 
+    /// Whether the present round invites all present devices that it [asks](Self::asks), whatever the participation policy says. An algorithm that
+    /// chooses between models by the scores of devices compares them on the same devices.
+    fn asks_all(&self) -> bool {
+        false
+    }
+
     /// Whether an update computed from `samples` samples is usable. The update matches [`Request::expects`].
     fn admits(&self, _samples: u32, _tensors: &[Tensor]) -> bool {
         true

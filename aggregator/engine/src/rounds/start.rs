@@ -273,7 +273,10 @@ impl Engine {
             Phase::Start(_) => (Cohort::new(fleet.clone()), self.current().request()),
             Phase::Train(number) => {
                 let asked = self.asked_devices(&fleet);
-                let mut cohort = self.participation.cohort(number, &asked);
+                let mut cohort = match self.algorithm.asks_all() {
+                    true => Cohort { stage: self.last_id.stage, ..Cohort::new(asked) },
+                    false => self.participation.cohort(number, &asked),
+                };
                 // A policy that draws devices fixes the participants when the round opens, so a reference
                 // that was not drawn must be added.
                 if let Some(reference) = self.algorithm.reference(&fleet)

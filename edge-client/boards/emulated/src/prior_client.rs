@@ -59,10 +59,7 @@ pub fn run_with_table<B: Board>(board: &B, stack: Painted) -> ! {
 }
 
 /// Creates a model in this memory.
-fn model<const N: usize>(
-    shape: Shape,
-    memory: &'static mut [f32; N],
-) -> LearnedPrior<&'static mut [f32]> {
+fn model<const N: usize>(shape: Shape, memory: &'static mut [f32; N]) -> LearnedPrior<&'static mut [f32]> {
     match LearnedPrior::new(shape, memory.as_mut_slice()) {
         Ok(model) => model,
         Err(mismatch) => fault::exit(fault::WRONG, &mismatch),

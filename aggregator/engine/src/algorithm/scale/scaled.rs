@@ -51,6 +51,10 @@ impl Algorithm for Scaled {
         self.algorithm.asks(device)
     }
 
+    fn asks_all(&self) -> bool {
+        self.algorithm.asks_all()
+    }
+
     fn admits(&self, samples: u32, tensors: &[Tensor]) -> bool {
         self.algorithm.admits(samples, tensors)
     }

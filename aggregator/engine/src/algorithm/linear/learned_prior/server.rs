@@ -509,6 +509,10 @@ impl Algorithm for LearnedPrior {
         }
     }
 
+    fn asks_all(&self) -> bool {
+        matches!(self.stage(), Stage::Moments | Stage::Structures { .. } | Stage::Variances(_))
+    }
+
     fn admits(&self, samples: u32, tensors: &[Tensor]) -> bool {
         let is_size = |value: &f32| *value >= 0.0;
         match (self.stage(), tensors) {

@@ -1,0 +1,40 @@
+//! Tests of simulated fleets that learn a prior of heads.
+
+use fedspan_sim_core::run::{NoProgress, Outcome, run};
+use fedspan_sim_core::scenario::Scenario;
+
+fn outcome(name: &str, changes: &[&str]) -> Outcome {
+    let learned = ["algorithm.name=\"learned-prior\"", "algorithm.learned-prior.second_moments=true"];
+    let changes: Vec<String> = learned.iter().chain(changes).map(|change| (*change).to_owned()).collect();
+    let text = Scenario::built_in(name).unwrap();
+    let scenario = Scenario::parse(name, text, &changes).unwrap();
+    run(&scenario, scenario.seed, &mut NoProgress).unwrap()
+}
+
+/// Rounds that choose between priors ask all devices of their group, the others as many as the policy says.
+#[test]
+fn priors_are_compared_on_the_same_devices() {
+    let rate = "participation={ policy = \"fraction\", r = 0.1 }";
+    let outcome = outcome("digits", &[rate, "algorithm.learned-prior.groups=2"]);
+    let counts: Vec<usize> =
+        outcome.rounds.iter().filter(|row| row.round > 0).map(|row| row.participants.len()).collect();
+    // Second moments of all 20, then six structures of two groups.
+    assert_eq!(counts[..13], [20, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10]);
+    // Learning: four chains of seven rounds, with the policy's part of the other group.
+    assert!(counts[13..41].iter().all(|count| *count == 1), "{counts:?}");
+    assert_eq!(counts[41..45], [10; 4]);
+    assert!(counts[45..].iter().all(|count| *count == 2), "{counts:?}");
+    assert_eq!(counts.len(), 50);
+}
+
+/// A start from data has no effect, since the first rounds of a learned prior replace it.
+#[test]
+fn start_from_data_has_no_effect() {
+    let short = ["algorithm.learned-prior.groups=2", "data.clients=6", "data.test_samples=5"];
+    let [random, power, moments] = ["random", "power", "moments"].map(|init| {
+        let init = format!("model.init=\"{init}\"");
+        outcome("linear", &[&short[..], &[&init]].concat()).scores
+    });
+    assert_eq!(random, power);
+    assert_eq!(random, moments);
+}
