@@ -299,7 +299,7 @@ fn coverage(fleet: usize, samples: usize, rank: usize, mean_size: f64, floor: f6
     f64::from(within) / f64::from(tested)
 }
 
-/// Intervals of probability 0.9 cover between 0.87 and 0.94 of the targets of newcomers, on average over fleets, for heads of low rank, with and
+/// Intervals of probability 0.9 cover between 0.87 and 0.95 of the targets of newcomers, on average over fleets, for heads of low rank, with and
 /// without a mean, around a mean only, and of full rank. Where devices have fewer samples than features and heads low rank, they cover
 /// more, up to 0.99: five rounds of learning are few there, and the devices of other groups fit what was learned without them less well.
 #[test]
@@ -312,10 +312,10 @@ fn intervals_of_predictions_cover_as_much_as_they_say() {
     ];
     for (kind, rank, mean_size, floor) in kinds {
         for (fleet, samples) in [(100, 60), (100, 6), (12, 60), (10, 5)] {
-            let fleets = 4_u64;
+            let fleets = 8_u64;
             let of_fleet = |seed: u64| coverage(fleet, samples, rank, mean_size, floor, 50 + seed);
             let mean = (0..fleets).map(of_fleet).sum::<f64>() / fleets as f64;
-            let most = if samples == 6 && rank == 2 { 0.99 } else { 0.945 };
+            let most = if samples == 6 && rank == 2 { 0.99 } else { 0.95 };
             assert!((0.87..most).contains(&mean), "{kind}, {fleet} devices with {samples} samples: {mean}");
         }
     }
