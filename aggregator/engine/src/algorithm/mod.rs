@@ -53,7 +53,7 @@ pub trait Algorithm: Send {
         true
     }
 
-    /// Whether the present round invites all present devices that it [asks](Self::asks), whatever the participation policy says. An algorithm that
+    /// Whether the present round invites all present devices that it [asks](Self::asks), without the participation policy. An algorithm that
     /// chooses between models by the scores of devices compares them on the same devices.
     fn asks_all(&self) -> bool {
         false
