@@ -331,10 +331,10 @@ async fn learned_priors_on_boards_are_those_of_the_simulator() {
             assert_eq!(board.number("declined"), 0, "{}", board.line);
         }
     }
-    let mut world = World::of(core_named("m0"), 4, "smallest", &[prior, short]);
-    world.faults = vec![BoardFaults { board: 1, resets: 6, ..BoardFaults::default() }];
+    let mut world = World::of(core_named("m0"), 4, "smallest", &[prior]);
+    world.faults = vec![BoardFaults { board: 1, resets: 12, ..BoardFaults::default() }];
     let emulated = world.run().await;
-    assert_eq!(emulated.boards[0].number("resets"), 6, "{}", emulated.boards[0].line);
+    assert_eq!(emulated.boards[0].number("resets"), 12, "{}", emulated.boards[0].line);
     check_restored_records(&emulated.boards[0]);
 }
 
