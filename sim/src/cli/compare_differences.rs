@@ -203,7 +203,7 @@ mod tests {
         assert!((found[0] - 0.15).abs() < 1e-12 && found[1] == 0.0, "{found:?}");
         let one_value = scores(&[("fold=0", 1, 0.6), ("fold=0", 2, 0.9)]);
         assert_eq!(differences(&one_value, &ours).len(), 2);
-        assert_eq!(differences(&Scores::new(), &ours), []);
+        assert!(differences(&Scores::new(), &ours).is_empty());
     }
 
     #[test]
