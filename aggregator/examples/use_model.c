@@ -77,14 +77,15 @@ int main(int argc, char **argv) {
         return 2;
     }
     snprintf(path, sizeof path, "%s/representation.npy", argv[1]);
-    struct array basis = read_npy(path, 0);
+    /* Without this file heads act on all features ("learned-prior", "local-only"). */
+    struct array basis = read_npy(path, 1);
     snprintf(path, sizeof path, "%s/scale.npy", argv[1]);
     struct array scale = read_npy(path, 1);
     struct array heads = read_npy(argv[2], 0);
-    size_t d = basis.shape[0], k = basis.shape[1], client = strtoul(argv[3], NULL, 10);
-    size_t clients = heads.rank == 3 ? heads.shape[0] : 1;
-    size_t classes = heads.shape[heads.rank - 1];
-    if (basis.rank != 2 || heads.rank < 2 || heads.shape[heads.rank - 2] != k || client >= clients) {
+    size_t client = strtoul(argv[3], NULL, 10), clients = heads.rank == 3 ? heads.shape[0] : 1;
+    size_t classes = heads.shape[heads.rank - 1], k = heads.rank < 2 ? 0 : heads.shape[heads.rank - 2];
+    size_t d = basis.values ? basis.shape[0] : k;
+    if (heads.rank < 2 || (basis.values && (basis.rank != 2 || basis.shape[1] != k)) || client >= clients) {
         fail(argv[2], "its heads do not fit the representation, or it has no such client");
     }
     if (scale.values && (scale.shape[0] != 2 || scale.shape[1] != d)) {
@@ -120,6 +121,10 @@ int main(int argc, char **argv) {
             }
             if (scale.values) {
                 x = (x - scale.values[i]) * scale.values[d + i];
+            }
+            if (!basis.values) {
+                z[i] = x;
+                continue;
             }
             for (size_t j = 0; j < k; j++) {
                 z[j] += basis.values[i * k + j] * x;

@@ -41,6 +41,8 @@ def fit_head(z, labels, classes, ridge):
 
 
 def main(export, data, client_column, target_column, client, labels_per_class=3, ridge=0.03):
+    if not os.path.exists(f"{export}/representation.npy"):
+        sys.exit(f"{export}: no representation.npy. Heads with a learned prior act on all features: model.safetensors has the prior")
     representation = numpy.load(f"{export}/representation.npy")
     x, labels, classes = read_rows(data, client_column, target_column, client)
     if x.shape[1] != representation.shape[0]:

@@ -13,17 +13,25 @@ fn rows(path: &Path) -> Vec<BTreeMap<String, String>> {
     reader.deserialize().map(|row| row.unwrap()).collect()
 }
 
+/// Heads in the span of a representation, and heads that act on all features.
 #[test]
 fn c_program_predicts_like_the_simulator() {
-    let folder = empty_directory("exported-model");
+    for (algorithm, has_representation) in [("fedrep", true), ("learned-prior", false)] {
+        check_predictions(algorithm, has_representation);
+    }
+}
+
+fn check_predictions(algorithm: &str, has_representation: bool) {
+    let folder = empty_directory(&format!("exported-model-{algorithm}"));
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     fs::copy(root.join("sim/examples/gestures.csv"), folder.join("data.csv")).unwrap();
-    for arguments in
-        [&["init", "data.csv"][..], &["run", "data.toml", "--set", "data.scale=fleet", "--out", "results"]]
-    {
+    let name = format!("algorithm.name={algorithm}");
+    let run = ["run", "data.toml", "--set", "data.scale=fleet", "--set", &name, "--out", "results"];
+    for arguments in [&["init", "data.csv"][..], &run] {
         let output = run_program(&folder, arguments);
         assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
     }
+    assert_eq!(folder.join("results/model/representation.npy").exists(), has_representation);
     let program = folder.join("use_model");
     let source = root.join("aggregator/examples/use_model.c");
     let options = ["-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror", "-o"];

@@ -54,7 +54,7 @@ impl From<StoreError> for ExportError {
 /// Writes the stored campaign to a new directory `to`, which is removed after an error. The directory
 /// contains:
 ///
-/// * `representation.npy`: the representation (f64, d x k);
+/// * `representation.npy`: the representation (f64, d x k), except of heads with a learned prior, which act on all features;
 /// * `model.safetensors`: the model with which devices fit their heads, and the scale of their samples (f32);
 /// * `scale.npy`, if samples are scaled: the values to subtract and the factors to multiply by (f64, 2 x d);
 /// * `rounds.jsonl`, `ledger.json`, `arrivals.jsonl` and `configuration.txt`;
@@ -118,8 +118,9 @@ pub fn export_state(fleet: &Fleet, state: &ExportedState, to: &Path) -> Result<(
     let scale = engine.scale().map(|scale| scale.tensor());
     let mut tensors = engine.tensors();
     tensors.extend(scale.clone());
+    let representation = ("representation.npy", Content::Bytes(encode_npy(engine.representation())));
+    let representation = Some(representation).filter(|_| fleet.algorithm.learned_prior().is_none());
     let mut files = vec![
-        ("representation.npy", Content::Bytes(encode_npy(engine.representation()))),
         ("model.safetensors", Content::Bytes(encode_safetensors(&tensors, &metadata))),
         ("rounds.jsonl", Content::Lines(&rounds)),
         ("ledger.json", Content::Bytes(format!("{ledger}\n").into_bytes())),
@@ -133,7 +134,7 @@ pub fn export_state(fleet: &Fleet, state: &ExportedState, to: &Path) -> Result<(
         ));
     }
     let directory = AtomicDir::begin(to)?;
-    for (name, content) in files.into_iter().chain(ridge) {
+    for (name, content) in files.into_iter().chain(representation).chain(ridge) {
         directory.write_file(name, |file| content.write(file))?;
     }
     directory.commit()

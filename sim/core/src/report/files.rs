@@ -295,13 +295,13 @@ pub(super) fn quote_cell(name: &str) -> String {
 /// Writes the files of the final model.
 ///
 /// `representation.npy` is d x k. `heads.npy` is (clients, k), or (clients, k, outputs) for several outputs;
-/// d replaces k for models without a representation (local-only). `new-heads.npy` has the heads of newcomers. For networks, the shared layers are written
+/// d replaces k for heads that act on all features (local-only, learned-prior), which have no `representation.npy`. `new-heads.npy` has the heads of newcomers. For networks, the shared layers are written
 /// from the first layer on to `layer-0.npy`, `layer-1.npy`, ..., each (inputs + 1) x outputs. For models of
 /// standardised samples, `scale.npy` (2 x d) has a row of shifts, which are subtracted first, and a row of
 /// factors. `scale.json` is the scale of a table, with the names of the features.
 fn write_model(directory: &Path, outcome: &Outcome) -> Result<(), WriteError> {
     let failed = |path: &Path, error: crate::data::DataError| WriteError::new(path, io::Error::other(error));
-    if let Some(b) = &outcome.representation {
+    if let Some(b) = outcome.representation.as_ref().filter(|_| outcome.prior.is_none()) {
         let path = directory.join("representation.npy");
         let values: Vec<f64> = b.row_iter().flat_map(|row| row.iter().copied().collect::<Vec<_>>()).collect();
         let shape = [b.nrows() as u64, b.ncols() as u64];
