@@ -88,7 +88,7 @@ const STAGES: [Stage; 16] = [
     },
     Stage {
         name: "tests",
-        minutes: 22,
+        minutes: 28,
         lane: Lane::First,
         steps: &[Step::Xtask("run --install", |context| suite::run(context, &suite::Suite::of_ci()))],
     },
@@ -153,7 +153,7 @@ const STAGES: [Stage; 16] = [
     },
     Stage {
         name: "tables",
-        minutes: 9,
+        minutes: 11,
         lane: Lane::Second,
         steps: &[
             BUILD,
