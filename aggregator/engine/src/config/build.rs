@@ -77,7 +77,7 @@ pub fn build_custom_engine(
     let k = if model.network.is_some() { 1 } else { k };
     let basis = given.unwrap_or_else(|| random_start(d, k, seed));
     // A prior is learned from rounds of its own at the start.
-    let learns_prior = matches!(algorithm.method, Method::Linear(method) if method.has_prior());
+    let learns_prior = algorithm.learned_prior().is_some();
     let start: Option<Box<dyn Algorithm>> = match model.init {
         _ if learns_prior => None,
         Init::Power { iterations } => {

@@ -10,7 +10,6 @@ use fedspan_client::features::FEATURES;
 use fedspan_client::memory::Shape;
 
 use super::EmulateError;
-use super::expected::has_prior;
 use crate::data::watch::EXERCISES;
 use crate::scenario::Scenario;
 
@@ -237,7 +236,7 @@ impl Core {
     pub fn for_model(self, scenario: &Scenario) -> Self {
         if scenario.model.network.is_some() {
             Self { firmware: Firmware::Network, ..self }
-        } else if has_prior(scenario) && self.program == Program::Rust {
+        } else if scenario.algorithm.learned_prior().is_some() && self.program == Program::Rust {
             Self { program: Program::Prior, ..self }
         } else {
             self

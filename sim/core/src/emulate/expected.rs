@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use fedspan_engine::algorithm::decoded_representation;
-use fedspan_engine::config::Method;
 use fedspan_protocol::frame::crc32c_f32;
 
 use super::{BoardReport, EmulationResult};
@@ -37,7 +36,8 @@ pub fn expected(scenario: &Scenario) -> Result<(Outcome, Vec<Expected>), RunErro
     #[allow(clippy::cast_possible_truncation, reason = "the same number")]
     let narrow_head = |head: &[f64]| head.iter().map(|weight| *weight as f32).collect::<Vec<f32>>();
     // With a learned prior boards keep the representation in the coordinates of the prior's metric.
-    let representation = outcome.representation.as_ref().filter(|_| !has_prior(scenario));
+    let representation =
+        outcome.representation.as_ref().filter(|_| scenario.algorithm.learned_prior().is_none());
     let representation = representation.map(|b| hash(&decoded_representation(b, download).values));
     // Boards report their networks after the final epochs on the head.
     let clients = if outcome.tuned.is_empty() { &outcome.clients } else { &outcome.tuned };
@@ -50,11 +50,6 @@ pub fn expected(scenario: &Scenario) -> Result<(Outcome, Vec<Expected>), RunErro
     });
     let expected_results = expected_results.collect();
     Ok((outcome, expected_results))
-}
-
-/// True if the heads of a scenario have a prior that the fleet learns.
-pub(super) fn has_prior(scenario: &Scenario) -> bool {
-    matches!(scenario.algorithm.method, Method::Linear(method) if method.has_prior())
 }
 
 /// True if the same devices counted in each training round of a simulation and of an emulated fleet. Boards are as fast as the host

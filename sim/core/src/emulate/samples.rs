@@ -7,7 +7,6 @@ use fedspan_engine::algorithm::network::Front;
 use fedspan_engine::config::{FrontModel, ModelSection, NetworkModel, Shape};
 use fedspan_protocol::message::{Numeric, Task};
 
-use super::expected::has_prior;
 use super::{Core, EmulateError, Firmware};
 use crate::data::flash::{image, network, table};
 use crate::data::{Client, Dataset};
@@ -49,12 +48,10 @@ impl<'a> SampleImages<'a> {
         if scenario.scale != ScaleSource::None {
             return Err(unsuitable(scenario, &core, "do not scale their samples: leave out data.scale"));
         }
-        if core.is_in_c() && has_prior(scenario) {
-            return Err(unsuitable(
-                scenario,
-                &core,
-                "train with the client in C, which has no learned prior",
-            ));
+        if core.is_in_c() && scenario.algorithm.learned_prior().is_some() {
+            let wanted =
+                "learn no prior with the client in C: leave out --in-c, or choose another algorithm.name";
+            return Err(unsuitable(scenario, &core, wanted));
         }
         let source = match core.firmware {
             Firmware::Watch => recordings(scenario, &core)?,

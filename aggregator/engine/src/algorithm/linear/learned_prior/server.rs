@@ -129,7 +129,7 @@ impl LearnedPrior {
     /// Group of a device.
     fn group(&self, device: DeviceId) -> usize {
         let groups = self.plan.groups() as u64;
-        // The number itself may be smaller than the first, which any remainder of it makes up for.
+        // With `groups` added, the difference is not negative.
         let number = device.0 % groups + groups - self.first_device % groups;
         usize::try_from(number % groups).unwrap_or(0)
     }
