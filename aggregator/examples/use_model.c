@@ -79,6 +79,13 @@ int main(int argc, char **argv) {
     snprintf(path, sizeof path, "%s/representation.npy", argv[1]);
     /* Without this file heads act on all features ("learned-prior", "local-only"). */
     struct array basis = read_npy(path, 1);
+    FILE *directory = basis.values ? NULL : fopen(argv[1], "rb");
+    if (!basis.values && !directory) {
+        fail(argv[1], "cannot be opened");
+    }
+    if (directory) {
+        fclose(directory);
+    }
     snprintf(path, sizeof path, "%s/scale.npy", argv[1]);
     struct array scale = read_npy(path, 1);
     struct array heads = read_npy(argv[2], 0);
