@@ -1,11 +1,13 @@
 """Uses an exported model: fits a head on a few labelled rows of one client and predicts its other rows. Needs NumPy.
 
     fedspan-aggregator export --config fleet.toml --out results
-    python3 use_model.py results data.csv person gesture person-11
+    python3 use_model.py results data.csv person gesture person-11 [LABELS] [RIDGE]
 
-EXPORT is a directory of `fedspan-aggregator export` (or `model` of `fedspan-sim run --out`), with representation.npy (d x k) and, if
-the fleet has a scale, scale.npy (a row of shifts, a row of factors). DATA is a CSV file with a header: the columns CLIENT and TARGET,
-and the features, in the order in which the fleet was trained. The head (k x classes) is written to head.npy, for use_model.c.
+EXPORT is a directory of `fedspan-aggregator export` (or `model` of `fedspan-sim run --out`), with a representation.npy (d x k), or a
+learned prior of heads (prior-mean.npy, d x classes; prior-covariance.npy, d x d), and, if the fleet has a scale, scale.npy (a row of
+shifts, a row of factors). DATA is a CSV file with a header: the columns CLIENT and TARGET, and the features, in the order in which the
+fleet was trained. LABELS is the number of labelled rows of each class, 3 unless given, 0 with a learned prior for its mean head. RIDGE,
+0.03 unless given, is for heads on a representation. The head (k or d x classes) is written to head.npy, for use_model.c.
 """
 
 import csv
@@ -40,24 +42,37 @@ def fit_head(z, labels, classes, ridge):
     return numpy.linalg.solve(z.T @ z / m + ridge * numpy.eye(k), z.T @ y / m)
 
 
+def fit_with_prior(x, labels, mean, covariance):
+    """Posterior mean of a head whose columns have a normal prior: M + S x^T (x S x^T + I)^-1 (y - x M)."""
+    y = numpy.eye(mean.shape[1])[labels]
+    spread = x @ covariance
+    return mean + spread.T @ numpy.linalg.solve(spread @ x.T + numpy.eye(len(x)), y - x @ mean)
+
+
 def main(export, data, client_column, target_column, client, labels_per_class=3, ridge=0.03):
-    if not os.path.exists(f"{export}/representation.npy"):
-        sys.exit(f"{export}: no representation.npy. Heads with a learned prior act on all features: model.safetensors has the prior")
-    representation = numpy.load(f"{export}/representation.npy")
+    has_prior = os.path.exists(f"{export}/prior-mean.npy")
+    if not has_prior and not os.path.exists(f"{export}/representation.npy"):
+        sys.exit(f"{export}: neither representation.npy nor prior-mean.npy: no linear model, or the fleet has not learned its prior yet")
+    model = numpy.load(f"{export}/{'prior-mean' if has_prior else 'representation'}.npy")
     x, labels, classes = read_rows(data, client_column, target_column, client)
-    if x.shape[1] != representation.shape[0]:
+    if x.shape[1] != model.shape[0]:
         sys.exit(
-            f"{data}: {x.shape[1] - 1} features, but the model has {representation.shape[0] - 1}: leave out the columns that the "
+            f"{data}: {x.shape[1] - 1} features, but the model has {model.shape[0] - 1}: leave out the columns that the "
             "scenario leaves out (its `features`)"
         )
+    if has_prior and model.shape[1] < len(classes):
+        sys.exit(f"{data}: {len(classes)} classes, but the model has {model.shape[1]}")
     if os.path.exists(f"{export}/scale.npy"):
         shift, factor = numpy.load(f"{export}/scale.npy")
         x = (x - shift) * factor
-    z = x @ representation
     labelled = [i for c in range(len(classes)) for i in numpy.flatnonzero(labels == c)[: int(labels_per_class)]]
-    head = fit_head(z[labelled], labels[labelled], len(classes), float(ridge))
+    if has_prior:
+        head = fit_with_prior(x[labelled], labels[labelled], model, numpy.load(f"{export}/prior-covariance.npy"))
+    else:
+        x = x @ model
+        head = fit_head(x[labelled], labels[labelled], len(classes), float(ridge))
     numpy.save("head.npy", head)
-    predicted = (z @ head).argmax(axis=1)
+    predicted = (x @ head).argmax(axis=1)
     rest = numpy.setdiff1d(numpy.arange(len(labels)), labelled)
     print(f"{client}: head fitted on {len(labelled)} rows, {(predicted == labels)[rest].mean():.3f} of the other {len(rest)} rows right")
     for number, name in enumerate(classes):

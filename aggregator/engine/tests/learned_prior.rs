@@ -4,7 +4,7 @@
 
 use fedspan_engine::aggregate::{Rule, UpdateWeight};
 use fedspan_engine::algorithm::{
-    Algorithm, LearnedPrior, LearnedPriorSettings, LinearSettings, LinearStart, random_start,
+    Algorithm, HeadPrior, LearnedPrior, LearnedPriorSettings, LinearSettings, LinearStart, random_start,
 };
 use fedspan_engine::linalg::Matrix;
 use fedspan_engine::random::{Purpose, Stream, stream};
@@ -319,6 +319,53 @@ fn intervals_of_predictions_cover_as_much_as_they_say() {
             assert!((0.87..most).contains(&mean), "{kind}, {fleet} devices with {samples} samples: {mean}");
         }
     }
+}
+
+/// Heads and predictive variances by the formulas of [`HeadPrior`] are those of the precision that devices receive, with and without a
+/// mean, a metric and a representation. Before the choice there is no prior to export.
+#[test]
+fn exported_matrices_are_the_prior_of_devices() {
+    let (d, c, k) = (7, 2, 3);
+    let random = &mut stream(12, Purpose::Start, 0);
+    let mut seen = Vec::new();
+    for (mean, spread) in [(0.0, 0.0), (0.0, 2.0), (1.0, 0.0), (1.0, 2.0)] {
+        for scale in [1.0, 4.0] {
+            let head = normal_matrix(d, c, random) * mean;
+            let mut devices =
+                draw_devices(40, 12, &head, &(normal_matrix(d, k, random) * spread), 0.05, 0.1, 5);
+            for device in &mut devices {
+                device.x.column_mut(0).scale_mut(scale);
+                device.y = &device.x * &head + (&device.y - &device.x * &head) / scale;
+            }
+            let (server, received) = campaign(SETTINGS, &devices, k);
+            let HeadPrior { mean, covariance, noise } = server.head_prior().unwrap();
+            let chosen = server.chosen_prior().unwrap();
+            seen.push((chosen.mean, chosen.metric, chosen.columns > 0));
+            let x = normal_matrix(4, d, random);
+            let y = normal_matrix(4, c, random);
+            let spread = &x * &covariance;
+            let inverse = (&spread * x.transpose() + Matrix::identity(4, 4)).try_inverse().unwrap();
+            let head = &mean + spread.transpose() * &inverse * (&y - &x * &mean);
+            let precision = x.transpose() * &x + received.precision(1.0, 1.0);
+            let inner = precision.try_inverse().unwrap();
+            let expected = &received.mean + &inner * x.transpose() * (&y - &x * &received.mean);
+            let size = expected.norm().max(1.0);
+            assert!((&head - &expected).norm() < 1e-3 * size, "{head} {expected}");
+            let posterior = &covariance - spread.transpose() * &inverse * &spread;
+            assert!((posterior - &inner).norm() < 1e-3 * inner.norm());
+            assert!((noise / noise_of(&server) - 1.0).abs() < 1e-6);
+        }
+    }
+    for (what, is_seen) in [
+        ("a mean", seen.iter().any(|(mean, ..)| mean != "zero")),
+        ("no mean", seen.iter().any(|(mean, ..)| mean == "zero")),
+        ("a representation", seen.iter().any(|(.., columns)| *columns)),
+        ("a metric", seen.iter().any(|(_, metric, _)| metric != "identity")),
+        ("no metric", seen.iter().any(|(_, metric, _)| metric == "identity")),
+    ] {
+        assert!(is_seen, "{what}: {seen:?}");
+    }
+    assert!(server(SETTINGS, d, k, c).head_prior().is_none());
 }
 
 /// Without second moments there is neither a mean nor a metric.

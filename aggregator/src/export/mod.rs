@@ -15,6 +15,7 @@ use crate::store::{CampaignState, OfflineStore, StoreError};
 use fedspan_engine::linalg::{Matrix, from_f32};
 use fedspan_engine::privacy::Delta;
 use fedspan_engine::privacy::ledger_units::epsilon_of;
+use fedspan_engine::algorithm::HeadPrior;
 use fedspan_engine::{DeviceId, Tensor};
 
 /// Reason why nothing was exported.
@@ -55,6 +56,8 @@ impl From<StoreError> for ExportError {
 /// contains:
 ///
 /// * `representation.npy`: the representation (f64, d x k), except of heads with a learned prior, which act on all features;
+/// * `prior-mean.npy` (f64, d x C) and `prior-covariance.npy` (f64, d x d, in units of the variance of the noise): the prior of heads,
+///   if the fleet has learned it;
 /// * `model.safetensors`: the model with which devices fit their heads, and the scale of their samples (f32);
 /// * `scale.npy`, if samples are scaled: the values to subtract and the factors to multiply by (f64, 2 x d);
 /// * `rounds.jsonl`, `ledger.json`, `arrivals.jsonl` and `configuration.txt`;
@@ -118,8 +121,14 @@ pub fn export_state(fleet: &Fleet, state: &ExportedState, to: &Path) -> Result<(
     let scale = engine.scale().map(|scale| scale.tensor());
     let mut tensors = engine.tensors();
     tensors.extend(scale.clone());
-    let representation = ("representation.npy", Content::Bytes(encode_npy(engine.representation())));
-    let representation = Some(representation).filter(|_| fleet.algorithm.learned_prior().is_none());
+    let matrix = |name, matrix: &Matrix| (name, Content::Bytes(encode_npy(matrix)));
+    let linear = match (fleet.algorithm.learned_prior(), engine.head_prior()) {
+        (None, _) => vec![matrix("representation.npy", engine.representation())],
+        (Some(_), None) => Vec::new(),
+        (Some(_), Some(HeadPrior { mean, covariance, .. })) => {
+            vec![matrix("prior-mean.npy", &mean), matrix("prior-covariance.npy", &covariance)]
+        }
+    };
     let mut files = vec![
         ("model.safetensors", Content::Bytes(encode_safetensors(&tensors, &metadata))),
         ("rounds.jsonl", Content::Lines(&rounds)),
@@ -134,7 +143,7 @@ pub fn export_state(fleet: &Fleet, state: &ExportedState, to: &Path) -> Result<(
         ));
     }
     let directory = AtomicDir::begin(to)?;
-    for (name, content) in files.into_iter().chain(representation).chain(ridge) {
+    for (name, content) in files.into_iter().chain(linear).chain(ridge) {
         directory.write_file(name, |file| content.write(file))?;
     }
     directory.commit()

@@ -22,7 +22,7 @@ pub use builder::{Simulation, SimulationBuilder};
 pub use devices::gate;
 pub use energy_meter::DeviceEnergy;
 pub use engine::engine;
-use fedspan_engine::algorithm::{ChosenPrior, Scale};
+use fedspan_engine::algorithm::{ChosenPrior, HeadPrior, Scale};
 use fedspan_engine::linalg::Matrix;
 use fedspan_engine::{ChosenRidge, Counters, CustomError, DeviceId, Failure, Tensor};
 use fedspan_protocol::message::Refusal;
@@ -169,6 +169,8 @@ pub struct Outcome {
     pub outputs: usize,
     /// Prior of heads that the clients chose; `None` for an algorithm without one.
     pub prior: Option<ChosenPrior>,
+    /// Matrices of that prior.
+    pub head_prior: Option<HeadPrior>,
     /// Ridge that the clients chose for heads that are fitted on a few samples; `None` if the ridge is
     /// configured.
     pub ridge: Option<ChosenRidge>,

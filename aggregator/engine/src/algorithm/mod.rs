@@ -109,6 +109,11 @@ pub trait Algorithm: Send {
         None
     }
 
+    /// Matrices of the prior that the fleet has chosen; `None` as for [`Self::chosen_prior`].
+    fn head_prior(&self) -> Option<HeadPrior> {
+        None
+    }
+
     /// Creates the request that makes devices fit their heads on the current representation.
     fn fit_request(&self, head: HeadSolve) -> Request;
 

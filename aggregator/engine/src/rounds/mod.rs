@@ -51,7 +51,7 @@ pub use snapshot::{NotExtended, Snapshot};
 use self::patience::Patience;
 use crate::aggregate::MAGNITUDE_MAX;
 use crate::algorithm::scale::{FleetScale, Scale, ScaleSource, Scaled};
-use crate::algorithm::{Algorithm, ChosenPrior};
+use crate::algorithm::{Algorithm, ChosenPrior, HeadPrior};
 use crate::linalg::Matrix;
 use crate::participation::Participation;
 use crate::privacy::{Account, Ledger};
@@ -215,6 +215,12 @@ impl Engine {
     #[must_use]
     pub fn chosen_prior(&self) -> Option<ChosenPrior> {
         self.algorithm.chosen_prior()
+    }
+
+    /// Matrices of the prior of heads that the fleet has chosen, for samples in its scale; `None` as for [`Self::chosen_prior`].
+    #[must_use]
+    pub fn head_prior(&self) -> Option<HeadPrior> {
+        self.algorithm.head_prior()
     }
 
     /// Ridge that the fleet has chosen for the final heads; `None` before the round of ridge scores has

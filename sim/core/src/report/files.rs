@@ -6,6 +6,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use fedspan_engine::DeviceId;
+use fedspan_engine::algorithm::HeadPrior;
+use fedspan_engine::linalg::Matrix;
 use serde::Serialize;
 
 use super::energy;
@@ -75,7 +77,7 @@ pub fn make_directory(path: &Path) -> Result<(), WriteError> {
 
 /// Files of a run, relative to the directory of the run. Runs over several seeds write the same files to
 /// directories named `seed-S`.
-const RUN_FILES: [&str; 22] = [
+const RUN_FILES: [&str; 24] = [
     "checkpoint.bin",
     "finished.json",
     "summary.json",
@@ -89,6 +91,8 @@ const RUN_FILES: [&str; 22] = [
     "energy.csv",
     "report.html",
     "model/representation.npy",
+    "model/prior-mean.npy",
+    "model/prior-covariance.npy",
     "model/scale.npy",
     "model/scale.json",
     "model/layer-0.npy",
@@ -295,17 +299,25 @@ pub(super) fn quote_cell(name: &str) -> String {
 /// Writes the files of the final model.
 ///
 /// `representation.npy` is d x k. `heads.npy` is (clients, k), or (clients, k, outputs) for several outputs;
-/// d replaces k for heads that act on all features (local-only, learned-prior), which have no `representation.npy`. `new-heads.npy` has the heads of newcomers. For networks, the shared layers are written
+/// d replaces k for heads that act on all features (local-only, learned-prior), which have no `representation.npy`. `new-heads.npy`
+/// has the heads of newcomers. A learned prior has `prior-mean.npy` (d x outputs) and `prior-covariance.npy` (d x d, in units of the
+/// variance of the noise). For networks, the shared layers are written
 /// from the first layer on to `layer-0.npy`, `layer-1.npy`, ..., each (inputs + 1) x outputs. For models of
 /// standardised samples, `scale.npy` (2 x d) has a row of shifts, which are subtracted first, and a row of
 /// factors. `scale.json` is the scale of a table, with the names of the features.
 fn write_model(directory: &Path, outcome: &Outcome) -> Result<(), WriteError> {
     let failed = |path: &Path, error: crate::data::DataError| WriteError::new(path, io::Error::other(error));
+    let write_matrix = |name: &str, matrix: &Matrix| {
+        let path = directory.join(name);
+        let shape = [matrix.nrows() as u64, matrix.ncols() as u64];
+        npz::write(&path, &shape, matrix.transpose().as_slice()).map_err(|error| failed(&path, error))
+    };
     if let Some(b) = outcome.representation.as_ref().filter(|_| outcome.prior.is_none()) {
-        let path = directory.join("representation.npy");
-        let values: Vec<f64> = b.row_iter().flat_map(|row| row.iter().copied().collect::<Vec<_>>()).collect();
-        let shape = [b.nrows() as u64, b.ncols() as u64];
-        npz::write(&path, &shape, &values).map_err(|error| failed(&path, error))?;
+        write_matrix("representation.npy", b)?;
+    }
+    if let Some(HeadPrior { mean, covariance, .. }) = &outcome.head_prior {
+        write_matrix("prior-mean.npy", mean)?;
+        write_matrix("prior-covariance.npy", covariance)?;
     }
     if let Some(scale) = &outcome.scale {
         let path = directory.join("scale.npy");

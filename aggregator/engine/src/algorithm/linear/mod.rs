@@ -19,7 +19,7 @@ pub use fedavg::{FedAvg, FedAvgParameters, FedAvgSettings};
 pub use fedpower::{FedPower, FedPowerParameters, FedPowerSettings, synchronisations};
 pub use fedrep::{FedRep, FedRepParameters, FedRepSettings};
 pub use gd_gd::GdGdSettings;
-pub use learned_prior::{ChosenPrior, LearnedPrior, LearnedPriorSettings};
+pub use learned_prior::{ChosenPrior, HeadPrior, LearnedPrior, LearnedPriorSettings};
 pub use linear_algorithm::{LinearAlgorithm, LinearSettings, LinearStart, Noise, SecondTensor, Uploads};
 pub use registry::LinearMethod;
 pub use rolora::{FfaLoraSettings, LinearAdapter, LinearAdapterParameters, RoLoraSettings};

@@ -5,7 +5,7 @@ use fedspan_protocol::tensor::Role;
 
 use super::Scale;
 use crate::aggregate::UpdateWeight;
-use crate::algorithm::{Algorithm, ChosenPrior};
+use crate::algorithm::{Algorithm, ChosenPrior, HeadPrior};
 use crate::linalg::{Matrix, RankDeficient};
 use crate::participation::UploadLayout;
 use crate::types::{DeviceId, Request, Tensor};
@@ -89,6 +89,10 @@ impl Algorithm for Scaled {
 
     fn chosen_prior(&self) -> Option<ChosenPrior> {
         self.algorithm.chosen_prior()
+    }
+
+    fn head_prior(&self) -> Option<HeadPrior> {
+        self.algorithm.head_prior()
     }
 
     fn shared_head(&self) -> Option<&Matrix> {

@@ -80,6 +80,7 @@ impl Simulation<'_> {
             step_size: None,
             outputs: self.dataset.outputs,
             prior: self.engine.chosen_prior(),
+            head_prior: self.engine.head_prior(),
             ridge: self.engine.chosen_ridge(),
             representation: basis,
             scale: self.engine.scale(),

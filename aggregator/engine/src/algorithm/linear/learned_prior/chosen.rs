@@ -1,8 +1,10 @@
-//! Description of the prior that a fleet has chosen, for reports.
+//! Prior that a fleet has chosen: a description for reports, and its matrices for other programs.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+
+use crate::linalg::Matrix;
 
 use super::plan::{MeanRule, Structure};
 
@@ -25,6 +27,19 @@ pub struct ChosenPrior {
     pub score: f64,
     /// Score of the best prior without representation.
     pub score_without_representation: f64,
+}
+
+/// Normal distribution from which the columns of a head, d x C, are drawn. With samples X (m x d) and targets Y (m x C) of a client,
+/// its head is `M + S X^T (X S X^T + I)^-1 (Y - X M)`, and the error of a predicted target at x has the variance
+/// `noise (1 + x^T S x - x^T S X^T (X S X^T + I)^-1 X S x)`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HeadPrior {
+    /// Mean M, d x C.
+    pub mean: Matrix,
+    /// Covariance S of each column, d x d, in units of the variance of the noise.
+    pub covariance: Matrix,
+    /// Variance of the noise of a target.
+    pub noise: f64,
 }
 
 impl ChosenPrior {

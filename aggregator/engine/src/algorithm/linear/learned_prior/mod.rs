@@ -27,7 +27,7 @@ use toml_edit::Value;
 use super::{LinearAlgorithm, LinearSettings, LinearStart, Uploads};
 use crate::algorithm::Algorithm;
 use crate::reader::{Problem, Section};
-pub use chosen::ChosenPrior;
+pub use chosen::{ChosenPrior, HeadPrior};
 use plan::Plan;
 pub use server::LearnedPrior;
 

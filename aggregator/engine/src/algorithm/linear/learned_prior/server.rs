@@ -8,7 +8,7 @@ use super::moments::{GroupMoments, pack, packed_len};
 use super::numbers::Numbers;
 use super::plan::{Chain, MeanRule, Plan, Stage, Structure};
 use super::prior::{HeadMoments, Prior};
-use super::{ChosenPrior, LearnedPriorSettings};
+use super::{ChosenPrior, HeadPrior, LearnedPriorSettings};
 use crate::aggregate::{RoundAggregate, Rule, UpdateWeight};
 use crate::algorithm::Algorithm;
 use crate::algorithm::decoded::tensor;
@@ -580,6 +580,14 @@ impl Algorithm for LearnedPrior {
             score_without_representation: chosen.score,
             ..ChosenPrior::new(self.last_structure(), by_predictions)
         })
+    }
+
+    fn head_prior(&self) -> Option<HeadPrior> {
+        self.chosen_prior()?;
+        let prior = self.published();
+        let covariance = prior.covariance() / prior.noise;
+        let mean = prior.mean.unwrap_or_else(|| Matrix::zeros(self.features, self.outputs));
+        Some(HeadPrior { mean, covariance, noise: prior.noise })
     }
 
     fn state(&self) -> Vec<f64> {
