@@ -54,8 +54,11 @@ impl Section {
     #[must_use]
     pub fn key(mut self, key: &str, value: &Value, comment: &str) -> Self {
         let line = format!("{key} = {}", value.to_string().trim());
-        let line =
-            if comment.is_empty() { line } else { format!("{line:<COMMENTS_AT$}# {}", one_line(comment)) };
+        let line = match comment {
+            "" => line,
+            comment if line.len() < COMMENTS_AT => format!("{line:<COMMENTS_AT$}# {}", one_line(comment)),
+            comment => format!("{line} # {}", one_line(comment)),
+        };
         self.0 += &(line + "\n");
         self
     }
@@ -153,6 +156,13 @@ impl Split {
     }
 }
 
+/// Largest number of features for which heads with a learned prior are proposed: a device computes with a matrix of that many rows and
+/// columns.
+const MOST_FEATURES_WITH_PRIOR: usize = 100;
+
+/// Comment on the name of the algorithm.
+const OTHER_ALGORITHMS: &str = "`fedspan-sim list --algorithms` names the others";
+
 impl Draft {
     /// Sections `[model]` and `[algorithm]`, for the data set if it is known.
     pub fn model(&self, network: bool, dataset: Option<&Dataset>) -> String {
@@ -184,14 +194,26 @@ impl Draft {
             wanted.min(features.saturating_sub(1)).max(1),
             "width of the shared representation, below the number of features and the constant 1",
         );
-        let algorithm =
-            self.algorithm().text("step_size", "auto", "one over the curvature of the loss at the start");
+        let step = "one over the curvature of the loss at the start";
+        if features > MOST_FEATURES_WITH_PRIOR {
+            let algorithm = self.algorithm().text("step_size", "auto", step);
+            return format!("[model]\n{}\n[algorithm]\n{}", model.0, algorithm.0);
+        }
+        let moments: Value = std::iter::once(("second_moments", Value::from(true))).collect();
+        let algorithm = Section::default()
+            .text("name", "learned-prior", OTHER_ALGORITHMS)
+            .key(
+                "learned-prior",
+                &moments,
+                "devices send second moments of their samples once; false: heads have no mean in common",
+            )
+            .number("rounds", 100, "of other algorithms, such as \"fedrep\", as is step_size")
+            .text("step_size", "auto", step);
         format!("[model]\n{}\n[algorithm]\n{}", model.0, algorithm.0)
     }
 
     fn algorithm(&self) -> Section {
-        let names = "`fedspan-sim list --algorithms` names the others";
-        Section::default().text("name", "fedrep", names).number("rounds", 100, "")
+        Section::default().text("name", "fedrep", OTHER_ALGORITHMS).number("rounds", 100, "")
     }
 
     /// Text of the scenario.

@@ -482,6 +482,7 @@ fn run_baseline(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Out
     };
     let outcome = Outcome {
         prior: None,
+        head_prior: None,
         names: DataNames::default(),
         rounds: vec![RoundRow {
             round: 0,
