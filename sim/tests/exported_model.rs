@@ -5,6 +5,8 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use fedspan_sim_core::data::npz;
+
 use crate::common::{empty_directory, exit_code, run_program, stderr_text};
 
 /// Rows of a CSV file with a header.
@@ -32,6 +34,13 @@ fn check_predictions(algorithm: &str, has_representation: bool) {
         assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
     }
     assert_eq!(folder.join("results/model/representation.npy").exists(), has_representation);
+    let model = folder.join("results/model");
+    if !has_representation {
+        for (name, shape) in [("prior-mean.npy", (5, 3)), ("prior-covariance.npy", (5, 5))] {
+            let matrix = npz::read_matrix(model.join(name).to_str().unwrap(), 5).unwrap();
+            assert_eq!(matrix.shape(), shape, "{name}");
+        }
+    }
     let program = folder.join("use_model");
     let source = root.join("aggregator/examples/use_model.c");
     let options = ["-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror", "-o"];

@@ -75,15 +75,27 @@ fn all_served_scenarios_have_a_configuration() {
     ));
 }
 
-/// A server does not measure step sizes, so the file has the measured number.
+/// A server does not measure step sizes, so the file has the measured numbers, and nothing for an algorithm without steps.
 #[test]
 fn measured_step_sizes_are_written_as_numbers() {
-    let scenario = parse("digits", &["algorithm.step_size=auto"]);
-    let job = Job::prepare(&scenario, scenario.seed).unwrap();
-    let text = server_configuration(job.scenario(), &job.dataset, &[]).unwrap();
-    let found = Fleet::parse("fleet.toml", &text).unwrap();
-    assert_eq!(found.algorithm.step_size.to_bits(), job.scenario().algorithm.step_size.to_bits());
-    assert!(found.algorithm.step_size > 0.0);
+    for (name, changes) in [
+        ("fedrep", &[][..]),
+        ("gd-gd", &["algorithm.head_steps=3"]),
+        ("gd-gd", &["algorithm.head_steps=3", "algorithm.head_step_size=auto"]),
+        ("learned-prior", &[]),
+    ] {
+        let name_change = format!("algorithm.name={name}");
+        let changes = [&["algorithm.step_size=auto", name_change.as_str()], changes].concat();
+        let scenario = parse("digits", &changes);
+        let job = Job::prepare(&scenario, scenario.seed).unwrap();
+        let text = server_configuration(job.scenario(), &job.dataset, &[]).unwrap();
+        let (found, expected) =
+            (Fleet::parse("fleet.toml", &text).unwrap().algorithm, &job.scenario().algorithm);
+        assert_eq!(found.step_size.to_bits(), expected.step_size.to_bits(), "{text}");
+        assert_eq!(found.head_step_size.to_bits(), expected.head_step_size.to_bits(), "{text}");
+        assert_eq!(found.head, expected.head, "{text}");
+        assert_eq!(found.step_size > 0.0, name != "learned-prior", "{text}");
+    }
 }
 
 #[test]

@@ -90,11 +90,18 @@ pub fn server_configuration(
     }
     file.insert("limits", table(limits));
     if let Some(algorithm) = file.get_mut("algorithm").and_then(Item::as_table_mut) {
-        if scenario.measured.step_size {
-            algorithm.insert("step_size", value(scenario.algorithm.step_size));
-        }
-        if scenario.measured.head_step_size && algorithm.contains_key("head_step_size") {
-            algorithm.insert("head_step_size", value(scenario.algorithm.head_step_size));
+        let measured = scenario.measured;
+        for (key, is_measured, step) in [
+            ("step_size", measured.step_size, scenario.algorithm.step_size),
+            ("head_step_size", measured.head_step_size, scenario.algorithm.head_step_size),
+        ] {
+            // A server has no samples on which to measure "auto", and an algorithm without steps needs none.
+            if algorithm.get(key).is_some_and(Item::is_str) {
+                algorithm.remove(key);
+            }
+            if is_measured {
+                algorithm.insert(key, value(step));
+            }
         }
     }
     let text = format!("{}{file}", introduction(scenario, clients + dataset.newcomers.len(), changes));
