@@ -188,7 +188,7 @@ impl Draft {
             return format!("[model]\n{}\n[algorithm]\n{}", model.0, algorithm.0);
         }
         let wanted = outputs.clamp(SMALLEST_WIDTH, LARGEST_WIDTH);
-        let model = Section::default().text("kind", "linear", "\"mlp\" is a network, for classes");
+        let model = Section::default().text("kind", "linear", "of a network, for classes: init --model mlp");
         let model = model.number(
             "k",
             wanted.min(features.saturating_sub(1)).max(1),
