@@ -13,7 +13,9 @@ use crate::common::*;
 use fedspan_client::task::{LearnedPrior, Usage, learned_prior_values};
 use fedspan_client::{NotReady, Shape, Task};
 use fedspan_protocol::limits::PRIORS_MAX;
-use fedspan_protocol::message::{DeclineReason, GeometricGrid, HeadSolve, RoundId, RoundOpen, Task as Wire};
+use fedspan_protocol::message::{
+    DeclineReason, GeometricGrid, HeadSolve, RoundId, RoundOpen, Task as Wire, TaskKind,
+};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -262,6 +264,7 @@ fn run_round(
             let priors = usize::from(spans.count) * usize::from(floors.count);
             vec![(Role::PriorEvidence, 1, 3 * priors + 2)]
         }
+        Wire::NewcomerGradient { .. } => vec![(Role::NewcomerGradient, d, k), (Role::NewcomerError, 1, 2)],
         _ => vec![],
     };
     let upload: Vec<_> = model
@@ -616,6 +619,149 @@ fn evidence_equals_the_oracle() {
     assert!(predictions > 10_000 && ties * 50 < predictions, "{ties} near ties of {predictions}");
 }
 
+/// Newcomer of one draw in f64: the head on the labelled samples, and the other samples.
+struct Newcomer {
+    posterior: Posterior,
+    x: M,
+    y: M,
+}
+
+impl Newcomer {
+    fn new(case: &Case, labels: u16, draw: u32) -> Option<Self> {
+        let Labels::Classes(classes) = &case.samples.labels else { return None };
+        let labels = (labels > 0).then_some(u64::from(labels));
+        let is_labelled = labelled_samples(classes, case.prior.shape.outputs, draw, labels);
+        let indices = |wanted: bool| -> Vec<usize> {
+            (0..classes.len()).filter(|index| is_labelled[*index] == wanted).collect()
+        };
+        let (labelled, others) = (indices(true), indices(false));
+        if others.is_empty() || !has_several_classes(&case.samples) || case.prior.shape.outputs < 2 {
+            return None;
+        }
+        let (x, y) = (case.samples.x64(), case.samples.y64());
+        let posterior =
+            Posterior::new(&case.prior, (1.0, 1.0), &x.select_rows(&labelled), &y.select_rows(&labelled));
+        Some(Self { posterior, x: x.select_rows(&others), y: y.select_rows(&others) })
+    }
+
+    /// Mean squared residual of a target.
+    fn error(&self, head: &M) -> f64 {
+        (&self.y - &self.x * head).norm_squared() / self.y.len() as f64
+    }
+
+    /// The same of the head that the labelled samples have with another precision of the prior.
+    fn error_with(&self, p: &M) -> f64 {
+        let Posterior { a, right, head, deviation, .. } = &self.posterior;
+        self.error(&(head - deviation + (a + p).cholesky().unwrap().solve(right)))
+    }
+}
+
+/// Numbers of labels and of draws of newcomers.
+const NEWCOMERS: [(u16, u32); 4] = [(1, 0), (1, 70_000), (3, u32::MAX - 1), (0, 2)];
+
+#[test]
+fn newcomer_gradients_equal_the_oracle() {
+    let count = std::cell::Cell::new((0, 0));
+    for_cases(|case, _, worst| {
+        let Shape { features: d, width: k, outputs: c } = case.prior.shape;
+        for (labels, draw) in NEWCOMERS {
+            let result = case.run(&mut case.model(), Wire::NewcomerGradient { labels, draw });
+            let Some(newcomer) = Newcomer::new(case, labels, draw) else {
+                assert_eq!(result.unwrap_err(), DeclineReason::NoSamples);
+                count.set((count.get().0, count.get().1 + 1));
+                continue;
+            };
+            let (usage, upload) = result.unwrap();
+            assert_eq!((usage.samples as usize, usage.skipped), (case.samples.len(), 0));
+            let Newcomer { posterior, x, y } = &newcomer;
+            if !posterior.is_resolved() {
+                continue;
+            }
+            count.set((count.get().0 + 1, count.get().1));
+            let (products, sums) = upload.split_at(d * k);
+            let Posterior { inverse, deviation, unit, head, .. } = posterior;
+            let (l, outputs) = (x.nrows() as f64, c as f64);
+            let unit = unit + GROWTH * l * EPS;
+            let residual = y - x * head;
+            let residual_error =
+                norm2(x) * posterior.head_error() + unit * (y.abs() + x.abs() * head.abs()).norm();
+            let expected = newcomer.error(head);
+            let bound =
+                (2.0 * residual.norm() + residual_error) * residual_error / (l * outputs) + unit * expected;
+            let name = "newcomers, error";
+            worst.record_largest(name, check_number(name, sums[0], expected, bound));
+            assert_eq!(sums[1], x.nrows() as f32);
+
+            let h = inverse * x.transpose() * &residual * (-1.0 / l);
+            let q = matrix(d, k, &case.prior.columns);
+            let expected = (deviation * h.transpose() + &h * deviation.transpose()) * &q / outputs;
+            let right_error =
+                (x.norm() * residual_error + unit * (x.abs().transpose() * residual.abs()).norm()) / l;
+            let h_error = posterior.inverse_norm * (posterior.matrix_error * h.norm() + right_error);
+            let products_error =
+                deviation.norm() * h_error + (h.norm() + h_error) * posterior.deviation_error;
+            let magnitude = 2.0 * (deviation.abs() * h.abs().transpose() * q.abs()).norm()
+                + 2.0 * (h.abs() * deviation.abs().transpose() * q.abs()).norm();
+            let bound = (2.0 * products_error * q.norm() + unit * magnitude) / outputs;
+            let name = "newcomers, gradient";
+            worst.record_largest(name, check_matrix(name, &matrix(d, k, products), &expected, bound));
+        }
+    });
+    let (compared, declined) = count.get();
+    assert!(compared > 100 && declined > 20, "{compared} compared, {declined} declined");
+}
+
+/// The error of a newcomer changes with the covariance S of the prior, in the direction `S (Q N^T + N Q^T) S / 2`, as much as the sum of
+/// the products of N and the gradient that the device sends says: by the difference quotient.
+#[test]
+fn newcomer_gradients_are_derivatives_by_the_covariance() {
+    let compared = std::cell::Cell::new(0);
+    for_cases(|case, _, _| {
+        let Shape { features: d, width: k, .. } = case.prior.shape;
+        for (labels, draw) in NEWCOMERS {
+            let Some(newcomer) = Newcomer::new(case, labels, draw) else { continue };
+            let Posterior { p, .. } = &newcomer.posterior;
+            let covariance = p.clone().try_inverse().unwrap();
+            if !newcomer.posterior.is_resolved() || norm2(p) * norm2(&covariance) > 1e4 {
+                continue;
+            }
+            let (_, upload) = case.run(&mut case.model(), Wire::NewcomerGradient { labels, draw }).unwrap();
+            let q = matrix(d, k, &case.prior.columns);
+            let n = Random(u64::from(draw) + 7).gaussian(d, k);
+            let inner = (&q * n.transpose() + &n * q.transpose()) * 0.5;
+            let direction = &covariance * &inner * &covariance;
+            let step = 1e-5 / norm2(&(p * &direction));
+            let at =
+                |step: f64| newcomer.error_with(&(&covariance + &direction * step).try_inverse().unwrap());
+            let quotient = (at(step) - at(-step)) / (2.0 * step);
+            let gradient = matrix(d, k, &upload[..d * k]);
+            let size = gradient.norm() * n.norm() + 1e-3 * newcomer.error_with(p);
+            assert!((gradient.dot(&n) - quotient).abs() < 2e-3 * size, "{} {quotient}", gradient.dot(&n));
+            compared.set(compared.get() + 1);
+        }
+    });
+    assert!(compared.get() > 50, "{}", compared.get());
+}
+
+/// Devices that cannot be newcomers decline, and keep their heads.
+#[test]
+fn devices_without_newcomers_decline() {
+    let classes = |classes: &[u8]| plain_case(5, 2, 3, Labels::Classes(classes.to_vec()));
+    for (case, labels) in [
+        (regression_case(), 1),
+        (classes(&[1; 9]), 1),
+        (classes(&[0, 2, 0, 2, 2, 2]), 4),
+        (plain_case(5, 2, 1, Labels::Classes(vec![0; 9])), 1),
+    ] {
+        let mut model = case.model();
+        case.run(&mut model, case.fit_task()).unwrap();
+        let before = head_state(&mut model);
+        let declined = case.run(&mut model, Wire::NewcomerGradient { labels, draw: 3 });
+        assert_eq!(declined.unwrap_err(), DeclineReason::NoSamples);
+        assert_eq!(head_state(&mut model), before);
+    }
+}
+
 /// Heads on half of the samples have none where each class has one. Their outputs are 0, of which the first is right for class 0.
 #[test]
 fn heads_without_samples_predict_the_first_class() {
@@ -836,7 +982,7 @@ fn other_tasks_are_declined() {
         check_open_declines(&case, &round, DeclineReason::Task);
     }
     let capabilities = case.model().capabilities();
-    let tasks = all_tasks().iter().fold(0, |set, task| set | task.bit());
+    let tasks = all_tasks().iter().fold(TaskKind::NewcomerGradient.bit(), |set, task| set | task.bit());
     assert_eq!(capabilities.tasks, tasks);
     assert_eq!(case.model().streamed_tasks() & tasks, 0);
     assert_eq!(case.model().begin(), Err(DeclineReason::Task));
@@ -1106,10 +1252,11 @@ proptest! {
         for (i, x) in case.samples.x.iter_mut().enumerate() {
             *x = if is_constant && i % 2 == 0 { scale } else { *x * scale };
         }
-        for task in all_tasks() {
+        for task in all_tasks().into_iter().chain([Wire::NewcomerGradient { labels: 1, draw: 0 }]) {
             let mut model = case.model();
             let result = case.run(&mut model, task);
-            let is_declined = matches!(result, Err(DeclineReason::UpdateNonFinite)) && scale > 1.0;
+            let is_declined = matches!(result, Err(DeclineReason::UpdateNonFinite)) && scale > 1.0
+                || matches!((task, &result), (Wire::NewcomerGradient { .. }, Err(DeclineReason::NoSamples)));
             prop_assert!(result.is_ok() || is_declined, "{:?}: {:?}", task, result);
             if task == all_tasks()[0] && result.is_ok() {
                 prop_assert!(model.head().iter().all(|value| value.is_finite()));
@@ -1145,6 +1292,7 @@ proptest! {
             Wire::HeadMoments { noise },
             Wire::FitHead { head: HeadSolve::Prior { noise } },
             Wire::PriorEvidence { spans: grid, floors: grid, draws: 1 },
+            Wire::NewcomerGradient { labels: 1, draw: 0 },
         ]) {
             let mut model = case.model();
             let result = case.run(&mut model, task).map(|_| ());

@@ -23,7 +23,7 @@ impl fmt::Display for Requirement {
 }
 
 /// Words for the tensors of a set of roles, in the order of the bits.
-const ROLES: [(Role, &str); 18] = [
+const ROLES: [(Role, &str); 20] = [
     (Role::Representation, "representations"),
     (Role::Gradient, "gradients"),
     (Role::Moment, "moments"),
@@ -42,6 +42,8 @@ const ROLES: [(Role, &str); 18] = [
     (Role::HeadMoments, "moments of heads"),
     (Role::HeadSums, "sums of squares of heads"),
     (Role::PriorEvidence, "evidence for priors"),
+    (Role::NewcomerGradient, "gradients of newcomers' errors"),
+    (Role::NewcomerError, "errors of newcomers"),
 ];
 
 /// Lists the abilities and the tensors of a set of roles. Bits without a known role are shown as a number.

@@ -333,10 +333,12 @@ fn bits_of_a_set_are_distinct() {
         Role::HeadMoments,
         Role::HeadSums,
         Role::PriorEvidence,
+        Role::NewcomerGradient,
+        Role::NewcomerError,
     ] {
         assert_eq!(roles & role.bit(), 0);
         roles |= role.bit();
     }
-    assert_eq!(roles, 0x7F_07FF);
+    assert_eq!(roles, 0x1FF_07FF);
     assert_eq!(ALL_ENCODINGS.map(Encoding::bit), [1, 2, 4, 8]);
 }

@@ -177,6 +177,16 @@ pub enum Task {
         /// Number of draws of labelled samples for each number of labels; 0 to score no heads.
         draws: u8,
     },
+    /// How the error of a newcomer changes with the prior: the device fits a head on a few of its samples, and differentiates the
+    /// error of the others by the covariance of the prior. Down: as for [`Self::HeadMoments`]. Up: newcomer gradient and newcomer
+    /// error.
+    #[cfg_attr(not(feature = "learned-prior"), serde(deserialize_with = "codec::refuse"))]
+    NewcomerGradient {
+        /// Number of labelled samples of each class.
+        labels: u16,
+        /// Number of the draw of labelled samples.
+        draw: u32,
+    },
 }
 
 /// Geometric grid of positive numbers: `first`, `first * factor`, and so on.
@@ -222,6 +232,7 @@ impl Task {
             Self::PooledMoments => TaskKind::PooledMoments,
             Self::HeadMoments { .. } => TaskKind::HeadMoments,
             Self::PriorEvidence { .. } => TaskKind::PriorEvidence,
+            Self::NewcomerGradient { .. } => TaskKind::NewcomerGradient,
         }
     }
 
@@ -261,7 +272,8 @@ impl Task {
             | Self::RidgeScores { .. }
             | Self::PooledMoments
             | Self::HeadMoments { .. }
-            | Self::PriorEvidence { .. } => None,
+            | Self::PriorEvidence { .. }
+            | Self::NewcomerGradient { .. } => None,
         }
     }
 
@@ -323,11 +335,13 @@ pub enum TaskKind {
     HeadMoments = 17,
     /// [`Task::PriorEvidence`].
     PriorEvidence = 18,
+    /// [`Task::NewcomerGradient`].
+    NewcomerGradient = 19,
 }
 
 impl TaskKind {
     /// All kinds, in the order of their numbers.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::FedRep,
         Self::FitHead,
         Self::FedAvg,
@@ -347,6 +361,7 @@ impl TaskKind {
         Self::PooledMoments,
         Self::HeadMoments,
         Self::PriorEvidence,
+        Self::NewcomerGradient,
     ];
 
     /// Returns this kind's bit in a set of tasks.

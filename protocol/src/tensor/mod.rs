@@ -59,6 +59,11 @@ pub enum Role {
     /// Evidence of a device's samples for several priors, 1 x (3 r + 2): for each of r priors the squared residuals, the log
     /// determinant, and the fraction of correct predictions of heads on few samples; then the number of samples, and of predictions.
     PriorEvidence,
+    /// Derivative of a newcomer's error by the covariance of the prior, times the representation, d x k.
+    NewcomerGradient,
+    /// Error that belongs to [`Self::NewcomerGradient`], 1 x 2: the mean squared residual of a target, and the number of samples over
+    /// which it is the mean.
+    NewcomerError,
 }
 
 /// Number of columns of [`Role::FeatureSums`]: the exponent of the feature's grid, three limbs of its sum,

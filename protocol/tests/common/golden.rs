@@ -532,6 +532,20 @@ fn messages_to_server() -> Vec<Golden> {
         encode_values(Encoding::F32, &[Random(15).matrix(3, 2), vec![0.5, 4.0, 20.0]].concat()),
     );
     add(
+        "to_server_learned_prior_newcomer",
+        "Update of round 7, stage 1: 20 samples, the 3 x 2 newcomer gradient and the newcomer error 0.25 of 16 samples as f32 in the \
+         body",
+        update(
+            20,
+            0,
+            &[
+                inline_tensor(Role::NewcomerGradient, Encoding::F32, 3, 2),
+                inline_tensor(Role::NewcomerError, Encoding::F32, 1, 2),
+            ],
+        ),
+        encode_values(Encoding::F32, &[Random(18).matrix(3, 2), vec![0.25, 16.0]].concat()),
+    );
+    add(
         "to_server_learned_prior_evidence",
         "Update of round 7, stage 1: 20 samples, the evidence for two priors as f32 in the body: squared residuals 4 and 3.5, log \
          determinants 1.5 and 2, correct predictions 0.75 and 0.875; 20 samples, 160 predictions",
@@ -856,6 +870,11 @@ fn messages_to_device() -> Vec<Golden> {
             "RoundOpen of round 7, stage 1: PriorEvidence for the factors 0.5 and 1 of the representation's variances, 0.25, 0.5 and \
              1 of the other, and 2 draws; the same prior",
             Task::PriorEvidence { spans: grid(0.5, 2), floors: grid(0.25, 3), draws: 2 },
+        ),
+        (
+            "to_device_learned_prior_newcomer",
+            "RoundOpen of round 7, stage 1: NewcomerGradient with 1 label of each class and draw 300; the same prior",
+            Task::NewcomerGradient { labels: 1, draw: 300 },
         ),
         (
             "to_device_learned_prior_fit",

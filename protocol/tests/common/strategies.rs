@@ -58,6 +58,8 @@ pub fn role() -> impl Strategy<Value = Role> {
         Role::HeadMoments,
         Role::HeadSums,
         Role::PriorEvidence,
+        Role::NewcomerGradient,
+        Role::NewcomerError,
     ])
 }
 
@@ -164,6 +166,7 @@ pub fn task() -> impl Strategy<Value = Task> {
         float().prop_map(|noise| Task::HeadMoments { noise }),
         (geometric_grid(), geometric_grid(), any::<u8>())
             .prop_map(|(spans, floors, draws)| Task::PriorEvidence { spans, floors, draws }),
+        (u16s(), any::<u32>()).prop_map(|(labels, draw)| Task::NewcomerGradient { labels, draw }),
         (float(), encoding()).prop_map(|(step_size, encoding)| Task::AdapterDown { step_size, encoding }),
         (u16s(), u16s()).prop_map(|(first, count)| Task::FeatureSums { first, count }),
         (u16s(), float(), float(), any::<u8>()).prop_map(|(labels_per_class, first, factor, count)| {

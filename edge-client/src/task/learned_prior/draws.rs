@@ -1,14 +1,16 @@
-//! Newcomers that a device simulates: heads on a few of its samples, under a prior, and their correct predictions for the others.
+//! Newcomers that a device simulates: heads on a few of its samples, under a prior, their correct predictions for the others, and the
+//! derivative of their errors by the prior.
 
 use fedspan_protocol::labelled::is_labelled;
 use fedspan_protocol::message::{DeclineReason, RoundId};
 
-use super::Buffers;
 use super::posterior::{
-    Factors, add_mean, add_residual_products, column_dot, each_sample, factorised, largest_is_first,
+    self, Factors, add_mean, add_residual_products, column_dot, each_sample, factorised, largest_is_first,
+    subtract_prediction,
 };
+use super::{Buffers, Usage};
 use crate::kernel::posterior::solve_columns;
-use crate::kernel::vector::{at, put};
+use crate::kernel::vector::{at, from, from_mut, put, subtract, take};
 use crate::memory::Shape;
 use crate::pace::Pace;
 use crate::source::SampleSource;
@@ -59,35 +61,136 @@ pub fn score(
     let (mut correct, mut predictions) = (0, 0);
     for (kind, labels) in (0u32..).zip(LABELS) {
         for draw in 0..draws {
-            let draw = draw * LABELS.len() as u32 + kind;
-            factorised(buffers, shape, factors, |buffers| {
-                begin_draw(buffers, shape, labels);
-                let mut number = 0;
-                each_sample(buffers, shape, id, source, |buffers, x| {
-                    if draws_next(buffers, shape, number, draw) {
-                        add_residual_products(buffers, shape, x);
-                    }
-                    number += 1;
-                })
-            })?;
-            solve_columns(buffers.precision, shape.features, buffers.head, shape.outputs, Pace::NONE);
+            let draw = Draw { labels, number: draw * LABELS.len() as u32 + kind };
+            fit_head(buffers, shape, factors, draw, id, source)?;
             add_mean(buffers);
-            begin_draw(buffers, shape, labels);
-            let mut number = 0;
-            each_sample(buffers, shape, id, source, |buffers, x| {
-                let class = class_of(buffers.y).unwrap_or(0);
-                if !draws_next(buffers, shape, number, draw) {
+            each_drawn(buffers, shape, draw, id, source, |buffers, x, is_labelled| {
+                if !is_labelled {
+                    let class = class_of(buffers.y).unwrap_or(0);
                     for (output, value) in buffers.y.iter_mut().enumerate() {
                         *value = column_dot(x, buffers.head, output, shape.outputs);
                     }
                     predictions += 1;
                     correct += u32::from(largest_is_first(buffers.y, class));
                 }
-                number += 1;
             })?;
         }
     }
     Ok((correct, predictions))
+}
+
+/// Draw of labelled samples.
+#[derive(Clone, Copy)]
+pub struct Draw {
+    /// Number of labelled samples of each class; 0 stands for half of them.
+    pub labels: u32,
+    pub number: u32,
+}
+
+/// Returns true if a draw of `labels` samples of each class leaves other samples, of at least two classes.
+pub fn leaves_others(
+    buffers: &mut Buffers<'_>,
+    shape: Shape,
+    labels: u32,
+    id: RoundId,
+    source: &mut dyn SampleSource,
+) -> Result<bool, DeclineReason> {
+    let are_classes = count_classes(buffers, shape, id, source)?;
+    begin_draw(buffers, shape, labels);
+    let (counts, rest) = buffers.counters.split_at_checked(shape.outputs).unwrap_or_default();
+    let wanted = from(rest, shape.outputs);
+    Ok(are_classes && counts.iter().zip(wanted).any(|(count, wanted)| count > wanted))
+}
+
+/// Computes `(E H^T + H E^T) Q / C` in place of the representation Q, and the mean squared residual of a target and the number of
+/// samples of which it is the mean as scores. E is the deviation of the head on the labelled samples from the prior mean, and
+/// `H = (A + P)^-1 G` with the derivative G of half the mean squared residual of the other samples by the head. The samples of each
+/// class are counted, and the draw [leaves other samples](leaves_others).
+pub fn newcomer_gradient(
+    buffers: &mut Buffers<'_>,
+    shape: Shape,
+    has_metric: bool,
+    draw: Draw,
+    id: RoundId,
+    source: &mut dyn SampleSource,
+) -> Result<Usage, DeclineReason> {
+    let Shape { features: d, width: k, outputs: c } = shape;
+    fit_head(buffers, shape, Factors::one(has_metric), draw, id, source)?;
+    buffers.gradient.fill(0.0);
+    let (mut samples, mut squares) = (0, 0.0);
+    let usage = each_drawn(buffers, shape, draw, id, source, |buffers, x, is_labelled| {
+        if is_labelled {
+            return;
+        }
+        samples += 1;
+        subtract_prediction(x, buffers.mean, buffers.y);
+        subtract_prediction(x, buffers.head, buffers.y);
+        for (output, residual) in buffers.y.iter().enumerate() {
+            squares += residual * residual;
+            subtract(*residual, x, from_mut(buffers.gradient, output), c);
+        }
+    })?;
+    solve_columns(buffers.precision, d, buffers.gradient, c, Pace::NONE);
+    let targets = to_f32(samples) * posterior::to_f32(c);
+    for value in buffers.gradient.iter_mut() {
+        *value /= targets;
+    }
+    for column in 0..k {
+        for (row, value) in buffers.x.iter_mut().enumerate() {
+            *value = take(buffers.basis, row * k + column);
+        }
+        for output in 0..c {
+            let of_head = column_dot(buffers.x, buffers.head, output, c);
+            let of_gradient = column_dot(buffers.x, buffers.gradient, output, c);
+            for row in 0..d {
+                let (head, gradient) =
+                    (at(buffers.head, row * c + output), at(buffers.gradient, row * c + output));
+                let sum = at(buffers.basis, row * k + column) + gradient * of_head + head * of_gradient;
+                put(buffers.basis, row * k + column, sum);
+            }
+        }
+    }
+    put(buffers.scores, 0, squares / targets);
+    put(buffers.scores, 1, to_f32(samples));
+    Ok(usage)
+}
+
+/// Fits the deviation from the prior mean of a head on the labelled samples of a draw.
+fn fit_head(
+    buffers: &mut Buffers<'_>,
+    shape: Shape,
+    factors: Factors,
+    draw: Draw,
+    id: RoundId,
+    source: &mut dyn SampleSource,
+) -> Result<(), DeclineReason> {
+    factorised(buffers, shape, factors, |buffers| {
+        each_drawn(buffers, shape, draw, id, source, |buffers, x, is_labelled| {
+            if is_labelled {
+                add_residual_products(buffers, shape, x);
+            }
+        })
+    })?;
+    solve_columns(buffers.precision, shape.features, buffers.head, shape.outputs, Pace::NONE);
+    Ok(())
+}
+
+/// Calls `each` for all usable samples, with whether the draw labels the sample.
+fn each_drawn(
+    buffers: &mut Buffers<'_>,
+    shape: Shape,
+    draw: Draw,
+    id: RoundId,
+    source: &mut dyn SampleSource,
+    mut each: impl FnMut(&mut Buffers<'_>, &[f32], bool),
+) -> Result<Usage, DeclineReason> {
+    begin_draw(buffers, shape, draw.labels);
+    let mut number = 0;
+    each_sample(buffers, shape, id, source, |buffers, x| {
+        let is_labelled = draws_next(buffers, shape, number, draw.number);
+        number += 1;
+        each(buffers, x, is_labelled);
+    })
 }
 
 /// Sets the counters of each class to the start of a draw of `labels` samples, or of half of them for 0.

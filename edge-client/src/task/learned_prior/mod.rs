@@ -71,7 +71,7 @@ struct State {
 const SCORES: usize = 3 * PRIORS_MAX + 2;
 
 /// Number of buffers.
-const BUFFERS: usize = 10;
+const BUFFERS: usize = 11;
 
 /// Returns the lengths of the buffers, in the order of [`Buffers`].
 const fn lengths(shape: Shape, has_metric: bool) -> [usize; BUFFERS] {
@@ -88,6 +88,7 @@ const fn lengths(shape: Shape, has_metric: bool) -> [usize; BUFFERS] {
         c,
         SCORES,
         draws::COUNTERS * c,
+        d.saturating_mul(c),
     ]
 }
 
@@ -126,18 +127,20 @@ struct Buffers<'a> {
     scores: &'a mut [f32],
     /// Counters of each class.
     counters: &'a mut [f32],
+    /// Derivative of a newcomer's error by the head, d x C.
+    gradient: &'a mut [f32],
 }
 
 /// Splits the memory into its buffers.
 fn split(values: &mut [f32], shape: Shape, has_metric: bool) -> Buffers<'_> {
     let mut rest = values;
-    let [precision, metric, basis, mean, head, variances, x, y, scores, counters] =
+    let [precision, metric, basis, mean, head, variances, x, y, scores, counters, gradient] =
         lengths(shape, has_metric).map(|length| {
             let (taken, after) = core::mem::take(&mut rest).split_at_mut_checked(length).unwrap_or_default();
             rest = after;
             taken
         });
-    Buffers { precision, metric, basis, mean, head, variances, x, y, scores, counters }
+    Buffers { precision, metric, basis, mean, head, variances, x, y, scores, counters, gradient }
 }
 
 impl<V: AsRef<[f32]> + AsMut<[f32]>> LearnedPrior<V> {

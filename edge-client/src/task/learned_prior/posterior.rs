@@ -167,7 +167,7 @@ pub fn each_sample(
 }
 
 /// Subtracts from `y` the prediction of a d x C matrix.
-fn subtract_prediction(x: &[f32], matrix: &[f32], y: &mut [f32]) {
+pub fn subtract_prediction(x: &[f32], matrix: &[f32], y: &mut [f32]) {
     let outputs = y.len();
     for (output, value) in y.iter_mut().enumerate() {
         *value -= column_dot(x, matrix, output, outputs);
@@ -341,7 +341,7 @@ fn count(usage: Usage) -> f32 {
 }
 
 #[allow(clippy::cast_precision_loss, reason = "a number of features or outputs")]
-fn to_f32(number: usize) -> f32 {
+pub fn to_f32(number: usize) -> f32 {
     number as f32
 }
 

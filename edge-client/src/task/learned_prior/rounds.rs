@@ -8,6 +8,7 @@ use fedspan_protocol::message::{
 };
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
+use super::draws::Draw;
 use super::posterior::Factors;
 use super::{BASIS, Buffers, HEAD, LearnedPrior, PRECISION, SCORE, SCORES, are_variances, draws, posterior};
 use crate::kernel::posterior::packed_len;
@@ -19,17 +20,23 @@ use crate::task::{Task, Usage};
 const TASKS: u32 = TaskKind::FitHead.bit()
     | TaskKind::PooledMoments.bit()
     | TaskKind::HeadMoments.bit()
-    | TaskKind::PriorEvidence.bit();
+    | TaskKind::PriorEvidence.bit()
+    | TaskKind::NewcomerGradient.bit();
 
 /// Roles of the tensors that the model sends.
 const ROLES: u32 = Role::SecondMoments.bit()
     | Role::CrossMoments.bit()
     | Role::HeadMoments.bit()
     | Role::HeadSums.bit()
-    | Role::PriorEvidence.bit();
+    | Role::PriorEvidence.bit()
+    | Role::NewcomerGradient.bit()
+    | Role::NewcomerError.bit();
 
 /// Number of values of [`Role::HeadSums`].
 const HEAD_SUMS: usize = 3;
+
+/// Number of values of [`Role::NewcomerError`].
+const NEWCOMER_ERROR: usize = 2;
 
 /// Returns the number of priors of a grid.
 fn priors(spans: GeometricGrid, floors: GeometricGrid) -> usize {
@@ -93,7 +100,7 @@ impl<V: AsRef<[f32]> + AsMut<[f32]>> LearnedPrior<V> {
                 is_variance(noise)
             }
             Wire::PriorEvidence { spans, floors, .. } => valid_grids(spans, floors),
-            Wire::PooledMoments => true,
+            Wire::PooledMoments | Wire::NewcomerGradient { .. } => true,
             _ => false,
         }
     }
@@ -161,6 +168,7 @@ impl<V: AsRef<[f32]> + AsMut<[f32]>> Task for LearnedPrior<V> {
         self.state.scored = match round.task {
             Wire::HeadMoments { .. } => HEAD_SUMS,
             Wire::PriorEvidence { spans, floors, .. } => 3 * priors(spans, floors) + 2,
+            Wire::NewcomerGradient { .. } => NEWCOMER_ERROR,
             _ => 0,
         };
         (self.state.receives_mean, self.state.receives_metric) = (has_mean, has_metric);
@@ -215,6 +223,11 @@ impl<V: AsRef<[f32]> + AsMut<[f32]>> Task for LearnedPrior<V> {
         let (shape, has_metric) = (self.state.shape, self.state.receives_metric);
         // Without a sample, the head of the last round is kept.
         posterior::count_samples(&mut self.buffers(), shape, id, source)?;
+        if let Wire::NewcomerGradient { labels, .. } = task
+            && !draws::leaves_others(&mut self.buffers(), shape, labels.into(), id, source)?
+        {
+            return Err(DeclineReason::NoSamples);
+        }
         (self.state.head, self.state.noise) = (None, None);
         let usage = match task {
             Wire::FitHead { head } => self.fit_posterior(head, id, source)?,
@@ -251,6 +264,17 @@ impl<V: AsRef<[f32]> + AsMut<[f32]>> Task for LearnedPrior<V> {
                 put(buffers.scores, 3 * priors(spans, floors) + 1, to_f32(tried));
                 usage
             }
+            Wire::NewcomerGradient { labels, draw } => {
+                let draw = Draw { labels: labels.into(), number: draw };
+                let mut buffers = self.buffers();
+                let usage = draws::newcomer_gradient(&mut buffers, shape, has_metric, draw, id, source)?;
+                if !posterior::are_finite(buffers.basis) {
+                    return Err(DeclineReason::UpdateNonFinite);
+                }
+                // The gradient is in place of the representation.
+                self.state.prior = None;
+                usage
+            }
             _ => return Err(DeclineReason::Task),
         };
         self.state.usage = usage;
@@ -281,6 +305,9 @@ impl<V: AsRef<[f32]> + AsMut<[f32]>> Task for LearnedPrior<V> {
             }
             Some(Wire::HeadMoments { .. }) => (Some((Role::HeadMoments, d, k)), Some(sums)),
             Some(Wire::PriorEvidence { .. }) => (Some((Role::PriorEvidence, 1, self.state.scored)), None),
+            Some(Wire::NewcomerGradient { .. }) => {
+                (Some((Role::NewcomerGradient, d, k)), Some((Role::NewcomerError, 1, NEWCOMER_ERROR)))
+            }
             _ => (None, None),
         };
         let mut descriptors = Descriptors::new();
@@ -295,8 +322,11 @@ impl<V: AsRef<[f32]> + AsMut<[f32]>> Task for LearnedPrior<V> {
         let number = match (self.state.task, index) {
             (Some(Wire::PooledMoments), 0) => PRECISION,
             (Some(Wire::PooledMoments), _) => HEAD,
-            (Some(Wire::HeadMoments { .. }), 0) => BASIS,
-            (Some(Wire::HeadMoments { .. } | Wire::PriorEvidence { .. }), _) => SCORE,
+            (Some(Wire::HeadMoments { .. } | Wire::NewcomerGradient { .. }), 0) => BASIS,
+            (
+                Some(Wire::HeadMoments { .. } | Wire::PriorEvidence { .. } | Wire::NewcomerGradient { .. }),
+                _,
+            ) => SCORE,
             // The head of other tasks is never sent.
             _ => return,
         };
