@@ -17,6 +17,8 @@ use proptest::prelude::*;
 struct Device {
     x: Matrix,
     y: Matrix,
+    /// Whether targets are classes, so that the device can be a newcomer: samples are sorted by class, the same number of each.
+    has_classes: bool,
 }
 
 /// Prior that a device has received.
@@ -70,7 +72,43 @@ impl Received {
     }
 }
 
+/// Newcomer that a device simulates: its head on one sample of each class, and the residuals of the others.
+struct Newcomer {
+    inverse: Matrix,
+    e: Matrix,
+    x: Matrix,
+    residuals: Matrix,
+}
+
 impl Device {
+    /// Newcomer that labels the sample of number `draw` of each class.
+    fn newcomer(&self, prior: &Received, (span, floor): (f32, f32), draw: u32) -> Newcomer {
+        let per_class = self.x.nrows() / self.y.ncols();
+        let is_labelled = |row: &usize| row % per_class == draw as usize % per_class;
+        let rows = 0..self.x.nrows();
+        let (labelled, others): (Vec<usize>, Vec<usize>) = rows.partition(is_labelled);
+        let (x, y) = (self.x.select_rows(&labelled), self.y.select_rows(&labelled));
+        let precision = prior.precision(span.into(), floor.into());
+        let inverse = (x.transpose() * &x + precision).try_inverse().unwrap();
+        let e = &inverse * x.transpose() * (y - &x * &prior.mean);
+        let (x, y) = (self.x.select_rows(&others), self.y.select_rows(&others));
+        let residuals = y - &x * (&prior.mean + &e);
+        Newcomer { inverse, e, x, residuals }
+    }
+
+    /// Fraction of correct predictions of a newcomer; 0 without classes.
+    fn score(&self, prior: &Received, grid_point: (f32, f32)) -> f64 {
+        if !self.has_classes {
+            return 0.0;
+        }
+        let Newcomer { x, e, .. } = self.newcomer(prior, grid_point, 0);
+        let (outputs, per_class) = (&x * (&prior.mean + e), self.x.nrows() / self.y.ncols());
+        let correct = (0..x.nrows())
+            .filter(|row| outputs.row(*row).transpose().imax() == row / (per_class - 1))
+            .count();
+        correct as f64 / x.nrows() as f64
+    }
+
     /// Reply to a request: the number of samples, and the tensors.
     fn reply(&self, request: &Request) -> (u32, Vec<Tensor>) {
         let (m, d, c) = (self.x.nrows(), self.x.ncols(), self.y.ncols());
@@ -108,11 +146,23 @@ impl Device {
                         let products = self.x.transpose() * &residuals;
                         let explained = products.dot(&factor.solve(&products));
                         let log: f64 = factor.l().diagonal().iter().map(|v| 2.0 * v.ln()).sum();
-                        values.extend([(residuals.norm_squared() - explained).max(0.0), log, 0.0]);
+                        let residuals = (residuals.norm_squared() - explained).max(0.0);
+                        values.extend([residuals, log, self.score(&prior, (span, floor))]);
                     }
                 }
-                values.extend([m as f64, 0.0]);
+                values.extend([m as f64, if self.has_classes { (m - c) as f64 } else { 0.0 }]);
                 vec![values]
+            }
+            Task::NewcomerGradient { labels: 1, draw } => {
+                let prior = Received::from_request(request, d, c);
+                let Newcomer { inverse, e, x, residuals } = self.newcomer(&prior, (1.0, 1.0), draw);
+                let targets = residuals.len() as f64;
+                let h = &inverse * x.transpose() * &residuals / -targets;
+                let products = (&e * h.transpose() + &h * e.transpose()) * &prior.basis;
+                vec![
+                    products.transpose().iter().copied().collect(),
+                    vec![residuals.norm_squared() / targets, x.nrows() as f64],
+                ]
             }
             _ => Vec::new(),
         };
@@ -131,7 +181,7 @@ fn normal_matrix(rows: usize, cols: usize, random: &mut Stream) -> Matrix {
 }
 
 const SETTINGS: LearnedPriorSettings =
-    LearnedPriorSettings { second_moments: true, groups: 3, learning_rounds: 4 };
+    LearnedPriorSettings { second_moments: true, groups: 3, learning_rounds: 4, refining_rounds: 2 };
 
 fn server(settings: LearnedPriorSettings, d: usize, k: usize, outputs: usize) -> LearnedPrior {
     let linear = LinearSettings {
@@ -218,7 +268,7 @@ fn draw_devices(
                 mean + l * normal_matrix(l.ncols(), c, random) + normal_matrix(d, c, random) * floor.sqrt();
             let x = normal_matrix(samples, d, random);
             let y = &x * head + normal_matrix(samples, c, random) * noise.sqrt();
-            Device { x, y }
+            Device { x, y, has_classes: false }
         })
         .collect()
 }
@@ -368,6 +418,52 @@ fn exported_matrices_are_the_prior_of_devices() {
     assert!(server(SETTINGS, d, k, c).head_prior().is_none());
 }
 
+/// Devices with classes that are numbered differently on each: class c has its samples around the centre of a random class, of which
+/// there are more than a device has. The centres differ in `2 k` directions of d, and noise is larger in the others.
+fn class_devices(count: usize, outputs: usize, per_class: usize, seed: u64) -> Vec<Device> {
+    let (d, centres) = (16, 2 * outputs);
+    let random = &mut stream(seed, Purpose::Start, 0);
+    let inner = &mut stream(1, Purpose::Start, 0);
+    let centres = normal_matrix(centres, 6, inner) * 2.0;
+    (0..count)
+        .map(|_| {
+            let mut order: Vec<usize> = (0..centres.nrows()).collect();
+            order.sort_by_cached_key(|_| random.normal().to_bits());
+            let x = Matrix::from_fn(outputs * per_class, d, |row, column| {
+                let centre = order[row / per_class];
+                let deviation = random.normal() * if column < 6 { 0.7 } else { 1.5 };
+                if column < 6 { centres[(centre, column)] + deviation } else { deviation }
+            });
+            let y = Matrix::from_fn(outputs * per_class, outputs, |row, column| {
+                f64::from(u8::from(row / per_class == column))
+            });
+            Device { x, y, has_classes: true }
+        })
+        .collect()
+}
+
+/// Where targets are classes, steps against the errors of newcomers follow on expectation-maximisation, and newcomers who were not there
+/// have smaller errors with one label a class.
+#[test]
+fn newcomers_err_less_after_refinement() {
+    let newcomers = class_devices(300, 4, 8, 77);
+    for (seed, k, second_moments) in [(1, 4, false), (2, 4, true), (3, 2, false), (4, 8, true)] {
+        let devices = class_devices(24, 4, 8, seed);
+        let [before, after] = [0, 30].map(|refining_rounds| {
+            let settings = LearnedPriorSettings { second_moments, refining_rounds, ..SETTINGS };
+            let (server, received) = campaign(settings, &devices, k);
+            assert_eq!(server.chosen_prior().unwrap().scored_by, "correct predictions");
+            let errors = newcomers.iter().map(|device| {
+                let Newcomer { residuals, .. } = device.newcomer(&received, (1.0, 1.0), 0);
+                residuals.norm_squared() / residuals.len() as f64
+            });
+            errors.sum::<f64>() / newcomers.len() as f64
+        });
+        eprintln!("{seed} {k} {second_moments}: {before} {after}");
+        assert!(after < before, "k = {k}: {after} after refinement, {before} before");
+    }
+}
+
 /// Without second moments there is neither a mean nor a metric.
 #[test]
 fn without_second_moments_no_mean_is_sent() {
@@ -387,13 +483,17 @@ fn without_second_moments_no_mean_is_sent() {
 /// Fleets in which little can be learned: every request is finite, and the published prior can be used.
 #[test]
 fn poor_fleets_get_a_prior() {
-    let zeros = |m: usize, d: usize, c: usize| Device { x: Matrix::zeros(m, d), y: Matrix::zeros(m, c) };
+    let zeros = |m: usize, d: usize, c: usize| Device {
+        x: Matrix::zeros(m, d),
+        y: Matrix::zeros(m, c),
+        has_classes: false,
+    };
     let random = &mut stream(9, Purpose::Start, 0);
     let head = normal_matrix(4, 1, random);
     let sampled = |m: usize, random: &mut Stream| {
         let x = normal_matrix(m, 4, random);
         let y = &x * &head;
-        Device { x, y }
+        Device { x, y, has_classes: false }
     };
     let fleets = [
         ("one device", vec![sampled(5, random)]),
@@ -450,8 +550,14 @@ fn groups_score_what_others_have_learned() {
 /// Updates that no device can have computed are not admitted.
 #[test]
 fn impossible_updates_are_not_admitted() {
-    let devices = draw_devices(3, 6, &Matrix::zeros(3, 1), &Matrix::identity(3, 1), 0.01, 0.1, 6);
-    let mut server = server(SETTINGS, 3, 1, 1);
+    let regression = draw_devices(3, 6, &Matrix::zeros(3, 1), &Matrix::identity(3, 1), 0.01, 0.1, 6);
+    for (devices, outputs) in [(regression, 1), (class_devices(3, 3, 4, 6), 3)] {
+        let server = server(SETTINGS, devices[0].x.ncols(), 1, outputs);
+        check_admission(server, &devices);
+    }
+}
+
+fn check_admission(mut server: LearnedPrior, devices: &[Device]) {
     for _ in 0..rounds(SETTINGS) {
         let request = server.request();
         let (samples, tensors) = devices[0].reply(&request);
@@ -477,9 +583,14 @@ fn impossible_updates_are_not_admitted() {
                 let last = tensors[0].values.len();
                 assert!(!server.admits(samples, &changed(0, last - 2, 0.0)));
             }
+            Task::NewcomerGradient { .. } => {
+                assert!(!server.admits(samples, &changed(1, 0, -1.0)));
+                assert!(!server.admits(samples, &changed(1, 0, f32::NAN)));
+                assert!(!server.admits(samples, &changed(1, 1, 0.0)));
+            }
             task => panic!("{task:?}"),
         }
-        run_round(&mut server, &devices, 0..devices.len());
+        run_round(&mut server, devices, 0..devices.len());
     }
 }
 
@@ -489,17 +600,22 @@ proptest! {
     /// A server that is restored before any round continues with the same bits, and the order of updates does not matter.
     #[test]
     fn restored_servers_continue_with_the_same_bits(
-        seed: u64, count in 1usize..9, restart in 0u32..45, reversed: bool, has_moments: bool,
+        seed: u64, count in 1usize..9, restart in 0u32..45, reversed: bool, has_moments: bool, has_classes: bool,
     ) {
-        let settings = LearnedPriorSettings { second_moments: has_moments, learning_rounds: 40, ..SETTINGS };
+        let settings = LearnedPriorSettings {
+            second_moments: has_moments, learning_rounds: 20, refining_rounds: 20, ..SETTINGS
+        };
         let random = &mut stream(seed, Purpose::Start, 0);
-        let mean = normal_matrix(4, 2, random);
-        let l = normal_matrix(4, 2, random);
-        let devices = draw_devices(count, 5, &mean, &l, 0.1, 0.1, seed);
-        let (mut one, mut other) = (server(settings, 4, 2, 2), server(settings, 4, 2, 2));
+        let (mean, l) = (normal_matrix(4, 2, random), normal_matrix(4, 2, random));
+        let devices = match has_classes {
+            true => class_devices(count, 2, 3, seed),
+            false => draw_devices(count, 5, &mean, &l, 0.1, 0.1, seed),
+        };
+        let d = devices[0].x.ncols();
+        let (mut one, mut other) = (server(settings, d, 2, 2), server(settings, d, 2, 2));
         for number in 0..rounds(settings) {
             if number == restart {
-                let mut restored = server(settings, 4, 2, 2);
+                let mut restored = server(settings, d, 2, 2);
                 prop_assert!(!restored.restore(&other.state()[1..]));
                 prop_assert!(restored.restore(&other.state()));
                 other = restored;

@@ -10,7 +10,10 @@
 //!
 //! The fleet decides between them by the evidence of devices on which the prior was not fitted: the devices form groups, and the
 //! prior of all other groups is scored on the samples of each group (`evidence`). The variances are learned by
-//! expectation-maximisation (Dempster, Laird and Rubin 1977) with sums of posterior second moments (`prior`).
+//! expectation-maximisation (Dempster, Laird and Rubin 1977) with sums of posterior second moments (`prior`). Where targets are classes,
+//! steps against the errors of newcomers follow: devices fit heads on a few of their samples, and differentiate the errors of the
+//! others by the covariance. That is meta-learning of a ridge regression (Bertinetto et al. 2019, ICLR) whose metric is learned, with
+//! natural gradients (Amari 1998, Neural Computation 10).
 //! `plan` has the order of the rounds, `server` the server side.
 
 mod chosen;
@@ -40,11 +43,14 @@ pub struct LearnedPriorSettings {
     pub groups: u8,
     /// Rounds of expectation-maximisation for each group.
     pub learning_rounds: u8,
+    /// Rounds after them for each group: steps against the errors of newcomers that devices simulate, or, where targets are no
+    /// classes, more expectation-maximisation.
+    pub refining_rounds: u8,
 }
 
 impl Default for LearnedPriorSettings {
     fn default() -> Self {
-        Self { second_moments: false, groups: 4, learning_rounds: 5 }
+        Self { second_moments: false, groups: 4, learning_rounds: 5, refining_rounds: 30 }
     }
 }
 
@@ -88,6 +94,11 @@ impl LinearAlgorithm for LearnedPriorSettings {
                 Some(default.learning_rounds.into()),
                 1..=100,
             )?),
+            refining_rounds: to_u8(own.integer(
+                "refining_rounds",
+                Some(default.refining_rounds.into()),
+                0..=200,
+            )?),
         };
         own.finish()?;
         Ok(settings)
@@ -97,6 +108,7 @@ impl LinearAlgorithm for LearnedPriorSettings {
         set("learned-prior.second_moments", self.second_moments.into());
         set("learned-prior.groups", i64::from(self.groups).into());
         set("learned-prior.learning_rounds", i64::from(self.learning_rounds).into());
+        set("learned-prior.refining_rounds", i64::from(self.refining_rounds).into());
     }
 
     fn rounds(&self) -> Option<u64> {

@@ -5,7 +5,7 @@ use super::LearnedPriorSettings;
 /// Rounds of orthogonal iteration on the second moments of heads, which give expectation-maximisation its first representation.
 const STARTING_ROUNDS: u32 = 2;
 
-/// Rounds of expectation-maximisation with all devices at the end.
+/// Rounds with all devices at the end.
 const FINAL_ROUNDS: u32 = 5;
 
 /// Prior mean, by the fleet's samples.
@@ -56,9 +56,11 @@ pub enum Stage {
     Start(Chain),
     /// All other groups take a step of expectation-maximisation.
     Learn(Chain),
+    /// All other groups take a step against the errors of newcomers, or another one of expectation-maximisation.
+    Refine(Chain),
     /// The group scores the prior of the others, with several factors of its variances.
     Variances(Chain),
-    /// All devices take a step of expectation-maximisation.
+    /// All devices take a step as in the last rounds of the chains.
     Final,
     /// Training is over.
     Done,
@@ -92,9 +94,20 @@ impl Plan {
         metrics * self.groups()
     }
 
+    /// Whether chains have rounds of refinement.
+    pub fn refines(self) -> bool {
+        self.settings.refining_rounds > 0
+    }
+
     /// Chain of this index.
     fn chain(self, index: usize) -> Chain {
         Chain { has_metric: index >= self.groups(), group: index % self.groups() }
+    }
+
+    /// Rounds of a chain.
+    fn chain_rounds(self) -> u32 {
+        let LearnedPriorSettings { learning_rounds, refining_rounds, .. } = self.settings;
+        STARTING_ROUNDS + u32::from(learning_rounds) + u32::from(refining_rounds)
     }
 
     /// Lengths of the parts of the plan: moments, structures, learning, variances, final rounds.
@@ -104,7 +117,7 @@ impl Plan {
         [
             u32::from(self.settings.second_moments),
             to_u32(self.structures().len()) * groups,
-            (STARTING_ROUNDS + u32::from(self.settings.learning_rounds)) * chains,
+            self.chain_rounds() * chains,
             chains,
             FINAL_ROUNDS,
         ]
@@ -125,10 +138,14 @@ impl Plan {
             return Stage::Structures { structure: index(number) / groups, group: index(number) % groups };
         };
         let Some(number) = after.checked_sub(learning) else {
-            let length = STARTING_ROUNDS + u32::from(self.settings.learning_rounds);
-            let chain = self.chain(index(after / length));
-            let starts = after % length < STARTING_ROUNDS;
-            return if starts { Stage::Start(chain) } else { Stage::Learn(chain) };
+            let chain = self.chain(index(after / self.chain_rounds()));
+            let number = after % self.chain_rounds();
+            let learning = STARTING_ROUNDS + u32::from(self.settings.learning_rounds);
+            return match number {
+                ..STARTING_ROUNDS => Stage::Start(chain),
+                number if number < learning => Stage::Learn(chain),
+                _ => Stage::Refine(chain),
+            };
         };
         let Some(number) = number.checked_sub(variances) else {
             return Stage::Variances(self.chain(index(number)));
@@ -145,7 +162,8 @@ mod tests {
     /// Every stage has its number of rounds, in order.
     #[test]
     fn stages_follow_each_other() {
-        let settings = LearnedPriorSettings { second_moments: true, groups: 3, learning_rounds: 2 };
+        let settings =
+            LearnedPriorSettings { second_moments: true, groups: 3, learning_rounds: 1, refining_rounds: 1 };
         let plan = Plan::new(settings);
         let stages: Vec<Stage> = (0..plan.rounds()).map(|number| plan.stage(number)).collect();
         assert_eq!(stages.len(), 1 + 6 * 3 + 4 * 6 + 6 + 5);
@@ -162,7 +180,7 @@ mod tests {
                 Stage::Start(chain(false, 0)),
                 Stage::Start(chain(false, 0)),
                 Stage::Learn(chain(false, 0)),
-                Stage::Learn(chain(false, 0)),
+                Stage::Refine(chain(false, 0)),
                 Stage::Start(chain(false, 1)),
             ]
         );

@@ -18,6 +18,12 @@ const LEAST_FREEDOM: f64 = 1.0 / 3.0;
 /// Smallest ratio of the floor to the largest variance. Devices compute in f32.
 const LEAST_FLOOR: f64 = 1e-5;
 
+/// Size of a step against the errors of newcomers.
+const STEP: f64 = 3.0;
+
+/// Smallest ratio of a variance of the representation to the floor in such a step, so that a variance of 0 may grow.
+const LEAST_SPAN: f64 = 1e-6;
+
 /// Prior of the columns of a head. In the coordinates `L^T v` of the metric `T = L L^T` the covariance is
 /// `B diag(spans) B^T + floor I`, with the noise's variance as the unit.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,6 +55,15 @@ pub struct HeadMoments {
     pub residuals: f64,
     /// Number of samples.
     pub samples: f64,
+}
+
+/// Mean over devices of the derivative of newcomers' errors.
+#[derive(Clone, Debug)]
+pub struct NewcomerGradient {
+    /// Derivative by the covariance times the representation that was sent, d x k.
+    pub products: Matrix,
+    /// Mean squared residual of a target.
+    pub error: f64,
 }
 
 impl Prior {
@@ -101,12 +116,7 @@ impl Prior {
             column.axpy(added * (span + self.floor), &of_basis, 1.0);
         }
         let inner = product_transposed(&self.basis, &products);
-        let eigen = SymmetricEigen::new((&inner + inner.transpose()) * 0.5);
-        let mut order: Vec<usize> = (0..k).collect();
-        order.sort_by(|a, b| eigen.eigenvalues[*b].total_cmp(&eigen.eigenvalues[*a]).then(a.cmp(b)));
-        let rotation =
-            Matrix::from_fn(k, k, |i, j| eigen.eigenvectors[(i, order.get(j).copied().unwrap_or(0))]);
-        let values: Vec<f64> = order.iter().map(|index| eigen.eigenvalues[*index].max(0.0)).collect();
+        let (values, rotation) = eigenvectors(&inner, k);
         let targets = devices * samples * outputs;
         let mean_parameters = if self.mean.is_some() { features * outputs } else { 0.0 };
         let allowed = ((targets / TARGETS_PER_PARAMETER - mean_parameters) / features).max(0.0);
@@ -128,6 +138,28 @@ impl Prior {
             |(j, value): (usize, &f64)| if is_allowed(j) { (value - floor).max(0.0) / noise } else { 0.0 };
         self.spans = values.iter().enumerate().map(span).collect();
         (self.basis, self.floor, self.noise) = (basis, floor / noise, noise);
+    }
+
+    /// Takes a step against the errors of newcomers: along the natural gradient of the logarithm of their mean squared residual, of
+    /// the factor `B diag(sqrt(spans))`. Mean, floor and noise stay.
+    pub fn descend(&mut self, gradient: &NewcomerGradient) {
+        let NewcomerGradient { products, error } = gradient;
+        let k = self.basis.ncols();
+        let products = self.in_coordinates(products);
+        let step = STEP / error;
+        let mut factor = self.basis.clone();
+        for (j, mut column) in factor.column_iter_mut().enumerate() {
+            let span = self.spans.get(j).copied().unwrap_or(0.0).max(LEAST_SPAN * self.floor);
+            column.axpy(-step * span.sqrt() / (span + self.floor), &products.column(j), span.sqrt());
+        }
+        if !factor.iter().all(|value| value.is_finite()) {
+            return;
+        }
+        let inner = product_transposed(&factor, &factor);
+        let (values, rotation) = eigenvectors(&inner, k);
+        if let Ok(basis) = orthonormal(&product(&factor, &rotation)) {
+            (self.basis, self.spans) = (basis, values);
+        }
     }
 
     /// Covariance of a column of a head, d x d, in units of the targets.
@@ -156,20 +188,28 @@ impl Prior {
             }
             None => covariance.clone(),
         };
-        let eigen = SymmetricEigen::new((&inner + inner.transpose()) * 0.5);
-        let mut order: Vec<usize> = (0..d).collect();
-        order.sort_by(|a, b| eigen.eigenvalues[*b].total_cmp(&eigen.eigenvalues[*a]).then(a.cmp(b)));
-        let value = |rank: usize| order.get(rank).map_or(0.0, |index| eigen.eigenvalues[*index].max(0.0));
+        let (values, basis) = eigenvectors(&inner, k);
+        let value = |rank: usize| values.get(rank).copied().unwrap_or(0.0);
         let largest = value(0);
         let floor = (k..d).map(value).sum::<f64>() / as_f64((d - k).max(1));
         let floor = floor.max(LEAST_FLOOR * largest);
         if floor > 0.0 && floor.is_finite() && self.noise > 0.0 {
-            self.basis =
-                Matrix::from_fn(d, k, |i, j| eigen.eigenvectors[(i, order.get(j).copied().unwrap_or(0))]);
+            self.basis = basis;
             self.spans = (0..k).map(|rank| (value(rank) - floor).max(0.0) / self.noise).collect();
             self.floor = floor / self.noise;
         }
     }
+}
+
+/// Eigenvalues of a symmetric matrix, the largest first and none negative, and the first `count` eigenvectors as columns.
+fn eigenvectors(matrix: &Matrix, count: usize) -> (Vec<f64>, Matrix) {
+    let eigen = SymmetricEigen::new((matrix + matrix.transpose()) * 0.5);
+    let mut order: Vec<usize> = (0..matrix.nrows()).collect();
+    order.sort_by(|a, b| eigen.eigenvalues[*b].total_cmp(&eigen.eigenvalues[*a]).then(a.cmp(b)));
+    let vectors = Matrix::from_fn(matrix.nrows(), count, |i, j| {
+        eigen.eigenvectors[(i, order.get(j).copied().unwrap_or(0))]
+    });
+    (order.iter().map(|index| eigen.eigenvalues[*index].max(0.0)).collect(), vectors)
 }
 
 #[allow(clippy::cast_precision_loss, reason = "a number of features or outputs")]

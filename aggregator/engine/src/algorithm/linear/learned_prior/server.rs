@@ -7,7 +7,7 @@ use super::evidence::{Best, Evidence, FLOORS, FLOORS_WITH_SPANS, NO_SPAN, SPANS,
 use super::moments::{GroupMoments, pack, packed_len};
 use super::numbers::Numbers;
 use super::plan::{Chain, MeanRule, Plan, Stage, Structure};
-use super::prior::{HeadMoments, Prior};
+use super::prior::{HeadMoments, NewcomerGradient, Prior};
 use super::{ChosenPrior, HeadPrior, LearnedPriorSettings};
 use crate::aggregate::{RoundAggregate, Rule, UpdateWeight};
 use crate::algorithm::Algorithm;
@@ -21,6 +21,12 @@ const DRAWS: u8 = 2;
 
 /// Number of values of [`Role::HeadSums`].
 const SUMS: usize = 3;
+
+/// Number of values of [`Role::NewcomerError`].
+const NEWCOMER_ERROR: usize = 2;
+
+/// Labelled samples of each class of a simulated newcomer.
+const NEWCOMER_LABELS: u16 = 1;
 
 /// Representation and variances of a prior, without mean and metric.
 #[derive(Clone, Debug, PartialEq)]
@@ -126,6 +132,13 @@ impl LearnedPrior {
         self.plan.stage(self.number)
     }
 
+    /// Whether the steps of a stage are against the errors of newcomers: devices have said that their targets are classes.
+    fn is_about_newcomers(&self, stage: Stage) -> bool {
+        let are_classes = || self.structures.iter().any(|evidence| evidence.counts_predictions(self.outputs));
+        let refines = matches!(stage, Stage::Refine(_) | Stage::Final);
+        refines && self.plan.refines() && are_classes()
+    }
+
     /// Group of a device.
     fn group(&self, device: DeviceId) -> usize {
         let groups = self.plan.groups() as u64;
@@ -204,7 +217,7 @@ impl LearnedPrior {
                 let variances = self.without_spans(basis, *floor, *noise);
                 Some(self.prior(self.structure_of(chain), &variances, Some(chain.group)))
             }
-            Stage::Learn(chain) | Stage::Variances(chain) => {
+            Stage::Learn(chain) | Stage::Refine(chain) | Stage::Variances(chain) => {
                 let variances = self.chains.get(self.index(chain))?;
                 Some(self.prior(self.structure_of(chain), variances, Some(chain.group)))
             }
@@ -235,6 +248,11 @@ impl LearnedPrior {
 
     /// Request of a stage.
     fn request_of(&self, stage: Stage) -> Request {
+        self.request_for(stage, self.is_about_newcomers(stage))
+    }
+
+    /// Request of a stage, about the errors of newcomers or not.
+    fn request_for(&self, stage: Stage, is_about_newcomers: bool) -> Request {
         let prior = self.prior_of(stage);
         let tensors = prior.as_ref().map_or_else(Vec::new, Self::tensors);
         let side = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
@@ -260,7 +278,16 @@ impl LearnedPrior {
             Stage::Structures { .. } => scored(NO_SPAN, FLOORS),
             // Without noise, devices send second moments of their posterior means only.
             Stage::Start(_) => (Task::HeadMoments { noise: 0.0 }, head_moments()),
-            Stage::Learn(_) | Stage::Final => (Task::HeadMoments { noise }, head_moments()),
+            Stage::Refine(_) | Stage::Final if is_about_newcomers => (
+                Task::NewcomerGradient { labels: NEWCOMER_LABELS, draw: self.number },
+                vec![
+                    descriptor(Role::NewcomerGradient, d, k),
+                    descriptor(Role::NewcomerError, 1, NEWCOMER_ERROR),
+                ],
+            ),
+            Stage::Learn(_) | Stage::Refine(_) | Stage::Final => {
+                (Task::HeadMoments { noise }, head_moments())
+            }
             Stage::Variances(_) => scored(SPANS, FLOORS_WITH_SPANS),
             Stage::Done => (Task::FitHead { head: HeadSolve::Prior { noise } }, Vec::new()),
         };
@@ -273,7 +300,10 @@ impl LearnedPrior {
         let (aggregates, weighting, length) = match self.stage() {
             Stage::Moments => (self.plan.groups(), Weighting::Samples, packed_len(d) + d * c),
             Stage::Structures { .. } => (1, Weighting::Uniform, length(count(NO_SPAN, FLOORS))),
-            Stage::Start(_) | Stage::Learn(_) | Stage::Final => (1, Weighting::Uniform, d * k + SUMS),
+            stage if self.is_about_newcomers(stage) => (1, Weighting::Uniform, d * k + NEWCOMER_ERROR),
+            Stage::Start(_) | Stage::Learn(_) | Stage::Refine(_) | Stage::Final => {
+                (1, Weighting::Uniform, d * k + SUMS)
+            }
             Stage::Variances(_) => (1, Weighting::Uniform, length(count(SPANS, FLOORS_WITH_SPANS))),
             Stage::Done => (0, Weighting::Uniform, 0),
         };
@@ -307,6 +337,25 @@ impl LearnedPrior {
         Some(HeadMoments { devices, products, distance, residuals, samples })
     }
 
+    /// Derivative of newcomers' errors of the open round.
+    fn take_newcomer_gradient(&mut self) -> Option<NewcomerGradient> {
+        let (d, k) = (self.features, self.width);
+        let (_, _, means) = self.take(0)?;
+        let (products, &[error, _]) = means.split_at_checked(d * k)? else { return None };
+        Some(NewcomerGradient { products: Matrix::from_row_slice(d, k, products), error })
+    }
+
+    /// Prior after the step of the open round.
+    fn stepped(&mut self, stage: Stage) -> Option<Prior> {
+        let mut prior = self.prior_of(stage)?;
+        if self.is_about_newcomers(stage) {
+            prior.descend(&self.take_newcomer_gradient()?);
+        } else {
+            prior.update(&self.take_head_moments()?, self.outputs);
+        }
+        Some(prior)
+    }
+
     /// Uses the updates of the round of `stage`.
     fn use_updates(&mut self, stage: Stage) {
         match stage {
@@ -332,9 +381,8 @@ impl LearnedPrior {
                     self.set_chain(chain, prior);
                 }
             }
-            Stage::Learn(chain) => {
-                if let (Some(moments), Some(mut prior)) = (self.take_head_moments(), self.prior_of(stage)) {
-                    prior.update(&moments, self.outputs);
+            Stage::Learn(chain) | Stage::Refine(chain) => {
+                if let Some(prior) = self.stepped(stage) {
                     self.set_chain(chain, prior);
                 }
             }
@@ -348,8 +396,7 @@ impl LearnedPrior {
                 }
             }
             Stage::Final => {
-                if let (Some(moments), Some(mut prior)) = (self.take_head_moments(), self.prior_of(stage)) {
-                    prior.update(&moments, self.outputs);
+                if let Some(prior) = self.stepped(stage) {
                     self.last = Variances::of(prior);
                 }
             }
@@ -487,8 +534,11 @@ impl Algorithm for LearnedPrior {
         let numbers = 0..=self.plan.rounds();
         let mut kinds: Vec<Request> = Vec::new();
         // All stages of one kind have tensors of the same sizes, except for a mean and a metric, which a few rounds have.
-        for stage in numbers.map(|number| self.plan.stage(number)) {
-            let request = self.request_of(stage);
+        let stages = numbers.map(|number| self.plan.stage(number));
+        for (stage, is_about_newcomers) in
+            stages.flat_map(|stage| [(stage, false), (stage, self.outputs > 1)])
+        {
+            let request = self.request_for(stage, is_about_newcomers && self.plan.refines());
             let is_known = |known: &Request| {
                 known.task.kind() == request.task.kind() && known.tensors.len() == request.tensors.len()
             };
@@ -505,7 +555,9 @@ impl Algorithm for LearnedPrior {
             Stage::Structures { group, .. } | Stage::Variances(Chain { group, .. }) => {
                 self.group(device) == group
             }
-            Stage::Start(chain) | Stage::Learn(chain) => self.group(device) != chain.group,
+            Stage::Start(chain) | Stage::Learn(chain) | Stage::Refine(chain) => {
+                self.group(device) != chain.group
+            }
         }
     }
 
@@ -521,7 +573,10 @@ impl Algorithm for LearnedPrior {
                     && (0..self.features)
                         .all(|i| squares.values.get(packed_len(i + 1) - 1).is_some_and(is_size))
             }
-            (Stage::Start(_) | Stage::Learn(_) | Stage::Final, [_, sums]) => {
+            (stage, [_, error]) if self.is_about_newcomers(stage) => {
+                matches!(*error.values, [error, count] if error >= 0.0 && count >= 1.0)
+            }
+            (Stage::Start(_) | Stage::Learn(_) | Stage::Refine(_) | Stage::Final, [_, sums]) => {
                 matches!(*sums.values, [_, residuals, count] if residuals >= 0.0 && count >= 1.0)
             }
             (Stage::Structures { .. } | Stage::Variances(_), [evidence]) => {
