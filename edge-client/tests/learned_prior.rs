@@ -644,6 +644,12 @@ impl Newcomer {
         Some(Self { posterior, x: x.select_rows(&others), y: y.select_rows(&others) })
     }
 
+    /// Newcomers of all draws of a task; `None` if the device cannot be one.
+    fn draws(case: &Case, task: Wire) -> Option<Vec<Self>> {
+        let Wire::NewcomerGradient { labels, draws, first } = task else { panic!("{task:?}") };
+        (0..draws).map(|draw| Self::new(case, labels, first.wrapping_add(draw.into()))).collect()
+    }
+
     /// Mean squared residual of a target.
     fn error(&self, head: &M) -> f64 {
         (&self.y - &self.x * head).norm_squared() / self.y.len() as f64
@@ -656,55 +662,67 @@ impl Newcomer {
     }
 }
 
-/// Numbers of labels and of draws of newcomers.
-const NEWCOMERS: [(u16, u32); 4] = [(1, 0), (1, 70_000), (3, u32::MAX - 1), (0, 2)];
+/// Tasks about newcomers, with one draw and with several.
+const NEWCOMERS: [Wire; 5] = [
+    Wire::NewcomerGradient { labels: 1, draws: 1, first: 0 },
+    Wire::NewcomerGradient { labels: 1, draws: 1, first: 70_000 },
+    Wire::NewcomerGradient { labels: 3, draws: 1, first: u32::MAX - 1 },
+    Wire::NewcomerGradient { labels: 1, draws: 4, first: 9 },
+    Wire::NewcomerGradient { labels: 0, draws: 2, first: 2 },
+];
 
 #[test]
 fn newcomer_gradients_equal_the_oracle() {
     let count = std::cell::Cell::new((0, 0));
     for_cases(|case, _, worst| {
         let Shape { features: d, width: k, outputs: c } = case.prior.shape;
-        for (labels, draw) in NEWCOMERS {
-            let result = case.run(&mut case.model(), Wire::NewcomerGradient { labels, draw });
-            let Some(newcomer) = Newcomer::new(case, labels, draw) else {
+        let q = matrix(d, k, &case.prior.columns);
+        for task in NEWCOMERS {
+            let result = case.run(&mut case.model(), task);
+            let Some(newcomers) = Newcomer::draws(case, task) else {
                 assert_eq!(result.unwrap_err(), DeclineReason::NoSamples);
                 count.set((count.get().0, count.get().1 + 1));
                 continue;
             };
             let (usage, upload) = result.unwrap();
             assert_eq!((usage.samples as usize, usage.skipped), (case.samples.len(), 0));
-            let Newcomer { posterior, x, y } = &newcomer;
-            if !posterior.is_resolved() {
+            if !newcomers.iter().all(|newcomer| newcomer.posterior.is_resolved()) {
                 continue;
             }
             count.set((count.get().0 + 1, count.get().1));
             let (products, sums) = upload.split_at(d * k);
-            let Posterior { inverse, deviation, unit, head, .. } = posterior;
-            let (l, outputs) = (x.nrows() as f64, c as f64);
-            let unit = unit + GROWTH * l * EPS;
-            let residual = y - x * head;
-            let residual_error =
-                norm2(x) * posterior.head_error() + unit * (y.abs() + x.abs() * head.abs()).norm();
-            let expected = newcomer.error(head);
-            let bound =
-                (2.0 * residual.norm() + residual_error) * residual_error / (l * outputs) + unit * expected;
-            let name = "newcomers, error";
-            worst.record_largest(name, check_number(name, sums[0], expected, bound));
-            assert_eq!(sums[1], x.nrows() as f32);
+            assert_eq!(sums[1], newcomers[0].x.nrows() as f32);
+            let (mut error, mut error_bound) = (0.0, 0.0);
+            let (mut gradient, mut gradient_bound) = (M::zeros(d, k), 0.0);
+            for newcomer in &newcomers {
+                let Newcomer { posterior, x, y } = newcomer;
+                let Posterior { inverse, deviation, unit, head, .. } = posterior;
+                let (l, outputs, draws) = (x.nrows() as f64, c as f64, newcomers.len() as f64);
+                let unit = unit + GROWTH * (l + draws) * EPS;
+                let residual = y - x * head;
+                let residual_error =
+                    norm2(x) * posterior.head_error() + unit * (y.abs() + x.abs() * head.abs()).norm();
+                error += newcomer.error(head) / draws;
+                error_bound += (2.0 * residual.norm() + residual_error) * residual_error
+                    / (l * outputs * draws)
+                    + unit * newcomer.error(head) / draws;
 
-            let h = inverse * x.transpose() * &residual * (-1.0 / l);
-            let q = matrix(d, k, &case.prior.columns);
-            let expected = (deviation * h.transpose() + &h * deviation.transpose()) * &q / outputs;
-            let right_error =
-                (x.norm() * residual_error + unit * (x.abs().transpose() * residual.abs()).norm()) / l;
-            let h_error = posterior.inverse_norm * (posterior.matrix_error * h.norm() + right_error);
-            let products_error =
-                deviation.norm() * h_error + (h.norm() + h_error) * posterior.deviation_error;
-            let magnitude = 2.0 * (deviation.abs() * h.abs().transpose() * q.abs()).norm()
-                + 2.0 * (h.abs() * deviation.abs().transpose() * q.abs()).norm();
-            let bound = (2.0 * products_error * q.norm() + unit * magnitude) / outputs;
+                let h = inverse * x.transpose() * &residual * (-1.0 / l);
+                gradient += (deviation * h.transpose() + &h * deviation.transpose()) * &q / (outputs * draws);
+                let right_error =
+                    (x.norm() * residual_error + unit * (x.abs().transpose() * residual.abs()).norm()) / l;
+                let h_error = posterior.inverse_norm * (posterior.matrix_error * h.norm() + right_error);
+                let products_error =
+                    deviation.norm() * h_error + (h.norm() + h_error) * posterior.deviation_error;
+                let magnitude = 2.0 * (deviation.abs() * h.abs().transpose() * q.abs()).norm()
+                    + 2.0 * (h.abs() * deviation.abs().transpose() * q.abs()).norm();
+                gradient_bound += (2.0 * products_error * q.norm() + unit * magnitude) / (outputs * draws);
+            }
+            let name = "newcomers, error";
+            worst.record_largest(name, check_number(name, sums[0], error, error_bound));
             let name = "newcomers, gradient";
-            worst.record_largest(name, check_matrix(name, &matrix(d, k, products), &expected, bound));
+            let got = matrix(d, k, products);
+            worst.record_largest(name, check_matrix(name, &got, &gradient, gradient_bound));
         }
     });
     let (compared, declined) = count.get();
@@ -718,24 +736,27 @@ fn newcomer_gradients_are_derivatives_by_the_covariance() {
     let compared = std::cell::Cell::new(0);
     for_cases(|case, _, _| {
         let Shape { features: d, width: k, .. } = case.prior.shape;
-        for (labels, draw) in NEWCOMERS {
-            let Some(newcomer) = Newcomer::new(case, labels, draw) else { continue };
-            let Posterior { p, .. } = &newcomer.posterior;
+        for task in NEWCOMERS {
+            let Some(newcomers) = Newcomer::draws(case, task) else { continue };
+            let p = &newcomers[0].posterior.p;
             let covariance = p.clone().try_inverse().unwrap();
-            if !newcomer.posterior.is_resolved() || norm2(p) * norm2(&covariance) > 1e4 {
+            let are_resolved = newcomers.iter().all(|newcomer| newcomer.posterior.is_resolved());
+            if !are_resolved || norm2(p) * norm2(&covariance) > 1e4 {
                 continue;
             }
-            let (_, upload) = case.run(&mut case.model(), Wire::NewcomerGradient { labels, draw }).unwrap();
+            let (_, upload) = case.run(&mut case.model(), task).unwrap();
             let q = matrix(d, k, &case.prior.columns);
-            let n = Random(u64::from(draw) + 7).gaussian(d, k);
+            let n = Random(7 + k as u64).gaussian(d, k);
             let inner = (&q * n.transpose() + &n * q.transpose()) * 0.5;
             let direction = &covariance * &inner * &covariance;
             let step = 1e-5 / norm2(&(p * &direction));
-            let at =
-                |step: f64| newcomer.error_with(&(&covariance + &direction * step).try_inverse().unwrap());
-            let quotient = (at(step) - at(-step)) / (2.0 * step);
+            let error_at = |step: f64| {
+                let p = (&covariance + &direction * step).try_inverse().unwrap();
+                newcomers.iter().map(|newcomer| newcomer.error_with(&p)).sum::<f64>() / newcomers.len() as f64
+            };
+            let quotient = (error_at(step) - error_at(-step)) / (2.0 * step);
             let gradient = matrix(d, k, &upload[..d * k]);
-            let size = gradient.norm() * n.norm() + 1e-3 * newcomer.error_with(p);
+            let size = gradient.norm() * n.norm() + 1e-3 * error_at(0.0);
             assert!((gradient.dot(&n) - quotient).abs() < 2e-3 * size, "{} {quotient}", gradient.dot(&n));
             compared.set(compared.get() + 1);
         }
@@ -756,7 +777,7 @@ fn devices_without_newcomers_decline() {
         let mut model = case.model();
         case.run(&mut model, case.fit_task()).unwrap();
         let before = head_state(&mut model);
-        let declined = case.run(&mut model, Wire::NewcomerGradient { labels, draw: 3 });
+        let declined = case.run(&mut model, Wire::NewcomerGradient { labels, draws: 2, first: 3 });
         assert_eq!(declined.unwrap_err(), DeclineReason::NoSamples);
         assert_eq!(head_state(&mut model), before);
     }
@@ -856,6 +877,7 @@ fn parameters_out_of_range_are_declined() {
         tasks.push(Wire::FitHead { head: HeadSolve::Prior { noise } });
         tasks.push(Wire::HeadMoments { noise });
     }
+    tasks.push(Wire::NewcomerGradient { labels: 1, draws: 0, first: 0 });
     let grid = |first, factor, count| GeometricGrid { first, factor, count };
     let good = grid(1.0, 2.0, 2);
     let most = PRIORS_MAX as u8;
@@ -1252,7 +1274,7 @@ proptest! {
         for (i, x) in case.samples.x.iter_mut().enumerate() {
             *x = if is_constant && i % 2 == 0 { scale } else { *x * scale };
         }
-        for task in all_tasks().into_iter().chain([Wire::NewcomerGradient { labels: 1, draw: 0 }]) {
+        for task in all_tasks().into_iter().chain([Wire::NewcomerGradient { labels: 1, draws: 1, first: 0 }]) {
             let mut model = case.model();
             let result = case.run(&mut model, task);
             let is_declined = matches!(result, Err(DeclineReason::UpdateNonFinite)) && scale > 1.0
@@ -1292,7 +1314,7 @@ proptest! {
             Wire::HeadMoments { noise },
             Wire::FitHead { head: HeadSolve::Prior { noise } },
             Wire::PriorEvidence { spans: grid, floors: grid, draws: 1 },
-            Wire::NewcomerGradient { labels: 1, draw: 0 },
+            Wire::NewcomerGradient { labels: 1, draws: 1, first: 0 },
         ]) {
             let mut model = case.model();
             let result = case.run(&mut model, task).map(|_| ());

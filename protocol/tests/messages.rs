@@ -264,7 +264,7 @@ fn largest_messages_fit_the_smallest_frame() {
         Task::FitHead { head: HeadSolve::Prior { noise: 1.0 } },
         Task::HeadMoments { noise: 1.0 },
         Task::PriorEvidence { spans: grid, floors: grid, draws: u8::MAX },
-        Task::NewcomerGradient { labels: u16::MAX, draw: u32::MAX },
+        Task::NewcomerGradient { labels: u16::MAX, draws: u8::MAX, first: u32::MAX },
         Task::Private15(PrivateTask { encoding: Encoding::I8, parameters: [1.0; PRIVATE_PARAMETERS] }),
     ];
     for task in tasks {

@@ -177,15 +177,17 @@ pub enum Task {
         /// Number of draws of labelled samples for each number of labels; 0 to score no heads.
         draws: u8,
     },
-    /// How the error of a newcomer changes with the prior: the device fits a head on a few of its samples, and differentiates the
+    /// How the error of a newcomer changes with the prior: the device fits heads on a few of its samples, and differentiates the
     /// error of the others by the covariance of the prior. Down: as for [`Self::HeadMoments`]. Up: newcomer gradient and newcomer
     /// error.
     #[cfg_attr(not(feature = "learned-prior"), serde(deserialize_with = "codec::refuse"))]
     NewcomerGradient {
         /// Number of labelled samples of each class.
         labels: u16,
-        /// Number of the draw of labelled samples.
-        draw: u32,
+        /// Number of draws of labelled samples, over which the device averages; at least 1.
+        draws: u8,
+        /// Number of the first draw.
+        first: u32,
     },
 }
 

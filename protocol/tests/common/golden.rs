@@ -873,8 +873,8 @@ fn messages_to_device() -> Vec<Golden> {
         ),
         (
             "to_device_learned_prior_newcomer",
-            "RoundOpen of round 7, stage 1: NewcomerGradient with 1 label of each class and draw 300; the same prior",
-            Task::NewcomerGradient { labels: 1, draw: 300 },
+            "RoundOpen of round 7, stage 1: NewcomerGradient with 1 label of each class and 8 draws from number 300; the same prior",
+            Task::NewcomerGradient { labels: 1, draws: 8, first: 300 },
         ),
         (
             "to_device_learned_prior_fit",

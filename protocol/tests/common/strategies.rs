@@ -166,7 +166,11 @@ pub fn task() -> impl Strategy<Value = Task> {
         float().prop_map(|noise| Task::HeadMoments { noise }),
         (geometric_grid(), geometric_grid(), any::<u8>())
             .prop_map(|(spans, floors, draws)| Task::PriorEvidence { spans, floors, draws }),
-        (u16s(), any::<u32>()).prop_map(|(labels, draw)| Task::NewcomerGradient { labels, draw }),
+        (u16s(), any::<u8>(), any::<u32>()).prop_map(|(labels, draws, first)| Task::NewcomerGradient {
+            labels,
+            draws,
+            first
+        }),
         (float(), encoding()).prop_map(|(step_size, encoding)| Task::AdapterDown { step_size, encoding }),
         (u16s(), u16s()).prop_map(|(first, count)| Task::FeatureSums { first, count }),
         (u16s(), float(), float(), any::<u8>()).prop_map(|(labels_per_class, first, factor, count)| {

@@ -10,7 +10,7 @@ use super::posterior::{
 };
 use super::{Buffers, Usage};
 use crate::kernel::posterior::solve_columns;
-use crate::kernel::vector::{at, from, from_mut, put, subtract, take};
+use crate::kernel::vector::{at, dot, from, from_mut, put, subtract};
 use crate::memory::Shape;
 use crate::pace::Pace;
 use crate::source::SampleSource;
@@ -102,57 +102,66 @@ pub fn leaves_others(
     Ok(are_classes && counts.iter().zip(wanted).any(|(count, wanted)| count > wanted))
 }
 
-/// Computes `(E H^T + H E^T) Q / C` in place of the representation Q, and the mean squared residual of a target and the number of
-/// samples of which it is the mean as scores. E is the deviation of the head on the labelled samples from the prior mean, and
-/// `H = (A + P)^-1 G` with the derivative G of half the mean squared residual of the other samples by the head. The samples of each
-/// class are counted, and the draw [leaves other samples](leaves_others).
+/// Computes the means over draws of `(E H^T + H E^T) Q / C` as products and of the squared residual of a target as the first score, and
+/// the number of samples of which each is the mean as the second. E is the deviation of the head on the labelled samples from the prior
+/// mean, Q the representation, and `H = (A + P)^-1 G` with the derivative G of half the mean squared residual of the other samples by the
+/// head. The samples of each class are counted, and the draws [leave other samples](leaves_others).
 pub fn newcomer_gradient(
     buffers: &mut Buffers<'_>,
     shape: Shape,
     has_metric: bool,
-    draw: Draw,
+    (first, draws): (Draw, u32),
     id: RoundId,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
-    let Shape { features: d, width: k, outputs: c } = shape;
-    fit_head(buffers, shape, Factors::one(has_metric), draw, id, source)?;
-    buffers.gradient.fill(0.0);
-    let (mut samples, mut squares) = (0, 0.0);
-    let usage = each_drawn(buffers, shape, draw, id, source, |buffers, x, is_labelled| {
-        if is_labelled {
-            return;
-        }
-        samples += 1;
-        subtract_prediction(x, buffers.mean, buffers.y);
-        subtract_prediction(x, buffers.head, buffers.y);
-        for (output, residual) in buffers.y.iter().enumerate() {
-            squares += residual * residual;
-            subtract(*residual, x, from_mut(buffers.gradient, output), c);
-        }
-    })?;
-    solve_columns(buffers.precision, d, buffers.gradient, c, Pace::NONE);
-    let targets = to_f32(samples) * posterior::to_f32(c);
-    for value in buffers.gradient.iter_mut() {
-        *value /= targets;
+    let Shape { features: d, outputs: c, .. } = shape;
+    buffers.products.fill(0.0);
+    let (mut usage, mut error, mut samples) = (Usage::default(), 0.0, 0);
+    for index in 0..draws {
+        let draw = Draw { number: first.number.wrapping_add(index), ..first };
+        fit_head(buffers, shape, Factors::one(has_metric), draw, id, source)?;
+        buffers.gradient.fill(0.0);
+        let mut squares = 0.0;
+        samples = 0;
+        usage = each_drawn(buffers, shape, draw, id, source, |buffers, x, is_labelled| {
+            if is_labelled {
+                return;
+            }
+            samples += 1;
+            subtract_prediction(x, buffers.mean, buffers.y);
+            subtract_prediction(x, buffers.head, buffers.y);
+            for (output, residual) in buffers.y.iter().enumerate() {
+                squares += residual * residual;
+                subtract(*residual, x, from_mut(buffers.gradient, output), c);
+            }
+        })?;
+        solve_columns(buffers.precision, d, buffers.gradient, c, Pace::NONE);
+        let targets = to_f32(samples) * posterior::to_f32(c);
+        add_products(buffers, shape, 1.0 / (targets * to_f32(draws)));
+        error += squares / (targets * to_f32(draws));
     }
+    put(buffers.scores, 0, error);
+    put(buffers.scores, 1, to_f32(samples));
+    Ok(usage)
+}
+
+/// Adds `factor (E H^T + H E^T) Q` to the products, where E is the head's deviation, and H in place of the gradient.
+fn add_products(buffers: &mut Buffers<'_>, shape: Shape, factor: f32) {
+    let Shape { features: d, width: k, outputs: c } = shape;
     for column in 0..k {
         for (row, value) in buffers.x.iter_mut().enumerate() {
-            *value = take(buffers.basis, row * k + column);
+            *value = at(buffers.basis, row * k + column);
         }
         for output in 0..c {
-            let of_head = column_dot(buffers.x, buffers.head, output, c);
-            let of_gradient = column_dot(buffers.x, buffers.gradient, output, c);
+            let (head, gradient) = (from(buffers.head, output), from(buffers.gradient, output));
+            let (of_head, of_gradient) = (dot(buffers.x, head, c), dot(buffers.x, gradient, c));
             for row in 0..d {
-                let (head, gradient) =
-                    (at(buffers.head, row * c + output), at(buffers.gradient, row * c + output));
-                let sum = at(buffers.basis, row * k + column) + gradient * of_head + head * of_gradient;
-                put(buffers.basis, row * k + column, sum);
+                let change = at(gradient, row * c) * of_head + at(head, row * c) * of_gradient;
+                let sum = at(buffers.products, row * k + column) + factor * change;
+                put(buffers.products, row * k + column, sum);
             }
         }
     }
-    put(buffers.scores, 0, squares / targets);
-    put(buffers.scores, 1, to_f32(samples));
-    Ok(usage)
 }
 
 /// Fits the deviation from the prior mean of a head on the labelled samples of a draw.

@@ -71,7 +71,7 @@ struct State {
 const SCORES: usize = 3 * PRIORS_MAX + 2;
 
 /// Number of buffers.
-const BUFFERS: usize = 11;
+const BUFFERS: usize = 12;
 
 /// Returns the lengths of the buffers, in the order of [`Buffers`].
 const fn lengths(shape: Shape, has_metric: bool) -> [usize; BUFFERS] {
@@ -89,6 +89,7 @@ const fn lengths(shape: Shape, has_metric: bool) -> [usize; BUFFERS] {
         SCORES,
         draws::COUNTERS * c,
         d.saturating_mul(c),
+        d.saturating_mul(k),
     ]
 }
 
@@ -129,18 +130,20 @@ struct Buffers<'a> {
     counters: &'a mut [f32],
     /// Derivative of a newcomer's error by the head, d x C.
     gradient: &'a mut [f32],
+    /// Sum of its products with the representation, d x k.
+    products: &'a mut [f32],
 }
 
 /// Splits the memory into its buffers.
 fn split(values: &mut [f32], shape: Shape, has_metric: bool) -> Buffers<'_> {
     let mut rest = values;
-    let [precision, metric, basis, mean, head, variances, x, y, scores, counters, gradient] =
+    let [precision, metric, basis, mean, head, variances, x, y, scores, counters, gradient, products] =
         lengths(shape, has_metric).map(|length| {
             let (taken, after) = core::mem::take(&mut rest).split_at_mut_checked(length).unwrap_or_default();
             rest = after;
             taken
         });
-    Buffers { precision, metric, basis, mean, head, variances, x, y, scores, counters, gradient }
+    Buffers { precision, metric, basis, mean, head, variances, x, y, scores, counters, gradient, products }
 }
 
 impl<V: AsRef<[f32]> + AsMut<[f32]>> LearnedPrior<V> {
@@ -257,6 +260,8 @@ const BASIS: usize = 2;
 const HEAD: usize = 4;
 /// Number of the buffer [`Buffers::scores`].
 const SCORE: usize = 8;
+/// Number of the buffer [`Buffers::products`].
+const PRODUCTS: usize = 11;
 
 /// Returns true if the variances of a prior are possible: finite, none negative, and that of all other directions, the floor, not too
 /// small for its inverse. The least and the largest factor are given for the variances and for the floor.

@@ -10,7 +10,9 @@ use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use super::draws::Draw;
 use super::posterior::Factors;
-use super::{BASIS, Buffers, HEAD, LearnedPrior, PRECISION, SCORE, SCORES, are_variances, draws, posterior};
+use super::{
+    BASIS, Buffers, HEAD, LearnedPrior, PRECISION, PRODUCTS, SCORE, SCORES, are_variances, draws, posterior,
+};
 use crate::kernel::posterior::packed_len;
 use crate::kernel::vector::put;
 use crate::source::{SampleSource, Targets};
@@ -100,7 +102,8 @@ impl<V: AsRef<[f32]> + AsMut<[f32]>> LearnedPrior<V> {
                 is_variance(noise)
             }
             Wire::PriorEvidence { spans, floors, .. } => valid_grids(spans, floors),
-            Wire::PooledMoments | Wire::NewcomerGradient { .. } => true,
+            Wire::NewcomerGradient { draws, .. } => draws > 0,
+            Wire::PooledMoments => true,
             _ => false,
         }
     }
@@ -264,15 +267,20 @@ impl<V: AsRef<[f32]> + AsMut<[f32]>> Task for LearnedPrior<V> {
                 put(buffers.scores, 3 * priors(spans, floors) + 1, to_f32(tried));
                 usage
             }
-            Wire::NewcomerGradient { labels, draw } => {
-                let draw = Draw { labels: labels.into(), number: draw };
+            Wire::NewcomerGradient { labels, draws, first } => {
                 let mut buffers = self.buffers();
-                let usage = draws::newcomer_gradient(&mut buffers, shape, has_metric, draw, id, source)?;
-                if !posterior::are_finite(buffers.basis) {
+                let first = Draw { labels: labels.into(), number: first };
+                let usage = draws::newcomer_gradient(
+                    &mut buffers,
+                    shape,
+                    has_metric,
+                    (first, draws.into()),
+                    id,
+                    source,
+                )?;
+                if !posterior::are_finite(buffers.products) {
                     return Err(DeclineReason::UpdateNonFinite);
                 }
-                // The gradient is in place of the representation.
-                self.state.prior = None;
                 usage
             }
             _ => return Err(DeclineReason::Task),
@@ -322,7 +330,8 @@ impl<V: AsRef<[f32]> + AsMut<[f32]>> Task for LearnedPrior<V> {
         let number = match (self.state.task, index) {
             (Some(Wire::PooledMoments), 0) => PRECISION,
             (Some(Wire::PooledMoments), _) => HEAD,
-            (Some(Wire::HeadMoments { .. } | Wire::NewcomerGradient { .. }), 0) => BASIS,
+            (Some(Wire::HeadMoments { .. }), 0) => BASIS,
+            (Some(Wire::NewcomerGradient { .. }), 0) => PRODUCTS,
             (
                 Some(Wire::HeadMoments { .. } | Wire::PriorEvidence { .. } | Wire::NewcomerGradient { .. }),
                 _,

@@ -58,9 +58,9 @@ pub enum Stage {
     Learn(Chain),
     /// All other groups take a step against the errors of newcomers, or another one of expectation-maximisation.
     Refine(Chain),
-    /// The group scores the prior of the others, with several factors of its variances.
-    Variances(Chain),
-    /// All devices take a step as in the last rounds of the chains.
+    /// The group scores the prior of the others, with several factors of its variances: as learned, or as refined.
+    Variances { chain: Chain, is_refined: bool },
+    /// All devices take a step of the kind that has led to the prior with the best score.
     Final,
     /// Training is over.
     Done,
@@ -88,10 +88,14 @@ impl Plan {
         STRUCTURES.get(..count).unwrap_or_default()
     }
 
+    /// Number of metrics that are compared.
+    pub fn metrics(self) -> usize {
+        if self.settings.second_moments { 2 } else { 1 }
+    }
+
     /// Number of chains: one for each metric and group.
     pub fn chains(self) -> usize {
-        let metrics = if self.settings.second_moments { 2 } else { 1 };
-        metrics * self.groups()
+        self.metrics() * self.groups()
     }
 
     /// Whether chains have rounds of refinement.
@@ -104,21 +108,18 @@ impl Plan {
         Chain { has_metric: index >= self.groups(), group: index % self.groups() }
     }
 
-    /// Rounds of a chain.
-    fn chain_rounds(self) -> u32 {
-        let LearnedPriorSettings { learning_rounds, refining_rounds, .. } = self.settings;
-        STARTING_ROUNDS + u32::from(learning_rounds) + u32::from(refining_rounds)
-    }
-
-    /// Lengths of the parts of the plan: moments, structures, learning, variances, final rounds.
-    fn parts(self) -> [u32; 5] {
+    /// Lengths of the parts of the plan: moments, structures, learning, scores, refinement, scores, final rounds.
+    fn parts(self) -> [u32; 7] {
         let to_u32 = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let (groups, chains) = (to_u32(self.groups()), to_u32(self.chains()));
+        let LearnedPriorSettings { second_moments, learning_rounds, refining_rounds, .. } = self.settings;
         [
-            u32::from(self.settings.second_moments),
+            u32::from(second_moments),
             to_u32(self.structures().len()) * groups,
-            self.chain_rounds() * chains,
+            (STARTING_ROUNDS + u32::from(learning_rounds)) * chains,
             chains,
+            u32::from(refining_rounds) * chains,
+            if self.refines() { chains } else { 0 },
             FINAL_ROUNDS,
         ]
     }
@@ -130,7 +131,7 @@ impl Plan {
 
     /// Stage of round `number`, counted from 0.
     pub fn stage(self, number: u32) -> Stage {
-        let [moments, structures, learning, variances, last] = self.parts();
+        let [moments, structures, learning, scores, refinement, last_scores, last] = self.parts();
         let groups = self.groups();
         let index = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
         let Some(number) = number.checked_sub(moments) else { return Stage::Moments };
@@ -138,17 +139,19 @@ impl Plan {
             return Stage::Structures { structure: index(number) / groups, group: index(number) % groups };
         };
         let Some(number) = after.checked_sub(learning) else {
-            let chain = self.chain(index(after / self.chain_rounds()));
-            let number = after % self.chain_rounds();
-            let learning = STARTING_ROUNDS + u32::from(self.settings.learning_rounds);
-            return match number {
-                ..STARTING_ROUNDS => Stage::Start(chain),
-                number if number < learning => Stage::Learn(chain),
-                _ => Stage::Refine(chain),
-            };
+            let length = STARTING_ROUNDS + u32::from(self.settings.learning_rounds);
+            let chain = self.chain(index(after / length));
+            let starts = after % length < STARTING_ROUNDS;
+            return if starts { Stage::Start(chain) } else { Stage::Learn(chain) };
         };
-        let Some(number) = number.checked_sub(variances) else {
-            return Stage::Variances(self.chain(index(number)));
+        let Some(after) = number.checked_sub(scores) else {
+            return Stage::Variances { chain: self.chain(index(number)), is_refined: false };
+        };
+        let Some(number) = after.checked_sub(refinement) else {
+            return Stage::Refine(self.chain(index(after / u32::from(self.settings.refining_rounds))));
+        };
+        let Some(number) = number.checked_sub(last_scores) else {
+            return Stage::Variances { chain: self.chain(index(number)), is_refined: true };
         };
         if number < last { Stage::Final } else { Stage::Done }
     }
@@ -163,10 +166,10 @@ mod tests {
     #[test]
     fn stages_follow_each_other() {
         let settings =
-            LearnedPriorSettings { second_moments: true, groups: 3, learning_rounds: 1, refining_rounds: 1 };
+            LearnedPriorSettings { second_moments: true, groups: 3, learning_rounds: 2, refining_rounds: 2 };
         let plan = Plan::new(settings);
         let stages: Vec<Stage> = (0..plan.rounds()).map(|number| plan.stage(number)).collect();
-        assert_eq!(stages.len(), 1 + 6 * 3 + 4 * 6 + 6 + 5);
+        assert_eq!(stages.len(), 1 + 6 * 3 + 4 * 6 + 6 + 2 * 6 + 6 + 5);
         let chain = |has_metric, group| Chain { has_metric, group };
         assert_eq!(stages[0], Stage::Moments);
         assert_eq!(
@@ -180,17 +183,29 @@ mod tests {
                 Stage::Start(chain(false, 0)),
                 Stage::Start(chain(false, 0)),
                 Stage::Learn(chain(false, 0)),
-                Stage::Refine(chain(false, 0)),
+                Stage::Learn(chain(false, 0)),
                 Stage::Start(chain(false, 1)),
             ]
         );
         assert_eq!(stages[31], Stage::Start(chain(true, 0)));
-        assert_eq!(stages[43..46], [0, 1, 2].map(|group| Stage::Variances(chain(false, group))));
-        assert_eq!(stages[46..49], [0, 1, 2].map(|group| Stage::Variances(chain(true, group))));
-        assert_eq!(stages[49..], [Stage::Final; 5]);
+        for (first, is_refined) in [(43, false), (61, true)] {
+            for (number, has_metric) in [(first, false), (first + 3, true)] {
+                let scored = [0, 1, 2].map(|group| chain(has_metric, group));
+                assert_eq!(
+                    stages[number..number + 3],
+                    scored.map(|chain| Stage::Variances { chain, is_refined })
+                );
+            }
+        }
+        assert_eq!(stages[49..52], [0, 0, 1].map(|group| Stage::Refine(chain(false, group))));
+        assert_eq!(stages[60], Stage::Refine(chain(true, 2)));
+        assert_eq!(stages[67..], [Stage::Final; 5]);
         assert_eq!(plan.stage(plan.rounds()), Stage::Done);
         let without = Plan::new(LearnedPriorSettings { second_moments: false, ..settings });
         assert_eq!(without.stage(0), Stage::Structures { structure: 0, group: 0 });
-        assert_eq!(without.rounds(), 3 + 4 * 3 + 3 + 5);
+        assert_eq!(without.rounds(), 3 + 4 * 3 + 3 + 2 * 3 + 3 + 5);
+        let short = Plan::new(LearnedPriorSettings { refining_rounds: 0, ..settings });
+        assert_eq!(short.rounds(), 1 + 6 * 3 + 4 * 6 + 6 + 5);
+        assert_eq!([49, 54].map(|number| short.stage(number)), [Stage::Final, Stage::Done]);
     }
 }

@@ -28,6 +28,9 @@ const NEWCOMER_ERROR: usize = 2;
 /// Labelled samples of each class of a simulated newcomer.
 const NEWCOMER_LABELS: u16 = 1;
 
+/// Draws over which a device averages the derivative of a newcomer's error.
+const NEWCOMER_DRAWS: u8 = 8;
+
 /// Representation and variances of a prior, without mean and metric.
 #[derive(Clone, Debug, PartialEq)]
 struct Variances {
@@ -51,6 +54,7 @@ struct Chosen {
 struct Factors {
     score: f64,
     has_metric: bool,
+    is_refined: bool,
     span: f64,
     floor: f64,
     noise: f64,
@@ -76,7 +80,9 @@ pub struct LearnedPrior {
     chosen: Option<Chosen>,
     /// Variances that each chain has learned.
     chains: Vec<Variances>,
-    /// Evidence for factors of those variances, for each metric.
+    /// The same after refinement.
+    refined: Vec<Variances>,
+    /// Evidence for factors of those variances: as learned for each metric, then as refined.
     evidence: Vec<Evidence>,
     /// Best factors, if a prior with representation has a better score than one without.
     factors: Option<Factors>,
@@ -117,7 +123,8 @@ impl LearnedPrior {
             structures: vec![Evidence::new(count(NO_SPAN, FLOORS)); plan.structures().len()],
             chosen: None,
             chains: vec![variances.clone(); plan.chains()],
-            evidence: vec![Evidence::new(count(SPANS, FLOORS_WITH_SPANS)); plan.chains() / plan.groups()],
+            refined: vec![variances.clone(); plan.chains()],
+            evidence: vec![Evidence::new(count(SPANS, FLOORS_WITH_SPANS)); 2 * plan.metrics()],
             factors: None,
             last: variances,
             representation: basis,
@@ -135,8 +142,12 @@ impl LearnedPrior {
     /// Whether the steps of a stage are against the errors of newcomers: devices have said that their targets are classes.
     fn is_about_newcomers(&self, stage: Stage) -> bool {
         let are_classes = || self.structures.iter().any(|evidence| evidence.counts_predictions(self.outputs));
-        let refines = matches!(stage, Stage::Refine(_) | Stage::Final);
-        refines && self.plan.refines() && are_classes()
+        let refines = match stage {
+            Stage::Refine(_) => true,
+            Stage::Final => self.factors.is_some_and(|factors| factors.is_refined),
+            _ => false,
+        };
+        refines && are_classes()
     }
 
     /// Group of a device.
@@ -217,8 +228,12 @@ impl LearnedPrior {
                 let variances = self.without_spans(basis, *floor, *noise);
                 Some(self.prior(self.structure_of(chain), &variances, Some(chain.group)))
             }
-            Stage::Learn(chain) | Stage::Refine(chain) | Stage::Variances(chain) => {
+            Stage::Learn(chain) | Stage::Variances { chain, is_refined: false } => {
                 let variances = self.chains.get(self.index(chain))?;
+                Some(self.prior(self.structure_of(chain), variances, Some(chain.group)))
+            }
+            Stage::Refine(chain) | Stage::Variances { chain, is_refined: true } => {
+                let variances = self.refined.get(self.index(chain))?;
                 Some(self.prior(self.structure_of(chain), variances, Some(chain.group)))
             }
             Stage::Final => Some(self.prior(self.last_structure(), &self.last, None)),
@@ -279,7 +294,11 @@ impl LearnedPrior {
             // Without noise, devices send second moments of their posterior means only.
             Stage::Start(_) => (Task::HeadMoments { noise: 0.0 }, head_moments()),
             Stage::Refine(_) | Stage::Final if is_about_newcomers => (
-                Task::NewcomerGradient { labels: NEWCOMER_LABELS, draw: self.number },
+                Task::NewcomerGradient {
+                    labels: NEWCOMER_LABELS,
+                    draws: NEWCOMER_DRAWS,
+                    first: self.number.wrapping_mul(NEWCOMER_DRAWS.into()),
+                },
                 vec![
                     descriptor(Role::NewcomerGradient, d, k),
                     descriptor(Role::NewcomerError, 1, NEWCOMER_ERROR),
@@ -288,7 +307,7 @@ impl LearnedPrior {
             Stage::Learn(_) | Stage::Refine(_) | Stage::Final => {
                 (Task::HeadMoments { noise }, head_moments())
             }
-            Stage::Variances(_) => scored(SPANS, FLOORS_WITH_SPANS),
+            Stage::Variances { .. } => scored(SPANS, FLOORS_WITH_SPANS),
             Stage::Done => (Task::FitHead { head: HeadSolve::Prior { noise } }, Vec::new()),
         };
         Request { task, tensors, encoding: Encoding::F32, expects }
@@ -304,7 +323,7 @@ impl LearnedPrior {
             Stage::Start(_) | Stage::Learn(_) | Stage::Refine(_) | Stage::Final => {
                 (1, Weighting::Uniform, d * k + SUMS)
             }
-            Stage::Variances(_) => (1, Weighting::Uniform, length(count(SPANS, FLOORS_WITH_SPANS))),
+            Stage::Variances { .. } => (1, Weighting::Uniform, length(count(SPANS, FLOORS_WITH_SPANS))),
             Stage::Done => (0, Weighting::Uniform, 0),
         };
         self.open = OpenRound {
@@ -378,19 +397,28 @@ impl LearnedPrior {
             Stage::Start(chain) => {
                 if let (Some(moments), Some(mut prior)) = (self.take_head_moments(), self.prior_of(stage)) {
                     prior.iterate(&moments);
-                    self.set_chain(chain, prior);
+                    let index = self.index(chain);
+                    set(&mut self.chains, index, prior);
                 }
             }
-            Stage::Learn(chain) | Stage::Refine(chain) => {
+            Stage::Learn(chain) => {
                 if let Some(prior) = self.stepped(stage) {
-                    self.set_chain(chain, prior);
+                    let index = self.index(chain);
+                    set(&mut self.chains, index, prior);
                 }
             }
-            Stage::Variances(chain) => {
+            Stage::Refine(chain) => {
+                if let Some(prior) = self.stepped(stage) {
+                    let index = self.index(chain);
+                    set(&mut self.refined, index, prior);
+                }
+            }
+            Stage::Variances { chain, is_refined } => {
                 if let (Some((devices, _, means)), Some(prior)) = (self.take(0), self.prior_of(stage)) {
                     let determinants = grid(SPANS, FLOORS_WITH_SPANS)
                         .map(|(span, floor)| prior.log_determinant(span, floor));
-                    if let Some(evidence) = self.evidence.get_mut(usize::from(chain.has_metric)) {
+                    let index = usize::from(is_refined) * self.plan.metrics() + usize::from(chain.has_metric);
+                    if let Some(evidence) = self.evidence.get_mut(index) {
                         evidence.add(devices, &means, determinants);
                     }
                 }
@@ -404,18 +432,12 @@ impl LearnedPrior {
         }
     }
 
-    fn set_chain(&mut self, chain: Chain, prior: Prior) {
-        let index = self.index(chain);
-        if let Some(variances) = self.chains.get_mut(index) {
-            *variances = Variances::of(prior);
-        }
-    }
-
     /// Draws the conclusions of a finished part of the plan, before the round of `next`.
     fn conclude(&mut self, before: Stage, next: Stage) {
         match (before, next) {
             (Stage::Structures { .. }, Stage::Start(_)) => self.choose_structure(),
-            (Stage::Variances(_), Stage::Final) => {
+            (Stage::Variances { .. }, Stage::Refine(_)) => self.refined.clone_from(&self.chains),
+            (Stage::Variances { .. }, Stage::Final) => {
                 self.choose_factors();
                 self.average_chains();
             }
@@ -460,15 +482,18 @@ impl LearnedPrior {
         self.structures.first().map_or(0.0, |evidence| evidence.mean_square(self.outputs))
     }
 
-    /// Chooses the metric and the factors of the learned variances, if they have a better score than a prior without representation.
+    /// Chooses the metric and the factors of the learned or refined variances, if they have a better score than a prior without
+    /// representation.
     fn choose_factors(&mut self) {
         let size = self.mean_square();
         let mut least = self.chosen.map_or(f64::NEG_INFINITY, |chosen| chosen.score);
-        for (has_metric, evidence) in [false, true].into_iter().zip(&self.evidence) {
+        let metrics = self.plan.metrics();
+        for (index, evidence) in self.evidence.iter().enumerate() {
+            let (is_refined, has_metric) = (index >= metrics, index % metrics > 0);
             let best = evidence.best(SPANS, FLOORS_WITH_SPANS, self.outputs, size);
             if let Some(Best { score, span, floor, noise }) = best.filter(|best| best.score > least) {
                 least = score;
-                self.factors = Some(Factors { score, has_metric, span, floor, noise });
+                self.factors = Some(Factors { score, has_metric, is_refined, span, floor, noise });
             }
         }
     }
@@ -483,11 +508,12 @@ impl LearnedPrior {
     /// Sets the variances of all devices to the average of the covariances of the chains in the chosen metric.
     fn average_chains(&mut self) {
         let structure = self.last_structure();
+        let is_refined = self.factors.is_some_and(|factors| factors.is_refined);
+        let variances = if is_refined { &self.refined } else { &self.chains };
         let chains = (0..self.plan.groups()).map(|group| Chain { has_metric: structure.has_metric, group });
         let priors: Vec<Prior> = chains
             .filter_map(|chain| {
-                let variances = self.chains.get(self.index(chain))?;
-                Some(self.prior(structure, variances, Some(chain.group)))
+                Some(self.prior(structure, variances.get(self.index(chain))?, Some(chain.group)))
             })
             .collect();
         #[allow(clippy::cast_precision_loss, reason = "a number of groups")]
@@ -502,6 +528,13 @@ impl LearnedPrior {
         last.noise = noise;
         last.set_covariance(&covariance);
         self.last = Variances::of(last);
+    }
+}
+
+/// Replaces the variances of one chain by those of a prior.
+fn set(chains: &mut [Variances], index: usize, prior: Prior) {
+    if let Some(variances) = chains.get_mut(index) {
+        *variances = Variances::of(prior);
     }
 }
 
@@ -552,7 +585,7 @@ impl Algorithm for LearnedPrior {
     fn asks(&self, device: DeviceId) -> bool {
         match self.stage() {
             Stage::Moments | Stage::Final | Stage::Done => true,
-            Stage::Structures { group, .. } | Stage::Variances(Chain { group, .. }) => {
+            Stage::Structures { group, .. } | Stage::Variances { chain: Chain { group, .. }, .. } => {
                 self.group(device) == group
             }
             Stage::Start(chain) | Stage::Learn(chain) | Stage::Refine(chain) => {
@@ -562,7 +595,7 @@ impl Algorithm for LearnedPrior {
     }
 
     fn asks_all(&self) -> bool {
-        matches!(self.stage(), Stage::Moments | Stage::Structures { .. } | Stage::Variances(_))
+        matches!(self.stage(), Stage::Moments | Stage::Structures { .. } | Stage::Variances { .. })
     }
 
     fn admits(&self, samples: u32, tensors: &[Tensor]) -> bool {
@@ -579,7 +612,7 @@ impl Algorithm for LearnedPrior {
             (Stage::Start(_) | Stage::Learn(_) | Stage::Refine(_) | Stage::Final, [_, sums]) => {
                 matches!(*sums.values, [_, residuals, count] if residuals >= 0.0 && count >= 1.0)
             }
-            (Stage::Structures { .. } | Stage::Variances(_), [evidence]) => {
+            (Stage::Structures { .. } | Stage::Variances { .. }, [evidence]) => {
                 let (of_priors, counts) = evidence.values.as_chunks::<3>();
                 let is_possible =
                     |[squares, _, correct]: &[f32; 3]| is_size(squares) && (0.0..=1.0).contains(correct);
@@ -649,7 +682,8 @@ impl Algorithm for LearnedPrior {
         let flag = |is_set: bool| f64::from(u8::from(is_set));
         let none = Chosen { structure: self.structure(0), floor: 0.0, noise: 0.0, score: 0.0 };
         let chosen = self.chosen.unwrap_or(none);
-        let none = Factors { score: 0.0, has_metric: false, span: 0.0, floor: 0.0, noise: 0.0 };
+        let none =
+            Factors { score: 0.0, has_metric: false, is_refined: false, span: 0.0, floor: 0.0, noise: 0.0 };
         let factors = self.factors.unwrap_or(none);
         let structures = self.plan.structures();
         let structure = structures.iter().position(|structure| *structure == chosen.structure).unwrap_or(0);
@@ -665,13 +699,14 @@ impl Algorithm for LearnedPrior {
                 flag(self.factors.is_some()),
                 factors.score,
                 flag(factors.has_metric),
+                flag(factors.is_refined),
                 factors.span,
                 factors.floor,
                 factors.noise,
             ])
             .chain(self.moments.state())
             .chain(self.structures.iter().flat_map(Evidence::state))
-            .chain(self.chains.iter().flat_map(Variances::state))
+            .chain(self.chains.iter().chain(&self.refined).flat_map(Variances::state))
             .chain(self.evidence.iter().flat_map(Evidence::state))
             .chain(self.last.state())
             .collect()
@@ -720,14 +755,17 @@ impl LearnedPrior {
         )]
         let structure = self.structure(structure as usize);
         server.chosen = (is_chosen != 0.0).then_some(Chosen { structure, floor, noise, score });
-        let &[is_scaled, score, has_metric, span, floor, noise] = numbers.take(6)? else { return None };
-        let has_metric = has_metric != 0.0;
-        server.factors = (is_scaled != 0.0).then_some(Factors { score, has_metric, span, floor, noise });
+        let &[is_scaled, score, has_metric, is_refined, span, floor, noise] = numbers.take(7)? else {
+            return None;
+        };
+        let (has_metric, is_refined) = (has_metric != 0.0, is_refined != 0.0);
+        let factors = Factors { score, has_metric, is_refined, span, floor, noise };
+        server.factors = (is_scaled != 0.0).then_some(factors);
         server.moments.restore(numbers.take(server.moments.state_len())?);
         for evidence in &mut server.structures {
             evidence.restore(numbers.take(evidence.len())?);
         }
-        for variances in &mut server.chains {
+        for variances in server.chains.iter_mut().chain(&mut server.refined) {
             *variances = Variances::restored(d, k, &mut numbers)?;
         }
         for evidence in &mut server.evidence {
