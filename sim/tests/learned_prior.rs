@@ -15,7 +15,8 @@ fn outcome(name: &str, changes: &[&str]) -> Outcome {
 #[test]
 fn priors_are_compared_on_the_same_devices() {
     let rate = "participation={ policy = \"fraction\", r = 0.1 }";
-    let outcome = outcome("digits", &[rate, "algorithm.learned-prior.groups=2"]);
+    let rounds = ["algorithm.learned-prior.groups=2", "algorithm.learned-prior.refining_rounds=3"];
+    let outcome = outcome("digits", &[&[rate][..], &rounds].concat());
     let counts: Vec<usize> =
         outcome.rounds.iter().filter(|row| row.round > 0).map(|row| row.participants.len()).collect();
     // Second moments of all 20, then six structures of two groups.
@@ -23,8 +24,11 @@ fn priors_are_compared_on_the_same_devices() {
     // Learning: four chains of seven rounds, with the policy's part of the other group.
     assert!(counts[13..41].iter().all(|count| *count == 1), "{counts:?}");
     assert_eq!(counts[41..45], [10; 4]);
-    assert!(counts[45..].iter().all(|count| *count == 2), "{counts:?}");
-    assert_eq!(counts.len(), 50);
+    // Refinement: three rounds of each chain.
+    assert!(counts[45..57].iter().all(|count| *count == 1), "{counts:?}");
+    assert_eq!(counts[57..61], [10; 4]);
+    assert!(counts[61..].iter().all(|count| *count == 2), "{counts:?}");
+    assert_eq!(counts.len(), 66);
 }
 
 /// A start from data has no effect, since the first rounds of a learned prior replace it.

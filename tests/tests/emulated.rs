@@ -315,9 +315,10 @@ async fn boards_upload_the_largest_values() {
 #[tokio::test(flavor = "multi_thread")]
 async fn learned_priors_on_boards_are_those_of_the_simulator() {
     let prior = "algorithm.name=\"learned-prior\"";
-    let short = "algorithm.learned-prior={ second_moments = true, groups = 2, learning_rounds = 1 }";
+    let short =
+        "algorithm.learned-prior={ second_moments = true, groups = 2, learning_rounds = 1, refining_rounds = 2 }";
     for (core, boards, name, changes) in [
-        ("m0", 8, "smallest", [prior, "seed=11", "seed=11"]),
+        ("m0", 8, "smallest", [prior, "seed=11", "algorithm.learned-prior.refining_rounds=4"]),
         ("m0", 8, "smallest", [prior, "seed=12", short]),
         ("m4", 5, "demo", [prior, "split.holdout_users=5", short]),
     ] {
@@ -331,7 +332,7 @@ async fn learned_priors_on_boards_are_those_of_the_simulator() {
             assert_eq!(board.number("declined"), 0, "{}", board.line);
         }
     }
-    let mut world = World::of(core_named("m0"), 4, "smallest", &[prior]);
+    let mut world = World::of(core_named("m0"), 4, "smallest", &[prior, short]);
     world.faults = vec![BoardFaults { board: 1, resets: 12, ..BoardFaults::default() }];
     let emulated = world.run().await;
     assert_eq!(emulated.boards[0].number("resets"), 12, "{}", emulated.boards[0].line);
