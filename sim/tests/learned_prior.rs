@@ -31,6 +31,28 @@ fn priors_are_compared_on_the_same_devices() {
     assert_eq!(counts.len(), 66);
 }
 
+/// The figures of the shared model are those of the mean head, which newcomers have before they label a sample; without second moments
+/// the mean is zero, and there are none.
+#[test]
+fn mean_heads_have_figures() {
+    let short =
+        ["split.holdout_clients=5", "data.scale=\"fleet\"", "algorithm.learned-prior.refining_rounds=0"];
+    let with_mean = outcome("digits", &short);
+    let prior = with_mean.head_prior.expect("a prior");
+    assert!(prior.mean.norm() > 0.0);
+    let (without_labels, with_labels) = (
+        with_mean.newcomers_global.accuracy.expect("figures without labels"),
+        with_mean.rounds.last().and_then(|row| row.scores.as_ref()?.accuracy_new_clients).expect("figures"),
+    );
+    assert!(without_labels > 0.5 && without_labels < with_labels, "{without_labels} {with_labels}");
+    assert!(with_mean.scores.accuracy_global.expect("figures") < with_mean.scores.accuracy.expect("figures"));
+    let without_moments = [&short[..], &["algorithm.learned-prior.second_moments=false"]].concat();
+    let without_mean = outcome("digits", &without_moments);
+    assert_eq!(without_mean.newcomers_global.accuracy, None);
+    assert_eq!(without_mean.scores.accuracy_global, None);
+    assert_eq!(without_mean.head_prior.expect("a prior").mean.norm(), 0.0);
+}
+
 /// A start from data has no effect, since the first rounds of a learned prior replace it.
 #[test]
 fn start_from_data_has_no_effect() {

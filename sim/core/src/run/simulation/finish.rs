@@ -4,7 +4,7 @@ use fedspan_engine::linalg::orthonormal;
 use fedspan_engine::{DeviceId, Event, Millis};
 
 use super::Simulation;
-use crate::evaluate::{self, ClientScore, MetricSet, Scores};
+use crate::evaluate::{self, ClientScore, MetricSet};
 use crate::network::JoinTime;
 use crate::run::{DataNames, NoProgress, Outcome, PrivacyFigures, RunError};
 
@@ -53,10 +53,7 @@ impl Simulation<'_> {
             last_scores.test_mse_new_clients = new.test_mse;
         }
         let privacy = self.privacy();
-        let newcomers_global = self.engine.shared_head().map_or_else(Scores::default, |w| {
-            let decoded = |matrix| evaluate::decoded(matrix, self.scenario.algorithm.download);
-            evaluate::shared(&self.scored_data().newcomers, &decoded(&representation), &decoded(w))
-        });
+        let newcomers_global = self.shared_scores(&self.scored_data().newcomers);
         let count = self.dataset.clients.len();
         let honest = self.attackers.as_ref().map(|(attackers, _)| attackers.honest_numbers());
         let mut numbers = honest.unwrap_or_else(|| (0..count).collect());

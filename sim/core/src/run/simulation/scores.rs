@@ -141,6 +141,7 @@ impl Simulation<'_> {
             let clients = self.score_under_prior()?;
             let mut scores = evaluate::average(&clients);
             scores.distance = evaluate::distance(dataset, self.engine.representation()).distance;
+            scores.accuracy_global = self.shared_scores(&self.scored_data().clients).accuracy;
             check_finite(&scores, round)?;
             return Ok((scores, clients));
         }
@@ -152,16 +153,27 @@ impl Simulation<'_> {
             head,
             arithmetic,
         );
-        if let Some(w) = self.engine.shared_head() {
-            let decoded = |matrix| evaluate::decoded(matrix, algorithm.download);
-            let shared =
-                evaluate::shared(&dataset.clients, &decoded(self.engine.representation()), &decoded(w));
+        if self.engine.shared_head().is_some() {
+            let shared = self.shared_scores(&dataset.clients);
             scores.accuracy_global = shared.accuracy;
             scores.loss = shared.loss;
             scores.test_mse = shared.test_mse.or(scores.test_mse);
         }
         check_finite(&scores, round)?;
         Ok((scores, clients))
+    }
+
+    /// Scores of the model that clients use without a sample of their own: the shared head, or the mean of a learned prior. Empty without
+    /// one, and if the mean is zero. The samples are in the fleet's scale.
+    pub(super) fn shared_scores(&self, clients: &[Client]) -> Scores {
+        let decoded = |matrix| evaluate::decoded(matrix, self.scenario.algorithm.download);
+        if let Some(w) = self.engine.shared_head() {
+            return evaluate::shared(clients, &decoded(self.engine.representation()), &decoded(w));
+        }
+        let mean = self.engine.head_prior().map(|prior| prior.mean);
+        mean.filter(|mean| mean.iter().any(|value| *value != 0.0)).map_or_else(Scores::default, |mean| {
+            evaluate::shared(clients, &Matrix::identity(mean.nrows(), mean.nrows()), &mean)
+        })
     }
 
     /// Scores the clients with heads under the prior that is published now, on devices like their own.
