@@ -177,8 +177,8 @@ pub enum Task {
         /// Number of draws of labelled samples for each number of labels; 0 to score no heads.
         draws: u8,
     },
-    /// How the error of a newcomer changes with the prior: the device fits heads on a few of its samples, and differentiates the
-    /// error of the others by the covariance of the prior. Down: as for [`Self::HeadMoments`]. Up: newcomer gradient and newcomer
+    /// Derivative of a newcomer's error by the prior: the device fits heads on a few of its samples, and differentiates the error of
+    /// the others by the covariance of the prior. Down: as for [`Self::HeadMoments`]. Up: newcomer gradient and newcomer
     /// error.
     #[cfg_attr(not(feature = "learned-prior"), serde(deserialize_with = "codec::refuse"))]
     NewcomerGradient {
