@@ -315,8 +315,7 @@ async fn boards_upload_the_largest_values() {
 #[tokio::test(flavor = "multi_thread")]
 async fn learned_priors_on_boards_are_those_of_the_simulator() {
     let prior = "algorithm.name=\"learned-prior\"";
-    let short =
-        "algorithm.learned-prior={ second_moments = true, groups = 2, learning_rounds = 1, refining_rounds = 2 }";
+    let short = "algorithm.learned-prior={ second_moments = true, groups = 2, learning_rounds = 1, refining_rounds = 2 }";
     for (core, boards, name, changes) in [
         ("m0", 8, "smallest", [prior, "seed=11", "algorithm.learned-prior.refining_rounds=4"]),
         ("m0", 8, "smallest", [prior, "seed=12", short]),

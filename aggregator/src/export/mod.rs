@@ -12,10 +12,10 @@ use crate::config::Fleet;
 use crate::durable_engine::{ResumeError, restore, with_stored_settings};
 use crate::journal::{self, CommittedRound};
 use crate::store::{CampaignState, OfflineStore, StoreError};
+use fedspan_engine::algorithm::HeadPrior;
 use fedspan_engine::linalg::{Matrix, from_f32};
 use fedspan_engine::privacy::Delta;
 use fedspan_engine::privacy::ledger_units::epsilon_of;
-use fedspan_engine::algorithm::HeadPrior;
 use fedspan_engine::{DeviceId, Tensor};
 
 /// Reason why nothing was exported.

@@ -26,6 +26,9 @@ const ADDED_TARGETS: f64 = 8.0;
 /// Squared residual of an added target, relative to the mean square of a target.
 const ADDED_NOISE: f64 = 0.3;
 
+/// Difference in the logarithm of the evidence of all targets that is no noise.
+const VERY_STRONG: f64 = 5.0;
+
 const HALF_DECADE: f32 = 3.162_277_7;
 
 /// Sums of the evidence for a grid of priors over devices.
@@ -107,6 +110,15 @@ impl Evidence {
             }
         }
         best
+    }
+
+    /// Difference of scores that is taken for noise between two priors that devices have scored: a difference of 5 in the logarithm of
+    /// the evidence, beyond which evidence is very strong (Kass and Raftery 1995, JASA 90); 0 for fractions of correct predictions.
+    pub fn noise_of_scores(&self, outputs: usize) -> f64 {
+        let Some(samples) = self.sums.iter().rev().nth(1) else { return 0.0 };
+        #[allow(clippy::cast_precision_loss, reason = "a number of outputs")]
+        let targets = outputs as f64 * samples;
+        if self.counts_predictions(outputs) || targets <= 0.0 { 0.0 } else { VERY_STRONG / targets }
     }
 
     /// Mean square of what the first prior of the grid leaves of a target: about that of a target itself if the prior is narrow.

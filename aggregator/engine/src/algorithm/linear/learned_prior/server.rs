@@ -491,7 +491,10 @@ impl LearnedPrior {
         for (index, evidence) in self.evidence.iter().enumerate() {
             let (is_refined, has_metric) = (index >= metrics, index % metrics > 0);
             let best = evidence.best(SPANS, FLOORS_WITH_SPANS, self.outputs, size);
-            if let Some(Best { score, span, floor, noise }) = best.filter(|best| best.score > least) {
+            // More steps of expectation-maximisation fit small fleets too closely, and their evidence changes little.
+            let margin = if is_refined { evidence.noise_of_scores(self.outputs) } else { 0.0 };
+            if let Some(Best { score, span, floor, noise }) = best.filter(|best| best.score > least + margin)
+            {
                 least = score;
                 self.factors = Some(Factors { score, has_metric, is_refined, span, floor, noise });
             }
