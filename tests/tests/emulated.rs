@@ -331,7 +331,8 @@ async fn learned_priors_on_boards_are_those_of_the_simulator() {
             assert_eq!(board.number("declined"), 0, "{}", board.line);
         }
     }
-    let mut world = World::of(core_named("m0"), 4, "smallest", &[prior, short]);
+    let mut world =
+        World::of(core_named("m0"), 4, "smallest", &[prior, "algorithm.learned-prior.refining_rounds=0"]);
     world.faults = vec![BoardFaults { board: 1, resets: 12, ..BoardFaults::default() }];
     let emulated = world.run().await;
     assert_eq!(emulated.boards[0].number("resets"), 12, "{}", emulated.boards[0].line);
