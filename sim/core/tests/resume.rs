@@ -134,8 +134,8 @@ const SLOW: [&str; 7] =
 fn built_in_scenarios_continue_with_the_same_bits() {
     let fast = BUILT_IN.iter().map(|(name, ..)| *name).filter(|name| !SLOW.contains(name));
     // Few rounds of refinement: they follow from the settings of the prior, not from `rounds`.
-    let short = "algorithm.learned-prior.refining_rounds=2";
-    fast.for_each(|name| check(name, if name == "watch-prior" { &[short] } else { &[] }));
+    let short = ["algorithm.learned-prior.refining_rounds=2"];
+    fast.for_each(|name| check(name, if name == "watch-prior" { &short } else { &[] }));
 }
 
 /// Two minutes: `tests/nightly resume`.
