@@ -158,11 +158,13 @@ fn linear(Sizes { d, k, c }: Sizes) {
             check_scenario(&parse(&text), None, &format!("d {d}, k {k}, c {c}, {power}"));
         (requested_tasks, claimed_tasks) = (requested_tasks | of_server, claimed_tasks | of_device);
     }
-    // Servers request ridge scores only for classification.
+    // Servers request ridge scores only for classification, and gradients of newcomers only with several outputs.
     let scores = Wire::RidgeScores { labels_per_class: 1, first: 1.0, factor: 1.0, count: 1 }.bit();
+    let newcomers = Wire::NewcomerGradient { labels: 1, draws: 1, first: 0 }.bit();
+    let optional = if c == 1 { scores | newcomers } else { scores };
     assert_eq!(
-        requested_tasks | scores,
-        claimed_tasks | scores,
+        requested_tasks | optional,
+        claimed_tasks | optional,
         "devices claim other tasks than servers request"
     );
 }

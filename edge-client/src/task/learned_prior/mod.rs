@@ -83,11 +83,11 @@ const fn lengths(shape: Shape, has_metric: bool) -> [usize; BUFFERS] {
         d.saturating_mul(k),
         d.saturating_mul(c),
         d.saturating_mul(c),
-        k + 1,
+        k.saturating_add(1),
         d,
         c,
         SCORES,
-        draws::COUNTERS * c,
+        draws::COUNTERS.saturating_mul(c),
         d.saturating_mul(c),
         d.saturating_mul(k),
     ]
