@@ -49,10 +49,23 @@ def fit_with_prior(x, labels, mean, covariance):
     return mean + spread.T @ numpy.linalg.solve(spread @ x.T + numpy.eye(len(x)), y - x @ mean)
 
 
+def number(text, kind, least, what):
+    """Argument as a number of this kind, of at least `least`."""
+    try:
+        value = kind(text)
+    except ValueError:
+        sys.exit(f"{what}: found {text!r}, expected a number")
+    if value < least:
+        sys.exit(f"{what}: found {text}, expected at least {least}")
+    return value
+
+
 def main(export, data, client_column, target_column, client, labels_per_class=3, ridge=0.03):
     has_prior = os.path.exists(f"{export}/prior-mean.npy")
     if not has_prior and not os.path.exists(f"{export}/representation.npy"):
         sys.exit(f"{export}: neither representation.npy nor prior-mean.npy: no linear model, or the fleet has not learned its prior yet")
+    labels_per_class = number(labels_per_class, int, 0 if has_prior else 1, "LABELS")
+    ridge = number(ridge, float, 0, "RIDGE")
     model = numpy.load(f"{export}/{'prior-mean' if has_prior else 'representation'}.npy")
     x, labels, classes = read_rows(data, client_column, target_column, client)
     if x.shape[1] != model.shape[0]:
@@ -65,18 +78,18 @@ def main(export, data, client_column, target_column, client, labels_per_class=3,
     if os.path.exists(f"{export}/scale.npy"):
         shift, factor = numpy.load(f"{export}/scale.npy")
         x = (x - shift) * factor
-    labelled = [i for c in range(len(classes)) for i in numpy.flatnonzero(labels == c)[: int(labels_per_class)]]
+    labelled = [i for c in range(len(classes)) for i in numpy.flatnonzero(labels == c)[:labels_per_class]]
     if has_prior:
         head = fit_with_prior(x[labelled], labels[labelled], model, numpy.load(f"{export}/prior-covariance.npy"))
     else:
         x = x @ model
-        head = fit_head(x[labelled], labels[labelled], len(classes), float(ridge))
+        head = fit_head(x[labelled], labels[labelled], len(classes), ridge)
     numpy.save("head.npy", head)
     predicted = (x @ head).argmax(axis=1)
     rest = numpy.setdiff1d(numpy.arange(len(labels)), labelled)
     print(f"{client}: head fitted on {len(labelled)} rows, {(predicted == labels)[rest].mean():.3f} of the other {len(rest)} rows right")
-    for number, name in enumerate(classes):
-        print(f"class {number} is {name}, predicted for {(predicted == number).sum()} rows")
+    for index, name in enumerate(classes):
+        print(f"class {index} is {name}, predicted for {(predicted == index).sum()} rows")
 
 
 if len(sys.argv) not in range(6, 9):

@@ -188,7 +188,11 @@ impl Draft {
             return format!("[model]\n{}\n[algorithm]\n{}", model.0, algorithm.0);
         }
         let wanted = outputs.clamp(SMALLEST_WIDTH, LARGEST_WIDTH);
-        let model = Section::default().text("kind", "linear", "of a network, for classes: init --model mlp");
+        let model = Section::default().text(
+            "kind",
+            "linear",
+            "for classes also a network: `fedspan-sim init --model mlp` proposes one",
+        );
         let model = model.number(
             "k",
             wanted.min(features.saturating_sub(1)).max(1),

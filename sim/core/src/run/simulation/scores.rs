@@ -141,7 +141,7 @@ impl Simulation<'_> {
             let clients = self.score_under_prior()?;
             let mut scores = evaluate::average(&clients);
             scores.distance = evaluate::distance(dataset, self.engine.representation()).distance;
-            scores.accuracy_global = self.shared_scores(&self.scored_data().clients).accuracy;
+            scores.accuracy_global = self.shared_scores(&dataset.clients).accuracy;
             check_finite(&scores, round)?;
             return Ok((scores, clients));
         }

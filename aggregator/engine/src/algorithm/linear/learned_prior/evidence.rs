@@ -26,7 +26,8 @@ const ADDED_TARGETS: f64 = 8.0;
 /// Squared residual of an added target, relative to the mean square of a target.
 const ADDED_NOISE: f64 = 0.3;
 
-/// Difference in the logarithm of the evidence of all targets that is no noise.
+/// Difference in the logarithm of the evidence of all targets beyond which evidence is called very strong (Kass and Raftery 1995,
+/// JASA 90).
 const VERY_STRONG: f64 = 5.0;
 
 const HALF_DECADE: f32 = 3.162_277_7;
@@ -112,10 +113,10 @@ impl Evidence {
         best
     }
 
-    /// Difference of scores that is taken for noise between two priors that devices have scored: a difference of 5 in the logarithm of
-    /// the evidence, beyond which evidence is very strong (Kass and Raftery 1995, JASA 90); 0 for fractions of correct predictions.
-    pub fn noise_of_scores(&self, outputs: usize) -> f64 {
-        let Some(samples) = self.sums.iter().rev().nth(1) else { return 0.0 };
+    /// Difference by which the score of a refined prior must be larger than that of the prior before it: very strong evidence; 0 for
+    /// fractions of correct predictions.
+    pub fn margin(&self, outputs: usize) -> f64 {
+        let Some((_, &[samples, _])) = self.sums.split_last_chunk() else { return 0.0 };
         #[allow(clippy::cast_precision_loss, reason = "a number of outputs")]
         let targets = outputs as f64 * samples;
         if self.counts_predictions(outputs) || targets <= 0.0 { 0.0 } else { VERY_STRONG / targets }
@@ -162,4 +163,30 @@ pub fn grid(spans: GeometricGrid, floors: GeometricGrid) -> impl Iterator<Item =
 /// Number of priors of a grid.
 pub fn count(spans: GeometricGrid, floors: GeometricGrid) -> usize {
     usize::from(spans.count) * usize::from(floors.count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Evidence, FLOORS, NO_SPAN, count, length};
+
+    /// The margin is 5 in the logarithm of the evidence of all targets, and 0 where predictions are counted or nothing is known.
+    #[test]
+    fn margins_are_very_strong_evidence() {
+        let priors = count(NO_SPAN, FLOORS);
+        let evidence = |samples: f64, predictions: f64| {
+            let mut evidence = Evidence::new(priors);
+            let mut means = vec![1.0; length(priors) - 2];
+            means.extend([samples, predictions]);
+            evidence.add(4.0, &means, std::iter::repeat_n(0.0, priors));
+            evidence
+        };
+        // Four devices of 25 samples with two outputs: 200 targets.
+        assert!((evidence(25.0, 0.0).margin(2) * 200.0 - 5.0).abs() < 1e-12);
+        assert!((evidence(25.0, 30.0).margin(1) * 100.0 - 5.0).abs() < 1e-12, "one output has no classes");
+        for (without, outputs) in
+            [(evidence(25.0, 30.0), 2), (evidence(0.0, 0.0), 2), (Evidence::new(priors), 1)]
+        {
+            assert!(without.margin(outputs).abs() < f64::MIN_POSITIVE);
+        }
+    }
 }

@@ -492,7 +492,7 @@ impl LearnedPrior {
             let (is_refined, has_metric) = (index >= metrics, index % metrics > 0);
             let best = evidence.best(SPANS, FLOORS_WITH_SPANS, self.outputs, size);
             // More steps of expectation-maximisation fit small fleets too closely, and their evidence changes little.
-            let margin = if is_refined { evidence.noise_of_scores(self.outputs) } else { 0.0 };
+            let margin = if is_refined { evidence.margin(self.outputs) } else { 0.0 };
             if let Some(Best { score, span, floor, noise }) = best.filter(|best| best.score > least + margin)
             {
                 least = score;
