@@ -23,7 +23,7 @@ impl fmt::Display for Requirement {
 }
 
 /// Words for the tensors of a set of roles, in the order of the bits.
-const ROLES: [(Role, &str); 20] = [
+const ROLES: [(Role, &str); 21] = [
     (Role::Representation, "representations"),
     (Role::Gradient, "gradients"),
     (Role::Moment, "moments"),
@@ -44,6 +44,7 @@ const ROLES: [(Role, &str); 20] = [
     (Role::PriorEvidence, "evidence for priors"),
     (Role::NewcomerGradient, "gradients of newcomers' errors"),
     (Role::NewcomerError, "errors of newcomers"),
+    (Role::HeadPrior, "priors of a network's last layer"),
 ];
 
 /// Lists the abilities and the tensors of a set of roles. Bits without a known role are shown as a number.

@@ -335,10 +335,11 @@ fn bits_of_a_set_are_distinct() {
         Role::PriorEvidence,
         Role::NewcomerGradient,
         Role::NewcomerError,
+        Role::HeadPrior,
     ] {
         assert_eq!(roles & role.bit(), 0);
         roles |= role.bit();
     }
-    assert_eq!(roles, 0x1FF_07FF);
+    assert_eq!(roles, 0x3FF_07FF);
     assert_eq!(ALL_ENCODINGS.map(Encoding::bit), [1, 2, 4, 8]);
 }

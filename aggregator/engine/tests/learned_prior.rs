@@ -4,13 +4,13 @@
 
 use fedspan_engine::aggregate::{Rule, UpdateWeight};
 use fedspan_engine::algorithm::{
-    Algorithm, HeadPrior, LearnedPrior, LearnedPriorSettings, LinearSettings, LinearStart, random_start,
+    Algorithm, HeadPrior, LearnedPrior, LearnedPriorSettings, random_start,
 };
 use fedspan_engine::linalg::Matrix;
 use fedspan_engine::random::{Purpose, Stream, stream};
-use fedspan_engine::{DeviceId, Request, Tensor, Weighting};
-use fedspan_protocol::message::{GeometricGrid, HeadSolve, Task, Upload};
-use fedspan_protocol::tensor::{Encoding, Role};
+use fedspan_engine::{DeviceId, Request, Tensor};
+use fedspan_protocol::message::{GeometricGrid, HeadSolve, Task};
+use fedspan_protocol::tensor::Role;
 use proptest::prelude::*;
 
 /// Samples of one device: features m x d, and targets m x C.
@@ -186,24 +186,7 @@ const SETTINGS: LearnedPriorSettings =
     LearnedPriorSettings { second_moments: true, groups: 3, learning_rounds: 4, refining_rounds: 2 };
 
 fn server(settings: LearnedPriorSettings, d: usize, k: usize, outputs: usize) -> LearnedPrior {
-    let linear = LinearSettings {
-        step_size: 0.0,
-        head: HeadSolve::LeastSquares { ridge: 0.0 },
-        head_step_size: 0.0,
-        local_steps: 1,
-        weighting: Weighting::Uniform,
-        send: Upload::Gradient,
-        upload: Encoding::F32,
-        download: Encoding::F32,
-    };
-    let start = LinearStart {
-        settings: &linear,
-        rule: Rule::MEAN,
-        basis: random_start(d, k, 5),
-        outputs,
-        first_device: 0,
-    };
-    LearnedPrior::new(settings, start)
+    LearnedPrior::new(settings, Rule::MEAN, random_start(d, k, 5), outputs, 0)
 }
 
 /// Runs one round with the devices that are asked, in the given order.

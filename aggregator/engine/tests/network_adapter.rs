@@ -39,6 +39,8 @@ fn parameters() -> NetworkParameters {
         rule: Rule::MEAN,
         fleet: 3,
         seed: 4,
+        training_rounds: 0,
+        first_device: 0,
     }
 }
 

@@ -31,6 +31,8 @@ mod moments;
 mod network;
 #[cfg(feature = "power")]
 mod power;
+#[cfg(all(feature = "network", feature = "learned-prior"))]
+mod prior_network;
 #[cfg(feature = "privacy")]
 mod private_fedrep;
 mod projection_cache;
@@ -67,6 +69,8 @@ pub use linear::Linear;
 pub use network::{Batches, Network, add_gradient};
 #[cfg(feature = "power")]
 pub use power::PowerCounts;
+#[cfg(all(feature = "network", feature = "learned-prior"))]
+pub use prior_network::{PriorNetwork, prior_network_values};
 use representation_hash::paced_hash;
 pub use representation_hash::representation_hash;
 #[cfg(feature = "scale")]

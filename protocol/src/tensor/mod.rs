@@ -64,6 +64,9 @@ pub enum Role {
     /// Error that belongs to [`Self::NewcomerGradient`], 1 x 2: the mean squared residual of a target, and the number of samples over
     /// which it is the mean.
     NewcomerError,
+    /// Prior of the last layer of a network, 1 x n: the values of a representation, of a prior mean and of the prior variances, and
+    /// those of second moments in rounds that send a metric. Sent only to devices.
+    HeadPrior,
 }
 
 /// Number of columns of [`Role::FeatureSums`]: the exponent of the feature's grid, three limbs of its sum,

@@ -884,6 +884,25 @@ fn messages_to_device() -> Vec<Golden> {
     ] {
         add(name, meaning, open(task, &prior), encode_values(Encoding::F32, &prior_values));
     }
+    let layers = [
+        inline_tensor(Role::Representation, Encoding::F32, 3, 2),
+        inline_tensor(Role::HeadPrior, Encoding::F32, 1, 21),
+    ];
+    let prior_of_layer = [
+        Random(18).matrix(3, 2),
+        Random(19).matrix(3, 2),
+        Random(20).matrix(3, 2),
+        vec![4.0, 2.0, 0.25],
+        vec![1.0, 0.25, 1.0, 0.0, 0.5, 2.0],
+    ]
+    .concat();
+    add(
+        "to_device_learned_prior_network",
+        "RoundOpen of round 7, stage 1: FitHead of a network's last layer, with noise of variance 0.125; as f32 in the body a 3 x 2 layer \
+         and the prior of 3 x 2 heads: representation, mean, variances 4, 2 and 0.25, metric",
+        open(Task::FitHead { head: HeadSolve::Prior { noise: 0.125 } }, &layers),
+        encode_values(Encoding::F32, &prior_of_layer),
+    );
     add(
         "to_device_learned_prior_moments",
         "RoundOpen of round 7, stage 1: PooledMoments",

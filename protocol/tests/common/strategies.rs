@@ -60,6 +60,7 @@ pub fn role() -> impl Strategy<Value = Role> {
         Role::PriorEvidence,
         Role::NewcomerGradient,
         Role::NewcomerError,
+        Role::HeadPrior,
     ])
 }
 

@@ -6,7 +6,7 @@ pub mod ridge;
 
 use fedspan_client::memory::Shape;
 use fedspan_client::source::Targets;
-use fedspan_client::task::LearnedPrior;
+use fedspan_client::task::{LearnedPrior, PriorNetwork};
 use fedspan_client::{Linear, Mechanism, NotReady, Recording, Task};
 use fedspan_engine::Tensor;
 use fedspan_engine::algorithm::Scale;
@@ -25,7 +25,7 @@ use crate::data::scaled::scaled_client;
 use crate::data::{Client, Dataset, Labels, Set, shape_of};
 use crate::fleet::{FleetArithmetic, HeapWorkspace, SimDevice, SimTask};
 use crate::least_squares::DroppedDirections;
-use crate::network::{self, SimNetwork};
+use crate::network::{self, HeapNetwork, SimNetwork};
 
 /// Metrics of one model on one data set. Metrics that do not apply are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -174,6 +174,12 @@ impl Predict for LearnedPrior<Vec<f32>> {
     }
 }
 
+impl Predict for PriorNetwork<HeapNetwork, Vec<f32>> {
+    fn predict_one(&mut self, x: &[f32], out: &mut [f32]) -> Result<(), NotReady> {
+        self.predict(x, out)
+    }
+}
+
 /// Scores a model with a fitted head on training and test samples.
 fn score_sets(model: &mut impl Predict, train_set: &Set, test_set: &Set, shape: Shape) -> ClientScore {
     let mut predictions = Predictions::of(test_set);
@@ -207,6 +213,7 @@ pub fn score_device(task: &mut SimTask, client: &Client, shape: Shape) -> Client
         SimTask::Linear(model) => score(model, client, shape),
         SimTask::Network(network) => score_network(network, network.own(), client),
         SimTask::LearnedPrior(model) => score_sets(model, &client.train.load(), &client.test.load(), shape),
+        SimTask::PriorNetwork(model) => score_sets(model, &client.train.load(), &client.test.load(), shape),
         SimTask::Scaled(scaled) => {
             let scale = scaled.scale().and_then(|scale| {
                 let (shift, factor) = scale.split_at_checked(shape.features)?;

@@ -17,7 +17,7 @@ use fedspan_client::pace::Pace;
 use fedspan_client::secure::Suite;
 use fedspan_client::session::{Config, Progress, Protection};
 use fedspan_client::store::Store;
-use fedspan_client::task::{ErrorFeedback, LearnedPrior, Scaled, learned_prior_values, scaled_values};
+use fedspan_client::task::{ErrorFeedback, LearnedPrior, Scaled, PriorNetwork, learned_prior_values, prior_network_values, scaled_values};
 use fedspan_client::{Event, Linear, Session, Task};
 use fedspan_engine::algorithm::ScaleSource;
 use fedspan_engine::config::network_parameters;
@@ -349,6 +349,11 @@ impl DeviceFactory {
         join_time: JoinTime,
         seeds_drawn: u32,
     ) -> Result<SimTask, BuildError> {
+        if let Some(network) = self.network.as_ref().filter(|_| self.learned_prior) {
+            let values = vec![0.0; prior_network_values(network.shape, true)];
+            let task = PriorNetwork::new(network.client(device, samples), values);
+            return task.map(SimTask::PriorNetwork).map_err(|error| BuildError(error.to_string()));
+        }
         if let Some(network) = &self.network {
             return Ok(SimTask::Network(SimNetwork::new(network, device, samples, join_time)));
         }
@@ -380,6 +385,10 @@ impl DeviceFactory {
     fn values_per_direction(&self) -> usize {
         let Shape { features, width, outputs } = self.shape;
         let model = match &self.network {
+            // An upper bound of the body and the prior, whose memory has more than their values.
+            Some(network) if self.learned_prior => {
+                network.shape.parameters() + prior_network_values(network.shape, true)
+            }
             Some(network) => network.shape.parameters() * network.method.tensors_per_layer(),
             None if self.learned_prior => {
                 features * (features + 1) / 2 + features * (width + outputs) + width + 1

@@ -55,6 +55,8 @@ pub fn parameters(descent: Descent, epochs: u16) -> NetworkParameters {
         rule: Rule::MEAN,
         fleet: 3,
         seed: 5,
+        training_rounds: 0,
+        first_device: 0,
     }
 }
 

@@ -10,6 +10,7 @@ use super::network::{NetworkSection, read_network};
 use crate::algorithm::{
     FedPowerSettings, LearnedPriorSettings, LinearAlgorithm, LinearMethod, LinearSettings, Uploads,
 };
+use crate::algorithm::network::NetworkMethod;
 use crate::reader::Problem;
 use crate::reader::Section;
 use crate::rounds::DEFAULT_RIDGE;
@@ -118,8 +119,16 @@ impl AlgorithmSection {
     pub fn learned_prior(&self) -> Option<LearnedPriorSettings> {
         match self.method {
             Method::Linear(LinearMethod::LearnedPrior(settings)) => Some(settings),
+            Method::Network(NetworkSection { method: NetworkMethod::LearnedPrior(prior), .. }) => Some(prior.0),
             Method::Linear(_) | Method::Network(_) => None,
         }
+    }
+
+    /// Number of rounds in which a model is trained: all of them, except on a network whose heads have a learned prior.
+    #[must_use]
+    pub fn training_rounds(&self) -> u32 {
+        let after = self.network().map_or(0, |network| network.method.rounds_after_training());
+        self.rounds.saturating_sub(after)
     }
 
     /// Whether the campaign has rounds. True also for local training on a network, whose rounds count epochs.
@@ -300,10 +309,14 @@ pub(super) fn read_network_algorithm(
     let (upload, download) =
         (read_dense_encoding(section, "upload")?, read_dense_encoding(section, "download")?);
     section.finish()?;
+    if network.method.has_prior() && download != Encoding::F32 {
+        let message = format!("found another encoding, {:?} sends \"f32\" only", network.method.name());
+        return Err(section.problem("download", message));
+    }
     let descent = network.descent;
     Ok(AlgorithmSection {
         method: Method::Network(network),
-        rounds: u32::try_from(rounds).unwrap_or(u32::MAX),
+        rounds: u32::try_from(rounds).unwrap_or(u32::MAX).saturating_add(network.method.rounds_after_training()),
         step_size: descent.step_size.into(),
         head: HeadSolve::Sgd { epochs: network.head_epochs, descent },
         final_head: HeadSolve::Sgd { epochs: network.tuning_epochs, descent },

@@ -97,7 +97,7 @@ pub fn build_custom_engine(
         Method::Network(network) => {
             let layers = model.network.unwrap_or(NetworkModel::WITHOUT_HIDDEN);
             let parameters =
-                build_parameters(shape, layers, algorithm, network, rule, settings.fleet_size, seed);
+                build_parameters(shape, layers, algorithm, network, rule, settings.fleet_size, seed, first_device);
             network.method.server(parameters)
         }
     });
@@ -139,10 +139,11 @@ pub fn network_parameters(
     seed: u64,
 ) -> Option<(NetworkMethod, NetworkParameters)> {
     let (layers, network) = (model.network?, algorithm.network()?);
-    Some((network.method, build_parameters(shape, layers, algorithm, network, rule, fleet, seed)))
+    Some((network.method, build_parameters(shape, layers, algorithm, network, rule, fleet, seed, 0)))
 }
 
 /// Parameters of an algorithm on a network, from the sections of a configuration.
+#[allow(clippy::too_many_arguments, reason = "one for each section of a file")]
 fn build_parameters(
     shape: Shape,
     layers: NetworkModel,
@@ -151,6 +152,7 @@ fn build_parameters(
     rule: Rule,
     fleet: usize,
     seed: u64,
+    first_device: u64,
 ) -> NetworkParameters {
     NetworkParameters {
         shape: build_network_shape(shape, layers),
@@ -163,5 +165,7 @@ fn build_parameters(
         rule,
         fleet,
         seed,
+        training_rounds: algorithm.training_rounds(),
+        first_device,
     }
 }

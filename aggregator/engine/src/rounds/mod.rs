@@ -264,7 +264,7 @@ impl Engine {
     #[must_use]
     pub fn tensors(&self) -> Vec<Tensor> {
         let tensors = self.displayed().fit_request(self.final_head()).tensors;
-        tensors.into_iter().filter(|tensor| tensor.role != Role::Scale).collect()
+        tensors.into_iter().filter(|tensor| !matches!(tensor.role, Role::Scale | Role::HeadPrior)).collect()
     }
 
     /// Round in which a device that joins would fit its head if training ended now. `None` during the start, or if the

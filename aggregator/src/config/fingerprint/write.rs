@@ -189,7 +189,8 @@ fn write_network_model(settings: &mut Settings, network: NetworkModel) {
 fn write_algorithm(settings: &mut Settings, algorithm: &AlgorithmSection) {
     let AlgorithmSection {
         method,
-        rounds,
+        // Written as the number of rounds of training.
+        rounds: _,
         step_size,
         head,
         final_head,
@@ -212,7 +213,7 @@ fn write_algorithm(settings: &mut Settings, algorithm: &AlgorithmSection) {
         Method::Linear(method) if derives_rounds => {
             method.write(&linear_settings, &mut |key, value| set(key, Setting::from_toml(&value)));
         }
-        Method::Linear(_) | Method::Network(_) => set("rounds", rounds.into()),
+        Method::Linear(_) | Method::Network(_) => set("rounds", algorithm.training_rounds().into()),
     }
     match method {
         Method::Network(network) => write_network(settings, network),

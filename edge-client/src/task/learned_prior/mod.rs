@@ -8,6 +8,9 @@ mod rounds;
 use fedspan_protocol::limits::PRIORS_MAX;
 use fedspan_protocol::message::{DeclineReason, RoundId, Task as Wire};
 
+#[cfg(feature = "network")]
+pub(super) use rounds::TASKS;
+
 use super::Usage;
 use crate::error::{NotReady, ShapeMismatch, check_finite, check_length, check_prediction};
 use crate::kernel::posterior::packed_len;
@@ -79,11 +82,11 @@ const fn lengths(shape: Shape, has_metric: bool) -> [usize; BUFFERS] {
     let packed = packed_len(d);
     [
         packed,
-        if has_metric { packed } else { 0 },
         d.saturating_mul(k),
         d.saturating_mul(c),
-        d.saturating_mul(c),
         k.saturating_add(1),
+        if has_metric { packed } else { 0 },
+        d.saturating_mul(c),
         d,
         c,
         SCORES,
@@ -110,16 +113,16 @@ pub const fn learned_prior_values(shape: Shape, has_metric: bool) -> usize {
 struct Buffers<'a> {
     /// Precision of the posterior in units of the noise's, then its Cholesky factor; packed.
     precision: &'a mut [f32],
-    /// Second moments of the fleet, packed; empty without room for them.
-    metric: &'a mut [f32],
     /// Representation, d x k; then the head moments.
     basis: &'a mut [f32],
     /// Prior mean, d x C.
     mean: &'a mut [f32],
-    /// Head, d x C; during a round the right-hand side, then the head's deviation from the mean.
-    head: &'a mut [f32],
     /// Prior variances in units of the noise's, k + 1 values.
     variances: &'a mut [f32],
+    /// Second moments of the fleet, packed; empty without room for them.
+    metric: &'a mut [f32],
+    /// Head, d x C; during a round the right-hand side, then the head's deviation from the mean.
+    head: &'a mut [f32],
     /// One sample, d values.
     x: &'a mut [f32],
     /// One target, C values.
@@ -137,13 +140,13 @@ struct Buffers<'a> {
 /// Splits the memory into its buffers.
 fn split(values: &mut [f32], shape: Shape, has_metric: bool) -> Buffers<'_> {
     let mut rest = values;
-    let [precision, metric, basis, mean, head, variances, x, y, scores, counters, gradient, products] =
+    let [precision, basis, mean, variances, metric, head, x, y, scores, counters, gradient, products] =
         lengths(shape, has_metric).map(|length| {
             let (taken, after) = core::mem::take(&mut rest).split_at_mut_checked(length).unwrap_or_default();
             rest = after;
             taken
         });
-    Buffers { precision, metric, basis, mean, head, variances, x, y, scores, counters, gradient, products }
+    Buffers { precision, basis, mean, variances, metric, head, x, y, scores, counters, gradient, products }
 }
 
 impl<V: AsRef<[f32]> + AsMut<[f32]>> LearnedPrior<V> {
@@ -194,6 +197,29 @@ impl<V: AsRef<[f32]> + AsMut<[f32]>> LearnedPrior<V> {
         let first: usize = lengths.iter().take(number).sum();
         let length = lengths.get(number).copied().unwrap_or(0);
         self.values.as_ref().get(first..first + length).unwrap_or_default()
+    }
+
+    /// Returns the number of values of a prior in one tensor ([`Role::HeadPrior`](fedspan_protocol::tensor::Role::HeadPrior)): the
+    /// representation, the mean and the variances, and the metric if `has_metric` is set.
+    #[cfg(feature = "network")]
+    pub(super) fn prior_len(&self, has_metric: bool) -> usize {
+        let lengths = lengths(self.state.shape, has_metric);
+        lengths.iter().take(METRIC + 1).skip(BASIS).fold(0, |sum, length| sum.saturating_add(*length))
+    }
+
+    /// Returns the buffer of a prior in one tensor, which invalidates the prior until `verify`.
+    #[cfg(feature = "network")]
+    pub(super) fn prior_mut(&mut self) -> Option<&mut [f32]> {
+        self.state.prior = None;
+        let first = lengths(self.state.shape, false).first().copied()?;
+        let len = self.prior_len(self.state.receives_metric);
+        self.values.as_mut().get_mut(first..first.checked_add(len)?)
+    }
+
+    /// Returns whether the memory has room for a metric.
+    #[cfg(feature = "network")]
+    pub(super) fn has_metric_buffer(&self) -> bool {
+        self.state.has_metric_buffer
     }
 
     /// Fits the head again under the prior in memory, from `samples`.
@@ -255,9 +281,12 @@ impl<V: AsRef<[f32]> + AsMut<[f32]>> LearnedPrior<V> {
 /// Number of the buffer [`Buffers::precision`].
 const PRECISION: usize = 0;
 /// Number of the buffer [`Buffers::basis`].
-const BASIS: usize = 2;
+const BASIS: usize = 1;
+/// Number of the buffer [`Buffers::metric`].
+#[cfg(feature = "network")]
+const METRIC: usize = 4;
 /// Number of the buffer [`Buffers::head`].
-const HEAD: usize = 4;
+const HEAD: usize = 5;
 /// Number of the buffer [`Buffers::scores`].
 const SCORE: usize = 8;
 /// Number of the buffer [`Buffers::products`].

@@ -15,11 +15,12 @@ use super::{
 };
 use crate::kernel::posterior::packed_len;
 use crate::kernel::vector::put;
+use crate::memory::Shape;
 use crate::source::{SampleSource, Targets};
 use crate::task::{Task, Usage};
 
 /// Tasks of the model.
-const TASKS: u32 = TaskKind::FitHead.bit()
+pub(in crate::task) const TASKS: u32 = TaskKind::FitHead.bit()
     | TaskKind::PooledMoments.bit()
     | TaskKind::HeadMoments.bit()
     | TaskKind::PriorEvidence.bit()
@@ -73,6 +74,25 @@ impl<V: AsRef<[f32]> + AsMut<[f32]>> LearnedPrior<V> {
     fn descriptor(role: Role, rows: usize, cols: usize) -> TensorDescriptor {
         let side = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
         TensorDescriptor::inline(role, Encoding::F32, side(rows), side(cols))
+    }
+
+    /// Returns the descriptors of the tensors of a prior, with or without a mean and a metric.
+    pub(in crate::task) fn prior_descriptors(
+        &self,
+        has_mean: bool,
+        has_metric: bool,
+    ) -> impl Iterator<Item = TensorDescriptor> {
+        let Shape { features: d, width: k, outputs: c } = self.state.shape;
+        let tensors = [
+            (true, Role::Representation, d, k),
+            (has_mean, Role::PriorMean, d, c),
+            (has_metric, Role::SecondMoments, 1, packed_len(d)),
+            (true, Role::PriorVariances, 1, k + 1),
+        ];
+        tensors
+            .into_iter()
+            .filter(|tensor| tensor.0)
+            .map(|(_, role, rows, cols)| Self::descriptor(role, rows, cols))
     }
 
     /// Fits the head under the prior in memory.
@@ -146,18 +166,10 @@ impl<V: AsRef<[f32]> + AsMut<[f32]>> Task for LearnedPrior<V> {
         }
         let has = |role| round.tensors.iter().any(|tensor| tensor.role == role);
         let (has_mean, has_metric) = (has(Role::PriorMean), has(Role::SecondMoments));
-        let shape = self.state.shape;
         let mut expected = Descriptors::new();
         if round.task != Wire::PooledMoments {
-            let (d, k, c) = (shape.features, shape.width, shape.outputs);
-            let tensors = [
-                (true, Role::Representation, d, k),
-                (has_mean, Role::PriorMean, d, c),
-                (has_metric && self.state.has_metric_buffer, Role::SecondMoments, 1, packed_len(d)),
-                (true, Role::PriorVariances, 1, k + 1),
-            ];
-            for (_, role, rows, cols) in tensors.into_iter().filter(|tensor| tensor.0) {
-                expected.push(Self::descriptor(role, rows, cols)).map_err(|_| DeclineReason::Tensors)?;
+            for tensor in self.prior_descriptors(has_mean, has_metric && self.state.has_metric_buffer) {
+                expected.push(tensor).map_err(|_| DeclineReason::Tensors)?;
             }
         }
         let same = |(a, b): (&TensorDescriptor, &TensorDescriptor)| {

@@ -3,6 +3,8 @@
 mod batch;
 mod batches;
 mod body_cache;
+#[cfg(feature = "learned-prior")]
+mod body_outputs;
 mod capabilities;
 mod epochs;
 mod forward;
@@ -12,7 +14,11 @@ mod sample_order;
 use core::ops::Range;
 
 use fedspan_protocol::frame::crc32c_f32;
+#[cfg(feature = "learned-prior")]
+use fedspan_protocol::message::{DeclineReason, RoundId};
 use fedspan_protocol::message::{Model, Task as Wire};
+#[cfg(feature = "learned-prior")]
+use fedspan_protocol::tensor::TensorDescriptor;
 use rand_core::Rng;
 
 use super::{Task, Usage, paced_hash};
@@ -21,7 +27,11 @@ use crate::kernel::all_within;
 #[cfg(feature = "adapter")]
 use crate::kernel::frozen::Frozen;
 use crate::memory::{NetworkMemory, NetworkParts, NetworkShape};
+#[cfg(feature = "learned-prior")]
+use crate::source::SampleSource;
 use batch::{Scratch, activations_range};
+#[cfg(feature = "learned-prior")]
+use body_outputs::BodyOutputs;
 use forward::forward;
 
 pub use batches::{Batches, add_gradient};
@@ -235,6 +245,49 @@ impl<M: NetworkMemory> Network<M> {
         }
         // Finite parameters can be so large that a sum overflows.
         check_prediction(out)
+    }
+
+    /// Returns the layers of the body if the tensors of a round are these.
+    ///
+    /// # Errors
+    /// [`DeclineReason::Tensors`] if the tensors are not the layers of the body.
+    #[cfg(feature = "learned-prior")]
+    pub(super) fn body_layers(&self, tensors: &[TensorDescriptor]) -> Result<Range<usize>, DeclineReason> {
+        let shape = self.shape();
+        let layers = capabilities::shared_layers(shape, tensors)?;
+        if layers == (0..shape.layers() - 1) { Ok(layers) } else { Err(DeclineReason::Tensors) }
+    }
+
+    /// Opens a round of another task, whose tensors are these layers ([`Self::body_layers`]); [`Task::tensor_mut`] and [`Task::verify`]
+    /// then receive them.
+    #[cfg(feature = "learned-prior")]
+    pub(super) fn receive_body(&mut self, layers: Range<usize>, task: Wire) {
+        (self.state.shared, self.state.task) = (layers, Some(task));
+    }
+
+    /// Replaces the head by one that was fitted on the outputs of the body in memory.
+    #[cfg(feature = "learned-prior")]
+    pub(super) fn set_head(&mut self, head: &[f32]) {
+        for (target, &value) in self.head_mut().iter_mut().zip(head) {
+            *target = value;
+        }
+        let last = self.shape().layers() - 1;
+        self.state.missing &= !layers_bits(&(last..last + 1));
+        self.state.head = self.state.body;
+        self.state.is_restored = false;
+    }
+
+    /// Returns the outputs of the body in memory for the samples of `source`.
+    ///
+    /// # Errors
+    /// [`DeclineReason`] as for [`BodyOutputs::new`].
+    #[cfg(feature = "learned-prior")]
+    pub(super) fn body_outputs<'a>(
+        &'a mut self,
+        id: RoundId,
+        source: &'a mut dyn SampleSource,
+    ) -> Result<BodyOutputs<'a>, DeclineReason> {
+        BodyOutputs::new(self.memory.parts(), id, source)
     }
 
     /// Returns true if the parameters of all layers are finite.

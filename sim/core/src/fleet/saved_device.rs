@@ -59,6 +59,9 @@ impl SavedDevice {
                 seeds_drawn: linear.mechanism().seeds_drawn(),
             },
             SimTask::Network(network) => SavedTask::Network(network.saved()),
+            SimTask::PriorNetwork(task) => {
+                SavedTask::Network(SavedNetwork::of_parameters(task.network().parameters()))
+            }
             SimTask::LearnedPrior(task) => {
                 SavedTask::LearnedPrior { head: task.head().to_vec(), fitted_on: task.head_fitted_on() }
             }
@@ -110,6 +113,9 @@ impl SavedDevice {
                 SavedTask::Linear { representation, head, fitted_on, seeds_drawn: _ },
             ) => restore_linear(linear, representation.as_deref(), head, *fitted_on),
             (SimTask::Network(network), SavedTask::Network(saved)) => network.restore(saved),
+            (SimTask::PriorNetwork(task), SavedTask::Network(saved)) => {
+                task.network_mut().set_parameters(saved.parameters()).is_ok()
+            }
             (SimTask::LearnedPrior(task), SavedTask::LearnedPrior { head, fitted_on }) => {
                 restore_head(task, head, *fitted_on)
             }

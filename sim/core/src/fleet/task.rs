@@ -5,12 +5,12 @@ use std::ops::{Deref, DerefMut};
 use fedspan_client::Millis;
 use fedspan_client::source::{SampleSource, Targets};
 use fedspan_client::task::lanes::{LaneStep, VerifiedRepresentation};
-use fedspan_client::task::{ErrorFeedback, LearnedPrior, Scaled, Usage};
+use fedspan_client::task::{ErrorFeedback, LearnedPrior, PriorNetwork, Scaled, Usage};
 use fedspan_client::{Linear, Release, Task};
 use fedspan_protocol::message::{self, Capabilities, DeclineReason, Descriptors, RoundId, RoundOpen};
 
 use super::HeapWorkspace;
-use crate::network::SimNetwork;
+use crate::network::{HeapNetwork, SimNetwork};
 use crate::noise::SimNoise;
 
 /// Task of a simulated device.
@@ -23,6 +23,8 @@ pub enum SimTask {
     Network(SimNetwork),
     /// Task of a linear model with a learned prior.
     LearnedPrior(LearnedPrior<Vec<f32>>),
+    /// Task of a network whose last layer has a learned prior.
+    PriorNetwork(PriorNetwork<HeapNetwork, Vec<f32>>),
     /// Task of a linear model or a network on standardised samples.
     Scaled(Box<Scaled<SimTask, Vec<f32>>>),
     /// One of the others, whose uploads leave values out.
@@ -97,7 +99,7 @@ impl SimTask {
         match self {
             Self::Scaled(scaled) => scaled.scale().unwrap_or_default(),
             Self::ErrorFeedback(feedback) => feedback.task().scale(),
-            Self::Linear(_) | Self::Network(_) | Self::LearnedPrior(_) => &[],
+            Self::Linear(_) | Self::Network(_) | Self::LearnedPrior(_) | Self::PriorNetwork(_) => &[],
         }
     }
 
@@ -119,6 +121,7 @@ macro_rules! delegate {
             SimTask::Linear($task) => $does,
             SimTask::Network($task) => $does,
             SimTask::LearnedPrior($task) => $does,
+            SimTask::PriorNetwork($task) => $does,
             SimTask::Scaled($task) => $does,
             SimTask::ErrorFeedback($task) => $does,
         }
@@ -147,6 +150,7 @@ impl Task for SimTask {
             Self::Linear(task) => task.verify_or_take(),
             Self::Network(task) => task.verify(),
             Self::LearnedPrior(task) => task.verify(),
+            Self::PriorNetwork(task) => task.verify(),
             Self::Scaled(task) => task.verify(),
             Self::ErrorFeedback(task) => task.verify(),
         }
@@ -157,6 +161,7 @@ impl Task for SimTask {
             Self::Linear(task) => task.run_or_take(id, source),
             Self::Network(task) => task.run(id, source),
             Self::LearnedPrior(task) => task.run(id, source),
+            Self::PriorNetwork(task) => task.run(id, source),
             Self::Scaled(task) => task.run(id, source),
             Self::ErrorFeedback(task) => task.run(id, source),
         }

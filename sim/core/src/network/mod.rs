@@ -53,6 +53,7 @@ impl NetworkConfig {
     pub fn new(method: NetworkMethod, parameters: NetworkParameters) -> Result<Self, String> {
         let sizes = parameters.shape;
         sizes.check()?;
+        method.check_shape(sizes)?;
         let hidden = sizes.hidden.map(usize::from);
         let hidden = hidden.split(|width| *width == 0).next().unwrap_or_default();
         let (outputs, batch) = (sizes.outputs.into(), parameters.descent.batch.into());
@@ -107,6 +108,16 @@ impl NetworkConfig {
         stream(self.parameters.seed, Purpose::Network, device.saturating_add(1)).bits()
     }
 
+    /// Creates the network of the client's task on a device with `samples` training samples. All devices start from the same network.
+    #[must_use]
+    pub fn client(&self, device: u64, samples: usize) -> Network<HeapNetwork> {
+        let memory = HeapNetwork::new(self.shape, self.has_momentum(), samples, self.base.clone());
+        let mut network = Network::new(memory, self.order_seed(device));
+        // Cannot fail: the start has as many values as the network.
+        let _ = network.set_parameters(&self.start());
+        network
+    }
+
     /// Initial parameters of all layers, the same on all devices. If the server sends the body, the head is
     /// zero, as on a board.
     #[must_use]
@@ -146,6 +157,20 @@ pub struct SavedNetwork {
     personal: Option<PersonalState>,
 }
 
+impl SavedNetwork {
+    /// State of a network without a baseline.
+    #[must_use]
+    pub fn of_parameters(parameters: &[f32]) -> Self {
+        Self { parameters: parameters.to_vec(), personal: None }
+    }
+
+    /// Parameters of all layers.
+    #[must_use]
+    pub fn parameters(&self) -> &[f32] {
+        &self.parameters
+    }
+}
+
 /// Network of a simulated device.
 #[derive(Clone, Debug)]
 pub struct SimNetwork {
@@ -170,12 +195,8 @@ impl SimNetwork {
     #[must_use]
     pub fn new(build: &NetworkConfig, device: u64, samples: usize, join_time: JoinTime) -> Self {
         let method = build.method;
-        let memory = HeapNetwork::new(build.shape, build.has_momentum(), samples, build.base.clone());
-        let order = build.order_seed(device);
-        let mut network = Network::new(memory, order);
-        // Cannot fail: the start has as many values as the network.
-        let _ = network.set_parameters(&build.start());
-        let baseline = Rounds::new(build, order);
+        let network = build.client(device, samples);
+        let baseline = Rounds::new(build, build.order_seed(device));
         let local_training = match (join_time, method.plan(&build.parameters).task) {
             (
                 JoinTime::AfterTraining { epochs: epochs @ 1.. },

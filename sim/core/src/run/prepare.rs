@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use fedspan_client::task::prior_network_values;
 use fedspan_engine::CustomParts;
 use fedspan_engine::admission::least_frame_limit;
 use fedspan_engine::algorithm::LinearMethod;
@@ -309,7 +310,7 @@ fn with_measured_steps<'a>(
 
 /// Rejects settings that do not fit the data, such as a stop condition on an accuracy for regression.
 fn check_targets(scenario: &Scenario, dataset: &Dataset) -> Result<(), RunError> {
-    if let Some(settings) = scenario.algorithm.learned_prior() {
+    if let (Some(settings), None) = (scenario.algorithm.learned_prior(), scenario.model.network) {
         settings.check_features(dataset.features).map_err(RunError::Mismatch)?;
     }
     if scenario.stop.distance.is_some() && dataset.truth.is_none() {
@@ -352,7 +353,12 @@ fn check_models(scenario: &Scenario, build: &DeviceFactory, dataset: &Dataset) -
         let clients = (dataset.clients.len() + dataset.newcomers.len()) as u64;
         // Memory per client: parameters, velocity, received layers, and a control variate or personal
         // network.
-        let values_per_client = 6 * network.shape.parameters() as u64 + network.shape.scratch() as u64;
+        let prior = match scenario.algorithm.learned_prior() {
+            Some(_) => prior_network_values(network.shape, true) as u64,
+            None => 0,
+        };
+        let values_per_client =
+            6 * network.shape.parameters() as u64 + network.shape.scratch() as u64 + prior;
         let samples: usize =
             dataset.clients.iter().chain(&dataset.newcomers).map(|client| client.train.len()).sum();
         let cache_size = network.shape.body_cache_len(samples) as u64;

@@ -3,7 +3,7 @@
 
 use fedspan_protocol::message::{HeadSolve, Task};
 
-use super::{NetworkParameters, Plan};
+use super::{NetworkParameters, NetworkShape, Plan};
 use crate::aggregate::{RoundAggregate, UpdateWeight};
 use crate::algorithm::Algorithm;
 use crate::algorithm::decoded::as_decoded;
@@ -39,8 +39,13 @@ impl LayerMean {
         self.values = Matrix::from_column_slice(values.len(), 1, values);
     }
 
+    /// Sizes of the network.
+    pub(super) fn shape(&self) -> NetworkShape {
+        self.parameters.shape
+    }
+
     /// Shared layers as tensors.
-    fn tensors(&self) -> Vec<Tensor> {
+    pub(super) fn tensors(&self) -> Vec<Tensor> {
         let NetworkParameters { shape, download_encoding, .. } = self.parameters;
         tensors(&self.plan, shape, self.values.as_slice(), 1, download_encoding)
     }
@@ -50,7 +55,7 @@ impl LayerMean {
 /// stacked vertically.
 pub(super) fn tensors(
     plan: &Plan,
-    shape: super::NetworkShape,
+    shape: NetworkShape,
     values: &[f64],
     copies: usize,
     encoding: fedspan_protocol::tensor::Encoding,

@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 use fedspan_protocol::message::Descent;
 use toml_edit::Value;
 
+use super::layers::NetworkShape;
 use super::mean::LayerMean;
 use super::parameters::{NetworkParameters, Plan};
 use crate::algorithm::Algorithm;
@@ -51,6 +52,9 @@ pub trait NetworkAlgorithm: Copy + fmt::Debug + PartialEq {
     /// Whether updates can only be combined by the mean, so that no robust rule is allowed.
     const NEEDS_MEAN: bool = false;
 
+    /// Whether the server sends a prior of heads, from which a head follows without other settings.
+    const HAS_PRIOR: bool = false;
+
     /// Reads the algorithm's own keys.
     ///
     /// # Errors
@@ -66,6 +70,19 @@ pub trait NetworkAlgorithm: Copy + fmt::Debug + PartialEq {
     /// Returns the invalid key, and a sentence with the value found and the values allowed.
     fn check_descent(&self, _descent: &Descent) -> Result<(), (&'static str, String)> {
         Ok(())
+    }
+
+    /// Checks the sizes of the network.
+    ///
+    /// # Errors
+    /// A sentence with the sizes found and allowed.
+    fn check_shape(&self, _shape: NetworkShape) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Number of rounds after those in which the network is trained.
+    fn rounds_after_training(&self) -> u32 {
+        0
     }
 
     /// Shared layers and task of the devices.

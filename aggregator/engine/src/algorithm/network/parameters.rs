@@ -30,6 +30,10 @@ pub struct NetworkParameters {
     pub fleet: usize,
     /// Seed of the initial network and of L2GD's coin.
     pub seed: u64,
+    /// Number of rounds in which the network is trained.
+    pub training_rounds: u32,
+    /// Number of the first device.
+    pub first_device: u64,
 }
 
 /// Shared layers and task of the rounds of an algorithm.

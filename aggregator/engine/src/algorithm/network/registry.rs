@@ -6,7 +6,7 @@ use toml_edit::Value;
 
 use super::{
     Apfl, Ditto, FedAvg, FedMtl, FedPer, FedProx, FedRep, FfaLora, FlexLora, L2gd, LgFedAvg, LocalOnly, Lora,
-    MethodKeys, NetworkAlgorithm, NetworkParameters, PerFedAvg, Plan, RoLora, Scaffold,
+    MethodKeys, NetworkAlgorithm, NetworkParameters, NetworkPrior, NetworkShape, PerFedAvg, Plan, RoLora, Scaffold,
 };
 use crate::algorithm::Algorithm;
 use crate::reader::Problem;
@@ -60,6 +60,20 @@ macro_rules! delegate {
             /// Returns the invalid key, and a sentence with the value found and the values allowed.
             pub fn check_descent(&self, descent: &Descent) -> Result<(), (&'static str, String)> {
                 match self { $(Self::$Name(method) => method.check_descent(descent),)+ }
+            }
+
+            /// Checks the sizes of the network.
+            ///
+            /// # Errors
+            /// A sentence with the sizes found and allowed.
+            pub fn check_shape(&self, shape: NetworkShape) -> Result<(), String> {
+                match self { $(Self::$Name(method) => method.check_shape(shape),)+ }
+            }
+
+            /// Number of rounds after those in which the network is trained.
+            #[must_use]
+            pub fn rounds_after_training(&self) -> u32 {
+                match self { $(Self::$Name(method) => method.rounds_after_training(),)+ }
             }
 
             /// Shared layers and task of the devices.
@@ -159,6 +173,12 @@ macro_rules! properties {
                 match self { $(Self::$Name(_) => <$Settings as NetworkAlgorithm>::STEPS_SHOW_ROUND,)+ }
             }
 
+            /// Whether the server sends a prior of heads, from which a head follows without other settings.
+            #[must_use]
+            pub const fn has_prior(&self) -> bool {
+                match self { $(Self::$Name(_) => <$Settings as NetworkAlgorithm>::HAS_PRIOR,)+ }
+            }
+
             /// Whether updates can only be combined by the mean, so that no robust rule is allowed.
             #[must_use]
             pub const fn needs_mean(&self) -> bool {
@@ -185,6 +205,7 @@ registry! {
     Lora(Lora),
     FfaLora(FfaLora),
     FlexLora(FlexLora),
+    LearnedPrior(NetworkPrior),
     LocalOnly(LocalOnly),
 }
 

@@ -35,7 +35,7 @@ impl Simulation<'_> {
         self.find_scale();
         let scored = self.scores_with_newcomers(0)?;
         let scores = scored.0;
-        self.before_tuning = Some(scored).filter(|_| self.scenario.algorithm.network().is_some());
+        self.before_tuning = Some(scored).filter(|_| self.tunes_heads());
         let (bytes_up, bytes_down) = self.devices.traffic_since();
         self.rows.push(RoundRow {
             round: 0,
@@ -76,7 +76,7 @@ impl Simulation<'_> {
     /// the previous scores are kept.
     pub(super) fn score_before_tuning(&mut self) -> Result<(), RunError> {
         let Some(row) = self.rows.last() else { return Ok(()) };
-        if self.scenario.algorithm.network().is_none()
+        if !self.tunes_heads()
             || self.before_tuning.is_some()
             || self.diverged.is_some()
         {
@@ -127,21 +127,23 @@ impl Simulation<'_> {
         if let (Some(_), Some(before_tuning)) = (self.diverged, &self.before_tuning) {
             return Ok(before_tuning.clone());
         }
+        if algorithm.learned_prior().is_some() {
+            // The samples are not scaled here: the devices scale them.
+            let clients = self.score_under_prior()?;
+            let mut scores = evaluate::average(&clients);
+            if algorithm.network().is_none() {
+                scores.distance = evaluate::distance(dataset, self.engine.representation()).distance;
+            }
+            scores.accuracy_global = self.shared_scores(&dataset.clients).accuracy;
+            check_finite(&scores, round)?;
+            return Ok((scores, clients));
+        }
         if let Some(network) = algorithm.network() {
             let devices: Vec<_> = self.devices.awake().collect();
             let tuning = network.tuned.then_some((algorithm.final_head, round));
             let clients =
                 evaluate::score_shared_layers(&dataset.clients, &devices, &self.engine.tensors(), tuning);
             let scores = evaluate::average(&clients);
-            check_finite(&scores, round)?;
-            return Ok((scores, clients));
-        }
-        if algorithm.learned_prior().is_some() {
-            // The samples are not scaled here: the devices scale them.
-            let clients = self.score_under_prior()?;
-            let mut scores = evaluate::average(&clients);
-            scores.distance = evaluate::distance(dataset, self.engine.representation()).distance;
-            scores.accuracy_global = self.shared_scores(&dataset.clients).accuracy;
             check_finite(&scores, round)?;
             return Ok((scores, clients));
         }
@@ -161,6 +163,11 @@ impl Simulation<'_> {
         }
         check_finite(&scores, round)?;
         Ok((scores, clients))
+    }
+
+    /// True if clients tune the heads of networks after training.
+    pub(super) fn tunes_heads(&self) -> bool {
+        self.scenario.algorithm.network().is_some_and(|network| !network.method.has_prior())
     }
 
     /// Scores of the model that clients use without a sample of their own: the shared head, or the mean of a learned prior. Empty without

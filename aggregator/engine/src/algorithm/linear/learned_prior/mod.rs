@@ -55,6 +55,35 @@ impl Default for LearnedPriorSettings {
 }
 
 impl LearnedPriorSettings {
+    /// Reads the keys of the table `own`.
+    pub(in crate::algorithm) fn read_keys(own: &Section<'_>) -> Result<Self, Problem> {
+        let default = Self::default();
+        let count = |key, default: u8, allowed| {
+            let value = own.integer(key, Some(default.into()), allowed)?;
+            Ok(u8::try_from(value).unwrap_or(u8::MAX))
+        };
+        Ok(Self {
+            second_moments: own.boolean("second_moments", default.second_moments)?,
+            groups: count("groups", default.groups, 2..=16)?,
+            learning_rounds: count("learning_rounds", default.learning_rounds, 1..=100)?,
+            refining_rounds: count("refining_rounds", default.refining_rounds, 0..=200)?,
+        })
+    }
+
+    /// Passes each key, with its value, to `set`.
+    pub(in crate::algorithm) fn write_keys(&self, set: &mut dyn FnMut(&str, Value)) {
+        set("second_moments", self.second_moments.into());
+        set("groups", i64::from(self.groups).into());
+        set("learning_rounds", i64::from(self.learning_rounds).into());
+        set("refining_rounds", i64::from(self.refining_rounds).into());
+    }
+
+    /// Number of rounds in which a prior is learned.
+    #[must_use]
+    pub fn prior_rounds(&self) -> u32 {
+        Plan::new(*self).rounds()
+    }
+
     /// Checks whether second moments of samples with this many features fit one tensor.
     ///
     /// # Errors
@@ -83,36 +112,18 @@ impl LinearAlgorithm for LearnedPriorSettings {
     const HAS_PRIOR: bool = true;
 
     fn read(section: &Section<'_>) -> Result<Self, Problem> {
-        let default = Self::default();
-        let to_u8 = |value: u64| u8::try_from(value).unwrap_or(u8::MAX);
         let own = section.section(Self::NAME)?;
-        let settings = Self {
-            second_moments: own.boolean("second_moments", default.second_moments)?,
-            groups: to_u8(own.integer("groups", Some(default.groups.into()), 2..=16)?),
-            learning_rounds: to_u8(own.integer(
-                "learning_rounds",
-                Some(default.learning_rounds.into()),
-                1..=100,
-            )?),
-            refining_rounds: to_u8(own.integer(
-                "refining_rounds",
-                Some(default.refining_rounds.into()),
-                0..=200,
-            )?),
-        };
+        let settings = Self::read_keys(&own)?;
         own.finish()?;
         Ok(settings)
     }
 
     fn write(&self, _settings: &LinearSettings, set: &mut dyn FnMut(&str, Value)) {
-        set("learned-prior.second_moments", self.second_moments.into());
-        set("learned-prior.groups", i64::from(self.groups).into());
-        set("learned-prior.learning_rounds", i64::from(self.learning_rounds).into());
-        set("learned-prior.refining_rounds", i64::from(self.refining_rounds).into());
+        self.write_keys(&mut |key, value| set(&format!("{}.{key}", Self::NAME), value));
     }
 
     fn rounds(&self) -> Option<u64> {
-        Some(Plan::new(*self).rounds().into())
+        Some(self.prior_rounds().into())
     }
 
     fn check(&self, settings: &LinearSettings) -> Result<(), (&'static str, String)> {
@@ -129,6 +140,7 @@ impl LinearAlgorithm for LearnedPriorSettings {
     }
 
     fn server(&self, start: LinearStart<'_>) -> Box<dyn Algorithm> {
-        Box::new(LearnedPrior::new(*self, start))
+        let LinearStart { rule, basis, outputs, first_device, .. } = start;
+        Box::new(LearnedPrior::new(*self, rule, basis, outputs, first_device))
     }
 }

@@ -12,7 +12,6 @@ use super::{ChosenPrior, HeadPrior, LearnedPriorSettings};
 use crate::aggregate::{RoundAggregate, Rule, UpdateWeight};
 use crate::algorithm::Algorithm;
 use crate::algorithm::decoded::tensor;
-use crate::algorithm::linear::LinearStart;
 use crate::linalg::{Matrix, RankDeficient, orthonormal, to_f32};
 use crate::types::{DeviceId, Request, Tensor, Weighting};
 
@@ -103,10 +102,15 @@ struct OpenRound {
 }
 
 impl LearnedPrior {
-    /// Starts from the representation of `start`, of which training replaces all columns.
+    /// Starts from the representation `basis`, of which training replaces all columns. `outputs` is the number of columns of a head.
     #[must_use]
-    pub fn new(settings: LearnedPriorSettings, start: LinearStart<'_>) -> Self {
-        let LinearStart { rule, basis, outputs, first_device, .. } = start;
+    pub fn new(
+        settings: LearnedPriorSettings,
+        rule: Rule,
+        basis: Matrix,
+        outputs: usize,
+        first_device: u64,
+    ) -> Self {
         let plan = Plan::new(settings);
         let (features, width) = basis.shape();
         let variances = Variances { basis: basis.clone(), spans: vec![0.0; width], floor: 1.0, noise: 1.0 };
