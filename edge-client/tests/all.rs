@@ -81,6 +81,7 @@ mod power_neighbours;
 mod power_private;
 mod power_rounds;
 mod power_seeds;
+mod prior_network;
 mod privacy_ledger;
 mod privacy_ledger_flash;
 mod recording_format;

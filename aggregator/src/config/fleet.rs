@@ -162,7 +162,7 @@ impl Fleet {
     /// Checks settings of different sections against each other.
     fn check(&self, root: &Section<'_>) -> Result<(), Problem> {
         let d = self.shape.features;
-        if let Some(settings) = self.algorithm.learned_prior() {
+        if let (Some(settings), None) = (self.algorithm.learned_prior(), self.model.network) {
             let checked = settings.check_features(d);
             checked.map_err(|message| root.problem("algorithm", message))?;
         }
@@ -283,14 +283,14 @@ impl Fleet {
                 "which simulated devices read; a real device has its own: give its checksum as \"frozen\"";
             return Err(root.section("model")?.problem("base", message));
         }
-        shape.check().map_err(|message| match root.section("model") {
+        shape.check().and_then(|()| network.method.check_shape(shape)).map_err(|message| match root.section("model") {
             Ok(section) => section.problem("kind", message),
             Err(problem) => problem,
         })?;
         if !network.method.is_supported_by_firmware() || !network.method.communicates() {
             let message = format!(
                 "{:?} is for simulations; allowed for a real fleet of networks: \"fedrep\", \"fedper\", \"fedavg\", \
-                 \"lg-fedavg\"",
+                 \"lg-fedavg\", \"learned-prior\"",
                 self.algorithm.name()
             );
             return Err(root.section("algorithm")?.problem("name", message));

@@ -90,6 +90,10 @@ impl<M: NetworkMemory, V: AsRef<[f32]> + AsMut<[f32]>> PriorNetwork<M, V> {
     /// prior.
     fn split_round(&self, round: &RoundOpen) -> Result<(RoundOpen, Range<usize>), DeclineReason> {
         let body = self.network.shape().layers() - 1;
+        // Without a layer before the head there is nothing that learns with the fleet: the linear model has these rounds.
+        if body == 0 {
+            return Err(DeclineReason::Tensors);
+        }
         let (layers, prior) = round.tensors.split_at_checked(body).ok_or(DeclineReason::Tensors)?;
         let layers = self.network.body_layers(layers)?;
         let mut tensors = Descriptors::new();

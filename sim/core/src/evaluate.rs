@@ -4,7 +4,8 @@ mod baselines;
 mod predictions;
 pub mod ridge;
 
-use fedspan_client::memory::Shape;
+use fedspan_client::kernel::frozen::Frozen;
+use fedspan_client::memory::{NetworkShape, Shape};
 use fedspan_client::source::Targets;
 use fedspan_client::task::{LearnedPrior, PriorNetwork};
 use fedspan_client::{Linear, Mechanism, NotReady, Recording, Task};
@@ -230,7 +231,22 @@ pub fn score_device(task: &mut SimTask, client: &Client, shape: Shape) -> Client
 /// weights.
 #[must_use]
 pub fn score_network(device: &SimNetwork, parameters: &[f32], client: &Client) -> ClientScore {
-    let (shape, frozen) = (device.shape(), device.frozen());
+    score_parameters(device.shape(), device.frozen(), parameters, client)
+}
+
+/// Scores one network, without an adapter, on the samples of all clients.
+#[must_use]
+pub fn shared_network(shape: NetworkShape, parameters: &[f32], clients: &[Client]) -> Scores {
+    let score = |client| score_parameters(shape, Frozen::Nothing, parameters, client);
+    average(&clients.par_iter().map(score).collect::<Vec<_>>())
+}
+
+fn score_parameters(
+    shape: NetworkShape,
+    frozen: Frozen<'_>,
+    parameters: &[f32],
+    client: &Client,
+) -> ClientScore {
     let train = network::errors(shape, frozen, parameters, &client.train);
     let test = network::errors(shape, frozen, parameters, &client.test);
     #[allow(clippy::cast_precision_loss, reason = "counts of samples")]

@@ -350,7 +350,7 @@ impl DeviceFactory {
         seeds_drawn: u32,
     ) -> Result<SimTask, BuildError> {
         if let Some(network) = self.network.as_ref().filter(|_| self.learned_prior) {
-            let values = vec![0.0; prior_network_values(network.shape, true)];
+            let values = vec![0.0; self.prior_values()];
             let task = PriorNetwork::new(network.client(device, samples), values);
             return task.map(SimTask::PriorNetwork).map_err(|error| BuildError(error.to_string()));
         }
@@ -381,15 +381,20 @@ impl DeviceFactory {
         }
     }
 
+    /// Number of values in the memory of a device for the prior of a network's last layer; 0 without one.
+    pub(crate) fn prior_values(&self) -> usize {
+        let network = self.network.as_ref().filter(|_| self.learned_prior);
+        network.map_or(0, |network| prior_network_values(network.shape, true))
+    }
+
     /// Largest number of values in the download or the upload of a round.
     fn values_per_direction(&self) -> usize {
         let Shape { features, width, outputs } = self.shape;
         let model = match &self.network {
-            // An upper bound of the body and the prior, whose memory has more than their values.
-            Some(network) if self.learned_prior => {
-                network.shape.parameters() + prior_network_values(network.shape, true)
+            // With a prior of the last layer this is an upper bound: its memory holds more than its values.
+            Some(network) => {
+                network.shape.parameters() * network.method.tensors_per_layer() + self.prior_values()
             }
-            Some(network) => network.shape.parameters() * network.method.tensors_per_layer(),
             None if self.learned_prior => {
                 features * (features + 1) / 2 + features * (width + outputs) + width + 1
             }

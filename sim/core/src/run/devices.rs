@@ -18,7 +18,7 @@ use crate::fleet::{
     BuildError, DeviceFactory, LaneRound, SavedDevice, SimDevice, StepsPool, deterministic_rng,
 };
 use crate::in_order::in_order;
-use crate::network::JoinTime;
+use crate::network::{JoinTime, NetworkConfig};
 use crate::scenario::Scenario;
 
 /// Creates the acceptor, which admits devices by the requirements of a campaign. Frames are not encrypted,
@@ -50,7 +50,7 @@ pub fn least_memory(build: &DeviceFactory, dataset: &Dataset, awake_max: usize, 
     let clients = dataset.clients.len() as u64;
     let (awake, values) = match &build.network {
         // Devices of networks are always awake.
-        Some(network) => (clients, network.shape.parameters()),
+        Some(network) => (clients, network.shape.parameters() + build.prior_values()),
         None => {
             let Shape { features, width, outputs } = build.shape;
             let awake = match dataset.clients.len() {
@@ -350,6 +350,11 @@ impl<'a> Devices<'a> {
     pub fn privacy(&mut self, device: u64) -> Privacy {
         let index = usize::try_from(device).unwrap_or(usize::MAX);
         self.privacy_of_kind(index).unwrap_or_default()
+    }
+
+    /// Settings of the devices' networks; `None` for linear models.
+    pub fn network(&self) -> Option<&NetworkConfig> {
+        self.build.network.as_ref()
     }
 
     /// Number of devices.

@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use fedspan_client::task::prior_network_values;
 use fedspan_engine::CustomParts;
 use fedspan_engine::admission::least_frame_limit;
 use fedspan_engine::algorithm::LinearMethod;
@@ -353,12 +352,9 @@ fn check_models(scenario: &Scenario, build: &DeviceFactory, dataset: &Dataset) -
         let clients = (dataset.clients.len() + dataset.newcomers.len()) as u64;
         // Memory per client: parameters, velocity, received layers, and a control variate or personal
         // network.
-        let prior = match scenario.algorithm.learned_prior() {
-            Some(_) => prior_network_values(network.shape, true) as u64,
-            None => 0,
-        };
-        let values_per_client =
-            6 * network.shape.parameters() as u64 + network.shape.scratch() as u64 + prior;
+        let values_per_client = 6 * network.shape.parameters() as u64
+            + network.shape.scratch() as u64
+            + build.prior_values() as u64;
         let samples: usize =
             dataset.clients.iter().chain(&dataset.newcomers).map(|client| client.train.len()).sum();
         let cache_size = network.shape.body_cache_len(samples) as u64;

@@ -47,6 +47,7 @@ impl HeadShape {
 impl NetworkAlgorithm for NetworkPrior {
     const NAME: &'static str = "learned-prior";
     const SUMMARY: &'static str = "personal heads with a prior that the fleet learns (empirical Bayes)";
+    const RUNS_ON_FIRMWARE: bool = true;
     const HAS_OWN_HEAD: bool = true;
     const STEPS_SHOW_ROUND: bool = false;
     const HAS_PRIOR: bool = true;
@@ -60,6 +61,12 @@ impl NetworkAlgorithm for NetworkPrior {
     }
 
     fn check_shape(&self, shape: NetworkShape) -> Result<(), String> {
+        if shape.layers().len() < 2 {
+            return Err(
+                "the network has no layer before its last one, allowed: at least one; or set model.kind = \"linear\""
+                    .to_owned(),
+            );
+        }
         let values = HeadShape::of(shape).values(self.0.second_moments);
         if values > usize::from(u16::MAX) {
             let inputs = HeadShape::of(shape).features - 1;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use fedspan_engine::linalg::Matrix;
+use fedspan_engine::linalg::{Matrix, to_f32};
 use fedspan_engine::{Action, Tensor};
 use fedspan_protocol::message::HeadSolve;
 
@@ -178,9 +178,15 @@ impl Simulation<'_> {
             return evaluate::shared(clients, &decoded(self.engine.representation()), &decoded(w));
         }
         let mean = self.engine.head_prior().map(|prior| prior.mean);
-        mean.filter(|mean| mean.iter().any(|value| *value != 0.0)).map_or_else(Scores::default, |mean| {
-            evaluate::shared(clients, &Matrix::identity(mean.nrows(), mean.nrows()), &mean)
-        })
+        let Some(mean) = mean.filter(|mean| mean.iter().any(|value| *value != 0.0)) else {
+            return Scores::default();
+        };
+        let Some(network) = self.devices.network() else {
+            return evaluate::shared(clients, &Matrix::identity(mean.nrows(), mean.nrows()), &mean);
+        };
+        let body = self.engine.tensors().into_iter().flat_map(|layer| layer.values);
+        let parameters: Vec<f32> = body.chain(to_f32(&mean)).collect();
+        evaluate::shared_network(network.shape, &parameters, clients)
     }
 
     /// Scores the clients with heads under the prior that is published now, on devices like their own.
