@@ -15,6 +15,7 @@ mod layers;
 mod learned_prior;
 mod linalg;
 mod network_adapter;
+mod network_prior;
 mod participation;
 mod patience;
 mod promise;

@@ -270,6 +270,26 @@ impl LearnedPrior {
         self.request_for(stage, self.is_about_newcomers(stage))
     }
 
+    /// Request like this one, of a prior that has a mean and a metric; `None` if no prior has a metric.
+    fn with_metric(&self, request: &Request) -> Option<Request> {
+        let (variances, representation) = request.tensors.split_last()?;
+        if self.plan.metrics() < 2 {
+            return None;
+        }
+        let side = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+        let zeros = |role, rows: usize, cols: usize| Tensor {
+            role,
+            rows: side(rows),
+            cols: side(cols),
+            values: vec![0.0; rows * cols],
+        };
+        let mut tensors: Vec<Tensor> = representation.iter().take(1).cloned().collect();
+        tensors.push(zeros(Role::PriorMean, self.features, self.outputs));
+        tensors.push(zeros(Role::SecondMoments, 1, packed_len(self.features)));
+        tensors.push(variances.clone());
+        Some(Request { tensors, ..request.clone() })
+    }
+
     /// Request of a stage, about the errors of newcomers or not.
     fn request_for(&self, stage: Stage, is_about_newcomers: bool) -> Request {
         let prior = self.prior_of(stage);
@@ -573,7 +593,8 @@ impl Algorithm for LearnedPrior {
     fn requests(&self) -> Vec<Request> {
         let numbers = 0..=self.plan.rounds();
         let mut kinds: Vec<Request> = Vec::new();
-        // All stages of one kind have tensors of the same sizes, except for a mean and a metric, which a few rounds have.
+        // All stages of one kind have tensors of the same sizes, except for a mean and a metric, which are not known before the first
+        // round.
         let stages = numbers.map(|number| self.plan.stage(number));
         for (stage, is_about_newcomers) in
             stages.flat_map(|stage| [(stage, false), (stage, self.outputs > 1)])
@@ -586,6 +607,8 @@ impl Algorithm for LearnedPrior {
                 kinds.push(request);
             }
         }
+        let with_metric: Vec<Request> = kinds.iter().filter_map(|kind| self.with_metric(kind)).collect();
+        kinds.extend(with_metric);
         kinds
     }
 
