@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use fedspan_aggregator::store;
 use fedspan_client::memory::Shape;
@@ -22,6 +23,10 @@ use fedspan_sim_core::scenario::Scenario;
 use fedspan_tests::replay::replay;
 use tempfile::TempDir;
 use tokio::sync::{Mutex, MutexGuard};
+
+/// Time after which a fleet has failed: many times as long as any takes. A server that cannot write its state, because the disk is
+/// full, waits without end.
+const LIMIT: Duration = Duration::from_secs(600);
 
 /// Observer of an emulation that ignores all calls.
 struct Silent;
@@ -116,7 +121,7 @@ impl World {
             firmware: Some(firmware),
             scratch: self.scratch.path(),
         };
-        emulate(&plan, std::future::pending(), &mut Silent).await
+        emulate(&plan, tokio::time::sleep(LIMIT), &mut Silent).await
     }
 
     /// Returns the error of a fleet that is refused before its firmware is built.
@@ -132,7 +137,7 @@ impl World {
             firmware: Some(PathBuf::new()),
             scratch: self.scratch.path(),
         };
-        emulate(&plan, std::future::pending(), &mut Silent).await.expect_err("a refusal").to_string()
+        emulate(&plan, tokio::time::sleep(LIMIT), &mut Silent).await.expect_err("a refusal").to_string()
     }
 
     /// Runs the fleet and checks the result: the campaign is finished, no update was rejected, and the

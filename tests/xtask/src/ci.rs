@@ -52,8 +52,11 @@ enum Lane {
     Second,
 }
 
-/// Longest time that the stages of the second process may take after the end of the first.
-const LIMIT: Duration = Duration::from_secs(3600);
+/// Longest time of a run. Programs that still run then are killed, and the table is printed.
+const LIMIT: Duration = Duration::from_secs(80 * 60);
+
+/// Disk space in megabytes that a run of all stages takes in a clean checkout, with what its tools fetch.
+const DISK: u64 = 20_000;
 
 /// One step of a stage. The next step runs even if this step fails.
 #[derive(Clone, Copy)]
@@ -234,8 +237,12 @@ pub fn run(context: &Context, arguments: &Ci) -> Result<(), Failure> {
         return Ok(());
     }
     let mut report = Report::default();
+    let context = &context.ending_after(LIMIT);
     if named.is_empty() {
         let context = &context.recording_failed_tests();
+        if let Some(free) = context.free_megabytes().filter(|free| *free < DISK) {
+            println!("warning: {free} MB of disk are free, and a run in a clean checkout takes about {DISK}");
+        }
         report.run(context, STAGES.iter().filter(|stage| stage.lane == Lane::Before));
         let second = SecondProcess::start(context)?;
         report.run(context, STAGES.iter().filter(|stage| stage.lane == Lane::First));
@@ -277,7 +284,9 @@ impl Report {
             let result = stage.run(context);
             let (seconds, share) = (start.elapsed().as_secs(), stage.minutes * 60);
             self.failed |= result == Outcome::Failed || context.is_interrupted();
-            self.table.push(format!("{:<16} {seconds:7} {share:7}  {}", stage.name, result.shown()));
+            let free = context.free_megabytes().map_or_else(|| "-".to_owned(), |free| free.to_string());
+            self.table
+                .push(format!("{:<16} {seconds:7} {share:7} {free:>8}  {}", stage.name, result.shown()));
             if seconds > share {
                 let late =
                     format!("warning: stage '{}' took {seconds} s, its share is {share} s", stage.name);
@@ -287,7 +296,7 @@ impl Report {
     }
 
     fn print(&self) {
-        println!("\n{:<16} {:>7} {:>7}  result", "stage", "seconds", "share");
+        println!("\n{:<16} {:>7} {:>7} {:>8}  result", "stage", "seconds", "share", "MB free");
         for line in self.table.iter().chain(&self.late) {
             println!("{line}");
         }
@@ -318,6 +327,7 @@ impl SecondProcess {
 
     /// Waits for the process and prints its output. Returns whether all stages succeeded, and the failed tests.
     fn wait(mut self, context: &Context) -> (bool, FailedTests) {
+        // It has the same limit, and prints its table when its time is over.
         let status = context.wait(&mut self.process, LIMIT);
         println!("== output of the second process");
         let mut failed_tests = FailedTests::default();

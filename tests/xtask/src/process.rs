@@ -3,6 +3,7 @@
 
 use std::fs::{File, TryLockError};
 use std::io::{self, BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,6 +60,8 @@ pub struct Context {
     interrupted: Arc<AtomicBool>,
     /// Names of failed tests in the output of programs; `None` if they are not recorded.
     failed_tests: Option<Arc<Mutex<FailedTests>>>,
+    /// Time at which programs are killed, with the programs that they have started; `None` without a limit.
+    deadline: Option<Instant>,
 }
 
 /// Failed tests in the output of test programs, each with the place and the message of its panic.
@@ -103,13 +106,42 @@ impl Context {
             signal_hook::flag::register_conditional_default(signal, Arc::clone(&interrupted))?;
             signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
         }
-        Ok(Self { root, interrupted, failed_tests: None })
+        Ok(Self { root, interrupted, failed_tests: None, deadline: None })
     }
 
     /// Returns a context whose programs' failed tests are recorded.
     #[must_use]
     pub fn recording_failed_tests(&self) -> Self {
         Self { failed_tests: Some(Arc::default()), ..self.clone() }
+    }
+
+    /// Returns a context whose programs run for at most `limit` from now on, all together. Then the one that runs is killed, with the
+    /// programs that it has started, and the others fail at once.
+    #[must_use]
+    pub fn ending_after(&self, limit: Duration) -> Self {
+        Self { deadline: Some(Instant::now() + limit), ..self.clone() }
+    }
+
+    /// Returns whether the time of [`Self::ending_after`] is over.
+    #[must_use]
+    pub fn is_late(&self) -> bool {
+        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+
+    /// Returns the free disk space at the root in megabytes; `None` if `df` cannot tell.
+    #[must_use]
+    pub fn free_megabytes(&self) -> Option<u64> {
+        let output = Command::new("df").args(["-Pm"]).arg(&self.root).output().ok()?;
+        let text = String::from_utf8(output.stdout).ok()?;
+        text.lines().nth(1)?.split_whitespace().nth(3)?.parse().ok()
+    }
+
+    /// Sends a signal to a program and to those that it has started.
+    fn signal_group(&self, child: &Child, signal: &str) {
+        if self.deadline.is_some() {
+            let group = format!("-{}", child.id());
+            let _ = Command::new("kill").args(["-s", signal, "--", &group]).stderr(Stdio::null()).status();
+        }
     }
 
     /// Lines about the failed tests so far, if they are recorded.
@@ -227,10 +259,17 @@ impl Context {
         if self.failed_tests.is_some() {
             command.stdout(Stdio::piped());
         }
+        if self.deadline.is_some() {
+            // A group of its own, which can be killed as a whole.
+            command.process_group(0);
+        }
+        if self.is_late() {
+            return Err(Failure::new(format!("{name}: not started, since the time is over")));
+        }
         let mut child = command.spawn().map_err(|error| Failure::new(format!("{name}: {error}")))?;
         let output = child.stdout.take().zip(self.failed_tests.clone());
         let reader = output.map(|(output, tests)| std::thread::spawn(move || copy_output(output, &tests)));
-        let mut interrupted_at = None;
+        let mut interrupted_at: Option<Instant> = None;
         loop {
             if let Some(status) = child.try_wait()? {
                 // A program that the child has left behind may keep the output open.
@@ -242,10 +281,17 @@ impl Context {
                 }
                 return Ok(status);
             }
-            if self.is_interrupted() && interrupted_at.get_or_insert_with(Instant::now).elapsed() > END_TIME {
+            if self.is_interrupted() && interrupted_at.is_none() {
+                interrupted_at = Some(Instant::now());
+                self.signal_group(&child, "TERM");
+            }
+            let is_late = self.is_late();
+            if is_late || interrupted_at.is_some_and(|at| at.elapsed() > END_TIME) {
+                self.signal_group(&child, "KILL");
                 let _ = child.kill();
                 let _ = child.wait();
-                return Err(Failure::new(format!("{name}: killed after an interruption")));
+                let reason = if is_late { "when the time was over" } else { "after an interruption" };
+                return Err(Failure::new(format!("{name}: killed {reason}")));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -425,6 +471,28 @@ mod tests {
         let failure = context().wait(&mut child, Duration::ZERO).unwrap_err();
         assert_eq!(failure.message, "killed after 0 s");
         assert!(child.try_wait().unwrap().is_some());
+    }
+
+    #[test]
+    fn late_programs_are_killed_with_those_that_they_have_started() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("pid");
+        let context = context().ending_after(Duration::from_millis(500));
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 600 & echo $! > \"$0\"; wait"]).arg(&file);
+        assert_eq!(context.status(&mut command).unwrap_err().message, "sh: killed when the time was over");
+        let pid = std::fs::read_to_string(&file).unwrap();
+        // A killed process may take a moment to end.
+        let is_alive = || {
+            let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+            !state.is_empty() && !state.contains(") Z ")
+        };
+        while is_alive() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let refused = context.status(&mut Command::new("true")).unwrap_err();
+        assert_eq!(refused.message, "true: not started, since the time is over");
+        assert!(context.free_megabytes().is_some_and(|free| free > 0));
     }
 
     #[test]
