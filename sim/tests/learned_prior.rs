@@ -64,3 +64,66 @@ fn start_from_data_has_no_effect() {
     assert_eq!(random, power);
     assert_eq!(random, moments);
 }
+
+/// Networks: all layers are trained first, then the fleet learns the prior of the last one. The body stays as it was, and heads have a
+/// row for the biases.
+#[test]
+fn heads_of_networks_have_a_prior() {
+    let short = [
+        "split.holdout_clients=5",
+        "split.labels_per_class=1",
+        "algorithm.rounds=40",
+        "algorithm.learned-prior.groups=2",
+        "algorithm.learned-prior.refining_rounds=2",
+    ];
+    let of_prior = 1 + 6 * 2 + 7 * 4 + 4 + 2 * 4 + 4 + 5;
+    let trained = outcome("digits-network", &short);
+    let (body, inputs, outputs) = (2, 32, 10);
+    assert_eq!(trained.rounds.last().expect("rounds").round, 40 + of_prior);
+    // The policy asks 3 of 15 for training, and all of them for their second moments.
+    let participants = |round: usize| trained.rounds[round].participants.len();
+    assert_eq!((participants(40), participants(41)), (3, 15));
+    assert_eq!(trained.layers.len(), body);
+    assert!(trained.representation.is_none() && trained.tuned.is_empty());
+    let prior = trained.head_prior.as_ref().expect("a prior");
+    assert_eq!(prior.mean.shape(), (inputs + 1, outputs));
+    assert_eq!(prior.covariance.shape(), (inputs + 1, inputs + 1));
+    assert!(trained.clients.iter().all(|client| client.head.len() == (inputs + 1) * outputs));
+    let newcomers = |outcome: &Outcome| {
+        outcome.rounds.last().and_then(|row| row.scores.as_ref()?.accuracy_new_clients).expect("figures")
+    };
+    let without_labels = trained.newcomers_global.accuracy.expect("figures without labels");
+    let (own, common) = (trained.scores.accuracy.expect("figures"), trained.scores.accuracy_global);
+    assert!(without_labels > 0.5 && without_labels < newcomers(&trained), "{without_labels}");
+    assert!(common.expect("figures") < own && own > 0.95, "{own} {common:?}");
+    // The body is FedAvg's after as many rounds.
+    let fedavg = outcome("digits-network", &[&short[..3], &["algorithm.name=\"fedavg\""]].concat());
+    for (layer, expected) in trained.layers.iter().zip(&fedavg.layers) {
+        assert_eq!((layer.rows, layer.cols, &layer.values), (expected.rows, expected.cols, &expected.values));
+    }
+    assert!(newcomers(&trained) > newcomers(&fedavg), "{} {}", newcomers(&trained), newcomers(&fedavg));
+}
+
+/// What a network with a learned prior cannot have is refused with the key.
+#[test]
+fn impossible_settings_of_networks_are_refused() {
+    let refusal = |changes: &[&str]| {
+        let learned = ["algorithm.name=\"learned-prior\"", "algorithm.learned-prior.second_moments=true"];
+        let changes: Vec<String> = learned.iter().chain(changes).map(|change| (*change).to_owned()).collect();
+        let text = Scenario::built_in("digits-network").unwrap();
+        match Scenario::parse("digits-network", text, &changes) {
+            Err(problem) => problem.to_string(),
+            Ok(scenario) => run(&scenario, 1, &mut NoProgress).expect_err("a refusal").to_string(),
+        }
+    };
+    for (changes, parts) in [
+        (&["algorithm.download=i8"][..], &["download", "sends \"f32\" only"][..]),
+        (&["algorithm.name=\"learned-prior+ft\""], &["name", "without tuning"]),
+        (&["model.hidden=[400]"], &["400 inputs", "at most 65535", "second_moments = false"]),
+        (&["algorithm.learned-prior.groups=1"], &["groups", "2 to 16"]),
+        (&["algorithm.learned-prior.epochs=1"], &["epochs", "unknown key"]),
+    ] {
+        let message = refusal(changes);
+        assert!(parts.iter().all(|part| message.contains(part)), "{changes:?}: {message}");
+    }
+}

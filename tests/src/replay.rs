@@ -85,6 +85,7 @@ pub fn replay(
         if events.is_empty() {
             let network_of = |device: &SimDevice| match device.session.task().model() {
                 SimTask::Network(network) => Some(network.own().to_vec()),
+                SimTask::PriorNetwork(model) => Some(model.network().parameters().to_vec()),
                 _ => None,
             };
             let networks = devices.iter().filter_map(network_of).collect();

@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use fedspan_aggregator::store;
 use fedspan_client::memory::Shape;
@@ -23,10 +22,6 @@ use fedspan_sim_core::scenario::Scenario;
 use fedspan_tests::replay::replay;
 use tempfile::TempDir;
 use tokio::sync::{Mutex, MutexGuard};
-
-/// Time after which a fleet has failed: many times as long as any takes. A server that cannot write its state, because the disk is
-/// full, waits without end.
-const LIMIT: Duration = Duration::from_secs(600);
 
 /// Observer of an emulation that ignores all calls.
 struct Silent;
@@ -121,7 +116,7 @@ impl World {
             firmware: Some(firmware),
             scratch: self.scratch.path(),
         };
-        emulate(&plan, tokio::time::sleep(LIMIT), &mut Silent).await
+        emulate(&plan, std::future::pending(), &mut Silent).await
     }
 
     /// Returns the error of a fleet that is refused before its firmware is built.
@@ -137,7 +132,7 @@ impl World {
             firmware: Some(PathBuf::new()),
             scratch: self.scratch.path(),
         };
-        emulate(&plan, tokio::time::sleep(LIMIT), &mut Silent).await.expect_err("a refusal").to_string()
+        emulate(&plan, std::future::pending(), &mut Silent).await.expect_err("a refusal").to_string()
     }
 
     /// Runs the fleet and checks the result: the campaign is finished, no update was rejected, and the
@@ -174,8 +169,8 @@ impl World {
                 Some(representation) => ("representation", representation),
                 None => ("parameters", &replayed.networks[board.client - 1]),
             };
-            // With a learned prior boards keep no representation.
-            if self.scenario.algorithm.learned_prior().is_none() {
+            // Heads of linear models with a learned prior need no representation, so boards keep none.
+            if expected.is_none() || self.scenario.algorithm.learned_prior().is_none() {
                 assert_eq!(line[key], format!("{:08x}", crc32c_f32(values)), "{line}");
             }
         }
@@ -342,6 +337,27 @@ async fn learned_priors_on_boards_are_those_of_the_simulator() {
     let emulated = world.run().await;
     assert_eq!(emulated.boards[0].number("resets"), 12, "{}", emulated.boards[0].line);
     check_restored_records(&emulated.boards[0]);
+}
+
+/// Tests networks whose last layer has a prior that the fleet learns, also on a core without floating point: all layers of each board have
+/// the bits of the simulator, with and without second moments.
+#[tokio::test(flavor = "multi_thread")]
+async fn networks_with_learned_priors_on_boards_are_those_of_the_simulator() {
+    let prior = "algorithm.name=\"learned-prior\"";
+    for (core, second_moments) in [("m4", false), ("m4", true), ("rv32imc", false)] {
+        let short = format!(
+            "algorithm.learned-prior={{ second_moments = {second_moments}, groups = 2, learning_rounds = 1, refining_rounds = 1 }}"
+        );
+        let changes = [prior, "split.holdout_users=6", "algorithm.rounds=2", "model.hidden=[8]", &short];
+        let world = World::of(core_named(core), 4, "watch-network", &changes);
+        let emulated = world.run().await;
+        let (outcome, simulated) = expected(&world.scenario).expect("simulation");
+        assert!(has_same_participants(&outcome, &emulated), "{core}");
+        for (board, client) in emulated.boards.iter().zip(&simulated) {
+            assert!(client.agrees(board), "{} {client:?}", board.line);
+            assert_eq!(board.number("declined"), 0, "{}", board.line);
+        }
+    }
 }
 
 /// Tests that a board that dies in the middle of a campaign is a dropout: the others finish, with the bits of a replay without it.

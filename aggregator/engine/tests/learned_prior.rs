@@ -3,9 +3,7 @@
 #![allow(clippy::indexing_slicing, clippy::cast_precision_loss, clippy::cast_possible_truncation)]
 
 use fedspan_engine::aggregate::{Rule, UpdateWeight};
-use fedspan_engine::algorithm::{
-    Algorithm, HeadPrior, LearnedPrior, LearnedPriorSettings, random_start,
-};
+use fedspan_engine::algorithm::{Algorithm, HeadPrior, LearnedPrior, LearnedPriorSettings, random_start};
 use fedspan_engine::linalg::Matrix;
 use fedspan_engine::random::{Purpose, Stream, stream};
 use fedspan_engine::{DeviceId, Request, Tensor};

@@ -197,9 +197,8 @@ fn restored_servers_continue_with_the_same_bits() {
 
 #[test]
 fn networks_that_no_round_can_send_are_refused_with_their_size() {
-    let check = |settings, hidden, outputs| {
-        NetworkPrior(settings).check_shape(parameters(hidden, outputs).shape)
-    };
+    let check =
+        |settings, hidden, outputs| NetworkPrior(settings).check_shape(parameters(hidden, outputs).shape);
     let without = LearnedPriorSettings { second_moments: false, ..SETTINGS };
     // With 342 inputs, 343 x (10 + 10) + 11 values, and 343 x 344 / 2 of the metric.
     assert_eq!(check(SETTINGS, [341, 0, 0], 10), Ok(()));

@@ -283,9 +283,11 @@ impl Fleet {
                 "which simulated devices read; a real device has its own: give its checksum as \"frozen\"";
             return Err(root.section("model")?.problem("base", message));
         }
-        shape.check().and_then(|()| network.method.check_shape(shape)).map_err(|message| match root.section("model") {
-            Ok(section) => section.problem("kind", message),
-            Err(problem) => problem,
+        shape.check().and_then(|()| network.method.check_shape(shape)).map_err(|message| {
+            match root.section("model") {
+                Ok(section) => section.problem("kind", message),
+                Err(problem) => problem,
+            }
         })?;
         if !network.method.is_supported_by_firmware() || !network.method.communicates() {
             let message = format!(

@@ -2,9 +2,7 @@
 
 use core::ops::Range;
 
-use fedspan_protocol::message::{
-    Capabilities, DeclineReason, Descriptors, RoundId, RoundOpen, Task as Wire,
-};
+use fedspan_protocol::message::{Capabilities, DeclineReason, Descriptors, RoundId, RoundOpen, Task as Wire};
 use fedspan_protocol::tensor::{Role, TensorDescriptor};
 
 use super::learned_prior::TASKS;

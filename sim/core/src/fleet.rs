@@ -17,7 +17,10 @@ use fedspan_client::pace::Pace;
 use fedspan_client::secure::Suite;
 use fedspan_client::session::{Config, Progress, Protection};
 use fedspan_client::store::Store;
-use fedspan_client::task::{ErrorFeedback, LearnedPrior, Scaled, PriorNetwork, learned_prior_values, prior_network_values, scaled_values};
+use fedspan_client::task::{
+    ErrorFeedback, LearnedPrior, PriorNetwork, Scaled, learned_prior_values, prior_network_values,
+    scaled_values,
+};
 use fedspan_client::{Event, Linear, Session, Task};
 use fedspan_engine::algorithm::ScaleSource;
 use fedspan_engine::config::network_parameters;

@@ -285,8 +285,11 @@ impl Report {
             let (seconds, share) = (start.elapsed().as_secs(), stage.minutes * 60);
             self.failed |= result == Outcome::Failed || context.is_interrupted();
             let free = context.free_megabytes().map_or_else(|| "-".to_owned(), |free| free.to_string());
-            self.table
-                .push(format!("{:<16} {seconds:7} {share:7} {free:>8}  {}", stage.name, result.shown()));
+            self.table.push(format!(
+                "{:<16} {seconds:7} {share:7} {free:>8}  {}",
+                stage.name,
+                result.shown()
+            ));
             if seconds > share {
                 let late =
                     format!("warning: stage '{}' took {seconds} s, its share is {share} s", stage.name);

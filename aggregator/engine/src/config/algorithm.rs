@@ -7,10 +7,10 @@ use fedspan_protocol::tensor::Encoding;
 use super::algorithm_names::read_name;
 use super::model::ModelSection;
 use super::network::{NetworkSection, read_network};
+use crate::algorithm::network::NetworkMethod;
 use crate::algorithm::{
     FedPowerSettings, LearnedPriorSettings, LinearAlgorithm, LinearMethod, LinearSettings, Uploads,
 };
-use crate::algorithm::network::NetworkMethod;
 use crate::reader::Problem;
 use crate::reader::Section;
 use crate::rounds::DEFAULT_RIDGE;
@@ -119,7 +119,9 @@ impl AlgorithmSection {
     pub fn learned_prior(&self) -> Option<LearnedPriorSettings> {
         match self.method {
             Method::Linear(LinearMethod::LearnedPrior(settings)) => Some(settings),
-            Method::Network(NetworkSection { method: NetworkMethod::LearnedPrior(prior), .. }) => Some(prior.0),
+            Method::Network(NetworkSection { method: NetworkMethod::LearnedPrior(prior), .. }) => {
+                Some(prior.0)
+            }
             Method::Linear(_) | Method::Network(_) => None,
         }
     }
@@ -313,10 +315,16 @@ pub(super) fn read_network_algorithm(
         let message = format!("found another encoding, {:?} sends \"f32\" only", network.method.name());
         return Err(section.problem("download", message));
     }
+    if network.method.has_prior() && network.tuned {
+        let message = "found \"learned-prior+ft\", whose heads follow from the prior, without tuning; allowed: \"learned-prior\"";
+        return Err(section.problem("name", message));
+    }
     let descent = network.descent;
     Ok(AlgorithmSection {
         method: Method::Network(network),
-        rounds: u32::try_from(rounds).unwrap_or(u32::MAX).saturating_add(network.method.rounds_after_training()),
+        rounds: u32::try_from(rounds)
+            .unwrap_or(u32::MAX)
+            .saturating_add(network.method.rounds_after_training()),
         step_size: descent.step_size.into(),
         head: HeadSolve::Sgd { epochs: network.head_epochs, descent },
         final_head: HeadSolve::Sgd { epochs: network.tuning_epochs, descent },

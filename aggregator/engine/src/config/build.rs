@@ -96,8 +96,16 @@ pub fn build_custom_engine(
         }
         Method::Network(network) => {
             let layers = model.network.unwrap_or(NetworkModel::WITHOUT_HIDDEN);
-            let parameters =
-                build_parameters(shape, layers, algorithm, network, rule, settings.fleet_size, seed, first_device);
+            let parameters = build_parameters(
+                shape,
+                layers,
+                algorithm,
+                network,
+                rule,
+                settings.fleet_size,
+                seed,
+                first_device,
+            );
             network.method.server(parameters)
         }
     });

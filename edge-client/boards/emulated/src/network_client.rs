@@ -1,6 +1,6 @@
 //! Complete device of the program `network_client`: trains the network of the image in its flash on the
 //! samples there, takes part in a campaign, and prints the score of its personal network on its own test
-//! samples as one line of JSON.
+//! samples as one line of JSON. With the feature `learned-prior` its last layer may have a prior that the fleet learns.
 
 use bytemuck::{cast_slice_mut, try_cast_slice};
 use fedspan_client::kernel::frozen::Frozen;
@@ -11,6 +11,8 @@ use fedspan_client::recording::table::{ClassRows, Split};
 use fedspan_client::session::Config;
 use fedspan_client::source::{SampleSource, Samples, Targets};
 use fedspan_client::store::record_len;
+#[cfg(feature = "learned-prior")]
+use fedspan_client::task::{PriorNetwork, prior_network_values};
 use fedspan_client::{Network, Task};
 use fedspan_protocol::frame::crc32c_f32;
 use fedspan_protocol::limits::{FRAME_LIMIT_MAX, wire_capacity};
@@ -65,6 +67,8 @@ pub fn run<B: Board>(board: &B, stack: Painted, arena: &'static mut [f32]) -> ! 
         taken
     };
     let (training_row, test_row) = (take(d), take(d));
+    #[cfg(feature = "learned-prior")]
+    let prior = take(prior_network_values(shape, true));
     let bytes = cast_slice_mut(take(shape.bytes().div_ceil(size_of::<f32>())));
     let memory = match NetworkSlices::new(shape, image.settings.momentum, rest, bytes) {
         Ok(memory) => memory.with_frozen(frozen_layer(image.frozen)),
@@ -74,6 +78,11 @@ pub fn run<B: Board>(board: &B, stack: Painted, arena: &'static mut [f32]) -> ! 
     if let Err(mismatch) = network.set_parameters(values(image.start)) {
         refuse(&mismatch);
     }
+    #[cfg(feature = "learned-prior")]
+    let network = match PriorNetwork::new(network, prior) {
+        Ok(network) => network,
+        Err(mismatch) => refuse(&mismatch),
+    };
     let rows = |part, row| match ClassRows::new(&image.samples, part, row) {
         Ok(rows) => rows,
         Err(mismatch) => refuse(&mismatch),
@@ -100,7 +109,11 @@ pub fn run<B: Board>(board: &B, stack: Painted, arena: &'static mut [f32]) -> ! 
         tested += 1;
     }
     let (trained, score) = (image.samples.rows(Split::Training), Accuracy { correct, tested });
-    let (parameters, head) = (session.task().parameters(), session.task().head());
+    #[cfg(feature = "learned-prior")]
+    let network = session.task().network();
+    #[cfg(not(feature = "learned-prior"))]
+    let network = session.task();
+    let (parameters, head) = (network.parameters(), network.head());
     let (parameters, head) = (crc32c_f32(parameters), crc32c_f32(head));
     let model = format_args!("\"arena\":{ARENA},\"parameters\":\"{parameters:08x}\",\"head\":\"{head:08x}\"");
     let score = format_args!("{score}");

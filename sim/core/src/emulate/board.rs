@@ -234,12 +234,11 @@ impl Core {
     /// prior that the fleet learns.
     #[must_use]
     pub fn for_model(self, scenario: &Scenario) -> Self {
-        if scenario.model.network.is_some() {
-            Self { firmware: Firmware::Network, ..self }
-        } else if scenario.algorithm.learned_prior().is_some() && self.program == Program::Rust {
-            Self { program: Program::Prior, ..self }
-        } else {
-            self
+        let has_prior = scenario.algorithm.learned_prior().is_some() && self.program == Program::Rust;
+        Self {
+            firmware: if scenario.model.network.is_some() { Firmware::Network } else { self.firmware },
+            program: if has_prior { Program::Prior } else { self.program },
+            ..self
         }
     }
 
@@ -248,11 +247,12 @@ impl Core {
         self.program == Program::C
     }
 
-    /// Returns the name of the program, and the cargo feature that the program needs.
+    /// Returns the name of the program, and the cargo features that the program needs.
     fn program(&self) -> (&'static str, Option<&'static str>) {
         match (self.firmware, self.program) {
             (_, Program::C) => ("c_client", Some("c")),
-            (Firmware::Network, _) => ("network_client", Some("every-network")),
+            (Firmware::Network, Program::Prior) => ("network_client", Some("every-network,learned-prior")),
+            (Firmware::Network, Program::Rust) => ("network_client", Some("every-network")),
             (_, Program::Prior) => ("prior_client", Some("learned-prior")),
             (_, Program::Rust) => ("client", None),
         }
@@ -261,7 +261,8 @@ impl Core {
     /// Returns a name of the firmware for this core.
     #[must_use]
     pub fn firmware_name(&self) -> String {
-        format!("{}-{}", self.program().0.replace('_', "-"), self.name)
+        let prior = if self.program().1 == Some("every-network,learned-prior") { "-prior" } else { "" };
+        format!("{}{prior}-{}", self.program().0.replace('_', "-"), self.name)
     }
 
     /// Finds QEMU's program on the `PATH`, or in the folder where `tests/setup` installs QEMU.

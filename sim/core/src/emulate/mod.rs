@@ -272,8 +272,6 @@ fn check(scenario: &Scenario, core: Core) -> Result<(), EmulateError> {
         "boards add no noise: leave out [privacy]"
     } else if scenario.fleet.normal_equations_only {
         "the emulated firmware has every solver: leave out fleet.head_solver"
-    } else if scenario.model.network.is_some() && scenario.algorithm.learned_prior().is_some() {
-        "the emulated firmware has a learned prior for linear models only: set algorithm.name to another algorithm"
     } else if core.is_in_c() && scenario.model.network.is_some() {
         "the client in C has linear models only: leave out --in-c"
     } else if simulated_stop {

@@ -229,10 +229,10 @@ fn network_samples(scenario: &Scenario, core: &Core) -> Result<Source, EmulateEr
     }
     let shape = config.shape;
     let head = shape.layer(shape.layers() - 1).parameters();
-    for (part, needed, available) in [
-        ("the network", memory_size(shape, config.has_momentum()), core.network_memory),
-        ("the head in flash", 4 * head, NETWORK_HEAD),
-    ] {
+    let needed = memory_size(shape, config.has_momentum()) + size_of::<f32>() * factory.prior_values();
+    for (part, needed, available) in
+        [("the network", needed, core.network_memory), ("the head in flash", 4 * head, NETWORK_HEAD)]
+    {
         if needed > available {
             let (name, core) = (name.clone(), core.description);
             return Err(EmulateError::Memory { name, core, part, needed, available });

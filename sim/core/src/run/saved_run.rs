@@ -139,7 +139,8 @@ impl SavedRun {
         if configured.privacy.is_some() {
             return Err(SavedRunError::Private);
         }
-        if configured.algorithm.linear().is_some_and(|method| method.rounds().is_some()) {
+        let has_own_rounds = configured.algorithm.linear().is_some_and(|method| method.rounds().is_some());
+        if has_own_rounds || configured.algorithm.learned_prior().is_some() {
             return Err(SavedRunError::DerivedRounds(configured.algorithm.name()));
         }
         let done = self.done();

@@ -6,7 +6,8 @@ use toml_edit::Value;
 
 use super::{
     Apfl, Ditto, FedAvg, FedMtl, FedPer, FedProx, FedRep, FfaLora, FlexLora, L2gd, LgFedAvg, LocalOnly, Lora,
-    MethodKeys, NetworkAlgorithm, NetworkParameters, NetworkPrior, NetworkShape, PerFedAvg, Plan, RoLora, Scaffold,
+    MethodKeys, NetworkAlgorithm, NetworkParameters, NetworkPrior, NetworkShape, PerFedAvg, Plan, RoLora,
+    Scaffold,
 };
 use crate::algorithm::Algorithm;
 use crate::reader::Problem;

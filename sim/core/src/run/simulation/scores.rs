@@ -76,10 +76,7 @@ impl Simulation<'_> {
     /// the previous scores are kept.
     pub(super) fn score_before_tuning(&mut self) -> Result<(), RunError> {
         let Some(row) = self.rows.last() else { return Ok(()) };
-        if !self.tunes_heads()
-            || self.before_tuning.is_some()
-            || self.diverged.is_some()
-        {
+        if !self.tunes_heads() || self.before_tuning.is_some() || self.diverged.is_some() {
             return Ok(());
         }
         let scored = self.scores(row.round)?;
