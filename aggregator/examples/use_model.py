@@ -5,7 +5,8 @@
 
 EXPORT is a directory of `fedspan-aggregator export` (or `model` of `fedspan-sim run --out`), with a representation.npy (d x k), or a
 learned prior of heads (prior-mean.npy, d x classes; prior-covariance.npy, d x d), and, if the fleet has a scale, scale.npy (a row of
-shifts, a row of factors). DATA is a CSV file with a header: the columns CLIENT and TARGET, and the features, in the order in which the
+shifts, a row of factors). A prior of the last layer of a dense network comes with the layers before it (layer-0.npy and so on, of
+`fedspan-sim run`). DATA is a CSV file with a header: the columns CLIENT and TARGET, and the features, in the order in which the
 fleet was trained. LABELS is the number of labelled rows of each class, 3 unless given, 0 with a learned prior for its mean head. RIDGE,
 0.03 unless given, is for heads on a representation. The head (k or d x classes) is written to head.npy, for use_model.c.
 """
@@ -49,6 +50,18 @@ def fit_with_prior(x, labels, mean, covariance):
     return mean + spread.T @ numpy.linalg.solve(spread @ x.T + numpy.eye(len(x)), y - x @ mean)
 
 
+def body_outputs(x, export):
+    """Outputs of the layers before the last one of a dense network, and a constant 1; x itself without such layers."""
+    number = 0
+    while os.path.exists(f"{export}/layer-{number}.npy"):
+        layer = numpy.load(f"{export}/layer-{number}.npy")
+        if x.shape[1] != layer.shape[0]:
+            sys.exit(f"{export}: layer {number} has {layer.shape[0] - 1} inputs and not {x.shape[1] - 1}; only dense layers are computed here")
+        x = numpy.hstack([numpy.maximum(x @ layer, 0), numpy.ones((len(x), 1))])
+        number += 1
+    return x
+
+
 def number(text, kind, least, what):
     """Argument as a number of this kind, of at least `least`."""
     try:
@@ -68,16 +81,21 @@ def main(export, data, client_column, target_column, client, labels_per_class=3,
     ridge = number(ridge, float, 0, "RIDGE")
     model = numpy.load(f"{export}/{'prior-mean' if has_prior else 'representation'}.npy")
     x, labels, classes = read_rows(data, client_column, target_column, client)
+    if has_prior and model.shape[1] < len(classes):
+        sys.exit(f"{data}: {len(classes)} classes, but the model has {model.shape[1]}")
+    if os.path.exists(f"{export}/scale.npy"):
+        shift, factor = numpy.load(f"{export}/scale.npy")
+        if x.shape[1] < len(shift):
+            sys.exit(f"{data}: {x.shape[1] - 1} features, but the scale of the model has {len(shift)}")
+        # A network has no constant feature, but biases.
+        x[:, : len(shift)] = (x[:, : len(shift)] - shift) * factor
+    if has_prior:
+        x = body_outputs(x, export)
     if x.shape[1] != model.shape[0]:
         sys.exit(
             f"{data}: {x.shape[1] - 1} features, but the model has {model.shape[0] - 1}: leave out the columns that the "
             "scenario leaves out (its `features`)"
         )
-    if has_prior and model.shape[1] < len(classes):
-        sys.exit(f"{data}: {len(classes)} classes, but the model has {model.shape[1]}")
-    if os.path.exists(f"{export}/scale.npy"):
-        shift, factor = numpy.load(f"{export}/scale.npy")
-        x = (x - shift) * factor
     labelled = [i for c in range(len(classes)) for i in numpy.flatnonzero(labels == c)[:labels_per_class]]
     if has_prior:
         head = fit_with_prior(x[labelled], labels[labelled], model, numpy.load(f"{export}/prior-covariance.npy"))

@@ -92,7 +92,8 @@ fn answers_go_before_guesses() {
     assert!(!text.contains("client = "));
     let network = run_program(&folder, &["init", "people.csv", "--model", "mlp", "--out", "network.toml"]);
     assert_eq!(exit_code(&network), 0);
-    assert!(std::fs::read_to_string(folder.join("network.toml")).unwrap().contains("hidden = [32]"));
+    let text = std::fs::read_to_string(folder.join("network.toml")).unwrap();
+    assert_contains_all(&text, &["hidden = [32]", "name = \"learned-prior\"", "second_moments = true"]);
 }
 
 #[test]

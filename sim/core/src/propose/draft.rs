@@ -180,11 +180,10 @@ impl Draft {
             );
             let model =
                 model.key("hidden", &hidden, "widths of the hidden layers; the last layer is personal");
-            let algorithm = self.algorithm().number("batch", 10, "samples of a step").key(
-                "step_size",
-                &Value::from(0.05),
-                "of stochastic gradient descent; try 0.01 and 0.2",
-            );
+            let algorithm = Self::learned_prior("devices send second moments of the last layer's inputs once; false: heads have no mean in common")
+                .number("rounds", 100, "that train all layers; those of the prior follow")
+                .number("batch", 10, "samples of a step")
+                .key("step_size", &Value::from(0.05), "of stochastic gradient descent; try 0.01 and 0.2");
             return format!("[model]\n{}\n[algorithm]\n{}", model.0, algorithm.0);
         }
         let wanted = outputs.clamp(SMALLEST_WIDTH, LARGEST_WIDTH);
@@ -200,24 +199,27 @@ impl Draft {
         );
         let step = "one over the curvature of the loss at the start";
         if features > MOST_FEATURES_WITH_PRIOR {
-            let algorithm = self.algorithm().text("step_size", "auto", step);
+            let algorithm =
+                Section::default().text("name", "fedrep", OTHER_ALGORITHMS).number("rounds", 100, "");
+            let algorithm = algorithm.text("step_size", "auto", step);
             return format!("[model]\n{}\n[algorithm]\n{}", model.0, algorithm.0);
         }
-        let moments: Value = std::iter::once(("second_moments", Value::from(true))).collect();
-        let algorithm = Section::default()
-            .text("name", "learned-prior", OTHER_ALGORITHMS)
-            .key(
-                "learned-prior",
-                &moments,
-                "devices send second moments of their samples once; false: heads have no mean in common",
-            )
-            .number("rounds", 100, "of other algorithms, such as \"fedrep\", as is step_size")
-            .text("step_size", "auto", step);
+        let algorithm = Self::learned_prior(
+            "devices send second moments of their samples once; false: heads have no mean in common",
+        )
+        .number("rounds", 100, "of other algorithms, such as \"fedrep\", as is step_size")
+        .text("step_size", "auto", step);
         format!("[model]\n{}\n[algorithm]\n{}", model.0, algorithm.0)
     }
 
-    fn algorithm(&self) -> Section {
-        Section::default().text("name", "fedrep", OTHER_ALGORITHMS).number("rounds", 100, "")
+    /// Keys of heads with a learned prior, of which devices send second moments.
+    fn learned_prior(moments_comment: &str) -> Section {
+        let moments: Value = std::iter::once(("second_moments", Value::from(true))).collect();
+        Section::default().text("name", "learned-prior", OTHER_ALGORITHMS).key(
+            "learned-prior",
+            &moments,
+            moments_comment,
+        )
     }
 
     /// Text of the scenario.
