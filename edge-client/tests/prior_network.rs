@@ -209,7 +209,7 @@ fn rounds_are_those_of_the_linear_model_on_the_outputs_of_the_body() {
     }
 }
 
-/// Samples that are not finite or of an unknown class are skipped, wherever they are.
+/// Samples that are not finite or of an unknown class are skipped at any place: first, last, and in the middle.
 #[test]
 fn unusable_samples_are_skipped() {
     let shape = NetworkShape::new(6, &[4], 3, BATCH);

@@ -104,7 +104,7 @@ fn heads_of_networks_have_a_prior() {
     assert!(newcomers(&trained) > newcomers(&fedavg), "{} {}", newcomers(&trained), newcomers(&fedavg));
 }
 
-/// What a network with a learned prior cannot have is refused with the key.
+/// Settings that a network with a learned prior cannot have are refused with their key.
 #[test]
 fn impossible_settings_of_networks_are_refused() {
     let refusal = |changes: &[&str]| {

@@ -330,7 +330,7 @@ impl SecondProcess {
 
     /// Waits for the process and prints its output. Returns whether all stages succeeded, and the failed tests.
     fn wait(mut self, context: &Context) -> (bool, FailedTests) {
-        // It has the same limit, and prints its table when its time is over.
+        // The second process has the same limit, and then prints its table.
         let status = context.wait(&mut self.process, LIMIT);
         println!("== output of the second process");
         let mut failed_tests = FailedTests::default();

@@ -128,7 +128,7 @@ impl Context {
         self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
-    /// Returns the free disk space at the root in megabytes; `None` if `df` cannot tell.
+    /// Returns the free disk space at the root in megabytes; `None` if `df` fails.
     #[must_use]
     pub fn free_megabytes(&self) -> Option<u64> {
         let output = Command::new("df").args(["-Pm"]).arg(&self.root).output().ok()?;
