@@ -5,8 +5,7 @@
 
 EXPORT is a directory of `fedspan-aggregator export` (or `model` of `fedspan-sim run --out`), with a representation.npy (d x k), or a
 learned prior of heads (prior-mean.npy, d x classes; prior-covariance.npy, d x d), and, if the fleet has a scale, scale.npy (a row of
-shifts, a row of factors). A prior of the last layer of a dense network comes with the layers before it (layer-0.npy and so on, of
-`fedspan-sim run`). DATA is a CSV file with a header: the columns CLIENT and TARGET, and the features, in the order in which the
+shifts, a row of factors). A prior of the last layer of a dense network comes with the layers before it (layer-0.npy and so on). DATA is a CSV file with a header: the columns CLIENT and TARGET, and the features, in the order in which the
 fleet was trained. LABELS is the number of labelled rows of each class, 3 unless given, 0 with a learned prior for its mean head. RIDGE,
 0.03 unless given, is for heads on a representation. The head (k or d x classes) is written to head.npy, for use_model.c.
 """

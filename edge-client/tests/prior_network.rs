@@ -253,6 +253,65 @@ impl fedspan_client::source::SampleSource for PassesOnly {
     }
 }
 
+/// Source whose sample cannot be read from the second pass on.
+struct Failing {
+    samples: Sliced,
+    sample: usize,
+    reads: usize,
+    /// Number of reads of the sample that succeed.
+    good: usize,
+}
+
+impl fedspan_client::source::SampleSource for Failing {
+    fn rewind(&mut self, id: RoundId) -> Result<(), fedspan_client::SourceError> {
+        self.samples.rewind(id)
+    }
+
+    fn next(&mut self) -> Option<fedspan_client::source::Samples<'_>> {
+        self.samples.next()
+    }
+
+    fn at(&mut self, index: usize) -> Option<fedspan_client::source::Samples<'_>> {
+        self.reads += usize::from(index == self.sample);
+        let fails = index == self.sample && self.reads > self.good;
+        self.samples.at(index).filter(|_| !fails)
+    }
+}
+
+/// A source that fails in any pass makes the device decline, with and without a cache; the head stays as it was.
+#[test]
+fn samples_that_cannot_be_read_again_are_not_left_out() {
+    let shape = NetworkShape::new(6, &[4], 3, BATCH);
+    let parameters = draw_parameters(shape, 1);
+    let prior = Prior::random(1, head_shape(shape), true);
+    let samples = labelled_samples(shape, SAMPLES, 3);
+    for task in tasks() {
+        for (cached, most_reads) in [(0, 3), (SAMPLES, 1)] {
+            let mut has_declined = false;
+            for good in 0..most_reads {
+                let mut model = model(shape, true, cached);
+                let (fit, values) = network_round(shape, &parameters, &prior, tasks()[4]);
+                receive(&mut model, &fit, &slices(&values)).unwrap();
+                model.run(fit.id, &mut samples.clone()).unwrap();
+                let head = bits(model.head());
+                let (round, values) = network_round(shape, &parameters, &prior, task);
+                receive(&mut model, &round, &slices(&values)).unwrap();
+                let mut source = Failing { samples: samples.clone(), sample: 7, reads: 0, good };
+                let ran = model.run(round.id, &mut source);
+                if source.reads > good {
+                    assert_eq!(ran, Err(DeclineReason::Device), "{task:?}, {good} good reads");
+                    assert_eq!(bits(model.head()), head, "{task:?}");
+                    has_declined = true;
+                } else {
+                    // The task has read all samples often enough.
+                    ran.unwrap();
+                }
+            }
+            assert!(has_declined);
+        }
+    }
+}
+
 #[test]
 fn impossible_rounds_are_declined_and_keep_the_head() {
     let shape = NetworkShape::new(6, &[4, 5], 3, BATCH);

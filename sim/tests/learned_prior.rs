@@ -120,10 +120,24 @@ fn impossible_settings_of_networks_are_refused() {
         (&["algorithm.download=i8"][..], &["download", "sends \"f32\" only"][..]),
         (&["algorithm.name=\"learned-prior+ft\""], &["name", "without tuning"]),
         (&["model.hidden=[400]"], &["400 inputs", "at most 65535", "second_moments = false"]),
+        (&["model.hidden=[12000, 300]"], &["do not fit 256 chunks", "smaller layers"]),
+        (&["stop.accuracy=0.9"], &["stop.accuracy", "only after its last round"]),
+        (&["stop.change=0.1"], &["stop.change", "only after its last round"]),
         (&["algorithm.learned-prior.groups=1"], &["groups", "2 to 16"]),
         (&["algorithm.learned-prior.epochs=1"], &["epochs", "unknown key"]),
     ] {
         let message = refusal(changes);
         assert!(parts.iter().all(|part| message.contains(part)), "{changes:?}: {message}");
     }
+}
+
+/// A rejection in a round about the prior says why; in a round that trains the network it may be a divergence.
+#[test]
+fn rejections_in_rounds_of_the_prior_are_no_divergence() {
+    let text = Scenario::built_in("digits-network").unwrap();
+    let changes =
+        ["algorithm.name=\"learned-prior\"", "algorithm.rounds=3", "limits.norm=15"].map(str::to_owned);
+    let scenario = Scenario::parse("digits-network", text, &changes).unwrap();
+    let message = run(&scenario, 1, &mut NoProgress).expect_err("a rejection").to_string();
+    assert!(message.contains("above the bound 1.5e1"), "{message}");
 }

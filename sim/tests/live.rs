@@ -78,6 +78,24 @@ fn server_decisions_are_recorded_and_replayed() {
     assert!(stderr_text(&output).contains(&line), "{}", stderr_text(&output));
 }
 
+/// Groups of devices are the same with a server as in the simulator, of linear models and of networks.
+#[test]
+fn learned_priors_are_those_of_the_simulator() {
+    let folder = empty_directory("live-prior");
+    let settings = [
+        "algorithm.name=learned-prior",
+        "algorithm.rounds=2",
+        "algorithm.learned-prior={ groups = 3, learning_rounds = 1, refining_rounds = 1 }",
+        "data.partition.clients=10",
+    ];
+    let changes = settings.iter().flat_map(|setting| ["--set", setting]);
+    let arguments: Vec<&str> =
+        ["live", "digits", "digits-network", "--unit-ms", "1"].into_iter().chain(changes).collect();
+    let output = run_program(&folder, &arguments);
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+    assert_eq!(stdout_text(&output).matches("equal").count(), 2, "{}", stdout_text(&output));
+}
+
 /// The server runs a campaign with devices that add noise, in the initialisation by power iterations and in
 /// training. The decisions of this campaign cannot be replayed, because the noise is secret.
 #[test]

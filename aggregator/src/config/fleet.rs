@@ -20,10 +20,10 @@ use fedspan_engine::config::Section;
 use fedspan_engine::config::{AlgorithmSection, Init, ModelSection, read_algorithm, read_model};
 use fedspan_engine::config::{Problem, Source, Values};
 use fedspan_engine::config::{Shape, build_custom_engine, network_shape};
+use fedspan_engine::config::{StopSection, check_change, check_stop_of_prior, read_server_stop};
 use fedspan_engine::config::{check_aggregation, read_aggregation, rule_advice};
-use fedspan_engine::config::{check_change, read_server_stop};
+use fedspan_engine::config::{check_frames, check_scale, check_scaled_tensors, read_scale};
 use fedspan_engine::config::{check_private_algorithm, check_private_rule, read_privacy_requirement};
-use fedspan_engine::config::{check_scale, check_scaled_tensors, read_scale};
 use fedspan_engine::participation::Policy;
 use fedspan_engine::privacy::PrivacyRequirement;
 use fedspan_engine::{CustomNames, CustomParts, DeviceId, Engine, Millis, Settings};
@@ -61,6 +61,8 @@ pub struct Fleet {
     pub security: Security,
     /// Number of devices that must have joined before the first round opens.
     pub expected: usize,
+    /// Number of the first device, which is in the first group where an algorithm compares groups.
+    pub first_device: u64,
     /// Devices that may join; `None` if every device may join.
     pub allowed: Option<Vec<DeviceId>>,
     /// Devices that are not trained on: they join when training has ended, and fit their heads. Ascending.
@@ -133,6 +135,7 @@ impl Fleet {
             baud,
             security,
             expected,
+            first_device: 1,
             allowed,
             held_out,
             absence,
@@ -193,8 +196,11 @@ impl Fleet {
         let data = root.section("data")?;
         check_scaled_tensors(&self.scale, &self.engine())
             .map_err(|message| data.problem("scale", message))?;
+        check_frames(&self.engine()).map_err(|message| root.problem("model", message))?;
         check_aggregation(self.rule, &self.algorithm, &root.section("aggregation")?)?;
         check_change(self.stop_change, &self.model, &root.section("stop")?)?;
+        let stop = StopSection { change: self.stop_change, ..StopSection::default() };
+        check_stop_of_prior(&stop, &self.algorithm, &root.section("stop")?)?;
         self.model.check_policy(&self.participation, &self.algorithm, &root.section("participation")?)?;
         if self.limits.connections < self.expected {
             let message =
@@ -364,7 +370,7 @@ impl Fleet {
     pub fn custom_engine(&self, custom: CustomParts) -> Engine {
         let settings = Settings {
             fleet_size: self.expected,
-            first_device: 1,
+            first_device: self.first_device,
             rounds: self.algorithm.rounds,
             final_head: self.algorithm.final_head,
             deadline: self.rounds.deadline.map(Millis::from),

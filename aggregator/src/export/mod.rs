@@ -122,11 +122,20 @@ pub fn export_state(fleet: &Fleet, state: &ExportedState, to: &Path) -> Result<(
     let mut tensors = engine.tensors();
     tensors.extend(scale.clone());
     let matrix = |name, matrix: &Matrix| (name, Content::Bytes(encode_npy(matrix)));
+    let layer_names: Vec<String> = (0..engine.tensors().len()).map(|n| format!("layer-{n}.npy")).collect();
     let linear = match (fleet.algorithm.learned_prior(), engine.head_prior()) {
         (None, _) => vec![matrix("representation.npy", engine.representation())],
         (Some(_), None) => Vec::new(),
         (Some(_), Some(HeadPrior { mean, covariance, .. })) => {
-            vec![matrix("prior-mean.npy", &mean), matrix("prior-covariance.npy", &covariance)]
+            let mut prior =
+                vec![matrix("prior-mean.npy", &mean), matrix("prior-covariance.npy", &covariance)];
+            // The layers of a network before the last one, for which the prior is.
+            if fleet.model.network.is_some() {
+                for (name, layer) in layer_names.iter().zip(engine.tensors()) {
+                    prior.push(matrix(name, &from_f32(layer.rows.into(), layer.cols.into(), &layer.values)));
+                }
+            }
+            prior
         }
     };
     let mut files = vec![

@@ -177,7 +177,11 @@ impl<M: NetworkMemory, V: AsRef<[f32]> + AsMut<[f32]>> Task for PriorNetwork<M, 
             return self.network.run(id, source);
         }
         let mut outputs = self.network.body_outputs(id, source)?;
-        let usage = self.prior.run(id, &mut outputs)?;
+        let ran = self.prior.run(id, &mut outputs);
+        // A source that has failed is the reason for all other errors.
+        let usage = outputs.usage()?;
+        ran?;
+        self.network.set_usage(usage);
         if self.prior.head_fitted_on().is_some() {
             self.network.set_head(self.prior.head());
         }

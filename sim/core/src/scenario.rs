@@ -21,7 +21,8 @@ use fedspan_engine::algorithm::ScaleSource;
 use fedspan_engine::config::{
     AlgorithmSection, GivenKeys, Init, MeasuredSteps, ModelSection, PrivacySection, Problem, Section, Source,
     StopSection, Values, check_aggregation, check_change, check_private_algorithm, check_private_rule,
-    check_scale, read_aggregation, read_bounds, read_linear_or_network, read_privacy, read_stop,
+    check_scale, check_stop_of_prior, read_aggregation, read_bounds, read_linear_or_network, read_privacy,
+    read_stop,
 };
 use fedspan_engine::participation::Policy;
 use fedspan_engine::privacy::fedpower::Calibration;
@@ -260,7 +261,8 @@ impl Scenario {
     #[must_use]
     pub fn evaluates(&self, round: u32) -> bool {
         let rounds = self.algorithm.rounds;
-        let is_recent = self.algorithm.network().is_some() && round.saturating_add(RECENT_ROUNDS) > rounds;
+        let is_recent = self.algorithm.network_with_trained_heads().is_some()
+            && round.saturating_add(RECENT_ROUNDS) > rounds;
         is_recent || round == rounds || round.is_multiple_of(self.evaluate_every)
     }
 
@@ -359,6 +361,7 @@ impl Scenario {
         let model = root.section("model")?;
         check_aggregation(self.rule, &self.algorithm, &root.section("aggregation")?)?;
         check_change(self.stop.change, &self.model, &root.section("stop")?)?;
+        check_stop_of_prior(&self.stop, &self.algorithm, &root.section("stop")?)?;
         self.model.check_policy(&self.participation, &self.algorithm, &root.section("participation")?)?;
         self.check_network(root)?;
         check_attack(self.attack, &self.algorithm, &self.scale, &root.section("attack")?)?;

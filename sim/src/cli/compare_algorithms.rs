@@ -226,8 +226,8 @@ pub fn parse_over(text: Option<&str>) -> Result<Vec<String>, CommandError> {
 pub struct ScoreNames {
     pub title: &'static str,
     main: &'static str,
-    /// Score that replaces `main` for linear models and for networks whose heads are fine-tuned before
-    /// scoring.
+    /// Score that replaces `main` for linear models, and for networks whose heads are fine-tuned before
+    /// scoring or have a learned prior.
     otherwise: &'static str,
     worst: &'static str,
     /// Scores of a shared network with fine-tuned heads: name of the main score and of the worst decile.
@@ -237,7 +237,8 @@ pub struct ScoreNames {
 impl ScoreNames {
     /// Name of the score of an entry.
     pub fn name(&self, entry: &Entry) -> &'static str {
-        let is_plain = entry.scenario.algorithm.network().is_some_and(|network| !network.tuned);
+        let network = entry.scenario.algorithm.network_with_trained_heads();
+        let is_plain = network.is_some_and(|network| !network.tuned);
         if is_plain { self.main } else { self.otherwise }
     }
 }
@@ -344,7 +345,7 @@ fn row_notes(entries: &[Entry], executed: &Executed, score_names: ScoreNames) ->
         }
         names.join(", ")
     };
-    let network = |entry: &Entry| entry.scenario.algorithm.network();
+    let network = |entry: &Entry| entry.scenario.algorithm.network_with_trained_heads();
     let mut notes = Vec::new();
     if !algorithms(&|entry, _| network(entry).is_some_and(|network| !network.tuned)).is_empty() {
         notes.push(format!(

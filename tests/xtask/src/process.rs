@@ -260,8 +260,8 @@ impl Context {
             command.stdout(Stdio::piped());
         }
         if self.deadline.is_some() {
-            // A group of its own, which can be killed as a whole.
-            command.process_group(0);
+            // A group of its own, which can be killed as a whole. Such a group cannot read from a terminal.
+            command.process_group(0).stdin(Stdio::null());
         }
         if self.is_late() {
             return Err(Failure::new(format!("{name}: not started, since the time is over")));
@@ -328,6 +328,14 @@ impl Context {
                 None
             };
             if let Some(reason) = reason {
+                if self.is_interrupted() {
+                    // A program that has started others ends them first.
+                    let _ = Command::new("kill").arg(child.id().to_string()).stderr(Stdio::null()).status();
+                    let interrupted = Instant::now();
+                    while interrupted.elapsed() < END_TIME && child.try_wait()?.is_none() {
+                        std::thread::sleep(Duration::from_millis(20));
+                    }
+                }
                 let _ = child.kill();
                 let _ = child.wait();
                 return Err(Failure::new(reason));

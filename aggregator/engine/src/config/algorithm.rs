@@ -41,7 +41,7 @@ const DENSE_ENCODINGS: [(&str, Encoding); 3] =
 pub struct AlgorithmSection {
     /// Algorithm, with the settings of that algorithm.
     pub method: Method,
-    /// Number of rounds; 0 for baselines without rounds.
+    /// Number of rounds, of which those of [`Self::training_rounds`] come first; 0 for baselines without rounds.
     pub rounds: u32,
     /// Step size of the representation.
     pub step_size: f64,
@@ -124,6 +124,13 @@ impl AlgorithmSection {
             }
             Method::Linear(_) | Method::Network(_) => None,
         }
+    }
+
+    /// Settings of an algorithm on a network whose heads are trained by gradient steps; `None` for a linear model, and for heads under a
+    /// learned prior, which are solutions of linear equations.
+    #[must_use]
+    pub fn network_with_trained_heads(&self) -> Option<NetworkSection> {
+        self.network().filter(|network| !network.method.has_prior())
     }
 
     /// Number of rounds in which a model is trained: all of them, except on a network whose heads have a learned prior.

@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 
+use super::algorithm::AlgorithmSection;
 use super::model::ModelSection;
 use crate::reader::Problem;
 use crate::reader::Section;
@@ -62,6 +63,35 @@ pub fn read_server_stop(section: &Section<'_>) -> Result<Option<f64>, Problem> {
     let change = section.optional_number("change", CHANGES)?;
     section.finish()?;
     Ok(change)
+}
+
+/// Rejects criteria for heads with a learned prior, which is learned in the last rounds: a campaign that ends before has none.
+///
+/// # Errors
+/// [`Problem`] for the first criterion that is set.
+pub fn check_stop_of_prior(
+    stop: &StopSection,
+    algorithm: &AlgorithmSection,
+    section: &Section<'_>,
+) -> Result<(), Problem> {
+    let StopSection { distance, accuracy, loss, simulated_time, change } = *stop;
+    let criteria = [
+        ("distance", distance),
+        ("accuracy", accuracy),
+        ("loss", loss),
+        ("simulated_time", simulated_time),
+        ("change", change),
+    ];
+    match criteria.into_iter().find_map(|(key, value)| Some((key, value?))) {
+        Some((key, value)) if algorithm.learned_prior().is_some() => {
+            let name = algorithm.name();
+            let message = format!(
+                "found {value}, but {name:?} has learned its prior only after its last round; leave it out"
+            );
+            Err(section.problem(key, message))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Rejects the criterion `change` for a linear adapter, because its down-projection does not change in the

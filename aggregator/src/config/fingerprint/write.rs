@@ -52,7 +52,8 @@ impl Fleet {
             limits,
             // Written below, for SCAFFOLD only.
             expected,
-            // These settings may change while a campaign runs.
+            first_device: _,
+            // These settings may change while a campaign runs, or follow from the program that runs it.
             state: _,
             journal: _,
             tcp: _,

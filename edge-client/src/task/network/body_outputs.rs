@@ -8,17 +8,24 @@ use super::{body_cache, epochs};
 use crate::error::SourceError;
 use crate::memory::NetworkParts;
 use crate::source::{SampleSource, Samples, Targets};
+use crate::task::Usage;
 
 /// Sample source whose samples are the outputs of a network's body, with a 1 behind them that stands for the bias of the last layer.
 /// Samples of the network's source that are not usable become values that are not finite, which a linear model skips.
 pub struct BodyOutputs<'a> {
     parts: NetworkParts<'a>,
     source: &'a mut dyn SampleSource,
+    /// Numbers of samples.
+    usage: Usage,
     /// Number of samples, usable or not.
     total: usize,
     /// Whether the outputs of all samples are in the body cache.
     is_cached: bool,
     position: usize,
+    /// Number of usable samples before this position.
+    usable: u32,
+    /// Whether each pass until now had as many usable samples as were counted.
+    is_consistent: bool,
     class: [u8; 1],
 }
 
@@ -42,18 +49,29 @@ impl<'a> BodyOutputs<'a> {
         let total = usage.samples.saturating_add(usage.skipped);
         let is_cached = body_cache::fill(&mut parts, total, source);
         let total = usize::try_from(total).unwrap_or(usize::MAX);
-        Ok(Self { parts, source, total, is_cached, position: 0, class: [0] })
+        let (position, usable, is_consistent, class) = (0, 0, true, [0]);
+        Ok(Self { parts, source, usage, total, is_cached, position, usable, is_consistent, class })
+    }
+
+    /// Returns the numbers of samples.
+    ///
+    /// # Errors
+    /// [`DeclineReason::Device`] if a pass had another number of usable samples than were counted, because the source has failed or
+    /// has returned other samples. What was computed from that pass is wrong.
+    pub fn usage(&self) -> Result<Usage, DeclineReason> {
+        if self.is_consistent { Ok(self.usage) } else { Err(DeclineReason::Device) }
     }
 }
 
 impl SampleSource for BodyOutputs<'_> {
     fn rewind(&mut self, id: RoundId) -> Result<(), SourceError> {
-        self.position = 0;
+        (self.position, self.usable) = (0, 0);
         if self.is_cached { Ok(()) } else { self.source.rewind(id) }
     }
 
     fn next(&mut self) -> Option<Samples<'_>> {
         if self.position >= self.total {
+            self.is_consistent &= self.usable == self.usage.samples;
             return None;
         }
         let shape = self.parts.shape;
@@ -76,6 +94,7 @@ impl SampleSource for BodyOutputs<'_> {
             class
         };
         self.position += 1;
+        self.usable += u32::from(class.is_some());
         self.class = [class.unwrap_or(u8::MAX)];
         let activations = Scratch::split(shape, self.parts.scratch).activations;
         let outputs = activations.get_mut(range)?;

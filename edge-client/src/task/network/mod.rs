@@ -255,7 +255,8 @@ impl<M: NetworkMemory> Network<M> {
     pub(super) fn body_layers(&self, tensors: &[TensorDescriptor]) -> Result<Range<usize>, DeclineReason> {
         let shape = self.shape();
         let layers = capabilities::shared_layers(shape, tensors)?;
-        if layers == (0..shape.layers() - 1) { Ok(layers) } else { Err(DeclineReason::Tensors) }
+        let is_body = layers == (0..shape.layers() - 1) && !shape.is_adapted();
+        if is_body { Ok(layers) } else { Err(DeclineReason::Tensors) }
     }
 
     /// Opens a round of another task, whose tensors are these layers ([`Self::body_layers`]); [`Task::tensor_mut`] and [`Task::verify`]
@@ -263,6 +264,12 @@ impl<M: NetworkMemory> Network<M> {
     #[cfg(feature = "learned-prior")]
     pub(super) fn receive_body(&mut self, layers: Range<usize>, task: Wire) {
         (self.state.shared, self.state.task) = (layers, Some(task));
+    }
+
+    /// Sets the numbers of samples of a round of another task.
+    #[cfg(feature = "learned-prior")]
+    pub(super) fn set_usage(&mut self, usage: Usage) {
+        self.state.usage = usage;
     }
 
     /// Replaces the head by one that was fitted on the outputs of the body in memory.

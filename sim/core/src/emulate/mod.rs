@@ -339,6 +339,7 @@ fn fleet(plan: &Plan<'_>, shape: Shape, model: ModelSection, security: Security)
         serial: Vec::new(),
         baud: 115_200,
         expected: plan.boards,
+        first_device: 1,
         allowed: None,
         held_out: Vec::new(),
         security,

@@ -107,6 +107,8 @@ pub fn campaign(scenario: &Scenario, dataset: &Dataset, state: &Path) -> Result<
         serial: Vec::new(),
         baud: 115_200,
         expected: clients,
+        // Devices have the numbers of the clients, from 0.
+        first_device: 0,
         allowed: None,
         held_out: Vec::new(),
         security: Security::Plaintext,

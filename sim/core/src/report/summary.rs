@@ -171,7 +171,7 @@ impl Summary {
         let mut figures = Figures::new(&outcome.scores);
         if let Some(network) = scenario.algorithm.network() {
             figures.push("accuracy_worst_decile", worst_decile(&outcome.clients));
-            if !network.tuned {
+            if !network.tuned && !network.method.has_prior() {
                 figures.push("accuracy_last_10", recent_accuracy(outcome));
                 figures.push("accuracy_tuned", average(&outcome.tuned).accuracy);
                 figures.push("accuracy_tuned_worst_decile", worst_decile(&outcome.tuned));

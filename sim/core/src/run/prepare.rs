@@ -10,7 +10,9 @@ use fedspan_engine::admission::least_frame_limit;
 use fedspan_engine::algorithm::LinearMethod;
 use fedspan_engine::algorithm::network::{NetworkParameters, SharedLayers};
 use fedspan_engine::algorithm::scale::{FeatureSums, Scale, ScaleSource};
-use fedspan_engine::config::{AlgorithmSection, Init, MeasuredSteps, Method, check_scaled_tensors};
+use fedspan_engine::config::{
+    AlgorithmSection, Init, MeasuredSteps, Method, check_frames, check_scaled_tensors,
+};
 use fedspan_engine::linalg::{Matrix, orthonormal};
 use fedspan_engine::random::{Purpose, stream};
 use fedspan_engine::{Counters, DeviceId};
@@ -125,6 +127,7 @@ impl<'a> Job<'a> {
             let engine = engine(scenario, &dataset, seed, given.clone());
             check_scaled_tensors(&scenario.scale, &engine)
                 .map_err(|message| RunError::Mismatch(format!("data.scale: {message}")))?;
+            check_frames(&engine).map_err(RunError::Mismatch)?;
         }
         if scenario.metrics == MetricSet::Distance && dataset.truth.is_none() {
             let message = "evaluate is \"distance\", but the data have no true representation to measure it to; allowed: \"all\"";

@@ -67,7 +67,7 @@ pub enum SavedRunError {
     )]
     Private,
     /// The number of rounds follows from other keys.
-    #[error("the rounds of {0} follow from its other settings, which cannot be changed; run it again")]
+    #[error("the number of rounds of {0} cannot be changed in a run that has begun; run it again")]
     DerivedRounds(&'static str),
     /// The changed scenario is not valid.
     #[error("{0}")]

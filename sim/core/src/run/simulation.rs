@@ -297,6 +297,13 @@ impl<'a> Simulation<'a> {
         Ok(())
     }
 
+    /// True if the open round trains the layers of a network, and does not learn a prior of its heads.
+    pub(super) fn trains_network(&self) -> bool {
+        let algorithm = &self.scenario.algorithm;
+        let finished = self.rows.last().map_or(0, |row| row.round);
+        algorithm.network().is_some() && finished < algorithm.training_rounds()
+    }
+
     /// Delivers answers to the engine. If `computes`, the devices compute meanwhile, and each answer is delivered as soon as it and
     /// all earlier ones are there.
     fn deliver_all(
@@ -306,6 +313,7 @@ impl<'a> Simulation<'a> {
         computes: bool,
     ) -> Result<(), RunError> {
         let round = self.engine.open_round().map(|round| Arc::clone(&round.broadcast));
+        let trains_network = self.trains_network();
         let mut delivery = Delivery {
             engine: &mut self.engine,
             replay: self.replay.as_mut(),
@@ -313,7 +321,7 @@ impl<'a> Simulation<'a> {
             ticks: self.ticks,
             last_failure: &mut self.last_failure,
             diverged: &mut self.diverged,
-            is_of_network: self.scenario.algorithm.network().is_some(),
+            trains_network,
             ends_after_training: self.metrics == MetricSet::Distance,
             sends_acknowledgements: computes,
             actions,

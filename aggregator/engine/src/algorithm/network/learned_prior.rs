@@ -22,6 +22,13 @@ use crate::types::{DeviceId, Request, Tensor};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetworkPrior(pub LearnedPriorSettings);
 
+impl NetworkPrior {
+    /// Settings of a file without the keys of this algorithm: those of linear models, without refinement, which did not help for heads of
+    /// networks (`sim/PERSONAL.md`).
+    const DEFAULT: LearnedPriorSettings =
+        LearnedPriorSettings { refining_rounds: 0, ..LearnedPriorSettings::DEFAULT };
+}
+
 /// Sizes of the linear model that acts on the inputs of a network's last layer: its features (one for the biases), its width and its
 /// outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,14 +53,14 @@ impl HeadShape {
 
 impl NetworkAlgorithm for NetworkPrior {
     const NAME: &'static str = "learned-prior";
-    const SUMMARY: &'static str = "personal heads with a prior that the fleet learns (empirical Bayes)";
+    const SUMMARY: &'static str = "personal heads with a prior that the fleet learns (empirical Bayes); of networks after training by fedavg";
     const RUNS_ON_FIRMWARE: bool = true;
     const HAS_OWN_HEAD: bool = true;
     const STEPS_SHOW_ROUND: bool = false;
     const HAS_PRIOR: bool = true;
 
     fn read(keys: &MethodKeys<'_, '_>) -> Result<Self, Problem> {
-        LearnedPriorSettings::read_keys(keys.own).map(Self)
+        LearnedPriorSettings::read_keys(keys.own, Self::DEFAULT).map(Self)
     }
 
     fn write(&self, set: &mut dyn FnMut(&str, Value)) {
@@ -231,7 +238,9 @@ impl Algorithm for NetworkPriorServer {
     fn restore(&mut self, state: &[f64]) -> bool {
         let Some((layers, rest)) = state.split_at_checked(self.network.state().len()) else { return false };
         let Some((&number, prior)) = rest.split_first() else { return false };
-        if !(0.0..=f64::from(u32::MAX)).contains(&number) || !self.prior.restore(prior) {
+        let is_number = (0.0..=f64::from(u32::MAX)).contains(&number) && number.fract() == 0.0;
+        let mut restored = self.clone();
+        if !is_number || !restored.prior.restore(prior) || !restored.network.restore(layers) {
             return false;
         }
         #[allow(
@@ -240,9 +249,10 @@ impl Algorithm for NetworkPriorServer {
             reason = "a whole number, as checked"
         )]
         {
-            self.number = number as u32;
+            restored.number = number as u32;
         }
-        self.network.restore(layers)
+        *self = restored;
+        true
     }
 
     fn copy(&self) -> Option<Box<dyn Algorithm>> {

@@ -38,7 +38,7 @@ impl Loss {
     /// Loss of the curves of a scenario.
     #[must_use]
     pub fn of(scenario: &Scenario) -> Self {
-        match (scenario.algorithm.network(), scenario.algorithm.linear()) {
+        match (scenario.algorithm.network_with_trained_heads(), scenario.algorithm.linear()) {
             (Some(network), _) if network.tuned => Self::CrossEntropyTuned,
             (Some(network), _) if network.method.evaluated_model() == SHARED_NETWORK => {
                 Self::CrossEntropyShared

@@ -39,8 +39,9 @@ impl Simulation<'_> {
     /// Sends an acknowledgement to a device. A rejection is recorded as a failure of the device.
     fn acknowledge(&mut self, device: DeviceId, ack: Ack) {
         if let AckOutcome::Rejected(reason) = ack.outcome {
-            let is_of_network = self.scenario.algorithm.network().is_some();
-            if is_of_network && matches!(reason, Rejection::NormOverBound { .. } | Rejection::NonFinite) {
+            if self.trains_network()
+                && matches!(reason, Rejection::NormOverBound { .. } | Rejection::NonFinite)
+            {
                 record_divergence(&mut self.diverged, &self.engine, device.0, ack.id.round);
             }
             self.last_failure = Some((device.0, NotCounted::Rejected(reason)));

@@ -18,7 +18,7 @@ pub(super) struct Delivery<'s, 'r> {
     pub ticks: f64,
     pub last_failure: &'s mut Option<(u64, NotCounted)>,
     pub diverged: &'s mut Option<Diverged>,
-    pub is_of_network: bool,
+    pub trains_network: bool,
     /// True if no final heads are fitted.
     pub ends_after_training: bool,
     /// True if devices are sent the acknowledgements of counted updates at once.
@@ -42,7 +42,7 @@ impl Delivery<'_, '_> {
                 PeerMessage::Update(update) => Event::Update(DeviceId(id), update),
                 PeerMessage::UnreadUpdate(round) => Event::Unread(DeviceId(id), round),
                 PeerMessage::Decline(decline) => {
-                    if decline.reason == DeclineReason::UpdateNonFinite && self.is_of_network {
+                    if decline.reason == DeclineReason::UpdateNonFinite && self.trains_network {
                         record_divergence(self.diverged, self.engine, id, decline.id.round);
                     }
                     *self.last_failure = Some((id, NotCounted::Declined(decline.reason)));

@@ -24,7 +24,7 @@ impl Simulation<'_> {
             .is_none()
             .then(|| orthonormal(&representation).unwrap_or_else(|_| representation.clone()));
         let last = self.rows.last().map_or(0, |row| row.round);
-        let (scores, clients, tuned) = match network.filter(|network| !network.method.has_prior()) {
+        let (scores, clients, tuned) = match self.scenario.algorithm.network_with_trained_heads() {
             None => {
                 let (scores, clients) = match self.last_scored.take() {
                     Some((model, scores, clients)) if model == self.scored_model() => {

@@ -164,7 +164,7 @@ impl Simulation<'_> {
 
     /// True if clients tune the heads of networks after training.
     pub(super) fn tunes_heads(&self) -> bool {
-        self.scenario.algorithm.network().is_some_and(|network| !network.method.has_prior())
+        self.scenario.algorithm.network_with_trained_heads().is_some()
     }
 
     /// Scores of the model that clients use without a sample of their own: the shared head, or the mean of a learned prior. Empty without

@@ -50,14 +50,17 @@ pub struct LearnedPriorSettings {
 
 impl Default for LearnedPriorSettings {
     fn default() -> Self {
-        Self { second_moments: false, groups: 4, learning_rounds: 5, refining_rounds: 30 }
+        Self::DEFAULT
     }
 }
 
 impl LearnedPriorSettings {
-    /// Reads the keys of the table `own`.
-    pub(in crate::algorithm) fn read_keys(own: &Section<'_>) -> Result<Self, Problem> {
-        let default = Self::default();
+    /// Settings of linear models in a file without the keys of this algorithm.
+    pub(in crate::algorithm) const DEFAULT: Self =
+        Self { second_moments: false, groups: 4, learning_rounds: 5, refining_rounds: 30 };
+
+    /// Reads the keys of the table `own`, with these defaults.
+    pub(in crate::algorithm) fn read_keys(own: &Section<'_>, default: Self) -> Result<Self, Problem> {
         let count = |key, default: u8, allowed| {
             let value = own.integer(key, Some(default.into()), allowed)?;
             Ok(u8::try_from(value).unwrap_or(u8::MAX))
@@ -107,13 +110,13 @@ const _: () = assert!(moments::packed_len(FEATURES_MAX + 1) > u16::MAX as usize)
 
 impl LinearAlgorithm for LearnedPriorSettings {
     const NAME: &'static str = "learned-prior";
-    const SUMMARY: &'static str = "personal heads with a prior that the fleet learns (empirical Bayes)";
+    const SUMMARY: &'static str = "personal heads with a prior that the fleet learns (empirical Bayes); of networks after training by fedavg";
     const TAKES_STEPS: bool = false;
     const HAS_PRIOR: bool = true;
 
     fn read(section: &Section<'_>) -> Result<Self, Problem> {
         let own = section.section(Self::NAME)?;
-        let settings = Self::read_keys(&own)?;
+        let settings = Self::read_keys(&own, Self::default())?;
         own.finish()?;
         Ok(settings)
     }
