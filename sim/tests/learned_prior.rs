@@ -120,7 +120,7 @@ fn impossible_settings_of_networks_are_refused() {
         (&["algorithm.download=i8"][..], &["download", "sends \"f32\" only"][..]),
         (&["algorithm.name=\"learned-prior+ft\""], &["name", "without tuning"]),
         (&["model.hidden=[400]"], &["400 inputs", "at most 65535", "second_moments = false"]),
-        (&["model.hidden=[12000, 300]"], &["do not fit 256 chunks", "smaller layers"]),
+        (&["model.hidden=[3200, 256]"], &["do not fit 256 chunks", "smaller layers"]),
         (&["stop.accuracy=0.9"], &["stop.accuracy", "only after its last round"]),
         (&["stop.change=0.1"], &["stop.change", "only after its last round"]),
         (&["algorithm.learned-prior.groups=1"], &["groups", "2 to 16"]),
