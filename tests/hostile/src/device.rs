@@ -13,7 +13,9 @@ use fedspan_client::{Linear, Mechanism, Memory};
 use crate::Work;
 use crate::script::Script;
 use bench::{Bench, Settings};
-use models::{AnyMemory, Buffers, Model, with_error_feedback, with_scale};
+use models::{
+    AnyMemory, Buffers, Model, PRIOR_LINEAR, PRIOR_NETWORK, with_error_feedback, with_prior, with_scale,
+};
 use parts::Entropy;
 
 /// Runs a script: three bytes of settings, then events. Some settings give the device a key, and the honest server
@@ -21,9 +23,24 @@ use parts::Entropy;
 pub fn device_session(bytes: &[u8]) -> Work {
     let mut script = Script::new(bytes);
     let settings = Settings { first: script.byte(), second: script.byte(), third: script.byte() };
-    if settings.network() > 0 {
-        let mut buffers = Buffers::new(settings.network());
+    let has_metric = settings.has_metric_buffer();
+    if settings.model() == PRIOR_LINEAR {
+        let new = move || models::prior_model(has_metric);
+        return match settings.is_scaled() {
+            false => run_events(script, Bench::new(settings, Box::new(move || Some(new())))),
+            true => run_events(script, Bench::new(settings, Box::new(move || Some(with_scale(new()))))),
+        };
+    }
+    if settings.model() > 0 {
+        let mut buffers = Buffers::new(settings.model());
         let mut networks = buffers.networks();
+        if settings.model() == PRIOR_NETWORK {
+            let mut new = move || networks.next().map(|network| with_prior(network, has_metric));
+            return match settings.is_scaled() {
+                false => run_events(script, Bench::new(settings, Box::new(new))),
+                true => run_events(script, Bench::new(settings, Box::new(move || new().map(with_scale)))),
+            };
+        }
         return match settings.is_scaled() {
             false => run_events(script, Bench::new(settings, Box::new(move || networks.next()))),
             true => {

@@ -173,7 +173,9 @@ impl<V: AsRef<[f32]> + AsMut<[f32]>> LearnedPrior<V> {
             usage: Usage { samples: 0, skipped: 0 },
             scored: 0,
         };
-        Ok(Self { values, state })
+        let mut model = Self { values, state };
+        model.buffers().head.fill(0.0);
+        Ok(model)
     }
 
     /// Returns the sizes of the model.

@@ -127,6 +127,78 @@ impl<V: AsRef<[f32]> + AsMut<[f32]>> LearnedPrior<V> {
             _ => false,
         }
     }
+
+    /// Computes the open round.
+    fn compute(&mut self, id: RoundId, source: &mut dyn SampleSource) -> Result<Usage, DeclineReason> {
+        let task = self.state.task.ok_or(DeclineReason::Task)?;
+        let (shape, has_metric) = (self.state.shape, self.state.receives_metric);
+        // Without a sample, the head of the last round is kept.
+        posterior::count_samples(&mut self.buffers(), shape, id, source)?;
+        if let Wire::NewcomerGradient { labels, .. } = task
+            && !draws::leaves_others(&mut self.buffers(), shape, labels.into(), id, source)?
+        {
+            return Err(DeclineReason::NoSamples);
+        }
+        (self.state.head, self.state.noise) = (None, None);
+        let usage = match task {
+            Wire::FitHead { head } => self.fit_posterior(head, id, source)?,
+            Wire::PooledMoments => posterior::pooled_moments(&mut self.buffers(), shape, id, source)?,
+            Wire::HeadMoments { noise } => {
+                let mut buffers = self.buffers();
+                let usage = posterior::head_moments(&mut buffers, shape, has_metric, noise, id, source)?;
+                let is_finite = posterior::add_mean(&mut buffers) && posterior::are_finite(buffers.basis);
+                if !is_finite {
+                    return Err(DeclineReason::UpdateNonFinite);
+                }
+                // The head moments are in place of the representation.
+                self.state.head = self.state.prior.take();
+                usage
+            }
+            Wire::PriorEvidence { spans, floors, draws } => {
+                let grids = (spans, floors);
+                let mut buffers = self.buffers();
+                let usage = posterior::evidence(&mut buffers, shape, has_metric, grids, id, source)?;
+                let mut tried = 0;
+                if draws > 0 && draws::count_classes(&mut buffers, shape, id, source)? {
+                    let mut number = 0;
+                    for span in spans.values() {
+                        for floor in floors.values() {
+                            let factors = Factors { has_metric, span, floor };
+                            let (correct, predictions) =
+                                draws::score(&mut buffers, shape, factors, draws.into(), id, source)?;
+                            put(buffers.scores, 3 * number + 2, fraction(correct, predictions));
+                            tried = predictions;
+                            number += 1;
+                        }
+                    }
+                }
+                put(buffers.scores, 3 * priors(spans, floors) + 1, to_f32(tried));
+                usage
+            }
+            Wire::NewcomerGradient { labels, draws, first } => {
+                let mut buffers = self.buffers();
+                let first = Draw { labels: labels.into(), number: first };
+                let usage = draws::newcomer_gradient(
+                    &mut buffers,
+                    shape,
+                    has_metric,
+                    (first, draws.into()),
+                    id,
+                    source,
+                )?;
+                if !posterior::are_finite(buffers.products) {
+                    return Err(DeclineReason::UpdateNonFinite);
+                }
+                usage
+            }
+            _ => return Err(DeclineReason::Task),
+        };
+        self.state.usage = usage;
+        if !posterior::are_finite(self.buffer(SCORE).get(..self.state.scored).unwrap_or_default()) {
+            return Err(DeclineReason::UpdateNonFinite);
+        }
+        Ok(usage)
+    }
 }
 
 impl<V: AsRef<[f32]> + AsMut<[f32]>> Task for LearnedPrior<V> {
@@ -234,74 +306,12 @@ impl<V: AsRef<[f32]> + AsMut<[f32]>> Task for LearnedPrior<V> {
     }
 
     fn run(&mut self, id: RoundId, source: &mut dyn SampleSource) -> Result<Usage, DeclineReason> {
-        let task = self.state.task.ok_or(DeclineReason::Task)?;
-        let (shape, has_metric) = (self.state.shape, self.state.receives_metric);
-        // Without a sample, the head of the last round is kept.
-        posterior::count_samples(&mut self.buffers(), shape, id, source)?;
-        if let Wire::NewcomerGradient { labels, .. } = task
-            && !draws::leaves_others(&mut self.buffers(), shape, labels.into(), id, source)?
-        {
-            return Err(DeclineReason::NoSamples);
+        let ran = self.compute(id, source);
+        if ran.is_err() && self.state.head.is_none() {
+            // The head was the memory of sums, which may have overflowed.
+            self.buffers().head.fill(0.0);
         }
-        (self.state.head, self.state.noise) = (None, None);
-        let usage = match task {
-            Wire::FitHead { head } => self.fit_posterior(head, id, source)?,
-            Wire::PooledMoments => posterior::pooled_moments(&mut self.buffers(), shape, id, source)?,
-            Wire::HeadMoments { noise } => {
-                let mut buffers = self.buffers();
-                let usage = posterior::head_moments(&mut buffers, shape, has_metric, noise, id, source)?;
-                let is_finite = posterior::add_mean(&mut buffers) && posterior::are_finite(buffers.basis);
-                if !is_finite {
-                    return Err(DeclineReason::UpdateNonFinite);
-                }
-                // The head moments are in place of the representation.
-                self.state.head = self.state.prior.take();
-                usage
-            }
-            Wire::PriorEvidence { spans, floors, draws } => {
-                let grids = (spans, floors);
-                let mut buffers = self.buffers();
-                let usage = posterior::evidence(&mut buffers, shape, has_metric, grids, id, source)?;
-                let mut tried = 0;
-                if draws > 0 && draws::count_classes(&mut buffers, shape, id, source)? {
-                    let mut number = 0;
-                    for span in spans.values() {
-                        for floor in floors.values() {
-                            let factors = Factors { has_metric, span, floor };
-                            let (correct, predictions) =
-                                draws::score(&mut buffers, shape, factors, draws.into(), id, source)?;
-                            put(buffers.scores, 3 * number + 2, fraction(correct, predictions));
-                            tried = predictions;
-                            number += 1;
-                        }
-                    }
-                }
-                put(buffers.scores, 3 * priors(spans, floors) + 1, to_f32(tried));
-                usage
-            }
-            Wire::NewcomerGradient { labels, draws, first } => {
-                let mut buffers = self.buffers();
-                let first = Draw { labels: labels.into(), number: first };
-                let usage = draws::newcomer_gradient(
-                    &mut buffers,
-                    shape,
-                    has_metric,
-                    (first, draws.into()),
-                    id,
-                    source,
-                )?;
-                if !posterior::are_finite(buffers.products) {
-                    return Err(DeclineReason::UpdateNonFinite);
-                }
-                usage
-            }
-            _ => return Err(DeclineReason::Task),
-        };
-        self.state.usage = usage;
-        if !posterior::are_finite(self.buffer(SCORE).get(..self.state.scored).unwrap_or_default()) {
-            return Err(DeclineReason::UpdateNonFinite);
-        }
-        Ok(usage)
+        ran
     }
 
     fn begin(&mut self) -> Result<(), DeclineReason> {

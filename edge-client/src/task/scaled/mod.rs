@@ -233,6 +233,22 @@ impl<M: crate::memory::NetworkMemory, V: AsRef<[f32]> + AsMut<[f32]>> Scaled<sup
     }
 }
 
+#[cfg(all(feature = "network", feature = "learned-prior"))]
+impl<M, W, V> Scaled<super::PriorNetwork<M, W>, V>
+where
+    M: crate::memory::NetworkMemory,
+    W: AsRef<[f32]> + AsMut<[f32]>,
+    V: AsRef<[f32]> + AsMut<[f32]>,
+{
+    /// Computes [`PriorNetwork::predict`](super::PriorNetwork::predict) for up to four unscaled samples.
+    ///
+    /// # Errors
+    /// [`NotReady`] for the reasons of [`PriorNetwork::predict`](super::PriorNetwork::predict).
+    pub fn predict(&mut self, x: &[f32], out: &mut [f32]) -> Result<(), NotReady> {
+        self.predict_with(x, |task, x| task.predict(x, out))
+    }
+}
+
 impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Task for Scaled<T, V> {
     fn capabilities(&self) -> Capabilities {
         let inner = self.task.capabilities();

@@ -17,7 +17,7 @@ use fedspan_protocol::secure::Suite;
 use fedspan_protocol::tensor::TensorDescriptor;
 
 use super::messages::{Catalogue, Kind, key_of_epoch, new_key};
-use super::models::{MemoryKind, Model, NETWORKS};
+use super::models::{MemoryKind, Model, OTHER_MODELS};
 use super::parts::{Content, Entropy, SharedStore, Source};
 use super::server::{Server, key};
 use crate::Work;
@@ -42,14 +42,19 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Returns the number of the network; 0 for the linear model.
-    pub fn network(self) -> usize {
-        usize::from(self.second) % (1 + NETWORKS)
+    /// Returns the number of the model; 0 for the linear one.
+    pub fn model(self) -> usize {
+        usize::from(self.second) % (1 + OTHER_MODELS)
     }
 
     /// Settings of samples, clock and entropy.
     fn flags(self) -> usize {
-        usize::from(self.second) / (1 + NETWORKS)
+        usize::from(self.second) / (1 + OTHER_MODELS)
+    }
+
+    /// Returns true if the memory of a learned prior has room for a metric.
+    pub fn has_metric_buffer(self) -> bool {
+        self.third / 16 % 2 == 1
     }
 
     pub fn has_stuck_entropy(self) -> bool {
@@ -58,7 +63,7 @@ impl Settings {
 
     /// Returns true if uploads may leave values out. Networks have no such uploads.
     pub fn has_error_feedback(self) -> bool {
-        self.network() == 0 && self.third % 2 == 1
+        self.model() == 0 && self.third % 2 == 1
     }
 
     pub fn is_scaled(self) -> bool {
@@ -81,15 +86,15 @@ impl Settings {
 
     /// Returns true if the updates of the linear model have noise.
     pub fn is_private(self) -> bool {
-        self.network() == 0 && self.third / 16 % 4 == 3
+        self.model() == 0 && self.third / 16 % 4 == 3
     }
 
     fn kind(self) -> Kind {
         Kind {
-            network: self.network(),
+            model: self.model(),
             has_error_feedback: self.has_error_feedback(),
             is_scaled: self.is_scaled(),
-            has_power: self.network() == 0 && matches!(self.memory(), MemoryKind::Power),
+            has_power: self.model() == 0 && matches!(self.memory(), MemoryKind::Power),
         }
     }
 
@@ -172,7 +177,7 @@ impl<'a, T: Model> Bench<'a, T> {
         store.0.borrow_mut().saves = saves;
         let task = model().expect("the first model");
         let flags = settings.flags();
-        let content = Content::new((flags % 4) as u8, task.sizes(), settings.network() > 0);
+        let content = Content::new((flags % 4) as u8, task.sizes(), settings.model() > 0);
         let source = Source::new(content, if third / 64 % 2 == 1 { 1 } else { usize::MAX });
         let session = create_session(task, config, settings, server.is_some(), &source, &store);
         let capabilities = session.task().capabilities();

@@ -5,14 +5,15 @@ use std::sync::OnceLock;
 use fedspan_protocol::assembly::plan;
 use fedspan_protocol::limits::{BEACON_TAG, UNTIL_PLATEAU};
 use fedspan_protocol::message::{
-    Ack, AckOutcome, Announced, Chunk, Descent, Descriptors, Fault, HeadSolve, Missing, NewKey, PowerRows,
-    PowerUpload, Refusal, Rejection, RoundId, RoundOpen, Task, ToDevice, Trained, Upload, Welcome,
+    Ack, AckOutcome, Announced, Chunk, Descent, Descriptors, Fault, GeometricGrid, HeadSolve, Missing,
+    NewKey, PowerRows, PowerUpload, Refusal, Rejection, RoundId, RoundOpen, Task, ToDevice, Trained, Upload,
+    Welcome,
 };
 use fedspan_protocol::orthonormal::orthonormalise;
 use fedspan_protocol::secure::Key;
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
-use super::models::{D, K, NETWORKS, shape_of};
+use super::models::{D, K, OTHER_MODELS, PRIOR_LINEAR, PRIOR_NETWORK, PRIOR_SHAPE, shape_of};
 use crate::Random;
 use crate::honest::payload;
 
@@ -25,8 +26,8 @@ const POWER_ROUND: usize = 16;
 /// Model of a device, as far as its rounds depend on it.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
-    /// Number of the network; 0 for the linear model.
-    pub network: usize,
+    /// Number of the model; 0 for the linear one.
+    pub model: usize,
     /// True if uploads may leave values out.
     pub has_error_feedback: bool,
     /// True if the campaign has a scale.
@@ -37,11 +38,11 @@ pub struct Kind {
 
 impl Kind {
     /// Number of kinds.
-    const COUNT: usize = 8 * (1 + NETWORKS);
+    const COUNT: usize = 8 * (1 + OTHER_MODELS);
 
     fn index(self) -> usize {
         let flags = [self.has_error_feedback, self.is_scaled, self.has_power];
-        flags.iter().fold(self.network, |index, &flag| 2 * index + usize::from(flag))
+        flags.iter().fold(self.model, |index, &flag| 2 * index + usize::from(flag))
     }
 }
 
@@ -63,8 +64,13 @@ impl Catalogue {
     }
 
     fn new(kind: Kind) -> Self {
-        let opening =
-            |index| if kind.network == 0 { linear_round(kind, index) } else { network_round(kind, index) };
+        let opening = |index| match kind.model {
+            0 => linear_round(kind, index),
+            // Networks are trained in half of the rounds.
+            PRIOR_NETWORK if index % 2 == 1 => network_round(kind, index),
+            PRIOR_NETWORK | PRIOR_LINEAR => prior_round(kind, index),
+            _ => network_round(kind, index),
+        };
         let rounds: Vec<Vec<Vec<u8>>> = (0..ROUNDS).map(opening).collect();
         let mut all = small_messages();
         all.extend(rounds.iter().flatten().cloned());
@@ -187,9 +193,9 @@ fn scale_of_round(kind: Kind, index: usize, features: usize) -> Option<(TensorDe
     (kind.is_scaled && index % 5 != 4).then_some((descriptor, values))
 }
 
-/// Returns the messages of a round of a network: like [`linear_round`], for every set of shared layers.
+/// Returns the messages of a round that trains a network: like [`linear_round`], for every set of shared layers.
 fn network_round(kind: Kind, index: usize) -> Vec<Vec<u8>> {
-    let shape = shape_of(kind.network);
+    let shape = shape_of(kind.model);
     let (layers, head) = (shape.layers(), shape.layers() - 1);
     let encoding = [Encoding::F32, Encoding::I8, Encoding::F16][index / 4 % 3];
     let momentum = if index.is_multiple_of(8) { 0.5 } else { 0.0 };
@@ -228,6 +234,70 @@ fn network_round(kind: Kind, index: usize) -> Vec<Vec<u8>> {
         })
         .collect();
     tensors.extend(scale_of_round(kind, index, shape.features));
+    encode_opening(RoundId { round, stage: 0 }, task, &tensors, if index % 4 == 3 { 4096 } else { 128 })
+}
+
+/// Returns the messages of a round of heads with a learned prior, of the linear model or of the last layer of a network: all tasks, with
+/// and without a mean and a metric; in some rounds variances or numbers are impossible.
+fn prior_round(kind: Kind, index: usize) -> Vec<Vec<u8>> {
+    let is_network = kind.model == PRIOR_NETWORK;
+    let step = index / if is_network { 2 } else { 1 };
+    let noise = if step % 11 == 7 { -1.0 } else { 0.25 };
+    let grid = |first, count| GeometricGrid { first, factor: 2.0, count };
+    let task = match step % 5 {
+        0 => Task::FitHead { head: HeadSolve::Prior { noise } },
+        1 => Task::PooledMoments,
+        2 => Task::HeadMoments { noise },
+        3 => Task::PriorEvidence { spans: grid(0.5, 2), floors: grid(0.25, 1 + (step % 20) as u8), draws: 1 },
+        _ => Task::NewcomerGradient { labels: 1, draws: (step % 3) as u8, first: step as u32 },
+    };
+    let network = shape_of(PRIOR_NETWORK);
+    let head = network.layers() - 1;
+    let (d, k, c) = if is_network {
+        let inputs = network.layer(head).inputs();
+        (inputs + 1, network.outputs.min(inputs), network.outputs)
+    } else {
+        (PRIOR_SHAPE.features, PRIOR_SHAPE.width, PRIOR_SHAPE.outputs)
+    };
+    let (round, seed) = [(1, 1), (2, 2), (1, 3), (2, 2)][index % 4];
+    let mut random = Random(seed);
+    let mut basis: Vec<f32> = (0..d * k).map(|_| random.unit()).collect();
+    orthonormalise(&mut basis, k).expect("random columns are independent");
+    let mean: Vec<f32> = (0..d * c).map(|_| random.unit()).collect();
+    // In some rounds the floor is zero, or the metric is not positive.
+    let floor = if step % 7 == 5 { 0.0 } else { 0.5 };
+    let variances: Vec<f32> = std::iter::repeat_n(2.0, k).chain([floor]).collect();
+    let diagonal = if step % 13 == 6 { -1.0 } else { 1.0 };
+    let metric: Vec<f32> =
+        (0..d).flat_map(|i| (0..=i).map(move |j| if i == j { diagonal } else { 0.1 })).collect();
+    let tensor = |role, rows: usize, cols: usize, values: Vec<f32>| {
+        (TensorDescriptor::inline(role, Encoding::F32, rows as u16, cols as u16), values)
+    };
+    let (has_mean, has_metric) = (step % 2 == 0, step % 3 == 1);
+    let mut tensors = Vec::new();
+    if is_network {
+        for layer in 0..head {
+            let (rows, columns) = (network.layer(layer).rows(), network.layer(layer).matrix().1);
+            let values = (0..rows * columns).map(|_| random.unit()).collect();
+            tensors.push(tensor(Role::Representation, rows, columns, values));
+        }
+        if task != Task::PooledMoments {
+            let metric = if has_metric { metric } else { Vec::new() };
+            let values = [basis, mean, variances, metric].concat();
+            tensors.push(tensor(Role::HeadPrior, 1, values.len(), values));
+        }
+    } else if task != Task::PooledMoments {
+        tensors.push(tensor(Role::Representation, d, k, basis));
+        if has_mean {
+            tensors.push(tensor(Role::PriorMean, d, c, mean));
+        }
+        if has_metric {
+            tensors.push(tensor(Role::SecondMoments, 1, d * (d + 1) / 2, metric));
+        }
+        tensors.push(tensor(Role::PriorVariances, 1, k + 1, variances));
+    }
+    let features = if is_network { network.features } else { d };
+    tensors.extend(scale_of_round(kind, index, features));
     encode_opening(RoundId { round, stage: 0 }, task, &tensors, if index % 4 == 3 { 4096 } else { 128 })
 }
 

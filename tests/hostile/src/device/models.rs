@@ -4,10 +4,13 @@
 use fedspan_client::kernel::recurrent::Lstm;
 use fedspan_client::memory::{
     Fixed, FixedWorkspace, Gathering, NetworkMemory, NetworkShape, NetworkSlices, Parts, PartsRef,
-    PowerWorkspace, StreamingWorkspace, Workspace,
+    PowerWorkspace, Shape, StreamingWorkspace, Workspace,
 };
 use fedspan_client::privacy::{Clip, Clipped, Gaussian, MinEntropy, NoiseMultiplier, PrivacySettings};
-use fedspan_client::task::{ErrorFeedback, Scaled, scaled_values};
+use fedspan_client::task::{
+    ErrorFeedback, LearnedPrior, PriorNetwork, Scaled, learned_prior_values, prior_network_values,
+    scaled_values,
+};
 use fedspan_client::{Linear, Mechanism, Memory, Millis, Network, NotReady, Task};
 use fedspan_protocol::message::{Filters, Image, Numeric};
 
@@ -19,8 +22,15 @@ pub const D: usize = 20;
 /// Representation width `k` of the linear model.
 pub const K: usize = 3;
 
-/// Number of networks: dense layers, filters, long short-term memory, and an adapter.
-pub const NETWORKS: usize = 4;
+/// Number of models besides the linear one: networks of dense layers, filters, long short-term memory, and an adapter; then a network
+/// and a linear model whose heads have a learned prior.
+pub const OTHER_MODELS: usize = 6;
+/// Number of the network whose last layer has a learned prior.
+pub const PRIOR_NETWORK: usize = 5;
+/// Number of the linear model whose heads have a learned prior.
+pub const PRIOR_LINEAR: usize = 6;
+/// Sizes of the linear model whose heads have a learned prior.
+pub const PRIOR_SHAPE: Shape = Shape { features: 7, width: 2, outputs: 3 };
 /// Largest number of samples in a batch.
 const BATCH: usize = 3;
 /// Number of times that a network starts from cleared memory in one script; further resets do nothing.
@@ -30,7 +40,7 @@ const STARTS: usize = 12;
 pub fn shape_of(network: usize) -> NetworkShape {
     const STEPS: Image = Image { height: 1, width: 7, channels: 2 };
     match network {
-        1 => NetworkShape::new(9, &[5], 3, BATCH),
+        1 | PRIOR_NETWORK => NetworkShape::new(9, &[5], 3, BATCH),
         2 => NetworkShape::convolutional(STEPS, &[Filters { count: 3, side: 3, pool: 2 }], &[], 3, BATCH),
         3 => NetworkShape::recurrent(Lstm { steps: 3, channels: 2, cells: 4 }, &[], 3, BATCH),
         _ => NetworkShape::adapted(6, 2, 5, &[], 3, BATCH),
@@ -146,24 +156,26 @@ impl<M: NetworkMemory> Model for Network<M> {
     }
 }
 
-impl<M: Memory, P: Mechanism> Model for Scaled<Linear<M, P>, Vec<f32>> {
-    fn sizes(&self) -> (usize, usize) {
-        self.task().sizes()
-    }
+/// Implements [`Model`] for scaled models, each with predictions of its own.
+macro_rules! scaled_models {
+    ($(($($generics:tt)*) $Task:ty;)+) => {
+        $(impl<$($generics)*> Model for Scaled<$Task, Vec<f32>> {
+            fn sizes(&self) -> (usize, usize) {
+                self.task().sizes()
+            }
 
-    fn predict(&mut self, x: &[f32], out: &mut [f32]) -> Result<(), NotReady> {
-        Self::predict(self, x, out)
-    }
+            fn predict(&mut self, x: &[f32], out: &mut [f32]) -> Result<(), NotReady> {
+                Self::predict(self, x, out)
+            }
+        })+
+    };
 }
 
-impl<M: NetworkMemory> Model for Scaled<Network<M>, Vec<f32>> {
-    fn sizes(&self) -> (usize, usize) {
-        self.task().sizes()
-    }
-
-    fn predict(&mut self, x: &[f32], out: &mut [f32]) -> Result<(), NotReady> {
-        Self::predict(self, x, out)
-    }
+scaled_models! {
+    (M: Memory, P: Mechanism) Linear<M, P>;
+    (M: NetworkMemory) Network<M>;
+    (M: NetworkMemory) PriorNetwork<M, Vec<f32>>;
+    () LearnedPrior<Vec<f32>>;
 }
 
 impl<T: Model> Model for ErrorFeedback<T, Vec<f32>> {
@@ -176,6 +188,44 @@ impl<T: Model> Model for ErrorFeedback<T, Vec<f32>> {
         assert!(residual.iter().all(|value| value.is_finite()), "the residual {residual:?} is kept");
         self.task_mut().predict(x, out)
     }
+}
+
+impl<M: NetworkMemory> Model for PriorNetwork<M, Vec<f32>> {
+    fn sizes(&self) -> (usize, usize) {
+        self.network().sizes()
+    }
+
+    fn predict(&mut self, x: &[f32], out: &mut [f32]) -> Result<(), NotReady> {
+        Self::predict(self, x, out)
+    }
+}
+
+impl Model for LearnedPrior<Vec<f32>> {
+    fn sizes(&self) -> (usize, usize) {
+        (PRIOR_SHAPE.features, PRIOR_SHAPE.outputs)
+    }
+
+    fn predict(&mut self, x: &[f32], out: &mut [f32]) -> Result<(), NotReady> {
+        let predicted = Self::predict(self, x, out);
+        // The variance is known only between a fit and the next round.
+        let variance = self.predict_with_variance(x, out);
+        assert!(predicted.is_ok() || variance.is_err(), "{predicted:?} {variance:?}");
+        assert!(!matches!(variance, Ok(value) if !(value >= 0.0 && value.is_finite())), "{variance:?}");
+        predicted
+    }
+}
+
+/// Creates the linear model whose heads have a learned prior, with or without room for a metric.
+pub fn prior_model(has_metric: bool) -> LearnedPrior<Vec<f32>> {
+    // The earlier content of the RAM must not matter.
+    let values = vec![f32::NAN; learned_prior_values(PRIOR_SHAPE, has_metric)];
+    LearnedPrior::new(PRIOR_SHAPE, values).expect("memory for this model")
+}
+
+/// Adds a learned prior of the last layer to a network, with or without room for a metric.
+pub fn with_prior<M: NetworkMemory>(network: Network<M>, has_metric: bool) -> PriorNetwork<M, Vec<f32>> {
+    let values = vec![f32::NAN; prior_network_values(network.shape(), has_metric)];
+    PriorNetwork::new(network, values).expect("memory for this prior")
 }
 
 /// Buffers of a network, for each of its starts.
