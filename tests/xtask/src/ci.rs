@@ -56,7 +56,7 @@ enum Lane {
 const LIMIT: Duration = Duration::from_secs(80 * 60);
 
 /// Disk space in megabytes that a run of all stages takes in a clean checkout, with what its tools fetch.
-const DISK: u64 = 20_000;
+const DISK: u64 = 13_500;
 
 /// One step of a stage. The next step runs even if this step fails.
 #[derive(Clone, Copy)]
