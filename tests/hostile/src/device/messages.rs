@@ -273,7 +273,7 @@ fn prior_round(kind: Kind, index: usize) -> Vec<Vec<u8>> {
     let tensor = |role, rows: usize, cols: usize, values: Vec<f32>| {
         (TensorDescriptor::inline(role, Encoding::F32, rows as u16, cols as u16), values)
     };
-    let (has_mean, has_metric) = (step % 2 == 0, step % 3 == 1);
+    let (has_mean, has_metric) = (step.is_multiple_of(2), step % 3 == 1);
     let mut tensors = Vec::new();
     if is_network {
         for layer in 0..head {
