@@ -23,8 +23,8 @@ use crate::types::{DeviceId, Request, Tensor};
 pub struct NetworkPrior(pub LearnedPriorSettings);
 
 impl NetworkPrior {
-    /// Settings of a file without the keys of this algorithm: those of linear models, without refinement, which did not help for heads of
-    /// networks (`sim/PERSONAL.md`).
+    /// Settings of a file without the keys of this algorithm: those of linear models, without refinement, which made no difference to heads
+    /// of networks on digits and smartwatch windows (`sim/PERSONAL.md`).
     const DEFAULT: LearnedPriorSettings =
         LearnedPriorSettings { refining_rounds: 0, ..LearnedPriorSettings::DEFAULT };
 }
