@@ -15,7 +15,7 @@ use crate::source::{SampleSource, Targets};
 /// Network in the memory `M` whose head, the last layer, is the posterior mean under a prior that the fleet has learned
 /// ([`LearnedPrior`], in the memory `V`).
 ///
-/// Devices train all layers with a server (FedAvg, FedProx or another method on networks). Then the outputs of the last hidden layer,
+/// Devices train all layers with a server (FedAvg). Then the outputs of the last hidden layer,
 /// with a 1 behind them for the bias, are the samples of a linear model on one-hot targets, and the fleet learns the prior of its
 /// heads. Every round of the prior sends the body again, so devices can come and go. The width of the prior's representation is the
 /// number of classes, or of the head's inputs if that is smaller.
